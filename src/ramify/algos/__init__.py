@@ -1,0 +1,1 @@
+"""Branching rules, estimators and losses: one file a paper."""

@@ -1,0 +1,1 @@
+"""Text and tokens: one renderer over the tokenizer's own chat template, and the papers' tag dialect."""

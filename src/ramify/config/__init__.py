@@ -1,0 +1,1 @@
+"""Recipes: schemas, loading, and the one place that builds concrete parts."""

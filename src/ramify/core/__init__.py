@@ -1,0 +1,1 @@
+"""Pure data and protocols: standard library and numpy only; no torch, no I/O, no clock."""

@@ -1,0 +1,46 @@
+"""Counter-based random draws: every random number is a hash of what it is for.
+
+A stream is named by (run seed, step, batch slot, attempt, problem id, node path, ...); the n-th number of a
+stream depends on the name and on n alone. So nothing depends on the order in which things happen, and a step
+that is done again draws the same numbers.
+"""
+
+import hashlib
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+StreamPart: TypeAlias = int | str | tuple[int, ...]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_TO_UNIT = 2.0**-53
+
+
+def stream(*parts: StreamPart) -> int:
+    """Name a stream: a 63-bit seed that is a hash of `parts` (their types and order count)."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def uniforms(seeds: npt.NDArray[np.uint64], indices: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Number `indices[i]` of stream `seeds[i]`, each in [0, 1). Shapes [B], [B] -> [B] (SplitMix64)."""
+    with np.errstate(over="ignore"):
+        z = seeds + (indices + np.uint64(1)) * _GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * _MIX_1
+        z = (z ^ (z >> np.uint64(27))) * _MIX_2
+        z = z ^ (z >> np.uint64(31))
+    return (z >> np.uint64(11)).astype(np.float64) * _TO_UNIT
+
+
+def uniform(seed: int, index: int = 0) -> float:
+    """Number `index` of stream `seed`, in [0, 1)."""
+    return float(uniforms(np.array([seed], np.uint64), np.array([index], np.uint64))[0])
+
+
+def permutation(seed: int, size: int) -> npt.NDArray[np.int64]:
+    """A permutation of 0..size-1 drawn from stream `seed`."""
+    keys = uniforms(np.full(size, seed, np.uint64), np.arange(size, dtype=np.uint64))
+    return np.argsort(keys, kind="stable")

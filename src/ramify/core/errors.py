@@ -1,0 +1,37 @@
+"""The exceptions of ramify.
+
+A new error is a subclass of `RamifyError`; one that a user can mend is a subclass of `UserError`, whose
+message is one line that names the place (file, key or row) and says what was expected.
+"""
+
+
+class RamifyError(Exception):
+    """Root of every error that ramify raises on purpose."""
+
+
+class UserError(RamifyError):
+    """The user's input or environment must change; the command line prints the message and exits with 2."""
+
+
+class ConfigError(UserError):
+    """A recipe or an override is wrong."""
+
+
+class DataError(UserError):
+    """A data file, a model folder or a checkpoint is wrong."""
+
+
+class MachineError(UserError):
+    """This machine cannot do what was asked (sandbox level, missing library, memory)."""
+
+
+class EngineError(RamifyError):
+    """An engine answered with something that breaks its contract."""
+
+
+class TrainingError(RamifyError):
+    """Training cannot go on (non-finite loss, nothing to learn from)."""
+
+
+class Interrupted(RamifyError):
+    """The user asked to stop; the state was saved and the command line exits with 130."""

@@ -1,0 +1,122 @@
+"""Problems, messages, tool calls and tool results: what a user writes and what a tool answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of text in a message; other kinds of part (images) would be siblings of this class."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message."""
+
+    role: Role
+    content: tuple[TextPart, ...]
+
+    @classmethod
+    def of(cls, role: Role, text: str) -> "Message":
+        """Make a message of one text part."""
+        return cls(role, (TextPart(text),))
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined."""
+        return "".join(part.text for part in self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A task for the agent: messages to start from and the accepted answers.
+
+    `info` carries the free columns of the data row (kind, level, collection, ...); rewards and tools read it.
+    """
+
+    id: str
+    messages: tuple[Message, ...]
+    answer: tuple[str, ...]
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What the model and the loop need to know of a tool.
+
+    `parameters` is a JSON schema; `forks` says whether a session can be forked (a tool that cannot is never
+    branched after); `timeout_seconds` is the deadline of one call.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    forks: bool
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the policy wrote. `malformed` says why the arguments could not be read, else it is None."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    malformed: str | None = None
+
+
+class ToolStatus(StrEnum):
+    """How a tool call ended; every one of them is an observation, none ends the trajectory."""
+
+    OK = "ok"
+    """The tool did its work."""
+    EMPTY = "empty"
+    """The tool did its work and had nothing to say."""
+    ERROR = "error"
+    """The tool or the code that it ran failed."""
+    TIMEOUT = "timeout"
+    """The deadline of the call fired."""
+    MALFORMED = "malformed"
+    """The call could not be read; the tool was not run."""
+    UNKNOWN_TOOL = "unknown_tool"
+    """No tool of that name is configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The answer to one call. `info` holds deterministic facts only (sandbox level, passage ids); no times."""
+
+    call_id: str
+    status: ToolStatus
+    text: str
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """A turn that ends in tool calls."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """A turn that ends the trajectory with an answer; `answer` is the text inside the answer markup."""
+
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A turn that is neither a call nor an answer; `reason` says why."""
+
+    reason: str
+
+
+ParsedTurn: TypeAlias = Calls | Final | Malformed

@@ -1,0 +1,199 @@
+"""The seams of ramify: every protocol that one package implements and another calls.
+
+Axis letters are those of `core.records`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from ramify.core.messages import ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
+from ramify.core.records import (
+    BranchCandidate,
+    Completion,
+    EngineInfo,
+    Floats,
+    Proposal,
+    Request,
+    Reward,
+)
+from ramify.core.tree import BranchDecision, Trajectory, Tree
+
+
+class Engine(Protocol):
+    """Writes tokens. Stateless to its caller: what it caches, it finds again by the ids of a request."""
+
+    async def generate(self, request: Request) -> Completion:
+        """Go on from the request's ids. Cancelling the call frees what it holds at once."""
+        ...
+
+    async def load_weights(self, source: str, version: int) -> None:
+        """Take new weights from `source` (a folder, or "shared" for the learner's own) and drop cached state."""
+        ...
+
+    def info(self) -> EngineInfo:
+        """What this engine can do, and the version of its weights."""
+        ...
+
+    async def close(self) -> None:
+        """Stop and free everything."""
+        ...
+
+
+class Renderer(Protocol):
+    """Turns messages and tool results into tokens, and a turn's text into calls or an answer."""
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Strings at which a turn ends."""
+        ...
+
+    def start(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """Tokens of the prompt, up to where the policy writes."""
+        ...
+
+    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+        """Tokens of tool results, appended after the turn that called. Nothing in them can forge a tag."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens, for people, parsers and traces; never encoded again."""
+        ...
+
+    def parse(self, turn: str) -> ParsedTurn:
+        """Read the text of one whole turn of the policy."""
+        ...
+
+
+class ToolSession(Protocol):
+    """A tool's state on one trajectory."""
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Run one call. Every failure of the tool is a typed result, never an exception."""
+        ...
+
+    async def fork(self) -> "ToolSession":
+        """An independent copy of the state as it is now, for a branch."""
+        ...
+
+    async def close(self) -> None:
+        """Free the state; closing twice is allowed."""
+        ...
+
+
+class Tool(Protocol):
+    """A tool that the policy can call."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        """Name, description, parameters, deadline."""
+        ...
+
+    async def open(self, problem: Problem) -> ToolSession:
+        """Start a session for one root trajectory."""
+        ...
+
+
+class RewardFn(Protocol):
+    """Scores trajectories."""
+
+    async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
+        """One reward for each trajectory, in order; `value` is finite."""
+        ...
+
+
+class Brancher(Protocol):
+    """A branching rule. It proposes; spending the budget is the scheduler's business."""
+
+    @property
+    def num_monitor(self) -> int:
+        """Trajectories to finish before the number of roots is known (0: known at once)."""
+        ...
+
+    @property
+    def probe_tokens(self) -> int:
+        """k: how many tokens after a tool result (and at the root) the entropy is averaged over."""
+        ...
+
+    def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
+        """m: trajectories of n that start from the prompt, 1 <= m <= n."""
+        ...
+
+    def propose(
+        self, candidate: BranchCandidate, history: Sequence[BranchDecision]
+    ) -> Proposal:
+        """Decide one candidate; `history` holds the decisions on its path, oldest first."""
+        ...
+
+
+class Estimator(Protocol):
+    """Turns rewards into advantages."""
+
+    def moments(
+        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]
+    ) -> Mapping[str, float]:
+        """Sums over the whole rollout batch that `advantages` needs, to be added up over ranks in float64."""
+        ...
+
+    def advantages(
+        self, tree: Tree, rewards: Sequence[Reward], sums: Mapping[str, float]
+    ) -> tuple[Floats, ...]:
+        """One array for each trajectory, with a number for each token that the policy wrote. [G][T]"""
+        ...
+
+
+class SandboxStatus(StrEnum):
+    """How a program in the sandbox ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    KILLED = "killed"
+    """A limit (memory, processes, output) or a signal ended it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxResult:
+    """What a program wrote (standard output and error, capped) and how it ended. `level` is L0..L4."""
+
+    status: SandboxStatus
+    stdout: str
+    stderr: str
+    level: int
+
+
+class Sandbox(Protocol):
+    """Runs Python programs that nobody has read."""
+
+    @property
+    def level(self) -> int:
+        """The isolation level reached on this machine."""
+        ...
+
+    async def run(self, code: str, timeout_seconds: float) -> SandboxResult:
+        """Run one program from a clean state. Cancelling kills it."""
+        ...
+
+    async def close(self) -> None:
+        """Stop every process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that took time, keyed by where in the tree it happened. Kept apart from the trace."""
+
+    kind: str
+    tree: tuple[int, int]
+    node: str
+    seconds: float
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+class EventSink(Protocol):
+    """Where events go."""
+
+    def emit(self, event: Event) -> None:
+        """Record one event; cheap."""
+        ...

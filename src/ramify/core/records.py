@@ -1,0 +1,185 @@
+"""Records that pass between stages: requests, completions, rewards, credit and packed rows.
+
+Axis letters: P problems, G trajectories of a tree, N tokens of a node, T tokens of a trajectory, R tokens of a
+packed row, W written tokens of a packed row, V vocabulary. Logprobs and entropies are nats.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.tree import Entropy, NodePath
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+class Finish(StrEnum):
+    """Why an engine stopped writing."""
+
+    STOP = "stop"
+    """A stop string was completed; the token that did it is kept whole."""
+    EOS = "eos"
+    """The end-of-turn token was sampled."""
+    LENGTH = "length"
+    """`max_new_tokens` were written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Ask an engine to go on from `token_ids`.
+
+    Attributes:
+        token_ids: The whole context. [T]
+        seed: Stream of the draws; the number used for a token is its position in the context.
+        max_new_tokens: At least 1.
+        stops: Strings that end the turn, matched on decoded bytes of the new tokens.
+        stop_context: Tokens at the end of `token_ids` that belong to the same turn (a probe that is being
+            continued), so that a stop string may span the two requests.
+        temperature: Of the sampling distribution; 0 takes the most likely token (evaluation only).
+        entropy_first_k: Report the entropies of this many first tokens.
+        priority: Order of admission; smaller first.
+    """
+
+    token_ids: tuple[int, ...]
+    seed: int
+    max_new_tokens: int
+    stops: tuple[str, ...] = ()
+    stop_context: int = 0
+    temperature: float = 1.0
+    entropy_first_k: int = 0
+    priority: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an engine wrote.
+
+    Attributes:
+        token_ids: New tokens, at least one. [N]
+        logprobs: Of the sampled tokens under the distribution sampled from. [N]
+        entropies: Of the first `entropy_first_k` tokens (fewer when the completion is shorter).
+        finish: Why it stopped.
+        version_runs: (policy version, number of tokens) in order; the counts add up to N.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    entropies: tuple[Entropy, ...]
+    finish: Finish
+    version_runs: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        count = len(self.token_ids)
+        if len(self.logprobs) != count or sum(n for _, n in self.version_runs) != count:
+            raise ValueError(f"{count} tokens, {len(self.logprobs)} logprobs, versions {self.version_runs}")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine can do: vocabulary, context in tokens, sequences at once, exact entropies, version."""
+
+    name: str
+    vocab_size: int
+    context_tokens: int
+    num_slots: int
+    exact_entropy: bool
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A branching rule's answer for one candidate (see `BranchDecision`)."""
+
+    children: int
+    probability: float
+    entropy_acted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCandidate:
+    """A tool result after which the tree could branch.
+
+    Attributes:
+        path: Path of the tool node.
+        depth: Tool results on the path, this one included.
+        entropy: Mean over the first k tokens after the result.
+        baseline: Mean over the first k tokens of the trajectory's root.
+        draw: A number in [0, 1) that belongs to this candidate alone.
+    """
+
+    path: NodePath
+    depth: int
+    entropy: Entropy
+    baseline: Entropy
+    draw: float
+
+    @property
+    def rise(self) -> float:
+        """Entropy minus baseline at the lower end of both brackets, nats per token."""
+        return self.entropy.lower - self.baseline.lower
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """The score of a trajectory: `value` trains, `parts` are reported, `events` belong to node ids."""
+
+    value: float
+    parts: Mapping[str, float]
+    events: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCredit:
+    """Four numbers for each token of a policy node; sums run over the trajectories j through the node. [N] each
+
+    s_plus = sum_j w rho max(A, 0); s_minus = sum_j w rho min(A, 0); weight = sum_j w; num_paths = number of j.
+    """
+
+    s_plus: Floats
+    s_minus: Floats
+    weight: Floats
+    num_paths: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpan:
+    """A run of tokens in a packed row that attends to itself causally and to all of its ancestors.
+
+    `parent` is an index into the row's segments (-1: none); `[start, stop)` are positions in the row.
+    """
+
+    parent: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """Unique tokens of one or more trees in depth-first order, ready for one forward pass.
+
+    Attributes:
+        token_ids: [R]
+        positions: Depth of each token in its context. [R]
+        segments: Spans that cover the row.
+        written: Row index of each token that a policy wrote. [W]
+        predictor: Row index of the token whose hidden state predicts it (a parent's last one, for the first
+            token of a branch). [W]
+        s_plus, s_minus, weight, num_paths: See `NodeCredit`. [W]
+        behavior_logprobs: [W]
+    """
+
+    token_ids: Ints
+    positions: Ints
+    segments: tuple[SegmentSpan, ...]
+    written: Ints
+    predictor: Ints
+    s_plus: Floats
+    s_minus: Floats
+    weight: Floats
+    num_paths: Floats
+    behavior_logprobs: Floats

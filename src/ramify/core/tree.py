@@ -1,0 +1,278 @@
+"""The tree of one problem's rollout: nodes of tokens, and trajectories as views of its paths.
+
+Each token is stored once, on the node that added it. A trajectory is a path from the prompt to a leaf; its
+ids are the concatenation of its nodes' ids, so nothing is stored twice and nothing can disagree.
+
+    prompt ""  --+-- policy "0" -- tool "0.0" --+-- policy "0.0.0"   (the parent's own continuation)
+                 |                              +-- policy "0.0.1"   (a branch)
+                 +-- policy "1" ...                                  (another root)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import TypeAlias
+
+from ramify.core.messages import Problem, ToolCall, ToolResult
+
+NodePath: TypeAlias = tuple[int, ...]
+
+
+class Source(StrEnum):
+    """Who wrote a node's tokens."""
+
+    PROMPT = "prompt"
+    POLICY = "policy"
+    TOOL = "tool"
+
+
+class StopReason(StrEnum):
+    """Why a trajectory ended. Terminated is not truncated."""
+
+    ANSWERED = "answered"
+    """The policy gave a final answer."""
+    MALFORMED = "malformed"
+    """The policy ended its turn with neither a call nor an answer."""
+    TOKENS = "tokens"
+    """Cut: the token budget of the trajectory or the context was used up."""
+    CALLS = "calls"
+    """Cut: the policy asked for one tool call more than the limit."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the trajectory was cut from outside rather than ended by the policy."""
+        return self in (StopReason.TOKENS, StopReason.CALLS)
+
+
+@dataclass(frozen=True, slots=True)
+class Entropy:
+    """A mean entropy in nats per token over `count` tokens, as a bracket; lower == upper when exact."""
+
+    lower: float
+    upper: float
+    count: int = 1
+
+    @classmethod
+    def mean(cls, tokens: "tuple[Entropy, ...]") -> "Entropy | None":
+        """Average over tokens; None when there are none."""
+        if not tokens:
+            return None
+        total = len(tokens)
+        return cls(sum(e.lower for e in tokens) / total, sum(e.upper for e in tokens) / total, total)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Tokens that one party added at one place of the tree.
+
+    Attributes:
+        id: `path` as text, "0.0.1"; "" is the prompt.
+        path: Child indices from the prompt node.
+        parent: Id of the parent; None for the prompt.
+        source: Who wrote the tokens.
+        token_ids: This node's own tokens only. [N]
+        behavior_logprobs: Policy nodes: log-probability of each token under the distribution that it was
+            sampled from, nats. [N]; empty on other nodes.
+        entropy: Policy nodes: mean entropy of the first k tokens, where it was asked for.
+        text: The tokens as text, for people and rewards; never encoded again.
+        calls: Policy nodes: the tool calls that the turn ends in.
+        results: Tool nodes: the answers, in the order of the parent's calls.
+        policy_version: Policy nodes: version of the weights that wrote the tokens.
+        stop: Set on leaves only.
+        opens_context: The node starts a fresh context; `parent` is then lineage only.
+    """
+
+    id: str
+    path: NodePath
+    parent: str | None
+    source: Source
+    token_ids: tuple[int, ...]
+    text: str
+    behavior_logprobs: tuple[float, ...] = ()
+    entropy: Entropy | None = None
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+    policy_version: int | None = None
+    stop: StopReason | None = None
+    opens_context: bool = False
+
+    def __post_init__(self) -> None:
+        written = len(self.token_ids) if self.source is Source.POLICY else 0
+        if len(self.behavior_logprobs) != written:
+            raise ValueError(
+                f"node {self.id!r}: {len(self.behavior_logprobs)} logprobs for {written} written tokens"
+            )
+
+
+def node_id(path: NodePath) -> str:
+    """The id of the node at `path`."""
+    return ".".join(map(str, path))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Nodes that share one context: what an engine sees as one sequence."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All tokens of the context. [T]"""
+        return tuple(token for node in self.nodes for token in node.token_ids)
+
+    @property
+    def written(self) -> tuple[bool, ...]:
+        """Whether the policy wrote each token. [T]"""
+        return tuple(node.source is Source.POLICY for node in self.nodes for _ in node.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A path from the prompt to a leaf."""
+
+    problem: Problem
+    nodes: tuple[Node, ...]
+
+    @property
+    def leaf(self) -> Node:
+        """The last node."""
+        return self.nodes[-1]
+
+    @property
+    def stop(self) -> StopReason:
+        """Why it ended."""
+        if self.leaf.stop is None:
+            raise ValueError(f"node {self.leaf.id!r} is no leaf")
+        return self.leaf.stop
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The contexts of the path, split at nodes that open one."""
+        starts = [i for i, node in enumerate(self.nodes) if node.opens_context or i == 0]
+        return tuple(
+            Segment(self.nodes[a:b]) for a, b in zip(starts, [*starts[1:], len(self.nodes)], strict=True)
+        )
+
+    @property
+    def policy_nodes(self) -> tuple[Node, ...]:
+        """The nodes that the policy wrote, in order."""
+        return tuple(node for node in self.nodes if node.source is Source.POLICY)
+
+    @property
+    def num_written(self) -> int:
+        """Tokens that the policy wrote."""
+        return sum(len(node.token_ids) for node in self.policy_nodes)
+
+    @property
+    def exchanges(self) -> tuple[tuple[ToolCall, ToolResult], ...]:
+        """Executed calls with their results, in order."""
+        pairs: list[tuple[ToolCall, ToolResult]] = []
+        for before, node in zip(self.nodes, self.nodes[1:], strict=False):
+            if node.source is Source.TOOL:
+                pairs.extend(zip(before.calls, node.results, strict=True))
+        return tuple(pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeKey:
+    """What makes the draws of a tree its own: where in the run it was grown."""
+
+    step: int
+    slot: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BranchDecision:
+    """What a branching rule made of one tool result on one trajectory.
+
+    Attributes:
+        node: Id of the tool node that the children hang at.
+        depth: Tool results on the path, this one included.
+        rise: Entropy after the result minus the trajectory's baseline, nats per token.
+        probability: Chance that the rule gave to branching (0 or 1 for a threshold).
+        planned: Children that the rule wanted.
+        taken: Children that the budget granted.
+        entropy_acted: Whether the decision differs from that at zero rise.
+    """
+
+    node: str
+    depth: int
+    rise: float
+    probability: float
+    planned: int
+    taken: int
+    entropy_acted: bool
+
+
+@dataclass(frozen=True)
+class Tree:
+    """All trajectories of one problem. `nodes` are in depth-first order of their paths; leaves are the group."""
+
+    problem: Problem
+    key: TreeKey
+    nodes: tuple[Node, ...]
+    decisions: tuple[BranchDecision, ...] = ()
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Node]:
+        """Nodes by id."""
+        return MappingProxyType({node.id: node for node in self.nodes})
+
+    @cached_property
+    def children(self) -> Mapping[str, tuple[Node, ...]]:
+        """Children of each node, by its id."""
+        below: dict[str, list[Node]] = {node.id: [] for node in self.nodes}
+        for node in self.nodes:
+            if node.parent is not None:
+                below[node.parent].append(node)
+        return MappingProxyType({key: tuple(value) for key, value in below.items()})
+
+    @cached_property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """One for each leaf, in depth-first order."""
+        return tuple(
+            Trajectory(self.problem, self.path_to(node)) for node in self.nodes if not self.children[node.id]
+        )
+
+    def path_to(self, node: Node) -> tuple[Node, ...]:
+        """The nodes from the prompt to `node`."""
+        path = [node]
+        while path[-1].parent is not None:
+            path.append(self.by_id[path[-1].parent])
+        return tuple(reversed(path))
+
+
+def make_tree(
+    problem: Problem, key: TreeKey, nodes: list[Node], decisions: list[BranchDecision] | None = None
+) -> Tree:
+    """Sort nodes depth-first and check the shape.
+
+    Raises:
+        ValueError: Duplicate ids, a missing parent, no prompt node, a leaf without a stop reason or an inner
+            node with one.
+    """
+    tree = Tree(
+        problem,
+        key,
+        tuple(sorted(nodes, key=lambda node: node.path)),
+        tuple(sorted(decisions or [], key=lambda d: tree_path(d.node))),
+    )
+    if len(tree.by_id) != len(nodes):
+        raise ValueError(f"problem {problem.id!r}: two nodes share an id")
+    for node in tree.nodes:
+        if (node.parent is None) != (node.source is Source.PROMPT):
+            raise ValueError(f"node {node.id!r}: only the prompt has no parent")
+        if node.parent is not None and node.parent not in tree.by_id:
+            raise ValueError(f"node {node.id!r}: parent {node.parent!r} is not in the tree")
+    for node in tree.nodes:
+        if bool(tree.children[node.id]) == (node.stop is not None):
+            raise ValueError(f"node {node.id!r}: a stop reason belongs on leaves and only there")
+    return tree
+
+
+def tree_path(identifier: str) -> NodePath:
+    """The path that a node id spells."""
+    return tuple(map(int, identifier.split("."))) if identifier else ()

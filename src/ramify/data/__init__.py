@@ -1,0 +1,1 @@
+"""Problems, demonstrations, and the quick-start world."""

@@ -1,0 +1,1 @@
+"""Packed rows, the exact update, checkpoints."""

@@ -1,0 +1,1 @@
+"""Loading models; the one registered attention function; head, logprob and entropy."""

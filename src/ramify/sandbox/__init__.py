@@ -1,0 +1,1 @@
+"""Process isolation for code that nobody has read."""
