@@ -1,0 +1,89 @@
+"""The one attention function of ramify, registered with transformers under the name "ramify".
+
+Who calls the model decides how attention is computed by passing a plan:
+`model.model(..., use_cache=False, attention_plan=plan)`. The learner's plan knows packed trees, the engine's
+plan knows slots. Without a plan attention is plain causal, so the model stays an ordinary model.
+"""
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+ATTENTION_NAME = "ramify"
+
+
+class AttentionPlan(Protocol):
+    """Computes attention of one layer for the tokens of one forward pass."""
+
+    def __call__(
+        self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Shapes: query [B, Hq, T, D], key and value [B, Hkv, T, D] -> [B, T, Hq, D]; Hq is a multiple of Hkv."""
+        ...
+
+
+def grouped_sdpa(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+) -> torch.Tensor:
+    """Scaled dot-product attention where groups of query heads share a key head.
+
+    Shapes: query [B, Hq, T, D], key and value [B, Hkv, S, D], mask broadcastable to [B, Hq, T, S] (boolean: True
+    attends; float: added) -> [B, Hq, T, D].
+    """
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=causal,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+
+
+def _causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float) -> torch.Tensor:
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    if num_queries == num_keys:
+        return grouped_sdpa(query, key, value, scaling, causal=True)
+    mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device)
+    return grouped_sdpa(query, key, value, scaling, mask.tril(num_keys - num_queries))
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _attention_mask: torch.Tensor | None,
+    scaling: float,
+    attention_plan: AttentionPlan | None = None,
+    **_unused: object,
+) -> tuple[torch.Tensor, None]:
+    if attention_plan is None:
+        return _causal(query, key, value, scaling).transpose(1, 2), None
+    layer_index = module.layer_idx
+    assert isinstance(layer_index, int)
+    return attention_plan(layer_index, query, key, value, scaling), None
+
+
+def _no_mask(attention_mask: torch.Tensor | None = None, **_unused: object) -> None:
+    """Plans need no mask; one that hides tokens would be ignored without a word, so it is refused."""
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise ValueError("a padding mask has no effect on ramify attention: pass sequences of one length")
+
+
+def register_attention() -> None:
+    """Make the name known to transformers; doing it again changes nothing."""
+    ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, _attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, _no_mask)
+
+
+register_attention()

@@ -1,0 +1,150 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from ramify.core.errors import DataError
+from ramify.modeling.load import load_model, save_model
+from ramify.modeling.tiny import make_tiny_qwen3
+
+SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+
+
+def tiny(seed=0, **changes):
+    sizes = {"vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8}
+    sizes |= {"intermediate": 48, "rope_theta": 100.0, "context": 64, "eos_id": 1, "pad_id": 0, "seed": seed}
+    return make_tiny_qwen3(**(sizes | changes))
+
+
+@pytest.fixture(params=["qwen3", "qwen2", "llama"])
+def folder(request, tmp_path):
+    makers = {
+        "qwen3": tiny,
+        "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, **HEADS, initializer_range=0.1)),
+        "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, initializer_range=0.1)),
+    }
+    save_model(makers[request.param](), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_logits_equal_those_of_the_stock_implementation(folder):
+    ids = torch.randint(2, 50, (2, 17), generator=torch.Generator().manual_seed(1))
+    ours, stock = (
+        load_model(folder),
+        AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager"),
+    )
+    with torch.no_grad():
+        assert torch.allclose(ours(ids).logits, stock(ids).logits, atol=1e-5)
+
+
+def test_decoding_with_a_cache_and_no_plan_is_causal(folder):
+    ids = torch.randint(2, 50, (1, 12), generator=torch.Generator().manual_seed(2))
+    model = load_model(folder)
+    with torch.no_grad():
+        first = model(ids[:, :7], use_cache=True)
+        rest = model(ids[:, 7:], past_key_values=first.past_key_values, use_cache=True).logits
+        assert torch.allclose(rest, model(ids, use_cache=False).logits[:, 7:], atol=1e-5)
+
+
+def test_plan_sees_each_layer_once_and_its_answer_is_used(folder):
+    model, seen = load_model(folder), []
+
+    def plan(layer_index, query, key, value, scaling):
+        seen.append((layer_index, query.shape, key.shape, value.shape, scaling))
+        return torch.zeros(query.shape[0], query.shape[2], query.shape[1], query.shape[3])
+
+    ids = torch.tensor([[3, 4, 5]])
+    with torch.no_grad():
+        planned = model.model(ids, use_cache=False, attention_plan=plan).last_hidden_state
+        plain = model.model(ids, use_cache=False).last_hidden_state
+    assert seen == [(i, (1, 4, 3, 8), (1, 2, 3, 8), (1, 2, 3, 8), 8**-0.5) for i in range(2)]
+    assert not torch.allclose(planned, plain)
+
+
+def test_saved_folder_says_nothing_of_ramify_and_weights_survive_bitwise(folder, tmp_path):
+    model = load_model(folder)
+    save_model(model, tmp_path / "again")
+    assert "ramify" not in (tmp_path / "again" / "config.json").read_text()
+    before = load_file(folder / "model.safetensors")
+    after = load_file(tmp_path / "again" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_padding_mask_is_refused(folder):
+    with pytest.raises(ValueError, match="padding mask"):
+        load_model(folder)(torch.tensor([[3, 4]]), attention_mask=torch.tensor([[0, 1]]))
+
+
+def test_tiny_model_depends_on_its_seed_alone_and_leaves_the_global_state():
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first = tiny(3)
+    assert torch.equal(state, torch.get_rng_state())
+    torch.manual_seed(6)
+    second, third = tiny(3), tiny(4)
+    weights = [torch.cat([p.flatten() for p in model.parameters()]) for model in (first, second, third)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_tiny_model_is_tied_and_scaled_as_asked():
+    model = tiny(hidden=64, vocab_size=200)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model.model.embed_tokens.weight.std().item() == pytest.approx(0.2, rel=0.05)
+    assert model.model.layers[0].mlp.up_proj.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert model.model.rotary_emb.inv_freq[1].item() == pytest.approx(100 ** (-1 / 4))
+
+
+def test_missing_folder_configuration_or_weights(tmp_path):
+    with pytest.raises(DataError, match="no such folder"):
+        load_model(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"config\.json is missing"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(DataError, match="not valid JSON"):
+        load_model(tmp_path)
+    save_model(tiny(), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(DataError, match=r"no weights \(\*\.safetensors\)"):
+        load_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"\x01")
+    with pytest.raises(DataError, match="cannot be read"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+        ({"use_sliding_window": True}, "sliding_attention"),
+        ({"attention_dropout": 0.1}, "attention_dropout = 0.1, expected 0"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
+    ],
+)
+def test_architectures_that_packing_cannot_be_exact_for_are_refused(tmp_path, changes, message):
+    save_model(tiny(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=message):
+        load_model(tmp_path)
+
+
+def test_unknown_dtype(tmp_path):
+    save_model(tiny(), tmp_path)
+    assert load_model(tmp_path, dtype="bfloat16").dtype is torch.bfloat16
+    with pytest.raises(DataError, match="dtype 'fp8' is unknown"):
+        load_model(tmp_path, dtype="fp8")
+
+
+def test_missing_weights_are_not_drawn_anew(tmp_path):
+    save_model(tiny(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"1 weights are missing, first 'model\.layers\.1\.mlp"):
+        load_model(tmp_path)
