@@ -1,0 +1,61 @@
+"""JSON lines on disk: whole files appear at once, and a row that cannot be read is named."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ramify.core.errors import DataError
+
+
+def dump_line(record: object) -> str:
+    """One line of JSON. ASCII only, so that any text (lone surrogates too) comes back as it was.
+
+    Raises:
+        TypeError: A value that JSON does not know.
+        ValueError: NaN or an infinity.
+    """
+    return json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def replace_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a whole file beside `path`, then rename it: a kill leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".part")
+    with unfinished.open("w", encoding="ascii", newline="\n") as file:
+        file.writelines(line + "\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        DataError: The file does not exist or is not text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError(f"{path}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8 text") from None
+
+
+def parse_line(path: Path, row: int, line: str) -> dict[str, Any]:
+    """Read one line; `row` counts from 1.
+
+    Raises:
+        DataError: The line is cut off, is not JSON or is not an object.
+    """
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path} row {row}: the line is cut off or not JSON ({error.msg} at column {error.colno})"
+        ) from None
+    if not isinstance(record, dict):
+        raise DataError(f"{path} row {row}: expected a JSON object, found {type(record).__name__}")
+    return record

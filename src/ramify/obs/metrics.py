@@ -1,0 +1,80 @@
+"""The log of metrics: one JSON line for each step, appended as the run goes."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from ramify.core.errors import DataError
+from ramify.obs.jsonl import dump_line, parse_line, read_text, replace_lines
+
+MetricsRow: TypeAlias = Mapping[str, float | None]
+Curve: TypeAlias = tuple[tuple[float, float], ...]
+
+_KEYS = ("step", "time")
+
+
+class MetricsLog:
+    """Appends to a JSONL file. Keys of a line: `step`, `time` (seconds since 1970) and the metrics' names."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def append(self, step: int, values: Mapping[str, float | None]) -> None:
+        """Write one line.
+
+        Raises:
+            ValueError: A value that is neither None nor a finite number, or a metric called `step` or `time`.
+        """
+        for name, value in values.items():
+            if name in _KEYS:
+                raise ValueError(f"a metric cannot be called {name!r}")
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"step {step}: metric {name!r} is {value}; expected a finite number or None")
+        line = dump_line({"step": step, "time": time.time(), **values}) + "\n"
+        with self._path.open("a", encoding="ascii", newline="\n") as file:
+            file.write(line)
+
+    def truncate_after(self, step: int) -> None:
+        """Drop the lines of later steps, and a line cut off by a kill: those steps are done again.
+
+        Raises:
+            DataError: A line in the file cannot be read.
+        """
+        if self._path.exists():
+            kept = [row for row in read_metrics(self._path) if _number(row, "step") <= step]
+            replace_lines(self._path, [dump_line(row) for row in kept])
+
+
+def read_metrics(path: Path) -> tuple[MetricsRow, ...]:
+    """Read all finished lines, in order; a last line without its end of line is still being written.
+
+    Raises:
+        DataError: Missing file, or a line that is not an object of numbers with a step; names file and row.
+    """
+    finished = read_text(path).split("\n")[:-1]
+    return tuple(_parse(path, number, line) for number, line in enumerate(finished, start=1))
+
+
+def curve(rows: Sequence[MetricsRow], name: str) -> Curve:
+    """The (step, value) pairs of one metric, where it has a value."""
+    return tuple((_number(row, "step"), value) for row in rows if (value := row.get(name)) is not None)
+
+
+def _parse(path: Path, number: int, line: str) -> MetricsRow:
+    record = parse_line(path, number, line)
+    if not isinstance(record.get("step"), int):
+        raise DataError(f"{path} row {number}: expected a whole number 'step'")
+    for name, value in record.items():
+        if value is not None and not isinstance(value, int | float):
+            raise DataError(f"{path} row {number}: metric {name!r} is not a number")
+    return record
+
+
+def _number(row: MetricsRow, name: str) -> float:
+    value = row[name]
+    if value is None:
+        raise ValueError(f"{name!r} has no value")
+    return value

@@ -1,0 +1,197 @@
+"""The trace: every tree of a step as JSON lines, with deterministic fields only (times are in `obs.timing`)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ramify.core.errors import DataError
+from ramify.core.messages import Message, Problem, TextPart, ToolCall, ToolResult, ToolStatus
+from ramify.core.records import Reward
+from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, Tree, TreeKey, make_tree
+from ramify.obs.jsonl import dump_line, parse_line, read_text, replace_lines
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TracedTree:
+    """A tree with what became of its leaves.
+
+    Attributes:
+        tree: The tree.
+        rewards: One for each trajectory, in the order of `tree.trajectories`. [G]
+        advantages: Mean advantage over the written tokens of each trajectory; None where nothing trained. [G]
+    """
+
+    tree: Tree
+    rewards: tuple[Reward, ...]
+    advantages: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        leaves = len(self.tree.trajectories)
+        if len(self.rewards) != leaves or (self.advantages is not None and len(self.advantages) != leaves):
+            raise ValueError(
+                f"problem {self.tree.problem.id!r}: {leaves} leaves, {len(self.rewards)} rewards, "
+                f"{'no' if self.advantages is None else len(self.advantages)} advantages"
+            )
+
+
+def write_trees(path: Path, graded: Sequence[TracedTree]) -> None:
+    """Write one tree a line; the file appears whole or not at all.
+
+    Raises:
+        DataError: A problem's info, a call's arguments or a result's info holds something that would not come
+            back from JSON as it was (a tuple, an array, NaN, a key that is no string).
+    """
+    replace_lines(path, [_dump(traced) for traced in graded])
+
+
+def read_trees(path: Path) -> tuple[TracedTree, ...]:
+    """Read what `write_trees` wrote; every tree equals the one written.
+
+    Raises:
+        DataError: Missing file, newer schema, a line that is cut off or lacks a field; names file and row.
+    """
+    lines = read_text(path).split("\n")
+    if lines[-1]:
+        raise DataError(f"{path} row {len(lines)}: the line is cut off (no end of line)")
+    return tuple(_parse(path, row, line) for row, line in enumerate(lines[:-1], start=1))
+
+
+def _dump(traced: TracedTree) -> str:
+    problem = traced.tree.problem
+    record = {
+        "schema": SCHEMA,
+        "key": asdict(traced.tree.key),
+        "problem": {
+            "id": problem.id,
+            "messages": [
+                {"role": message.role, "content": [{"text": part.text} for part in message.content]}
+                for message in problem.messages
+            ],
+            "answer": list(problem.answer),
+            "info": _plain(problem.info, f"info of problem {problem.id!r}"),
+        },
+        "nodes": [_node_record(node) for node in traced.tree.nodes],
+        "decisions": [asdict(decision) for decision in traced.tree.decisions],
+        "rewards": [
+            {"value": reward.value, "parts": dict(reward.parts), "events": dict(reward.events)}
+            for reward in traced.rewards
+        ],
+        "advantages": traced.advantages,
+    }
+    try:
+        return dump_line(record)
+    except ValueError:
+        raise DataError(f"problem {problem.id!r}: a number of its tree is not finite") from None
+
+
+def _node_record(node: Node) -> dict[str, Any]:
+    place = f"of node {node.id!r}"
+    return {
+        "id": node.id,
+        "path": node.path,
+        "parent": node.parent,
+        "source": node.source,
+        "token_ids": node.token_ids,
+        "text": node.text,
+        "behavior_logprobs": node.behavior_logprobs,
+        "entropy": None if node.entropy is None else asdict(node.entropy),
+        "calls": [
+            {
+                "id": call.id,
+                "name": call.name,
+                "arguments": _plain(call.arguments, f"arguments {place}"),
+                "malformed": call.malformed,
+            }
+            for call in node.calls
+        ],
+        "results": [
+            {
+                "call_id": result.call_id,
+                "status": result.status,
+                "text": result.text,
+                "info": _plain(result.info, f"result info {place}"),
+            }
+            for result in node.results
+        ],
+        "policy_version": node.policy_version,
+        "stop": node.stop,
+        "opens_context": node.opens_context,
+    }
+
+
+def _plain(value: object, place: str) -> object:
+    """The value as JSON knows it, equal to the original."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise DataError(f"{place}: keys must be strings")
+        return {key: _plain(item, f"{place}, {key!r}") for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, place) for item in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise DataError(f"{place}: expected JSON values, found {type(value).__name__}")
+
+
+def _parse(path: Path, row: int, line: str) -> TracedTree:
+    record = parse_line(path, row, line)
+    schema = record.get("schema")
+    if not isinstance(schema, int):
+        raise DataError(f"{path} row {row}: expected a tree with a 'schema' number")
+    if schema > SCHEMA:
+        raise DataError(
+            f"{path} row {row}: tree trace schema {schema} is newer than schema {SCHEMA}, which this ramify reads"
+        )
+    try:
+        return _traced_tree(record)
+    except KeyError as error:
+        raise DataError(f"{path} row {row}: the tree lacks the field {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path} row {row}: not a tree: {error}") from None
+
+
+def _traced_tree(record: Mapping[str, Any]) -> TracedTree:
+    problem = record["problem"]
+    tree = make_tree(
+        Problem(
+            problem["id"],
+            tuple(
+                Message(message["role"], tuple(TextPart(part["text"]) for part in message["content"]))
+                for message in problem["messages"]
+            ),
+            tuple(problem["answer"]),
+            problem["info"],
+        ),
+        TreeKey(**record["key"]),
+        [_node(node) for node in record["nodes"]],
+        [BranchDecision(**decision) for decision in record["decisions"]],
+    )
+    advantages = record["advantages"]
+    return TracedTree(
+        tree,
+        tuple(Reward(**reward) for reward in record["rewards"]),
+        None if advantages is None else tuple(advantages),
+    )
+
+
+def _node(record: Mapping[str, Any]) -> Node:
+    return Node(
+        id=record["id"],
+        path=tuple(record["path"]),
+        parent=record["parent"],
+        source=Source(record["source"]),
+        token_ids=tuple(record["token_ids"]),
+        text=record["text"],
+        behavior_logprobs=tuple(record["behavior_logprobs"]),
+        entropy=None if record["entropy"] is None else Entropy(**record["entropy"]),
+        calls=tuple(ToolCall(**call) for call in record["calls"]),
+        results=tuple(
+            ToolResult(result["call_id"], ToolStatus(result["status"]), result["text"], result["info"])
+            for result in record["results"]
+        ),
+        policy_version=record["policy_version"],
+        stop=None if record["stop"] is None else StopReason(record["stop"]),
+        opens_context=record["opens_context"],
+    )

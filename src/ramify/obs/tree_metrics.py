@@ -1,0 +1,188 @@
+"""Numbers about a batch of trees: rewards, groups, tokens, calls and what the branching rule did."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from ramify.core.messages import ToolStatus
+from ramify.core.records import Floats, Reward
+from ramify.core.tree import Source, StopReason, Tree
+from ramify.obs.metrics import MetricsRow
+
+WARNING_STEPS = 20
+MIN_P_STD = 0.02
+
+
+def omega(tree: Tree) -> Floats:
+    """The weight of each leaf: the product of 1 / children over the branch nodes of its path. [G]
+
+    The prompt's fan-out is left out, so the leaves below one root carry 1 together. A reward weighted so is an
+    unbiased estimate of the policy's mean reward when branching depends on the prefix only; the plain mean over
+    leaves is not, because the leaves of a tree are not independent.
+    """
+    return np.array(
+        [
+            np.prod(
+                [
+                    1.0 / len(tree.children[node.id])
+                    for node in trajectory.nodes[:-1]
+                    if node.parent is not None
+                ]
+            )
+            for trajectory in tree.trajectories
+        ]
+    )
+
+
+def tree_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
+    """Metrics of one step by name; a name is absent where there is nothing to measure.
+
+    Entropies are nats per token, means over nodes of the lower end of each bracket, which is the end that the
+    branching rules use. `tokens/*` are totals of the batch, `branch/planned` and `branch/taken` are totals of
+    children. `rewards` has one reward for each trajectory of each tree. [P][G]
+
+    Raises:
+        ValueError: No tree, or a group whose rewards do not match its leaves.
+    """
+    if not trees:
+        raise ValueError("metrics need at least one tree")
+    return {
+        **_reward_metrics(trees, rewards),
+        **_group_metrics(trees, rewards),
+        **_token_metrics(trees),
+        **_call_metrics(trees),
+        **_stop_metrics(trees),
+        **_branch_metrics(trees),
+        **_entropy_metrics(trees),
+    }
+
+
+def entropy_warnings(history: Sequence[MetricsRow]) -> tuple[str, ...]:
+    """One line for each way in which an entropy rule does not act; for rules that look at entropy only.
+
+    Looks at the last 20 steps that had decisions and says nothing before there are 20.
+    """
+    recent = [row for row in history if row.get("branch/rate") is not None][-WARNING_STEPS:]
+    if len(recent) < WARNING_STEPS:
+        return ()
+    rates = [_value(row, "branch/rate") for row in recent]
+    p_std = float(np.mean([_value(row, "branch/p_std") for row in recent]))
+    warnings = []
+    if p_std < MIN_P_STD:
+        warnings.append(
+            f"entropy is not acting: std of P is {p_std:.3f} < {MIN_P_STD} over {WARNING_STEPS} steps; "
+            "the rule's weight per nat is too small for these entropies"
+        )
+    if len(set(rates)) == 1 and rates[0] in (0.0, 1.0):
+        share = "none" if rates[0] == 0.0 else "all"
+        warnings.append(
+            f"branching is stuck: {share} of the tool results wanted a branch over {WARNING_STEPS} steps; "
+            "the budget goes to the first ones or to none (check min_rise, alpha and the baseline)"
+        )
+    return tuple(warnings)
+
+
+def _reward_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
+    weights = np.concatenate([omega(tree) for tree in trees])
+    leaves = [reward for tree, group in zip(trees, rewards, strict=True) for reward in _checked(tree, group)]
+    values = np.array([reward.value for reward in leaves])
+    mean = float(np.average(values, weights=weights))
+    names = sorted({name for reward in leaves for name in reward.parts})
+    return {
+        "reward/mean": mean,
+        "reward/leaf_mean": float(values.mean()),
+        "reward/std": float(np.sqrt(np.average((values - mean) ** 2, weights=weights))),
+        **{f"reward/part/{name}": _part_mean(leaves, weights, name) for name in names},
+    }
+
+
+def _part_mean(leaves: Sequence[Reward], weights: Floats, name: str) -> float:
+    pairs = [
+        (leaf.parts[name], weight) for leaf, weight in zip(leaves, weights, strict=True) if name in leaf.parts
+    ]
+    return float(np.average([value for value, _ in pairs], weights=[weight for _, weight in pairs]))
+
+
+def _checked(tree: Tree, group: Sequence[Reward]) -> Sequence[Reward]:
+    if len(group) != len(tree.trajectories):
+        raise ValueError(
+            f"problem {tree.problem.id!r}: {len(tree.trajectories)} leaves, {len(group)} rewards"
+        )
+    return group
+
+
+def _group_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
+    weights = [omega(tree) for tree in trees]
+    return {
+        "group/zero_variance": _mean([len({reward.value for reward in group}) == 1 for group in rewards]),
+        "group/effective_size": _mean([float(w.sum() ** 2 / (w**2).sum()) for w in weights]),
+        "group/roots": _mean([len(tree.children[""]) for tree in trees]),
+    }
+
+
+def _token_metrics(trees: Sequence[Tree]) -> dict[str, float]:
+    nodes = [node for tree in trees for node in tree.nodes]
+    unique = sum(len(node.token_ids) for node in nodes)
+    repeated = sum(
+        len(node.token_ids) for tree in trees for trajectory in tree.trajectories for node in trajectory.nodes
+    )
+    return {
+        "tokens/written": float(sum(len(node.token_ids) for node in nodes if node.source is Source.POLICY)),
+        "tokens/unique": float(unique),
+        **({"tokens/shared_ratio": repeated / unique} if unique else {}),
+    }
+
+
+def _call_metrics(trees: Sequence[Tree]) -> dict[str, float]:
+    counts = [len(trajectory.exchanges) for tree in trees for trajectory in tree.trajectories]
+    ok = [result.status is ToolStatus.OK for tree in trees for node in tree.nodes for result in node.results]
+    return {"calls/per_trajectory": _mean(counts), **({"calls/ok_rate": _mean(ok)} if ok else {})}
+
+
+def _stop_metrics(trees: Sequence[Tree]) -> dict[str, float]:
+    stops = Counter(trajectory.stop for tree in trees for trajectory in tree.trajectories)
+    return {f"stop/{reason}": stops[reason] / stops.total() for reason in StopReason}
+
+
+def _branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
+    decisions = [decision for tree in trees for decision in tree.decisions]
+    totals = {
+        "branch/planned": float(sum(decision.planned for decision in decisions)),
+        "branch/taken": float(sum(decision.taken for decision in decisions)),
+    }
+    if not decisions:
+        return totals
+    return {
+        **totals,
+        "branch/rate": _mean([decision.planned > 0 for decision in decisions]),
+        "branch/p_std": float(np.std([decision.probability for decision in decisions])),
+        "branch/entropy_acted": _mean([decision.entropy_acted for decision in decisions]),
+    }
+
+
+def _entropy_metrics(trees: Sequence[Tree]) -> dict[str, float]:
+    names = {"entropy/root": Source.PROMPT, "entropy/after_result": Source.TOOL}
+    by_name = {name: _entropies_after(trees, source) for name, source in names.items()}
+    return {name: _mean(values) for name, values in by_name.items() if values}
+
+
+def _entropies_after(trees: Sequence[Tree], source: Source) -> list[float]:
+    """Entropy of each node whose parent has this source."""
+    return [
+        node.entropy.lower
+        for tree in trees
+        for node in tree.nodes
+        if node.entropy is not None and node.parent is not None and tree.by_id[node.parent].source is source
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _value(row: MetricsRow, name: str) -> float:
+    value = row[name]
+    if value is None:
+        raise ValueError(f"a row with decisions lacks {name!r}")
+    return value
