@@ -116,6 +116,11 @@ class Brancher(Protocol):
         """k: how many tokens after a tool result (and at the root) the entropy is averaged over."""
         ...
 
+    @property
+    def max_children(self) -> int:
+        """Z: most children that one candidate can want."""
+        ...
+
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
         """m: trajectories of n that start from the prompt, 1 <= m <= n."""
         ...
@@ -123,7 +128,11 @@ class Brancher(Protocol):
     def propose(
         self, candidate: BranchCandidate, history: Sequence[BranchDecision]
     ) -> Proposal:
-        """Decide one candidate; `history` holds the decisions on its path, oldest first."""
+        """Decide one candidate.
+
+        `history` holds the decisions on its path, oldest first; their `taken` is always 0, since grants are
+        not known in logical time.
+        """
         ...
 
 

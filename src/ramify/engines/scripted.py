@@ -1,0 +1,114 @@
+"""An engine that plays given turns with given delays: for tests, schedule benchmarks and dry rehearsals.
+
+What it writes depends on the request alone (the context's text and the seed), so it is as stateless as a model.
+The distribution that it "samples from" is certain: logprobs are 0.
+"""
+
+import asyncio
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ramify.chat.stops import StopMatcher
+from ramify.chat.tags import RESULT_CLOSE
+from ramify.chat.tokenizer import ChatTokenizer
+from ramify.core.draws import uniform
+from ramify.core.errors import ConfigError
+from ramify.core.records import Completion, EngineInfo, Finish, Request
+from ramify.core.tree import Entropy
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedTurn:
+    """One turn: its text, the entropies of its first tokens (repeated to the end) and how long a token takes.
+
+    `ends` says whether the end-of-turn token follows the text (an answer) or not.
+    """
+
+    text: str
+    entropies: tuple[float, ...] = (0.0,)
+    seconds_per_token: float = 0.0
+    ends: bool = False
+
+
+Script = Callable[[str, int], ScriptedTurn]
+"""(text of the context before the turn, seed of the request) -> the turn."""
+
+
+class ScriptedEngine:
+    """Implements `core.protocols.Engine`."""
+
+    def __init__(self, tokenizer: ChatTokenizer, script: Script, context_tokens: int = 1 << 20) -> None:
+        self._tokenizer = tokenizer
+        self._script = script
+        self._context_tokens = context_tokens
+        self._version = 0
+
+    async def generate(self, request: Request) -> Completion:
+        """Play the next tokens of the turn that the request is in."""
+        start = len(request.token_ids) - request.stop_context
+        turn = self._script(self._tokenizer.decode(request.token_ids[:start]), request.seed)
+        ids = self._tokenizer.encode(turn.text) + ((self._tokenizer.eos_id,) if turn.ends else ())
+        matcher = StopMatcher(self._tokenizer.token_bytes, request.stops)
+        written: list[int] = []
+        finish = Finish.LENGTH
+        for index, token in enumerate(ids[request.stop_context :], start=request.stop_context):
+            written.append(token)
+            if token in self._tokenizer.eos_ids:
+                finish = Finish.EOS
+            elif matcher.completes(ids[: index + 1]):
+                finish = Finish.STOP
+            if finish is not Finish.LENGTH or len(written) == request.max_new_tokens:
+                break
+        else:
+            written.append(self._tokenizer.eos_id)
+            finish = Finish.EOS
+        await asyncio.sleep(turn.seconds_per_token * len(written))
+        entropies = tuple(
+            Entropy(*(turn.entropies[min(i, len(turn.entropies) - 1)],) * 2)
+            for i in range(min(len(written), request.entropy_first_k))
+        )
+        logprobs = (0.0,) * len(written)
+        return Completion(tuple(written), logprobs, entropies, finish, ((self._version, len(written)),))
+
+    async def load_weights(self, source: str, version: int) -> None:  # noqa: ARG002
+        """Take the version number; a script has no weights."""
+        self._version = version
+
+    def info(self) -> EngineInfo:
+        """A script has room for everybody and knows its entropies exactly."""
+        return EngineInfo(
+            "scripted", self._tokenizer.vocab_size, self._context_tokens, 1 << 20, True, self._version
+        )
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def load_script(path: Path) -> Script:
+    """Read a script file: TOML tables `[[turns]]` with `after` (tool results so far), `text`, `entropies`, `ends`.
+
+    Of the turns with the same `after`, one is drawn by the request's seed; where `after` is beyond the last
+    one, the last one's turns are played.
+
+    Raises:
+        ConfigError: The file is missing or not of that form.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))["turns"]
+        turns: dict[int, list[ScriptedTurn]] = {}
+        for table in tables:
+            turns.setdefault(int(table["after"]), []).append(
+                ScriptedTurn(table["text"], tuple(table["entropies"]), ends=bool(table.get("ends", False)))
+            )
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: expected a script file, found none") from None
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: expected [[turns]] tables with after, text, entropies: {error}") from None
+
+    def script(context: str, seed: int) -> ScriptedTurn:
+        choices = turns[min(context.count(RESULT_CLOSE), max(turns))]
+        return choices[int(uniform(seed) * len(choices))]
+
+    return script

@@ -1,0 +1,116 @@
+"""Spending a problem's branch budget in logical time, so that the tree does not depend on who was fast.
+
+A candidate is a tool result on a trajectory. Candidates are ordered by a key that no clock enters: (tool results
+on the path, seeded rank of the root, place among the branches). A wanting candidate is granted as soon as
+what smaller keys hold, plus the most that they could still claim, leaves room; it is refused once smaller keys
+hold the whole budget. Nobody's own continuation ever waits for that. What the branches cannot use any more
+starts afresh from the prompt (top-ups), which never branch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+BranchKey = tuple[int, ...]
+"""A trajectory's place: (rank of its root, then (depth, index) for each branch that led to it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """`children` new trajectories may start at tool result `depth` of trajectory `key` (0: refused)."""
+
+    key: BranchKey
+    depth: int
+    children: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What can be decided now: grants and refusals in order, and how many fresh roots to start."""
+
+    grants: tuple[Grant, ...]
+    top_ups: int
+
+
+@dataclass
+class GrantBook:
+    """The budget of one problem.
+
+    Attributes:
+        budget: Trajectories beyond the first roots (n - m).
+        max_depth: Most tool results that a path can have.
+        fanout: Most children that one candidate can want (Z).
+    """
+
+    budget: int
+    max_depth: int
+    fanout: int
+    _alive: dict[BranchKey, int] = field(default_factory=dict)
+    _waiting: dict[tuple[int, BranchKey], int] = field(default_factory=dict)
+    _granted: dict[tuple[int, BranchKey], int] = field(default_factory=dict)
+    _used: int = 0
+    _top_ups: int = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing is left to decide."""
+        return self._used + self._top_ups >= self.budget and not self._waiting
+
+    def start(self, key: BranchKey, depth: int) -> None:
+        """A trajectory starts whose path holds `depth` tool results, all decided."""
+        self._alive[key] = depth
+
+    def resolve(self, key: BranchKey, depth: int, wanted: int) -> None:
+        """The rule has decided tool result `depth` of trajectory `key`: it wants `wanted` children."""
+        self._alive[key] = depth
+        if wanted:
+            self._waiting[depth, key] = wanted
+
+    def finish(self, key: BranchKey) -> None:
+        """Trajectory `key` has ended and can claim nothing more."""
+        del self._alive[key]
+
+    def settle(self) -> Settlement:
+        """Decide everything that can be decided now."""
+        grants = tuple(self._decide())
+        free = self.budget - self._used - self._top_ups - self._claims_of_all()
+        top_ups = max(0, free)
+        self._top_ups += top_ups
+        return Settlement(grants, top_ups)
+
+    def _decide(self) -> Iterator[Grant]:
+        # A grant only ever takes room from larger keys, so one pass in key order decides all that can be.
+        for depth, key in sorted(self._waiting):
+            held = sum(count for place, count in self._granted.items() if place < (depth, key))
+            room = self.budget - held
+            claims = self._claims_before(depth, key)
+            wanted = self._waiting[depth, key]
+            if room > 0 and room - claims < (wanted if claims else 1):
+                continue
+            children = max(0, min(wanted, room))
+            del self._waiting[depth, key]
+            if children:
+                self._granted[depth, key] = children
+                self._used += children
+            yield Grant(key, depth, children)
+
+    def _growth(self, levels: int) -> int:
+        """Trajectories that one can become when it branches fully at `levels` tool results: (1 + Z)^levels."""
+        # Beyond the budget the exact number does not matter, and the power would grow without bound.
+        return int(min((1 + self.fanout) ** min(levels, 64), self.budget + 1)) if levels > 0 else 1
+
+    def _claims_of_all(self) -> int:
+        claims = sum(self._growth(self.max_depth - done) - 1 for done in self._alive.values())
+        return claims + sum(
+            wanted * self._growth(self.max_depth - depth) for (depth, _), wanted in self._waiting.items()
+        )
+
+    def _claims_before(self, depth: int, key: BranchKey) -> int:
+        """Most children that undecided candidates with keys smaller than (depth, key) can still be granted."""
+        claims = 0
+        for other, done in self._alive.items():
+            at_same_depth = other < key
+            claims += self._growth(depth - (0 if at_same_depth else 1) - done) - 1
+        for (other_depth, other), wanted in self._waiting.items():
+            if (other_depth, other) < (depth, key):
+                claims += wanted * self._growth(depth - other_depth)
+        return claims

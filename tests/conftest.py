@@ -1,0 +1,23 @@
+"""Fixtures shared by all tests."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pathlib import Path
+
+import pytest
+from model_folders import write_model
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "qwen3")
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    folder = Path(os.environ.get("RAMIFY_SHARED", Path(__file__).parents[2] / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"no shared data at {folder} (set RAMIFY_SHARED)")
+    return folder
