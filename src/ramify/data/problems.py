@@ -1,0 +1,205 @@
+"""Problems from a data file: JSONL or parquet, plain or in the verl style."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, cast, get_args
+
+from ramify.core.errors import DataError
+from ramify.core.messages import Message, Problem, Role
+from ramify.data.verl_rows import is_verl, plain_row, repair_boxed
+
+_ROLES: tuple[str, ...] = get_args(Role)
+_OWN_COLUMNS = ("prompt", "answer", "id")
+_MAX_LISTED_ROWS = 10
+
+_Row: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemSet:
+    """The problems of a file in file order, and one line for each thing that was repaired or dropped."""
+
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Numbered rows of a file; `counting` says how they are numbered, `verl` whether a blank gold is known."""
+
+    rows: Iterator[tuple[int, Any]]
+    counting: str
+    verl: bool
+
+
+def load_problems(path: Path) -> ProblemSet:
+    r"""Read `path`: rows of `prompt` (messages or text), `answer` (text, number or a list), optional `id`.
+
+    Other columns go to `Problem.info`, nulls left out. A verl-style parquet is read as it is; its rows with a
+    blank gold are dropped. A backspace before "oxed" in a prompt is repaired to "\boxed". Both are counted.
+    Rows without an id are called "<file stem>-<row>"; rows count from 1 in JSONL and from 0 in parquet.
+
+    Raises:
+        DataError: The file cannot be read or is empty, a row is broken or has no answer, or two rows share an
+            id; the message names file and row.
+    """
+    table = _open(path)
+    problems: list[Problem] = []
+    row_of_id: dict[str, int] = {}
+    repaired = 0
+    dropped: list[int] = []
+    for number, row in table.rows:
+        try:
+            if not isinstance(row, dict):
+                raise ValueError(f"expected an object, got {type(row).__name__}")
+            stored = _messages(row)
+            messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
+            repaired += messages != stored
+            golds = _answer(row, drop_blanks=table.verl)
+            if not golds:
+                dropped.append(number)
+                continue
+            identifier = _identifier(row, f"{path.stem}-{number}")
+            if identifier in row_of_id:
+                raise ValueError(f"id {identifier!r} is already that of row {row_of_id[identifier]}")
+        except ValueError as error:
+            raise DataError(f"{path} row {number} ({table.counting}): {error}") from None
+        row_of_id[identifier] = number
+        info = {key: row[key] for key in row if key not in _OWN_COLUMNS and row[key] is not None}
+        problems.append(Problem(identifier, messages, golds, info))
+    if not problems:
+        raise DataError(f"{path}: empty; expected at least one row with a prompt and an answer")
+    return ProblemSet(tuple(problems), _notes(repaired, dropped))
+
+
+def _notes(repaired: int, dropped: list[int]) -> tuple[str, ...]:
+    notes = []
+    if repaired:
+        notes.append(f"repaired \\boxed in {repaired} prompt{'s' * (repaired > 1)}")
+    if dropped:
+        plural = "s" * (len(dropped) > 1)
+        listed = ", ".join(map(str, dropped[:_MAX_LISTED_ROWS])) + ", ..." * (len(dropped) > _MAX_LISTED_ROWS)
+        notes.append(f"dropped {len(dropped)} row{plural} with a blank answer: row{plural} {listed}")
+    return tuple(notes)
+
+
+def _open(path: Path) -> _Table:
+    readers: dict[str, Callable[[Path], _Table]] = {".jsonl": _open_jsonl, ".parquet": _open_parquet}
+    if path.suffix not in readers:
+        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl or .parquet")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    return readers[path.suffix](path)
+
+
+def _open_jsonl(path: Path) -> _Table:
+    counting = "lines count from 1"
+
+    def rows() -> Iterator[tuple[int, Any]]:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    reason = f"{error.msg} at column {error.colno}"
+                    raise DataError(f"{path} row {number} ({counting}): broken JSON: {reason}") from None
+                except (ValueError, RecursionError) as error:
+                    raise DataError(f"{path} row {number} ({counting}): broken JSON: {error}") from None
+                yield number, row
+
+    return _Table(rows(), counting, verl=False)
+
+
+def _open_parquet(path: Path) -> _Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a readable parquet file: {str(error).splitlines()[0]}") from None
+    columns = table.column_names
+    verl = is_verl(columns)
+    for needed in ("prompt", "reward_model" if verl else "answer"):
+        if needed not in columns:
+            raise DataError(f"{path}: no column {needed!r}; found {', '.join(columns) or 'none'}")
+
+    def rows() -> Iterator[tuple[int, Any]]:
+        number = 0
+        for batch in table.to_batches(max_chunksize=1024):
+            for row in batch.to_pylist():
+                yield number, row
+                number += 1
+
+    def plain_rows() -> Iterator[tuple[int, Any]]:
+        for number, row in rows():
+            try:
+                yield number, plain_row(row)
+            except ValueError as error:
+                raise DataError(f"{path} row {number} (rows count from 0): {error}") from None
+
+    return _Table(plain_rows() if verl else rows(), "rows count from 0", verl)
+
+
+def _answer(row: _Row, drop_blanks: bool) -> tuple[str, ...]:
+    value = row.get("answer")
+    golds = tuple(_gold(gold) for gold in (value if isinstance(value, list) else [value]))
+    if not golds:
+        raise ValueError("no answer: the list of answers is empty")
+    named = tuple(gold for gold in golds if gold.strip())
+    if len(named) < len(golds) and not drop_blanks:
+        raise ValueError("no answer: it is blank")
+    return named
+
+
+def _gold(value: object) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise ValueError("no answer: 'answer' is missing or null")
+    if isinstance(value, str):
+        return _text(value, "'answer'")
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
+        raise ValueError(f"'answer' must be text, a number or a list of them, got {value!r:.40}")
+    # a column of whole numbers becomes one of floats as soon as some program finds a null in it
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _messages(row: _Row) -> tuple[Message, ...]:
+    prompt = row.get("prompt")
+    if isinstance(prompt, str) and prompt.strip():
+        return (Message.of("user", _text(prompt, "'prompt'")),)
+    if not isinstance(prompt, list) or not prompt:
+        raise ValueError("no prompt: 'prompt' must be text or a list of {role, content}")
+    return tuple(_message(message, index) for index, message in enumerate(prompt))
+
+
+def _message(message: object, index: int) -> Message:
+    place = f"message {index} of 'prompt'"
+    if not isinstance(message, dict) or {"role", "content"} - message.keys():
+        raise ValueError(f"{place} must be {{role, content}}")
+    unread = [key for key in message if key not in ("role", "content") and message[key] is not None]
+    if unread:
+        raise ValueError(f"{place} has {unread[0]!r}; only role and content are read")
+    if message["role"] not in _ROLES:
+        raise ValueError(f"{place} has role {message['role']!r}; expected one of {', '.join(_ROLES)}")
+    return Message.of(cast(Role, message["role"]), _text(message["content"], place))
+
+
+def _identifier(row: _Row, default: str) -> str:
+    value = row.get("id")
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
+        raise ValueError(f"'id' must be text or a whole number, got {value!r:.40}")
+    return str(value)
+
+
+def _text(value: object, place: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{place} must be text, got {type(value).__name__}")
+    value.encode()  # half of a surrogate pair is legal JSON, but no text
+    return value

@@ -1,0 +1,204 @@
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ramify.core.errors import DataError
+from ramify.core.messages import Message
+from ramify.data.problems import load_problems
+
+BROKEN = "Put it in \x08oxed{} and \x08oxed{}."
+SHARED = Path(os.environ.get("RAMIFY_SHARED", Path(__file__).parents[3] / ".." / "shared"))
+
+
+def write_jsonl(path: Path, *rows: object) -> Path:
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
+    return path
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def verl(gold: object, **extra: object) -> dict[str, Any]:
+    return {
+        "data_source": "mix",
+        "prompt": [{"role": "system", "content": BROKEN}, {"role": "user", "content": "Q?"}],
+        "ability": "qa",
+        "reward_model": {"ground_truth": gold, "style": "rule"},
+        "extra_info": {"index": 7, "split": "train", **extra},
+        "metadata": None,
+    }
+
+
+def error_of(path: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        load_problems(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path))
+    return message
+
+
+def test_jsonl_with_messages_text_answers_and_free_columns(tmp_path: Path) -> None:
+    path = write_jsonl(
+        tmp_path / "mine.jsonl",
+        {"prompt": "2+2?", "answer": 4, "kind": "sum", "none": None},
+        "",
+        {
+            "id": "b",
+            "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Capital?"}],
+            "answer": ["Rome", 3.5, 3.0],
+        },
+    )
+    loaded = load_problems(path)
+    first, second = loaded.problems
+    assert (first.id, first.answer, dict(first.info)) == ("mine-1", ("4",), {"kind": "sum"})
+    assert first.messages == (Message.of("user", "2+2?"),)
+    assert (second.id, second.answer) == ("b", ("Rome", "3.5", "3"))
+    assert [m.role for m in second.messages] == ["system", "user"]
+    assert loaded.notes == ()
+
+
+def test_parquet_has_the_same_columns(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": [{"role": "user", "content": f"Q{i}"}], "answer": [f"A{i}", "alias"], "level": i}
+        for i in range(3000)
+    ]
+    problems = load_problems(write_parquet(tmp_path / "own.parquet", rows)).problems
+    assert [p.id for p in problems] == [f"own-{i}" for i in range(3000)]
+    assert problems[2999].answer == ("A2999", "alias")
+    assert problems[2999].info == {"level": 2999}
+
+
+def test_the_backspace_defect_is_repaired_and_counted_once_a_prompt(tmp_path: Path) -> None:
+    path = write_jsonl(
+        tmp_path / "a.jsonl", {"prompt": BROKEN, "answer": "1"}, {"prompt": "fine", "answer": "2"}
+    )
+    loaded = load_problems(path)
+    assert loaded.problems[0].messages[0].text == r"Put it in \boxed{} and \boxed{}."
+    assert loaded.notes == (r"repaired \boxed in 1 prompt",)
+
+
+def test_verl_rows_are_read_as_they_are(tmp_path: Path) -> None:
+    rows = [verl("Rome", answer="x", prompt="y"), verl(" "), verl("Paris")]
+    loaded = load_problems(write_parquet(tmp_path / "v.parquet", rows))
+    assert [p.id for p in loaded.problems] == ["v-0", "v-2"]
+    assert loaded.problems[0].answer == ("Rome",)
+    assert loaded.problems[0].messages[0].text == r"Put it in \boxed{} and \boxed{}."
+    assert loaded.problems[0].info == {"data_source": "mix", "ability": "qa", "index": 7, "split": "train"}
+    assert loaded.notes == (
+        r"repaired \boxed in 3 prompts",
+        "dropped 1 row with a blank answer: row 1",
+    )
+
+
+def test_verl_gold_lists_and_numbers(tmp_path: Path) -> None:
+    lists = load_problems(write_parquet(tmp_path / "l.parquet", [verl(["NYC", "", "New York"]), verl([""])]))
+    assert [p.answer for p in lists.problems] == [("NYC", "New York")]
+    assert "row 1" in lists.notes[1]
+    numbers = load_problems(write_parquet(tmp_path / "n.parquet", [verl(-2), verl(3)]))
+    assert [p.answer for p in numbers.problems] == [("-2",), ("3",)]
+
+
+def test_many_dropped_rows_are_listed_in_part(tmp_path: Path) -> None:
+    rows = [verl("") for _ in range(12)] + [verl("x")]
+    note = load_problems(write_parquet(tmp_path / "v.parquet", rows)).notes[1]
+    assert note == "dropped 12 rows with a blank answer: rows 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+
+
+@pytest.mark.parametrize("answer", [None, []])
+def test_a_verl_row_without_an_answer_is_an_error(tmp_path: Path, answer: object) -> None:
+    rows = [verl(["x"]), verl(answer)]
+    path = write_parquet(tmp_path / "v.parquet", rows)
+    assert "row 1 (rows count from 0): no answer" in error_of(path)
+
+
+GOOD = {"prompt": "Q?", "answer": "A"}
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"prompt": "Q?"}, "no answer"),
+        ({"prompt": "Q?", "answer": None}, "no answer"),
+        ({"prompt": "Q?", "answer": []}, "no answer"),
+        ({"prompt": "Q?", "answer": " \n"}, "no answer"),
+        ({"prompt": "Q?", "answer": ["A", ""]}, "no answer"),
+        ({"prompt": "Q?", "answer": [None]}, "no answer"),
+        ('{"prompt": "Q?", "answer": NaN}', "no answer"),
+        ('{"prompt": "Q?", "answer": Infinity}', "'answer' must be"),
+        ({"prompt": "Q?", "answer": True}, "'answer' must be"),
+        ({"prompt": "Q?", "answer": {"target": "A"}}, "'answer' must be"),
+        ({"answer": "A"}, "no prompt"),
+        ({"prompt": " ", "answer": "A"}, "no prompt"),
+        ({"prompt": [], "answer": "A"}, "no prompt"),
+        ({"prompt": ["Q?"], "answer": "A"}, "message 0"),
+        ({"prompt": [{"role": "user"}], "answer": "A"}, "message 0"),
+        ({"prompt": [{"role": "human", "content": "Q?"}], "answer": "A"}, "'human'"),
+        ({"prompt": [{"role": "user", "content": 5}], "answer": "A"}, "must be text"),
+        ({"prompt": [{"role": "user", "content": "Q?", "tool_calls": [1]}], "answer": "A"}, "'tool_calls'"),
+        ({**GOOD, "id": 1.5}, "'id'"),
+        ({**GOOD, "id": ""}, "'id'"),
+        ({**GOOD, "id": "t-1"}, "id 't-1' is already that of row 1"),
+        ('{"prompt": "\\ud800", "answer": "A"}', "surrogates"),
+        ("[1, 2]", "expected an object"),
+        ('{"prompt": ', "broken JSON"),
+        ("[" * 100_000, "broken JSON"),
+    ],
+)
+def test_a_bad_row_is_one_line_with_file_and_row(tmp_path: Path, row: object, expected: str) -> None:
+    message = error_of(write_jsonl(tmp_path / "t.jsonl", GOOD, "", row))
+    assert "row 3 (lines count from 1): " in message
+    assert expected in message
+
+
+def test_a_blank_answer_in_a_parquet_of_ones_own_is_an_error(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "own.parquet", [GOOD, {"prompt": "Q?", "answer": " "}])
+    assert "row 1 (rows count from 0): no answer" in error_of(path)
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    assert "no such file" in error_of(tmp_path / "absent.jsonl")
+    assert "no such file" in error_of(tmp_path / "absent.parquet")
+    assert "expected .jsonl or .parquet" in error_of(tmp_path / "data.csv")
+    assert "empty" in error_of(write_jsonl(tmp_path / "empty.jsonl"))
+    assert "no column 'answer'" in error_of(write_parquet(tmp_path / "c.parquet", [{"prompt": "Q?"}]))
+    (tmp_path / "junk.parquet").write_bytes(b"not parquet")
+    assert "not a readable parquet file" in error_of(tmp_path / "junk.parquet")
+    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "caf\xe9", "answer": "A"}\n')
+    assert "row 1" in error_of(tmp_path / "latin.jsonl")
+    (tmp_path / "none.parquet").write_bytes(write_parquet(tmp_path / "b.parquet", [verl("")]).read_bytes())
+    assert "empty" in error_of(tmp_path / "none.parquet")
+
+
+@pytest.mark.skipif(
+    not (SHARED / "data/rl").is_dir(), reason="the papers' RL files are not here (RAMIFY_SHARED)"
+)
+@pytest.mark.parametrize(
+    ("name", "rows", "notes"),
+    [
+        (
+            "train_10k",
+            9999,
+            ("repaired \\boxed in 10000 prompts", "dropped 1 row with a blank answer: row 5274"),
+        ),
+        ("hard_search_1k", 1071, ("repaired \\boxed in 1071 prompts",)),
+        ("valid", 180, ("repaired \\boxed in 180 prompts",)),
+    ],
+)
+def test_the_papers_files_load(name: str, rows: int, notes: tuple[str, ...]) -> None:
+    loaded = load_problems(SHARED / f"data/rl/{name}.parquet")
+    assert loaded.notes == notes
+    assert len(loaded.problems) == rows
+    for problem in loaded.problems:
+        assert [m.role for m in problem.messages] == ["system", "user"]
+        assert problem.messages[0].text.count(r"\boxed") == 2
+        assert "\x08" not in problem.messages[0].text
+        assert problem.answer[0].strip()
+        assert "question" in problem.info

@@ -1,0 +1,163 @@
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ramify.core.errors import DataError
+from ramify.tools.passages import PassageIndex
+
+
+def build(tmp_path: Path, rows: list[dict]) -> PassageIndex:
+    path = tmp_path / "passages.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return PassageIndex.build(path)
+
+
+def ids(index: PassageIndex, query: str, top_k: int = 10, collection: str | None = None) -> list[str]:
+    return [passage.id for passage in index.search(query, top_k, collection)]
+
+
+def test_ranks_by_shared_words_and_keeps_texts(tmp_path: Path) -> None:
+    index = build(
+        tmp_path,
+        [
+            {"id": "a", "text": "Paris is the capital of France."},
+            {"id": "b", "contents": "Rome is the capital of Italy."},
+            {"text": "Nothing here"},
+        ],
+    )
+    assert ids(index, "capital of Italy") == ["b", "a"]
+    assert index.search("nothing", 5)[0].id == "3"
+    assert index.search("ROME", 1)[0].text == "Rome is the capital of Italy."
+    assert len(index) == 3
+
+
+def test_a_rare_word_and_a_short_passage_count_more(tmp_path: Path) -> None:
+    rows = [{"id": str(i), "text": "city of light"} for i in range(20)]
+    rows += [{"id": "long", "text": "zebra " + "filler " * 50}, {"id": "short", "text": "zebra crossing"}]
+    assert ids(build(tmp_path, rows), "zebra city", 3) == ["short", "long", "0"]
+
+
+def test_title_is_searched_and_shown(tmp_path: Path) -> None:
+    index = build(tmp_path, [{"text": "Born in 1815.", "title": "Ada Lovelace"}, {"text": "Born in 1816."}])
+    assert [p.text for p in index.search("lovelace", 5)] == ["Ada Lovelace: Born in 1815."]
+
+
+@pytest.mark.parametrize("query", ["laru area", "LARU", "Laru's", "(laru", "the-laru_area"])
+def test_words_match_whatever_their_case_and_punctuation(tmp_path: Path, query: str) -> None:
+    assert ids(build(tmp_path, [{"id": "x", "text": "Laru area 56 ."}]), query) == ["x"]
+
+
+def test_letters_beyond_ascii_match(tmp_path: Path) -> None:
+    index = build(tmp_path, [{"id": "s", "text": "Die STRASSE nach Orléans"}])
+    assert ids(index, "straße") == ids(index, "orle\u0301ans") == ["s"]
+
+
+def test_ties_keep_file_order_at_every_depth(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    words = [f"w{i}" for i in range(8)]
+    rows = [
+        {"id": str(i), "text": " ".join(rng.choices(words, k=4)), "collection": "ab"[i % 2]}
+        for i in range(4000)
+    ]
+    index = build(tmp_path, rows)
+    bags = [sorted(row["text"].split()) for row in rows]
+    for query in ("w0", "w1 w2", "w3 w4 w5", "w0 w1 w2 w6 w7"):
+        for collection in (None, "a"):
+            ranked = [int(i) for i in ids(index, query, len(rows), collection)]
+            last: dict[tuple[str, ...], int] = {}
+            for row in ranked:  # equal bags of words score equally, so they must come in file order
+                assert row > last.get(tuple(bags[row]), -1)
+                last[tuple(bags[row])] = row
+            assert [int(i) for i in ids(index, query, 7, collection)] == ranked[:7]
+
+
+def test_identical_passages_come_in_file_order(tmp_path: Path) -> None:
+    index = build(tmp_path, [{"id": str(i), "text": "same words"} for i in range(3000)])
+    assert ids(index, "words", 2000) == [str(i) for i in range(2000)]
+
+
+def test_collection_restricts_and_leaves_the_ranking(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    words = ["red", "green", "blue", "grey"]
+    rows = [
+        {"id": str(i), "text": " ".join(rng.choices(words, k=3)), "collection": c}
+        for i, c in enumerate(rng.choices(["one", "two", "one two"], k=300))
+    ]
+    index = build(tmp_path, rows)
+    everywhere = ids(index, "red blue", 300)
+    for collection in ("one", "two", "one two"):
+        inside = [i for i in everywhere if rows[int(i)]["collection"] == collection]
+        assert ids(index, "red blue", 300, collection) == inside
+        assert len(inside) > 50
+    assert ids(index, "red", 5, "One") == ids(index, "red", 5, "") == []
+
+
+@pytest.mark.parametrize("query", ["", "   ", "?!* () :", '"', "\x00", "\ud800", "___"])
+def test_a_query_without_words_finds_nothing(tmp_path: Path, query: str) -> None:
+    assert ids(build(tmp_path, [{"text": "some words"}]), query) == []
+
+
+def test_query_syntax_does_not_act(tmp_path: Path) -> None:
+    index = build(tmp_path, [{"id": "1", "text": "cats"}, {"id": "2", "text": "dogs"}])
+    assert sorted(ids(index, "cats AND NOT dogs")) == ["1", "2"]
+    assert ids(index, "-cats") == ["1"]
+    assert ids(index, "collection:cats title:[a TO z] cat* c~2") == ["1"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
+    return build(tmp_path_factory.mktemp("tiny"), [{"text": "a b c", "collection": "k"}])
+
+
+@settings(max_examples=200, deadline=None)
+@given(query=st.text(alphabet=st.characters(exclude_categories=())))
+def test_no_query_raises(tiny: PassageIndex, query: str) -> None:
+    assert len(tiny.search(query, 3, "k")) <= 1
+
+
+def test_huge_queries_and_words(tmp_path: Path) -> None:
+    index = build(tmp_path, [{"id": "1", "text": "needle " + "x" * 100_000}])
+    assert ids(index, "y" * 200_000 + " needle " + "z " * 5000) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("{", "broken JSON"),
+        ("[1]", "expected an object"),
+        ('{"title": "x"}', "no 'text' or 'contents'"),
+        ('{"text": 5}', "'text' must be text"),
+        ('{"text": "x", "id": [1]}', "'id' must be"),
+        ('{"text": "x", "collection": 3}', "'collection' must be text"),
+        ('{"text": "\\ud800"}', "surrogates"),
+        ("[" * 100_000, "row 3"),
+    ],
+)
+def test_a_broken_line_names_file_and_row(tmp_path: Path, line: str, expected: str) -> None:
+    path = tmp_path / "broken.jsonl"
+    path.write_text('{"text": "fine"}\n\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        PassageIndex.build(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path} row 3 ")
+    assert expected in message
+    assert "\n" not in message
+
+
+def test_bytes_that_are_no_text_name_the_row(tmp_path: Path) -> None:
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes(b'{"text": "fine"}\n{"text": "caf\xe9"}\n')
+    with pytest.raises(DataError, match="row 2"):
+        PassageIndex.build(path)
+
+
+def test_missing_and_empty_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        PassageIndex.build(tmp_path / "absent.jsonl")
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(DataError, match="empty"):
+        PassageIndex.build(tmp_path / "empty.jsonl")
