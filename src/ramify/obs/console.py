@@ -95,13 +95,12 @@ class RunConsole:
                 self._line(phase, now - started, "")
 
         phase = Phase(name, total, draw)
+        end = "stopped"
         try:
             yield phase
-        except BaseException:
-            self._line(phase, self._clock() - started, "stopped")
-            raise
-        phase.waiting = ""
-        self._line(phase, self._clock() - started, "done")
+            end, phase.waiting = "done", ""
+        finally:
+            self._line(phase, self._clock() - started, end)
 
     def _line(self, phase: Phase, seconds: float, end: str) -> None:
         facts = [f"{phase.name} {phase.done}/{phase.total}", f"{seconds:.0f} s", end, phase.status]
@@ -109,7 +108,7 @@ class RunConsole:
 
 
 def _short(value: float | str) -> str:
-    """Three significant digits, whole numbers as they are."""
+    """Four significant digits, whole numbers as they are."""
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.4g}"
     return str(value)

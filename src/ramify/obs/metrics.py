@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ramify.core.errors import DataError
-from ramify.obs.jsonl import dump_line, parse_line, read_text, replace_lines
+from ramify.obs.files import dump_line, parse_line, read_text, replace_lines
 
 MetricsRow: TypeAlias = Mapping[str, float | None]
 Curve: TypeAlias = tuple[tuple[float, float], ...]

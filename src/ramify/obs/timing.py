@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ramify.core.protocols import Event
-from ramify.obs.jsonl import dump_line, replace_lines
+from ramify.obs.files import dump_line, replace_lines
 
 
 class TimingLog:

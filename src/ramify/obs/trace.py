@@ -9,7 +9,7 @@ from ramify.core.errors import DataError
 from ramify.core.messages import Message, Problem, TextPart, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, Tree, TreeKey, make_tree
-from ramify.obs.jsonl import dump_line, parse_line, read_text, replace_lines
+from ramify.obs.files import dump_line, parse_line, read_text, replace_lines
 
 SCHEMA = 1
 

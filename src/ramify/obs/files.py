@@ -1,4 +1,4 @@
-"""JSON lines on disk: whole files appear at once, and a row that cannot be read is named."""
+"""Files that appear at once or not at all, and JSON lines whose unreadable rows are named."""
 
 import json
 import os
@@ -19,15 +19,20 @@ def dump_line(record: object) -> str:
     return json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
-def replace_lines(path: Path, lines: Iterable[str]) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Write a whole file beside `path`, then rename it: a kill leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".part")
-    with unfinished.open("w", encoding="ascii", newline="\n") as file:
-        file.writelines(line + "\n" for line in lines)
+    with unfinished.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
+
+
+def replace_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a whole file of lines (see `replace_file`)."""
+    replace_file(path, "".join(line + "\n" for line in lines).encode("ascii"))
 
 
 def read_text(path: Path) -> str:

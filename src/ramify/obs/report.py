@@ -1,0 +1,189 @@
+"""The report of a whole run: report.json for programs and a self-contained report.html for people."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ramify.obs.charts import Bar, BarGroup, Line, bar_chart, line_chart
+from ramify.obs.files import replace_file
+from ramify.obs.metrics import Curve
+from ramify.obs.trace import TracedTree
+from ramify.obs.tree_drawing import draw_tree
+
+
+class Estimate(TypedDict):
+    """A mean over `n` problems with its 95 % confidence interval."""
+
+    value: float
+    ci95: tuple[float, float]
+    n: int
+
+
+class ByStage(TypedDict):
+    """The same measure of the untrained model, after supervised training and after reinforcement learning."""
+
+    base: Estimate
+    sft: Estimate
+    rl: Estimate
+
+
+class AfterTraining(TypedDict):
+    """A number after each kind of training."""
+
+    sft: float
+    rl: float
+
+
+class PhaseSeconds(TypedDict):
+    """Wall-clock seconds of each phase."""
+
+    data: float
+    sft: float
+    rl: float
+    eval: float
+
+
+class NumSteps(TypedDict):
+    """Optimiser steps of each kind of training."""
+
+    sft: int
+    rl: int
+
+
+class BranchSummary(TypedDict):
+    """What the branching rule did in RL: children wanted and granted, share of decisions that wanted any, std of P.
+
+    `rate` and `p_std` are None in a run without decisions.
+    """
+
+    planned: int
+    taken: int
+    rate: float | None
+    p_std: float | None
+
+
+class Report(TypedDict):
+    """The content of report.json. Shares are 0 to 1."""
+
+    seed: int
+    seconds: PhaseSeconds
+    pass_at_1: ByStage
+    by_kind: Mapping[str, ByStage]
+    greedy: AfterTraining
+    train_entities: AfterTraining
+    tool_calls_per_answer: AfterTraining
+    branches: BranchSummary
+    steps: NumSteps
+    peak_memory_bytes: int
+    config: Mapping[str, object]
+    versions: Mapping[str, str]
+    sandbox_level: int
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What the page draws by step; entropies are nats per token, see `obs.tree_metrics`."""
+
+    sft_loss: Curve
+    rl_reward: Curve
+    rl_pass_rate: Curve
+    entropy_root: Curve
+    entropy_after_result: Curve
+
+
+def write_report(report: Report, curves: Curves, tree: TracedTree | None, folder: Path) -> None:
+    """Write report.json and report.html into `folder`.
+
+    Raises:
+        ValueError: A number that is not finite.
+    """
+    text = json.dumps(report, indent=2, allow_nan=False)
+    replace_file(folder / "report.json", (text + "\n").encode("ascii"))
+    replace_file(folder / "report.html", _page(report, curves, tree).encode("utf-8", "replace"))
+
+
+def _page(report: Report, curves: Curves, tree: TracedTree | None) -> str:
+    environment = Environment(
+        loader=PackageLoader("ramify.obs", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.jinja").render(
+        report=report,
+        charts=_charts(report, curves),
+        drawing=None if tree is None else draw_tree(tree),
+        traced=tree,
+        settings=_flat(report["config"]),
+        stages=[("Untrained", "base"), ("After SFT", "sft"), ("After RL", "rl")],
+        lift=_lift(report["pass_at_1"]),
+    )
+
+
+def _charts(report: Report, curves: Curves) -> Mapping[str, Markup]:
+    return {
+        "by_kind": bar_chart(
+            "Success by kind of question",
+            [BarGroup(kind, _bars(stages)) for kind, stages in report["by_kind"].items()],
+            "pass@1 (share)",
+        ),
+        "sft_loss": line_chart(
+            "SFT: loss", [Line("loss", curves.sft_loss, 1)], "optimiser step", "nats per token"
+        ),
+        "rl_reward": line_chart(
+            "RL: mean reward", [Line("reward", curves.rl_reward, 2)], "optimiser step", "reward"
+        ),
+        "rl_pass_rate": line_chart(
+            "RL: success in training",
+            [Line("success", curves.rl_pass_rate, 2)],
+            "optimiser step",
+            "share",
+            (0.0, 1.0),
+        ),
+        "entropy": line_chart(
+            "RL: entropy before and after tool results",
+            [
+                Line("first turn", curves.entropy_root, 0),
+                Line("after a result", curves.entropy_after_result, 3),
+            ],
+            "optimiser step",
+            "nats per token",
+        ),
+    }
+
+
+def _bars(stages: ByStage) -> tuple[Bar, ...]:
+    named = (("untrained", stages["base"]), ("SFT", stages["sft"]), ("RL", stages["rl"]))
+    return tuple(
+        Bar(name, estimate["value"], *estimate["ci95"], colour)
+        for colour, (name, estimate) in enumerate(named)
+    )
+
+
+def _lift(stages: ByStage) -> str:
+    """One sentence about RL against SFT."""
+    points = 100 * (stages["rl"]["value"] - stages["sft"]["value"])
+    sft, rl = stages["sft"]["ci95"], stages["rl"]["ci95"]
+    apart = sft[1] < rl[0] or rl[1] < sft[0]
+    return (
+        f"Reinforcement learning changes pass@1 by {points:+.1f} points over supervised training; "
+        f"the 95 % intervals {'do not overlap' if apart else 'overlap, so this may be chance'}."
+    )
+
+
+def _flat(config: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    """Dotted keys with their values, as a recipe's `-s` option spells them."""
+    pairs: list[tuple[str, object]] = []
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            pairs.extend(_flat(value, f"{prefix}{key}."))
+        else:
+            pairs.append((f"{prefix}{key}", value))
+    return pairs
