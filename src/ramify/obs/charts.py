@@ -85,12 +85,12 @@ def line_chart(
 
 
 def bar_chart(title: str, groups: Sequence[BarGroup], y_label: str) -> Markup:
-    """Bars from 0 to 1 with whiskers for their intervals and the value in percent above each."""
+    """Bars of shares (0 to 1), drawn in percent, with whiskers for their intervals and the value above each."""
     if not groups:
         return Markup('<p class="nodata">No data for "{}" in this run.</p>').format(title)
-    y_scale = _Scale(0.0, 1.0, HEIGHT - BOTTOM, TOP)
+    y_scale = _Scale(0.0, 100.0, HEIGHT - BOTTOM, TOP)
     slot = (WIDTH - LEFT - 16) / len(groups)
-    body = [_y_axis([0.0, 0.25, 0.5, 0.75, 1.0], y_scale, y_label, right=WIDTH - 16)]
+    body = [_y_axis([0.0, 25.0, 50.0, 75.0, 100.0], y_scale, y_label, right=WIDTH - 16)]
     for index, group in enumerate(groups):
         left = LEFT + index * slot
         body.append(
@@ -130,7 +130,7 @@ def _line(line: Line, x_scale: _Scale, y_scale: _Scale, label_y: float) -> Marku
 
 
 def _bar(bar: Bar, group: str, left: float, width: float, y_scale: _Scale) -> Markup:
-    top, middle = y_scale(bar.value), left + width / 2
+    top, middle = y_scale(100 * bar.value), left + width / 2
     return Markup(
         '<g><title>{}</title><rect class="bar s{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2"/>'
         '<path class="whisker" d="{}"/><text class="value" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text></g>'
@@ -141,9 +141,9 @@ def _bar(bar: Bar, group: str, left: float, width: float, y_scale: _Scale) -> Ma
         top,
         width - 4,
         y_scale(0.0) - top,
-        f"M{middle - 4:.1f} {y_scale(bar.low):.1f}h8m-4 0V{y_scale(bar.high):.1f}m-4 0h8",
+        f"M{middle - 4:.1f} {y_scale(100 * bar.low):.1f}h8m-4 0V{y_scale(100 * bar.high):.1f}m-4 0h8",
         middle,
-        y_scale(bar.high) - 4,
+        y_scale(100 * bar.high) - 4,
         f"{100 * bar.value:.0f}",
     )
 

@@ -40,6 +40,8 @@ class MetricsLog:
     def truncate_after(self, step: int) -> None:
         """Drop the lines of later steps, and a line cut off by a kill: those steps are done again.
 
+        To be called at every resume, before the first `append`.
+
         Raises:
             DataError: A line in the file cannot be read.
         """

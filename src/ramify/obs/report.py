@@ -132,7 +132,7 @@ def _charts(report: Report, curves: Curves) -> Mapping[str, Markup]:
         "by_kind": bar_chart(
             "Success by kind of question",
             [BarGroup(kind, _bars(stages)) for kind, stages in report["by_kind"].items()],
-            "pass@1 (share)",
+            "pass@1, percent",
         ),
         "sft_loss": line_chart(
             "SFT: loss", [Line("loss", curves.sft_loss, 1)], "optimiser step", "nats per token"

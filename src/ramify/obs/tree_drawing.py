@@ -9,8 +9,8 @@ from ramify.core.records import Reward
 from ramify.core.tree import BranchDecision, Node, Source, Trajectory, Tree
 from ramify.obs.trace import TracedTree
 
-BOX_WIDTH, BOX_HEIGHT = 136, 22
-COLUMN, ROW = 176, 42
+BOX_WIDTH, BOX_HEIGHT = 142, 22
+COLUMN, ROW = 172, 42
 MARGIN = 14
 END_WIDTH = 200
 SNIPPET_CHARS = 20
@@ -30,7 +30,6 @@ def draw_tree(traced: TracedTree) -> Markup:
     rows = _rows(tree)
     columns = {node.id: len(node.path) for node in tree.nodes}
     decisions = {decision.node: decision for decision in tree.decisions}
-    end_x = MARGIN + (max(columns.values()) + 1) * COLUMN - (COLUMN - BOX_WIDTH) + 24
     body: list[Markup] = []
     for node in tree.nodes:
         x, y = MARGIN + columns[node.id] * COLUMN, MARGIN + 12 + rows[node.id] * ROW
@@ -43,12 +42,12 @@ def draw_tree(traced: TracedTree) -> Markup:
     for index, trajectory in enumerate(tree.trajectories):
         leaf = trajectory.leaf
         x, y = MARGIN + columns[leaf.id] * COLUMN + BOX_WIDTH, MARGIN + 12 + rows[leaf.id] * ROW
-        body.append(_end(traced, index, trajectory, (x, y), end_x))
+        body.append(_end(traced, index, trajectory, x, y))
     return Markup(
         '<div class="tree"><svg width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">'
         "<title>{2}</title>{3}</svg></div>{4}"
     ).format(
-        end_x + END_WIDTH,
+        MARGIN + max(columns.values()) * COLUMN + BOX_WIDTH + END_WIDTH,
         2 * MARGIN + len(tree.trajectories) * ROW,
         f"Tree of problem {tree.problem.id}: {len(tree.children[''])} roots, {len(tree.trajectories)} leaves",
         Markup("").join(body),
@@ -110,19 +109,11 @@ def _mark(decision: BranchDecision, x: float, y: float) -> Markup:
     )
 
 
-def _end(
-    traced: TracedTree, index: int, trajectory: Trajectory, place: tuple[float, float], end_x: float
-) -> Markup:
-    x, y = place
+def _end(traced: TracedTree, index: int, trajectory: Trajectory, x: float, y: float) -> Markup:
     reward = traced.rewards[index]
-    return Markup(
-        '<path class="leader" d="M{} {}H{}"/><text class="reward {}" x="{}" y="{}"><title>{}</title>{}</text>'
-    ).format(
-        x + 4,
-        y,
-        end_x - 6,
+    return Markup('<text class="reward {}" x="{}" y="{}"><title>{}</title>{}</text>').format(
         "good" if reward.value > 0 else "bad",
-        end_x,
+        x + 8,
         y + 4,
         _parts(reward),
         _verdict(traced, index, trajectory),
@@ -140,7 +131,9 @@ def _parts(reward: Reward) -> str:
 
 def _texts(traced: TracedTree) -> Markup:
     return Markup("").join(
-        Markup('<details class="trajectory"><summary>{} <b>{}</b></summary><pre>{}</pre></details>').format(
+        Markup(
+            '<details class="trajectory"><summary>{} <b>reward {}</b></summary><pre>{}</pre></details>'
+        ).format(
             f"Trajectory {trajectory.leaf.id}",
             _verdict(traced, index, trajectory),
             Markup("").join(
