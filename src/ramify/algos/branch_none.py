@@ -1,0 +1,39 @@
+"""No branching: a tree that forks at its prompt only, which is what GRPO samples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ramify.core.errors import ConfigError
+from ramify.core.records import BranchCandidate, Proposal
+from ramify.core.tree import BranchDecision, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class FlatBrancher:
+    """All trajectories start from the prompt; entropies of the first `probe_tokens` are for reports only."""
+
+    probe_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.probe_tokens < 0:
+            raise ConfigError(f"branching: probe_tokens = {self.probe_tokens}, expected at least 0")
+
+    @property
+    def num_monitor(self) -> int:
+        """The number of roots is known at once."""
+        return 0
+
+    @property
+    def max_children(self) -> int:
+        """No candidate ever wants a child."""
+        return 0
+
+    def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
+        """All n."""
+        del monitor
+        return n
+
+    def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
+        """Never."""
+        del candidate, history
+        return Proposal(0, 0.0, False)

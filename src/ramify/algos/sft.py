@@ -1,0 +1,26 @@
+"""Supervised learning on trees: each token that the policy (here: a demonstration) wrote counts once."""
+
+import numpy as np
+
+from ramify.algos.losses import LossInputs, LossOutput
+from ramify.core.records import NodeCredit
+from ramify.core.tree import Source, Tree
+
+
+def supervised_credit(tree: Tree) -> dict[str, NodeCredit]:
+    """Credit whose `s_plus`, `weight` and `num_paths` are one for each written token, by node id."""
+    return {node.id: _counted_once(len(node.token_ids)) for node in tree.nodes if node.source is Source.POLICY}
+
+
+def _counted_once(size: int) -> NodeCredit:
+    ones = np.ones(size)
+    return NodeCredit(s_plus=ones, s_minus=np.zeros(size), weight=ones, num_paths=ones)
+
+
+class NegativeLogLikelihood:
+    """L = -sum W ln pi."""
+
+    def __call__(self, inputs: LossInputs) -> LossOutput:
+        """Sum over the tokens; `nll` reports it for each token."""
+        loss = -(inputs.weight * inputs.policy_logprobs).sum()
+        return LossOutput(loss, {"nll": -(inputs.num_paths * inputs.policy_logprobs.detach()).sum()})
