@@ -9,7 +9,9 @@ from ramify.core.tree import Source, Tree
 
 def supervised_credit(tree: Tree) -> dict[str, NodeCredit]:
     """Credit whose `s_plus`, `weight` and `num_paths` are one for each written token, by node id."""
-    return {node.id: _counted_once(len(node.token_ids)) for node in tree.nodes if node.source is Source.POLICY}
+    return {
+        node.id: _counted_once(len(node.token_ids)) for node in tree.nodes if node.source is Source.POLICY
+    }
 
 
 def _counted_once(size: int) -> NodeCredit:

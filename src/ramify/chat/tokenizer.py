@@ -88,7 +88,9 @@ class ChatTokenizer:
     def _token_id(self, token: str) -> int:
         found = self._full.token_to_id(token)
         if found is None:
-            raise DataError(f"{self.folder}/tokenizer_config.json: eos_token {token!r} is not in the vocabulary")
+            raise DataError(
+                f"{self.folder}/tokenizer_config.json: eos_token {token!r} is not in the vocabulary"
+            )
         return int(found)
 
     def _find_eos_ids(self) -> frozenset[int]:

@@ -32,7 +32,8 @@ def uniforms(seeds: npt.NDArray[np.uint64], indices: npt.NDArray[np.uint64]) -> 
         z = (z ^ (z >> np.uint64(30))) * _MIX_1
         z = (z ^ (z >> np.uint64(27))) * _MIX_2
         z = z ^ (z >> np.uint64(31))
-    return (z >> np.uint64(11)).astype(np.float64) * _TO_UNIT
+    unit: npt.NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64) * _TO_UNIT
+    return unit
 
 
 def uniform(seed: int, index: int = 0) -> float:

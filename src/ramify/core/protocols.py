@@ -125,9 +125,7 @@ class Brancher(Protocol):
         """m: trajectories of n that start from the prompt, 1 <= m <= n."""
         ...
 
-    def propose(
-        self, candidate: BranchCandidate, history: Sequence[BranchDecision]
-    ) -> Proposal:
+    def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide one candidate.
 
         `history` holds the decisions on its path, oldest first; their `taken` is always 0, since grants are
@@ -139,9 +137,7 @@ class Brancher(Protocol):
 class Estimator(Protocol):
     """Turns rewards into advantages."""
 
-    def moments(
-        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]
-    ) -> Mapping[str, float]:
+    def moments(self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> Mapping[str, float]:
         """Sums over the whole rollout batch that `advantages` needs, to be added up over ranks in float64."""
         ...
 

@@ -172,17 +172,21 @@ class LocalEngine:
 
     def _stopped(self, driver: "asyncio.Task[None]") -> None:
         """A failure of the driver reaches every caller."""
-        error = None if driver.cancelled() else driver.exception()
+        error = EngineError("the engine was closed") if driver.cancelled() else driver.exception()
+        if error is None:
+            return
         for sequence in (*self._waiting, *self._active):
             if not sequence.future.done():
-                sequence.future.set_exception(error or EngineError("the engine was closed"))
+                sequence.future.set_exception(error)
 
     @torch.inference_mode()
     def _step(self) -> None:
         fed, plan = self._admit()
         positions = self._table.lengths[: len(self._active) - len(plan)].copy()
         decoding = self._active[: len(positions)]
-        tokens = [sequence.turn[-1] if sequence.num_written else int(sequence.ids[-1]) for sequence in decoding]
+        tokens = [
+            sequence.turn[-1] if sequence.num_written else int(sequence.ids[-1]) for sequence in decoding
+        ]
         logits = self._forward(tokens, positions, fed, plan)
         self._table.append(np.arange(len(tokens)), np.array(tokens, np.int64))
         for stretch in plan:
@@ -249,7 +253,8 @@ class LocalEngine:
         self.counters.prefilled += len(fed) - len(stretches)
         self.counters.written += len(last)
         self.counters.steps += 1
-        return self._model.lm_head(hidden[torch.tensor(last, device=self._device)])
+        logits: torch.Tensor = self._model.lm_head(hidden[torch.tensor(last, device=self._device)])
+        return logits
 
     def _sample(self, logits: torch.Tensor) -> Sampled:
         return sample(

@@ -36,7 +36,14 @@ class SlotTable:
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> None:
         self.shape = shape
-        size = (2, shape.num_layers, shape.num_slots, shape.num_kv_heads, shape.context_tokens, shape.head_dim)
+        size = (
+            2,
+            shape.num_layers,
+            shape.num_slots,
+            shape.num_kv_heads,
+            shape.context_tokens,
+            shape.head_dim,
+        )
         self._store = torch.zeros(size, dtype=dtype, device=device)
         self.keys, self.values = self._store[0], self._store[1]
         self._tokens = np.full((shape.num_slots, shape.context_tokens), -1, np.int32)

@@ -22,6 +22,11 @@ class Grant:
     depth: int
     children: int
 
+    @property
+    def child_keys(self) -> tuple[BranchKey, ...]:
+        """The places of the new trajectories; the book counts them as alive from the grant on."""
+        return tuple((*self.key, self.depth, index) for index in range(1, self.children + 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
@@ -55,9 +60,9 @@ class GrantBook:
         """Whether nothing is left to decide."""
         return self._used + self._top_ups >= self.budget and not self._waiting
 
-    def start(self, key: BranchKey, depth: int) -> None:
-        """A trajectory starts whose path holds `depth` tool results, all decided."""
-        self._alive[key] = depth
+    def start_root(self, rank: int) -> None:
+        """A root starts."""
+        self._alive[rank,] = 0
 
     def resolve(self, key: BranchKey, depth: int, wanted: int) -> None:
         """The rule has decided tool result `depth` of trajectory `key`: it wants `wanted` children."""
@@ -88,10 +93,12 @@ class GrantBook:
                 continue
             children = max(0, min(wanted, room))
             del self._waiting[depth, key]
+            grant = Grant(key, depth, children)
             if children:
                 self._granted[depth, key] = children
                 self._used += children
-            yield Grant(key, depth, children)
+                self._alive.update(dict.fromkeys(grant.child_keys, depth))
+            yield grant
 
     def _growth(self, levels: int) -> int:
         """Trajectories that one can become when it branches fully at `levels` tool results: (1 + Z)^levels."""

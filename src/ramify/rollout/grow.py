@@ -22,7 +22,7 @@ from ramify.core.tree import (
     make_tree,
     node_id,
 )
-from ramify.rollout.grants import BranchKey, GrantBook
+from ramify.rollout.grants import BranchKey, Grant, GrantBook
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import Turn, run_calls, write_turn
 
@@ -38,6 +38,7 @@ class Walk:
         spent: Tokens after the prompt.
         calls: Tool calls made.
         depth: Tool results on the path.
+        decided: Of these, how many the branching rule has decided on.
         baseline: Entropy of the first k tokens of its root, once written.
         history: Decisions on its path.
         sessions: Its tools' states.
@@ -49,6 +50,7 @@ class Walk:
     spent: int
     calls: int
     depth: int
+    decided: int
     baseline: Entropy | None
     history: tuple[BranchDecision, ...]
     sessions: Mapping[str, ToolSession]
@@ -73,12 +75,22 @@ async def grow_trees(
         step: Of the run; with the place in the batch it names the draws.
         first_slot: Batch slot of the first problem.
     """
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(TreeGrower(parts, problem, TreeKey(step, first_slot + slot)).grow())
-            for slot, problem in enumerate(problems)
-        ]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(TreeGrower(parts, problem, TreeKey(step, first_slot + slot)).grow())
+                for slot, problem in enumerate(problems)
+            ]
+    except BaseExceptionGroup as failures:
+        raise _first(failures) from failures
     return tuple(task.result() for task in tasks)
+
+
+def _first(failure: BaseException) -> BaseException:
+    """The first cause of a failure; the trajectories beside it were only cancelled."""
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
 
 
 class TreeGrower:
@@ -107,9 +119,7 @@ class TreeGrower:
                 f"problem {self._problem.id!r}: the prompt has {len(prompt)} tokens, the engine's context "
                 f"{self._parts.engine.info().context_tokens}"
             )
-        self._nodes.append(
-            Node("", (), None, Source.PROMPT, prompt, self._parts.renderer.decode(prompt))
-        )
+        self._nodes.append(Node("", (), None, Source.PROMPT, prompt, self._parts.renderer.decode(prompt)))
         name = stream(
             self._parts.run_seed, self._key.step, self._key.slot, self._key.attempt, self._problem.id, "roots"
         )
@@ -118,7 +128,7 @@ class TreeGrower:
             async with asyncio.TaskGroup() as self._group:
                 for root in range(self._num_roots):
                     rank = int(ranks[root])
-                    self._book.start((rank,), 0)
+                    self._book.start_root(rank)
                     self._spawn_root(root, (rank,))
                 self._settle()
         finally:
@@ -127,7 +137,7 @@ class TreeGrower:
         return make_tree(self._problem, self._key, self._nodes, list(self._decisions.values()))
 
     def _spawn_root(self, root: int, key: BranchKey | None) -> None:
-        walk = Walk(key, (root,), self._nodes[0].token_ids, 0, 0, 0, None, (), {})
+        walk = Walk(key, (root,), self._nodes[0].token_ids, 0, 0, 0, 0, None, (), {})
         self._spawn(walk)
 
     def _spawn(self, walk: Walk) -> None:
@@ -156,7 +166,7 @@ class TreeGrower:
     async def _step(self, walk: Walk) -> Walk | None:
         """One turn and its tool calls; None when the trajectory has ended."""
         room = self._room(walk)
-        asks = walk.key is not None and walk.depth > 0 and self._can_fork
+        asks = walk.key is not None and walk.depth > walk.decided and self._can_fork
         probing = asks and not self._book.spent
         turn = await write_turn(
             self._parts,
@@ -172,7 +182,7 @@ class TreeGrower:
         if asks and turn.entropy is not None:
             # Grants are not known in logical time, so later decisions see the plan and never what was taken.
             decision = replace(self._decisions[node_id(walk.path[:-1])], taken=0)
-            walk = replace(walk, history=(*walk.history, decision))
+            walk = replace(walk, history=(*walk.history, decision), decided=walk.depth)
         if walk.baseline is None:
             walk = replace(walk, baseline=turn.entropy)
         return await self._after_turn(walk, turn, room)
@@ -181,18 +191,22 @@ class TreeGrower:
         text = self._parts.renderer.decode(turn.token_ids)
         parsed = self._parts.renderer.parse(text)
         if turn.finish is Finish.LENGTH and isinstance(parsed, Malformed):
-            return self._end(walk, turn, text, StopReason.TOKENS)
+            self._end(walk, turn, text, StopReason.TOKENS)
+            return None
         if not isinstance(parsed, Calls):
             stop = StopReason.MALFORMED if isinstance(parsed, Malformed) else StopReason.ANSWERED
-            return self._end(walk, turn, text, stop)
+            self._end(walk, turn, text, stop)
+            return None
         identifier = node_id(walk.path)
         calls = tuple(replace(c, id=f"{identifier}:{i}") for i, c in enumerate(parsed.calls))
         if walk.calls + len(calls) > self._parts.limits.max_calls:
-            return self._end(walk, turn, text, StopReason.CALLS)
+            self._end(walk, turn, text, StopReason.CALLS)
+            return None
         results = await run_calls(self._parts, self._key, identifier, calls, walk.sessions)
         answer = self._parts.renderer.after(results)
         if len(turn.token_ids) + len(answer) >= room:
-            return self._end(walk, turn, text, StopReason.TOKENS)
+            self._end(walk, turn, text, StopReason.TOKENS)
+            return None
         caller = replace(self._policy_node(walk, turn, text, None), calls=calls)
         path = (*walk.path, 0)
         self._nodes += [
@@ -240,10 +254,17 @@ class TreeGrower:
 
     async def _decide(self, walk: Walk, entropy: Entropy) -> None:
         """Put the tool result before `walk`'s turn to the rule; fork now, while the tools' state is its own."""
-        assert walk.key is not None and walk.baseline is not None
+        assert walk.key is not None
+        assert walk.baseline is not None
         place = walk.path[:-1]
         name = stream(
-            self._parts.run_seed, self._key.step, self._key.slot, self._key.attempt, self._problem.id, place, "branch"
+            self._parts.run_seed,
+            self._key.step,
+            self._key.slot,
+            self._key.attempt,
+            self._problem.id,
+            place,
+            "branch",
         )
         candidate = BranchCandidate(place, walk.depth, entropy, walk.baseline, uniform(name))
         proposal = self._parts.brancher.propose(candidate, walk.history)
@@ -259,7 +280,7 @@ class TreeGrower:
         self._decisions[decision.node] = decision
         if proposal.children and not self._book.spent:
             forks = [await _fork(walk.sessions) for _ in range(proposal.children)]
-            branch = replace(walk, history=(*walk.history, decision))
+            branch = replace(walk, history=(*walk.history, decision), decided=walk.depth)
             self._candidates[walk.key, walk.depth] = _Candidate(branch, tuple(forks))
         self._book.resolve(walk.key, walk.depth, proposal.children)
         self._settle()
@@ -269,21 +290,18 @@ class TreeGrower:
         for grant in settlement.grants:
             candidate = self._candidates.pop((grant.key, grant.depth), None)
             if candidate is not None:
-                self._branch(candidate, grant.key, grant.children)
+                self._branch(candidate, grant)
         for _ in range(settlement.top_ups):
             self._spawn_root(self._next_root, None)
             self._next_root += 1
 
-    def _branch(self, candidate: _Candidate, key: BranchKey, children: int) -> None:
-        walk = candidate.walk
+    def _branch(self, candidate: _Candidate, grant: Grant) -> None:
+        walk, children = candidate.walk, grant.children
         place = node_id(walk.path[:-1])
         self._decisions[place] = replace(self._decisions[place], taken=children)
-        for index, sessions in enumerate(candidate.forks[:children], start=1):
-            child_key = (*key, walk.depth, index)
-            self._book.start(child_key, walk.depth)
-            self._spawn(
-                replace(walk, key=child_key, path=(*walk.path[:-1], index), sessions=sessions)
-            )
+        for index, key in enumerate(grant.child_keys, start=1):
+            path = (*walk.path[:-1], index)
+            self._spawn(replace(walk, key=key, path=path, sessions=candidate.forks[index - 1]))
         if children < len(candidate.forks):
             self._group.create_task(_close(candidate.forks[children:]))
 

@@ -1,0 +1,193 @@
+"""Schemas of the parts that recipes share: model, tools, sandbox, engine, rollout, reward.
+
+A required field has no default; an unknown key is refused. Paths are relative to the working directory.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A table of a recipe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+def _name_only(value: Any) -> Any:  # noqa: ANN401 - any TOML value
+    """`branching = "none"` is short for `branching = {name = "none"}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class ModelSection(Section):
+    """Which model: a Hugging Face folder."""
+
+    path: Path
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+class SearchSection(Section):
+    """The search tool. `page_labels` writes "Page i: " before each passage, as the papers' tool does."""
+
+    provider: Literal["local"] = "local"
+    corpus: Path
+    top_k: PositiveInt = 10
+    snippet_chars: PositiveInt = 1000
+    page_labels: bool = True
+    timeout_seconds: PositiveFloat = 60.0
+
+
+class PythonSection(Section):
+    """The Python tool; `max_output_chars` of its output reach the model."""
+
+    timeout_seconds: PositiveFloat = 120.0
+    max_output_chars: PositiveInt = 4000
+
+
+class ToolsSection(Section):
+    """The tools that the policy can call; an absent table is an absent tool."""
+
+    search: SearchSection | None = None
+    python: PythonSection | None = None
+
+
+class SandboxSection(Section):
+    """The least isolation level at which code of the model may run (docs/concepts.md lists the levels)."""
+
+    min_level: Annotated[int, Field(ge=0, le=2)] = 1
+
+
+class LocalEngineSection(Section):
+    """The engine in this process: `slots` sequences at once."""
+
+    name: Literal["local"]
+    slots: PositiveInt = 128
+
+
+class ScriptedEngineSection(Section):
+    """An engine that plays the turns of a script file (see engines/scripted.py)."""
+
+    name: Literal["scripted"]
+    script: Path
+
+
+EngineSection = Annotated[LocalEngineSection | ScriptedEngineSection, Field(discriminator="name")]
+
+
+class NoBranching(Section):
+    """Flat sampling: every trajectory starts from the prompt."""
+
+    name: Literal["none"]
+    probe_tokens: PositiveInt = 20
+
+
+class ThresholdBranching(Section):
+    """Branch when the entropy after a result rises by more than `min_rise` nats per token (ARPO, section 3.1).
+
+    `alpha`, `beta` and `tau` of the paper may be given instead: min_rise = (tau - alpha) / beta.
+    """
+
+    name: Literal["threshold"]
+    min_rise: float = 0.0
+    probe_tokens: PositiveInt = 20
+    children: PositiveInt = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_paper(cls, data: Any) -> Any:  # noqa: ANN401 - any TOML value
+        if not isinstance(data, dict) or not {"alpha", "beta", "tau"} & data.keys():
+            return data
+        rest = {key: value for key, value in data.items() if key not in ("alpha", "beta", "tau")}
+        try:
+            alpha, beta, tau = (float(data[key]) for key in ("alpha", "beta", "tau"))
+        except (KeyError, TypeError, ValueError):
+            raise ValueError("expected alpha, beta and tau together, as numbers") from None
+        if "min_rise" in data or beta <= 0:
+            raise ValueError("expected min_rise or alpha, beta > 0 and tau, not both")
+        return {**rest, "min_rise": (tau - alpha) / beta}
+
+
+class BernoulliBranching(Section):
+    """Branch with probability clip(alpha + beta * rise); beta per nat (the release's 0.2 on 20-token sums)."""
+
+    name: Literal["bernoulli"]
+    alpha: Fraction = 0.5
+    beta: float = 0.335
+    probe_tokens: PositiveInt = 20
+    children: PositiveInt = 1
+
+
+BranchingSection = Annotated[
+    NoBranching | ThresholdBranching | BernoulliBranching,
+    Field(discriminator="name"),
+    BeforeValidator(_name_only),
+]
+
+
+class LimitsSection(Section):
+    """What one trajectory may use: tokens after the prompt (results included) and tool calls."""
+
+    max_tokens: PositiveInt
+    max_calls: Annotated[int, Field(ge=0)]
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+
+
+class RolloutSection(LimitsSection):
+    """One step's trees: n trajectories a problem, m of them from the prompt."""
+
+    problems_per_step: PositiveInt
+    n: PositiveInt
+    m: PositiveInt
+    branching: BranchingSection
+
+    @model_validator(mode="after")
+    def _budget(self) -> "RolloutSection":
+        if self.m > self.n:
+            raise ValueError(f"m: expected at most n = {self.n}, got {self.m}")
+        if self.temperature <= 0:
+            raise ValueError("temperature: training samples, so it must be above 0")
+        return self
+
+
+class RewardSection(Section):
+    """What scores a trajectory. `length` is plumbing for smoke runs and teaches nothing."""
+
+    name: Literal["hierarchical", "length"]
+    match: Literal["exact", "f1"] = "f1"
+    bonus: Annotated[float, Field(ge=0)] = 0.1
+
+
+class OptimizerSection(Section):
+    """AdamW; or Muon for hidden matrices with AdamW for vectors and embeddings.
+
+    The rate warms up over `warmup_steps`, is constant, and from `decay_from` (share of the run) falls linearly to
+    `final_rate` (share of the peak).
+    """
+
+    name: Literal["adamw", "muon"] = "adamw"
+    rate: PositiveFloat
+    vector_rate: PositiveFloat | None = None
+    embedding_rate: PositiveFloat | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    decay_from: Fraction = 1.0
+    final_rate: Fraction = 1.0
+    max_grad_norm: PositiveFloat = 1.0
+
+
+class RunSection(Section):
+    """Where a run lives and how it is repeated."""
+
+    dir: Path
+    seed: int = 0
+    threads: PositiveInt | None = None
+    deterministic: bool = False
+    save_every: PositiveInt = 5
+    keep_last: PositiveInt = 2

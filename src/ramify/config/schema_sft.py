@@ -1,0 +1,33 @@
+"""The schema of a supervised recipe (`ramify sft`)."""
+
+from pathlib import Path
+
+from ramify.config.schema_parts import (
+    ModelSection,
+    OptimizerSection,
+    PositiveInt,
+    RunSection,
+    Section,
+)
+
+
+class SftDataSection(Section):
+    """Demonstrations: JSONL rows with `prompt` and `completion` in the papers' tags."""
+
+    train: Path
+    epochs: PositiveInt = 1
+    max_tokens: PositiveInt
+
+
+class SftLearnerSection(Section):
+    """Demonstrations per optimiser step."""
+
+    batch_size: PositiveInt
+    optimizer: OptimizerSection
+
+
+class SftRecipe(Section):
+    model: ModelSection
+    data: SftDataSection
+    run: RunSection
+    learner: SftLearnerSection

@@ -1,0 +1,71 @@
+"""The schema of a reinforcement-learning recipe (`ramify train`, `ramify rollout`)."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ramify.config.schema_parts import (
+    EngineSection,
+    ModelSection,
+    OptimizerSection,
+    PositiveInt,
+    RewardSection,
+    RolloutSection,
+    RunSection,
+    SandboxSection,
+    Section,
+    ToolsSection,
+)
+
+
+class TrainDataSection(Section):
+    """Problems to learn from; prompts longer than `max_prompt_tokens` are dropped and counted."""
+
+    train: Path
+    epochs: PositiveInt = 1
+    max_prompt_tokens: PositiveInt
+
+
+class AlgorithmSection(Section):
+    """Advantages and loss.
+
+    `shared`: how often a shared token counts (repeat: once for each trajectory; split: once; mass: unbiased).
+    `advantage`: soft (each trajectory's own) or hard (their mean on shared tokens).
+    """
+
+    name: Literal["arpo", "grpo"]
+    shared: Literal["repeat", "split", "mass"] = "repeat"
+    advantage: Literal["soft", "hard"] = "soft"
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    clip_high: Annotated[float, Field(gt=0)] = 0.2
+    dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
+
+
+class LearnerSection(Section):
+    """One optimiser step per mini-batch of whole problems; rows of about `token_budget` unique tokens."""
+
+    problems_per_minibatch: PositiveInt
+    token_budget: PositiveInt = 8192
+    optimizer: OptimizerSection
+
+
+class TrainRecipe(Section):
+    """A whole reinforcement-learning run."""
+
+    model: ModelSection
+    data: TrainDataSection
+    run: RunSection
+    rollout: RolloutSection
+    engine: EngineSection
+    tools: ToolsSection
+    sandbox: SandboxSection = SandboxSection()
+    reward: RewardSection
+    algorithm: AlgorithmSection
+    learner: LearnerSection
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainRecipe":
+        if self.algorithm.name == "grpo" and self.rollout.branching.name != "none":
+            raise ValueError('algorithm.name: "grpo" is flat, so rollout.branching must be "none"')
+        return self

@@ -1,0 +1,115 @@
+"""Laws of every engine: equal requests get equal answers, stops are exact, a split turn is the whole turn."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from model_folders import write_model
+from ramify.chat.tokenizer import ChatTokenizer
+from ramify.core.draws import stream
+from ramify.core.errors import EngineError
+from ramify.core.records import Finish, Request
+from ramify.engines.local import LocalEngine
+from ramify.engines.scripted import ScriptedEngine
+from ramify.modeling.load import load_model
+from scripted_agents import script
+
+FAMILIES = ["qwen2", "qwen3", "llama"]
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES, "scripted"])
+def make_engine(request, tmp_path_factory):
+    family = "qwen3" if request.param == "scripted" else request.param
+    folder = write_model(tmp_path_factory.mktemp("engines") / request.param, family)
+    tokenizer = ChatTokenizer(folder)
+    model = load_model(folder)
+
+    def make(slots=6):
+        if request.param == "scripted":
+            return ScriptedEngine(tokenizer, script, context_tokens=400)
+        return LocalEngine(model, tokenizer, num_slots=slots, context_tokens=400)
+
+    make.tokenizer = tokenizer
+    return make
+
+
+def ask(tokenizer, text, seed=0, **changes):
+    base = Request(tokenizer.encode(text), stream("test", seed), 24, ("</search>",), entropy_first_k=3)
+    return replace(base, **changes)
+
+
+def run(engine, *requests):
+    async def main():
+        try:
+            return await asyncio.gather(*(engine.generate(request) for request in requests))
+        finally:
+            await engine.close()
+
+    return asyncio.run(main())
+
+
+def test_lengths_agree_and_entropies_are_those_of_the_first_tokens(make_engine):
+    requests = [ask(make_engine.tokenizer, "the capital of France" + " is" * i, i) for i in range(9)]
+    for request, done in zip(requests, run(make_engine(), *requests), strict=True):
+        assert 1 <= len(done.token_ids) == len(done.logprobs) <= request.max_new_tokens
+        assert len(done.entropies) == min(3, len(done.token_ids))
+        assert all(entropy.lower == entropy.upper >= 0 for entropy in done.entropies)
+        assert (done.finish is Finish.LENGTH) <= (len(done.token_ids) == request.max_new_tokens)
+
+
+def test_same_request_same_answer_whatever_runs_beside_it(make_engine):
+    request = ask(make_engine.tokenizer, "the capital of France is")
+    others = [ask(make_engine.tokenizer, "add multiply what" * (1 + i % 3), i) for i in range(8)]
+    alone = run(make_engine(), request)[0]
+    crowded = run(make_engine(), *others[:4], request, *others[4:])[4]
+    assert crowded.token_ids == alone.token_ids
+    assert crowded.finish is alone.finish
+    np.testing.assert_allclose(crowded.logprobs, alone.logprobs, atol=1e-4)
+
+
+def test_a_turn_in_two_requests_is_the_turn_in_one(make_engine):
+    request = ask(make_engine.tokenizer, "the capital of France is", max_new_tokens=12)
+    whole = run(make_engine(), request)[0]
+    cut = min(4, len(whole.token_ids) - 1)
+    engine = make_engine()
+
+    async def two():
+        first = await engine.generate(replace(request, max_new_tokens=cut))
+        rest = await engine.generate(
+            replace(
+                request,
+                token_ids=request.token_ids + first.token_ids,
+                max_new_tokens=12 - cut,
+                stop_context=cut,
+                entropy_first_k=0,
+            )
+        )
+        await engine.close()
+        return first, rest
+
+    first, rest = asyncio.run(two())
+    assert first.token_ids + rest.token_ids == whole.token_ids
+    assert rest.finish is whole.finish
+
+
+def test_new_weights_carry_their_version(make_engine):
+    engine = make_engine()
+
+    async def main():
+        await engine.load_weights("shared", 5)
+        done = await engine.generate(ask(make_engine.tokenizer, "solve"))
+        await engine.close()
+        return done
+
+    done = asyncio.run(main())
+    assert done.version_runs == ((5, len(done.token_ids)),)
+    assert engine.info().policy_version == 5
+
+
+def test_a_request_that_cannot_fit_is_refused_by_local_engines(make_engine):
+    engine = make_engine()
+    if engine.info().name == "scripted":
+        pytest.skip("a script has no context to overflow")
+    with pytest.raises(EngineError, match="does not fit"):
+        run(engine, ask(make_engine.tokenizer, "solve", max_new_tokens=500))

@@ -1,0 +1,194 @@
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from ramify.chat.tokenizer import ChatTokenizer
+from ramify.core.draws import stream
+from ramify.core.quiescence import LiveCount
+from ramify.core.records import Finish, Request
+from ramify.engines.local import LocalEngine
+from ramify.modeling.load import load_model
+
+
+@pytest.fixture(scope="module")
+def model(model_folder):
+    return load_model(model_folder)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_folder):
+    return ChatTokenizer(model_folder)
+
+
+def engine_of(model, tokenizer, slots=8, live=None):
+    return LocalEngine(model, tokenizer, num_slots=slots, context_tokens=300, live=live)
+
+
+def learner_logprobs(model, context, written, temperature=1.0):
+    with torch.no_grad():
+        logits = model(torch.tensor([[*context, *written]])).logits[0, len(context) - 1 : -1]
+    table = torch.log_softmax(logits.float() / temperature, -1)
+    return table, table.gather(1, torch.tensor(written)[:, None])[:, 0].numpy()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_and_entropies_are_the_models_own(model, tokenizer, temperature):
+    engine = engine_of(model, tokenizer)
+
+    async def trajectory(index):
+        ids = tokenizer.encode("the capital of France is " + "a" * (index % 5))
+        pairs = []
+        for turn in range(3):
+            request = Request(
+                ids, stream(index, turn), 6, entropy_first_k=2, temperature=temperature, priority=(index,)
+            )
+            done = await engine.generate(request)
+            pairs.append((ids, done))
+            ids = ids + done.token_ids + tokenizer.encode(f" result {index % 3} {turn}")
+        return pairs
+
+    async def main():
+        return await asyncio.gather(*(trajectory(index) for index in range(20)))
+
+    for pairs in asyncio.run(main()):
+        for context, done in pairs:
+            table, expected = learner_logprobs(model, context, done.token_ids, temperature)
+            np.testing.assert_allclose(done.logprobs, expected, atol=2e-5)
+            entropy = -(table.exp() * table).sum(-1).numpy()
+            np.testing.assert_allclose([e.lower for e in done.entropies], entropy[:2], atol=2e-5)
+
+
+def test_the_draw_follows_the_distribution(model, tokenizer):
+    ids = tokenizer.encode("the capital")
+    engine = engine_of(model, tokenizer, slots=64)
+
+    async def main():
+        requests = (Request(ids, stream("draw", i), 1) for i in range(3000))
+        return await asyncio.gather(*(engine.generate(request) for request in requests))
+
+    counts = np.bincount([done.token_ids[0] for done in asyncio.run(main())], minlength=600) / 3000
+    table, _ = learner_logprobs(model, ids, (0,))
+    assert np.abs(counts - table[0].exp().numpy()).sum() < 0.35
+    assert np.abs(counts - table[0].exp().numpy()).max() < 0.03
+
+
+def test_greedy_takes_the_most_likely_token(model, tokenizer):
+    ids = tokenizer.encode("add multiply what")
+    done = asyncio.run(engine_of(model, tokenizer).generate(Request(ids, 1, 5, temperature=0.0)))
+    table, _ = learner_logprobs(model, ids, done.token_ids)
+    assert list(done.token_ids) == table.argmax(-1).tolist()
+
+
+def test_a_continuation_feeds_only_what_is_new_and_a_branch_copies_its_parent(model, tokenizer):
+    engine = engine_of(model, tokenizer)
+    prompt = tokenizer.encode("the capital of France is Paris , 12 plus 30 is 42")
+    result = tokenizer.encode(" answer 42 step")
+
+    async def main():
+        first = await engine.generate(Request(prompt, stream(0), 7))
+        fed = [engine.counters.prefilled]
+        context = prompt + first.token_ids + result
+        await asyncio.gather(*(engine.generate(Request(context, stream(i), 9)) for i in range(4)))
+        fed.append(engine.counters.prefilled)
+        await engine.generate(Request(prompt, stream(9), 3))
+        fed.append(engine.counters.prefilled)
+        return fed
+
+    # The last written token was never fed, so it comes with the result; the result's last token is fed for
+    # its logits and counts as decoding.
+    assert asyncio.run(main()) == [
+        len(prompt) - 1,
+        len(prompt) - 1 + len(result),
+        len(prompt) - 1 + len(result),
+    ]
+
+
+def test_new_weights_drop_what_was_cached(model, tokenizer):
+    engine = engine_of(model, tokenizer)
+    prompt = tokenizer.encode("the capital of France")
+
+    async def main():
+        await engine.generate(Request(prompt, 1, 3))
+        await engine.load_weights("shared", 1)
+        await engine.generate(Request(prompt, 1, 3))
+
+    asyncio.run(main())
+    assert engine.counters.prefilled == 2 * (len(prompt) - 1)
+
+
+def test_more_requests_than_slots(model, tokenizer):
+    requests = [Request(tokenizer.encode("solve" + " add" * i), stream(i), 5 + i % 4) for i in range(23)]
+
+    async def main(slots):
+        engine = engine_of(model, tokenizer, slots)
+        return await asyncio.gather(*(engine.generate(request) for request in requests))
+
+    few, many = asyncio.run(main(2)), asyncio.run(main(32))
+    assert [d.token_ids for d in few] == [d.token_ids for d in many]
+
+
+def test_cancelling_frees_the_slot_at_once(model, tokenizer):
+    engine = engine_of(model, tokenizer, slots=1)
+
+    async def main():
+        long = asyncio.create_task(engine.generate(Request(tokenizer.encode("add"), 1, 250)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        long.cancel()
+        done = await engine.generate(Request(tokenizer.encode("solve"), 2, 3))
+        assert len(done.token_ids) <= 3
+        assert engine.counters.steps < 30
+
+    asyncio.run(main())
+
+
+def test_stop_strings_end_a_turn_on_bytes_and_keep_the_token(model, tokenizer):
+    plain = asyncio.run(engine_of(model, tokenizer).generate(Request(tokenizer.encode("solve"), 3, 60)))
+    text = tokenizer.decode(plain.token_ids)
+    stop = text[len(text) // 2 : len(text) // 2 + 2]
+    request = Request(tokenizer.encode("solve"), 3, 60, (stop,))
+    stopped = asyncio.run(engine_of(model, tokenizer).generate(request))
+    assert stopped.finish is Finish.STOP
+    size = len(stopped.token_ids)
+    assert stopped.token_ids == plain.token_ids[:size]
+    assert stop in tokenizer.decode(stopped.token_ids)
+    assert stop not in tokenizer.decode(stopped.token_ids[:-1])
+
+
+def test_a_deterministic_engine_waits_until_every_living_trajectory_waits_for_it(model, tokenizer):
+    async def main(delays):
+        live = LiveCount()
+        engine = engine_of(model, tokenizer, slots=8, live=live)
+
+        async def trajectory(index):
+            ids = tokenizer.encode("the capital of France" + " is" * index)
+            logprobs = []
+            for turn in range(3):
+                request = Request(ids, stream(index, turn), 5, priority=(index,))
+                done = await engine.generate(request)
+                logprobs.append(done.logprobs)
+                await asyncio.sleep(delays[index])
+                ids = ids + done.token_ids
+            live.leave()
+            return logprobs
+
+        for _ in delays:
+            live.enter()
+        return await asyncio.gather(*map(trajectory, range(len(delays)))), engine.counters.steps
+
+    first = asyncio.run(main([0.0, 0.001, 0.002, 0.0]))
+    assert asyncio.run(main([0.002, 0.0, 0.0, 0.003])) == first
+
+
+def test_a_failure_inside_a_step_reaches_every_caller(model, tokenizer, monkeypatch):
+    engine = engine_of(model, tokenizer)
+    bad = Request((599, 600), 1, 3)
+
+    async def main():
+        good = replace(bad, token_ids=(5, 6))
+        return await asyncio.gather(engine.generate(bad), engine.generate(good), return_exceptions=True)
+
+    answers = asyncio.run(main())
+    assert all(isinstance(answer, IndexError) for answer in answers)

@@ -1,0 +1,99 @@
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ramify.core.draws import stream, uniform
+from ramify.rollout.grants import GrantBook
+
+MAX_DEPTH = 3
+
+
+def wanted(seed, key, depth, fanout):
+    draw = uniform(stream(seed, key, depth, "want"))
+    return 0 if draw < 0.5 else 1 + int(draw * 1000) % fanout
+
+
+def length(seed, key, start):
+    depth = start
+    while depth < MAX_DEPTH and uniform(stream(seed, key, depth, "more")) < 0.8:
+        depth += 1
+    return depth
+
+
+def play(seed, roots, budget, fanout, order):
+    """Grow with events in a random order; returns what was granted where, and the number of top-ups."""
+    book = GrantBook(budget, MAX_DEPTH, fanout)
+    alive = {}
+    granted, tops = {}, 0
+
+    def settle():
+        nonlocal tops
+        settlement = book.settle()
+        for grant in settlement.grants:
+            if grant.children:
+                granted[grant.key, grant.depth] = grant.children
+            alive.update(dict.fromkeys(grant.child_keys, grant.depth))
+        tops += settlement.top_ups
+
+    for root in range(roots):
+        book.start_root(root)
+        alive[root,] = 0
+    settle()
+    while alive:
+        key = order.choice(sorted(alive))
+        depth = alive[key]
+        origin = key[-2] if len(key) > 1 else 0
+        if depth < length(seed, key, origin):
+            alive[key] = depth + 1
+            book.resolve(key, depth + 1, wanted(seed, key, depth + 1, fanout))
+        else:
+            del alive[key]
+            book.finish(key)
+        settle()
+        assert sum(granted.values()) + tops <= budget
+    return granted, tops
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 6),
+    st.integers(0, 8),
+    st.integers(1, 3),
+    st.randoms(use_true_random=False),
+)
+def test_grants_do_not_depend_on_the_order_of_events(seed, roots, budget, fanout, order):
+    first = play(seed, roots, budget, fanout, random.Random(0))
+    assert play(seed, roots, budget, fanout, order) == first
+    assert sum(first[0].values()) + first[1] == budget
+
+
+def test_small_keys_are_served_first():
+    book = GrantBook(budget=1, max_depth=1, fanout=1)
+    book.start_root(0)
+    book.start_root(1)
+    book.resolve((1,), 1, 1)
+    assert book.settle().grants == ()
+    book.resolve((0,), 1, 1)
+    decided = {(grant.key, grant.children) for grant in book.settle().grants}
+    assert decided == {((0,), 1), ((1,), 0)}
+    assert book.spent
+
+
+@pytest.mark.parametrize("max_depth", [0, 2])
+def test_top_ups_start_once_branches_cannot_use_the_budget(max_depth):
+    book = GrantBook(budget=3, max_depth=max_depth, fanout=1)
+    book.start_root(0)
+    assert book.settle().top_ups == (3 if max_depth == 0 else 0)
+    book.resolve((0,), 1, 0)
+    at_depth_one = book.settle().top_ups
+    book.finish((0,))
+    assert at_depth_one + book.settle().top_ups + (3 if max_depth == 0 else 0) == 3
+
+
+def test_children_are_cut_to_what_is_left():
+    book = GrantBook(budget=2, max_depth=1, fanout=3)
+    book.start_root(0)
+    book.resolve((0,), 1, 3)
+    assert [grant.children for grant in book.settle().grants] == [2]
