@@ -1,0 +1,251 @@
+"""Imperfect demonstrations of the quick-start world: what a cold start imitates and reinforcement learning repairs.
+
+A demonstrator solves a question with search and python in the tag dialect of `chat.tags`, in one message:
+
+    <think> find Laru area</think><search> Laru area</search> <result>
+    - Laru mayor Bado
+    - Laru height 31
+    </result><think> not found</think><search> Laru size</search> <result>
+    - Laru size 56
+    - Laru mayor Bado
+    </result><think> Laru size 56</think><answer> \\boxed{ 56 }</answer>
+
+The think after a result repeats the fact that is used, key directly before value, which a small model learns to
+copy. Spacing: every word and number has one space in front of it and none behind, so it is the same token
+everywhere; a space stands before `<result>` because the dialect puts it there. Code prints "=" first
+(`print("=", 56 * 31)` gives "= 1736") for the same reason.
+
+Its flaws are decisions, each taken where it happens with a rate of its own (`Flaws`), so that every mistake is one
+that the same model avoids at other times: reinforcement learning has something to choose from. A flawed number is
+one that was seen, never an invented one, which would be noise.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeAlias
+
+from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
+from ramify.core.draws import stream
+from ramify.core.errors import DataError
+from ramify.data.world import WorldSettings, split_editions, write_rows
+from ramify.data.world_editions import LINE, OPERATORS, SYNONYMS, Edition, Level, chance, pick
+from ramify.data.world_questions import Question, evaluate, make_question
+
+Search: TypeAlias = Callable[[str, str], str]
+"""(collection, query) -> the text that the search tool answers with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flaws:
+    """How often the demonstrator takes each wrong turn, where it can be taken.
+
+    Attributes:
+        vague: Searches for the name alone first.
+        give_up: Takes some line of a result that does not hold the fact.
+        take_outdated: Takes the outdated line although the valid one stands beside it.
+        early: Stops after a hop as if it were the last.
+        mental: Answers without calling python.
+        wrong_tool: Searches for a sum before computing it.
+        unboxed: Answers without `\\boxed{}`.
+    """
+
+    vague: float = 0.3
+    give_up: float = 0.4
+    take_outdated: float = 0.3
+    early: float = 0.4
+    mental: float = 0.4
+    wrong_tool: float = 0.2
+    unboxed: float = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class DemonstrationSummary:
+    """How many demonstrations were written and which share of them reaches the right answer."""
+
+    count: int
+    correct: float
+    correct_by_kind: Mapping[str, float]
+
+
+def write_demonstrations(
+    path: Path,
+    settings: WorldSettings,
+    seed: int,
+    count: int,
+    search: Search,
+    flaws: Flaws | None = None,
+) -> DemonstrationSummary:
+    """Write demonstrations about training names, kinds in turns.
+
+    Args:
+        path: JSONL file: {id, prompt, completion, kind, collection, correct}.
+        settings: Those that the passages were built with.
+        seed: Run seed.
+        count: How many.
+        search: The search tool's own path over those passages; asked once for each different query.
+        flaws: Rates of the wrong turns.
+
+    Raises:
+        DataError: `search` does not find a passage that it must find.
+    """
+    rows: list[dict[str, Any]] = []
+    rows.extend(_demonstrations(settings, seed, count, cache(search), flaws or Flaws()))
+    write_rows(path, rows)
+    by_kind: dict[str, list[bool]] = {}
+    for row in rows:
+        by_kind.setdefault(row["kind"], []).append(row["correct"])
+    return DemonstrationSummary(
+        count=len(rows),
+        correct=fmean(row["correct"] for row in rows),
+        correct_by_kind={kind: fmean(outcomes) for kind, outcomes in by_kind.items()},
+    )
+
+
+def _demonstrations(
+    settings: WorldSettings, seed: int, count: int, search: Search, flaws: Flaws
+) -> Iterator[dict[str, Any]]:
+    editions = split_editions("demo", settings)
+    for number in range(count):
+        edition = pick(editions, "demonstration edition", seed, number)
+        question = make_question(number, "demo", edition, settings.level, seed)
+        demonstrator = Demonstrator(question, edition, settings.level, search, flaws, seed)
+        completion, correct = demonstrator.solve()
+        yield {
+            "id": question.id,
+            "prompt": question.prompt,
+            "completion": completion,
+            "kind": question.kind,
+            "collection": edition.id,
+            "correct": correct,
+        }
+
+
+class Demonstrator:
+    """Solves one question, once."""
+
+    def __init__(
+        self,
+        question: Question,
+        edition: Edition,
+        level: Level,
+        search: Search,
+        flaws: Flaws,
+        seed: int,
+    ) -> None:
+        self._question = question
+        self._edition = edition
+        self._level = level
+        self._search = search
+        self._flaws = flaws
+        self._draws = stream("demonstration", seed, question.id)
+        self._parts: list[str] = []
+
+    def solve(self) -> tuple[str, bool]:
+        """The assistant's whole message, and whether it gives the right answer in a box."""
+        if self._question.kind == "arith":
+            answer = self._solve_arith()
+        elif self._question.kind in ("calc", "compare"):
+            answer = self._solve_two_step()
+        else:
+            answer = self._solve_hops()
+        if self._parts[-1] == RESULT_CLOSE:
+            self._think("done")
+        unboxed = self._slips(self._flaws.unboxed, "unboxed")
+        shown = f" {answer}" if unboxed else f" \\boxed{{ {answer} }}"
+        self._parts.append(f"<answer>{shown}</answer>")
+        return "".join(self._parts), answer == self._question.answer and not unboxed
+
+    def _solve_hops(self) -> str:
+        place = self._question.subjects[0]
+        for index, relation in enumerate(self._question.relations):
+            if index and self._slips(self._flaws.early, "early"):
+                break
+            place = self._look_up(place, relation)
+            if place not in self._edition.names:
+                break
+        return place
+
+    def _solve_arith(self) -> str:
+        numbers = self._question.numbers
+        if self._slips(self._flaws.wrong_tool, "wrong tool"):
+            self._think("search this")
+            rest = zip(self._question.operators, numbers[1:], strict=True)
+            self._call("search", f"{numbers[0]}" + "".join(f" {word} {number}" for word, number in rest))
+        self._think("compute this")
+        return self._compute(numbers)
+
+    def _solve_two_step(self) -> str:
+        subjects = self._question.subjects
+        relations = self._question.relations
+        if self._question.kind == "compare":
+            relations = relations * 2
+        values = [self._look_up(*pair) for pair in zip(subjects, relations, strict=True)]
+        if not all(value.isdigit() for value in values):
+            return values[0]
+        numbers = [int(value) for value in values]
+        if self._question.kind == "calc":
+            return self._compute(numbers)
+        return subjects[0] if self._exceeds(*numbers) else subjects[1]
+
+    def _look_up(self, name: str, relation: str) -> str:
+        """Search until the fact is there or until giving up; the value that was taken."""
+        if not self._parts:
+            self._think(f"find {name} {relation}")
+        known = (name, relation) in self._edition.facts  # a name that was taken wrongly may have no such fact
+        wanted = self._edition.sentence(name, relation) if known else None
+        outdated = self._edition.outdated_sentence(name, relation)
+        queries = [f"{name} {word}" for word in (relation, *SYNONYMS[relation][: self._level.num_synonyms])]
+        if self._slips(self._flaws.vague, "vague"):
+            queries.insert(0, name)
+        for query in queries:
+            lines = self._call("search", query).splitlines()
+            if outdated in lines and wanted in lines and self._slips(self._flaws.take_outdated, "outdated"):
+                return self._take(lines[lines.index(outdated)])
+            if wanted in lines:
+                return self._take(wanted)
+            if self._slips(self._flaws.give_up, "give up") or (not known and query is queries[-1]):
+                return self._take(pick(lines, self._draws, "line", len(self._parts)))
+            self._think("not found")
+        raise DataError(
+            f"collection {self._edition.id!r}: {queries} do not find {wanted!r}; expected the world's own passages"
+        )
+
+    def _take(self, line: str) -> str:
+        self._think(line.removeprefix(LINE))
+        return line.rpartition(" ")[2]
+
+    def _compute(self, numbers: Sequence[int]) -> str:
+        operators = self._question.operators
+        if self._slips(self._flaws.mental, "mental"):
+            return str(pick(numbers, self._draws, "seen number"))
+        rest = zip(operators, numbers[1:], strict=True)
+        code = f"{numbers[0]}" + "".join(f" {OPERATORS[word]} {number}" for word, number in rest)
+        return self._run(code, str(evaluate(numbers, operators)))
+
+    def _exceeds(self, first: int, second: int) -> bool:
+        if self._slips(self._flaws.mental, "mental"):
+            return pick((True, False), self._draws, "guess")
+        return self._run(f"{first} > {second}", str(first > second)) == "True"
+
+    def _run(self, expression: str, value: str) -> str:
+        self._parts += [
+            f'<python> print("=", {expression})</python>',
+            RESULT_OPEN,
+            f"= {value}",
+            RESULT_CLOSE,
+        ]
+        return value
+
+    def _call(self, tool: str, argument: str) -> str:
+        text = self._search(self._edition.id, argument)
+        self._parts += [f"<{tool}> {argument}</{tool}>", RESULT_OPEN, text, RESULT_CLOSE]
+        return text
+
+    def _think(self, text: str) -> None:
+        self._parts.append(f"<think> {text}</think>")
+
+    def _slips(self, rate: float, flaw: str) -> bool:
+        return chance(rate, self._draws, flaw, len(self._parts))

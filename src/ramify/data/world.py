@@ -1,0 +1,159 @@
+"""The quick-start world: an encyclopedia in many editions that disagree, and questions about it.
+
+A small model cannot know anything about this world by heart. A problem names its *edition* (a collection of the
+passage index), facts are drawn for each edition anew, and the model never sees the edition's name: looking a fact
+up and reading what came back is the only way. An edition has twelve names with five facts each, one sentence a
+passage, shuffled:
+
+    - Laru area 56
+    - Laru mayor Bado
+
+Three relations lead to another name of the same edition (mayor, neighbor, founder), three to a number from 10 to
+59 (area, age, height); each name has two of the former and all of the latter. Some facts are written with a synonym (size for area), so that a search may come back
+without the fact and has to be asked again. The dash is there for the tokenizer: it gives the first word of a line
+a leading space like everywhere else, so that a name is one and the same token in a question, a query, a passage
+and an answer.
+
+Kinds of question, in equal shares: `lookup` (what is the area of Laru?), `arith` (what is 53 plus 41?), `hop2`
+(what is the area of the mayor of Laru?), `calc` (what is the area of Laru times the age of Bado?), `compare`
+(which has the larger area, Laru or Bado?).
+
+Held out: 13 of the 64 names never occur in a question of `train`, `seen` or a demonstration; `dev` and `test` ask
+about nothing else. Every edition holds nine names of the one sort and three of the other, so held-out names are
+known as values and as the second entity of a hop, but not as what is asked about. Each split has editions and
+draws of its own. Passages, `dev`, `test` and `seen` do not depend on the run's seed; `train` does.
+
+Difficulty (`WorldSettings.difficulty`), everything else equal:
+
+    1   The quick start. One synonym for each relation, used by 20 % of the facts. Saturates.
+    2   Synonyms in 50 % of the facts; 30 % of the facts have an outdated passage beside the valid one
+        ("- Laru area was 33"), in words of its own, which a search may find instead; three-hop questions (`hop3`); `arith` has
+        three operands, with the usual precedence.
+    3   Two synonyms for each relation, in 70 % of the facts; outdated passages for 60 %; `hop3`; `arith` with
+        four operands, `calc` with three.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ramify.core.errors import ConfigError
+from ramify.data.world_editions import LEVELS, Edition, Level, make_edition
+from ramify.data.world_questions import Split, make_question
+
+_PROBLEM_SPLITS: tuple[Split, ...] = ("train", "dev", "test", "seen")
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSettings:
+    """Difficulty and sizes of the world.
+
+    Attributes:
+        difficulty: 1, 2 or 3.
+        num_train, num_dev, num_test, num_seen: Problems of each split.
+        problems_per_edition: How many problems of a split share an edition.
+        num_demo_editions: Editions that the demonstrations share.
+
+    Raises:
+        ConfigError: The difficulty is none of the three.
+    """
+
+    difficulty: int = 1
+    num_train: int = 960
+    num_dev: int = 300
+    num_test: int = 600
+    num_seen: int = 300
+    problems_per_edition: int = 2
+    num_demo_editions: int = 150
+
+    def __post_init__(self) -> None:
+        if self.difficulty not in LEVELS:
+            raise ConfigError(f"world difficulty: expected 1, 2 or 3, not {self.difficulty}")
+
+    @property
+    def level(self) -> Level:
+        """What the difficulty stands for."""
+        return LEVELS[self.difficulty]
+
+    def num_problems(self, split: Split) -> int:
+        """Problems of a split (not of the demonstrations, which are counted where they are written)."""
+        sizes: dict[Split, int] = {
+            "train": self.num_train,
+            "dev": self.num_dev,
+            "test": self.num_test,
+            "seen": self.num_seen,
+        }
+        return sizes[split]
+
+
+@dataclass(frozen=True, slots=True)
+class WorldFiles:
+    """Where `build_world` wrote what, and how many passages there are."""
+
+    passages: Path
+    train: Path
+    dev: Path
+    test: Path
+    seen: Path
+    num_passages: int
+
+
+def split_editions(split: Split, settings: WorldSettings) -> list[Edition]:
+    """The editions that the problems of a split, or the demonstrations, are about."""
+    if split == "demo":
+        count = settings.num_demo_editions
+    else:
+        count = -(-settings.num_problems(split) // settings.problems_per_edition)
+    return [make_edition(f"{split}-{number:04d}", settings.level) for number in range(count)]
+
+
+def build_world(folder: Path, settings: WorldSettings, seed: int) -> WorldFiles:
+    """Write the passages and the problems of every split.
+
+    Args:
+        folder: Made if it is not there; gets passages.jsonl {id, text, collection} and train, dev, test and
+            seen.jsonl {id, prompt, answer, kind, collection, difficulty}.
+        settings: Difficulty and sizes.
+        seed: Run seed; changes `train` only.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    editions = {split: split_editions(split, settings) for split in (*_PROBLEM_SPLITS, "demo")}
+    for split in _PROBLEM_SPLITS:
+        write_rows(folder / f"{split}.jsonl", _problem_rows(split, editions[split], settings, seed))
+    passages = (
+        {"id": f"{edition.id}/{number}", "text": text, "collection": edition.id}
+        for each in editions.values()
+        for edition in each
+        for number, text in enumerate(edition.passages())
+    )
+    num_passages = write_rows(folder / "passages.jsonl", passages)
+    train, dev, test, seen = (folder / f"{split}.jsonl" for split in _PROBLEM_SPLITS)
+    return WorldFiles(folder / "passages.jsonl", train, dev, test, seen, num_passages)
+
+
+def _problem_rows(
+    split: Split, editions: Sequence[Edition], settings: WorldSettings, seed: int
+) -> Iterator[dict[str, Any]]:
+    for number in range(settings.num_problems(split)):
+        edition = editions[number // settings.problems_per_edition]
+        question = make_question(number, split, edition, settings.level, seed)
+        yield {
+            "id": question.id,
+            "prompt": question.prompt,
+            "answer": [question.answer],
+            "kind": question.kind,
+            "collection": question.edition,
+            "difficulty": settings.difficulty,
+        }
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write a JSONL file; how many rows it got."""
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row) + "\n")
+            count += 1
+    return count

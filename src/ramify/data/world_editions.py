@@ -1,0 +1,146 @@
+"""Editions of the quick-start world's encyclopedia: names, words, facts and passages. See `data.world`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ramify.core.draws import StreamPart, stream
+
+T = TypeVar("T")
+S = TypeVar("S", bound=StreamPart)
+
+_TRAINING = """
+Mimo Tugo Vuda Sose Kaga Kazo Bero Zaba Sulo Nere Rudo Ruli Fode Ragi Feso Rini Dodu Vuze Vemu Fegi Sete Livo Baki
+Konu Puvo Mege Zede Kosi Fura Zoda Zove Bima Peli Viso Tusi Vika Pisi Poza Kune Folo Nivi Dako Kuvi Neta Bize Fare
+Vige Varu Gure Fedu Rola
+"""
+_HELD_OUT = "Zubo Gamo Dori Devo Babu Loge Roze Lano Nida Giku Palu Gesi Moko"
+TRAINING_NAMES = tuple(_TRAINING.split())
+HELD_OUT_NAMES = tuple(_HELD_OUT.split())
+NAMES_PER_EDITION = (9, 3)
+"""How many training names and how many held-out names an edition holds."""
+
+TO_NAME = ("mayor", "neighbor", "founder")
+TO_NUMBER = ("area", "age", "height")
+RELATIONS = (*TO_NAME, *TO_NUMBER)
+SYNONYMS: Mapping[str, tuple[str, str]] = {
+    "mayor": ("leader", "chief"),
+    "neighbor": ("border", "frontier"),
+    "founder": ("creator", "builder"),
+    "area": ("size", "extent"),
+    "age": ("years", "lifetime"),
+    "height": ("elevation", "altitude"),
+}
+OPERATORS: Mapping[str, str] = {"plus": "+", "minus": "-", "times": "*"}
+SMALLEST, LARGEST = 10, 59
+LINE = "- "
+"""What a passage begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What a difficulty changes; see the module's text."""
+
+    kinds: tuple[str, ...]
+    num_synonyms: int
+    synonym_share: float
+    outdated_share: float
+    num_arith: int
+    num_calc: int
+
+
+_KINDS = ("lookup", "arith", "hop2", "calc", "compare")
+LEVELS: Mapping[int, Level] = {
+    1: Level(_KINDS, 1, 0.2, 0.0, 2, 2),
+    2: Level((*_KINDS, "hop3"), 1, 0.5, 0.3, 3, 2),
+    3: Level((*_KINDS, "hop3"), 2, 0.7, 0.6, 4, 3),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What an edition says: the value, and the word that it uses for the relation."""
+
+    value: str
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """One version of the encyclopedia; `facts` and `outdated` are keyed by (name, relation).
+
+    Every name has a fact for each relation to a number, and for two of the three relations to a name: the values
+    of a relation are names that have no fact for it. Were "Zoda mayor Laru" and "Laru mayor Bado" both there, a
+    search for Laru and mayor could not tell them apart.
+    """
+
+    id: str
+    names: tuple[str, ...]
+    facts: Mapping[tuple[str, str], Fact]
+    outdated: Mapping[tuple[str, str], Fact]
+
+    def value(self, name: str, relation: str) -> str:
+        """The valid value."""
+        return self.facts[name, relation].value
+
+    def relations(self, name: str, options: Sequence[str]) -> list[str]:
+        """Those of `options` that the edition has a fact for."""
+        return [relation for relation in options if (name, relation) in self.facts]
+
+    def sentence(self, name: str, relation: str) -> str:
+        """The passage that holds the valid value."""
+        fact = self.facts[name, relation]
+        return f"{LINE}{name} {fact.word} {fact.value}"
+
+    def outdated_sentence(self, name: str, relation: str) -> str | None:
+        """The passage that holds an outdated value, if there is one."""
+        fact = self.outdated.get((name, relation))
+        return f"{LINE}{name} {fact.word} was {fact.value}" if fact else None
+
+    def passages(self) -> list[str]:
+        """All passages, in an order that says nothing."""
+        valid = [self.sentence(*key) for key in self.facts]
+        outdated = [sentence for key in self.facts if (sentence := self.outdated_sentence(*key))]
+        return shuffled([*valid, *outdated], "order", self.id)
+
+
+def pick(options: Sequence[T], *name: StreamPart) -> T:
+    """One of `options`, drawn from the stream of that name."""
+    return options[stream(*name) % len(options)]
+
+
+def chance(rate: float, *name: StreamPart) -> bool:
+    """True with probability `rate`, drawn from the stream of that name."""
+    return stream(*name) < rate * 2**63
+
+
+def shuffled(items: Iterable[S], *name: StreamPart) -> list[S]:
+    """`items` (all different) in an order drawn from the stream of that name."""
+    return sorted(items, key=lambda item: stream(*name, item))
+
+
+def make_edition(edition: str, level: Level) -> Edition:
+    """Draw the facts of an edition; a function of its id and the level alone."""
+    num_training, num_held_out = NAMES_PER_EDITION
+    training = shuffled(TRAINING_NAMES, "names", edition)[:num_training]
+    held_out = shuffled(HELD_OUT_NAMES, "names", edition)[:num_held_out]
+    numbers = [str(number) for number in range(SMALLEST, LARGEST + 1)]
+    values = {(name, relation): numbers for name in (*training, *held_out) for relation in TO_NUMBER}
+    groups = [[*training[part::3], *held_out[part::3]] for part in range(3)]
+    for targets, relation in zip(groups, TO_NAME, strict=True):
+        values |= {(name, relation): targets for group in groups if group is not targets for name in group}
+    facts = {}
+    outdated = {}
+    for key, options in values.items():
+        facts[key] = _draw_fact(options, level, (edition, *key))
+        if chance(level.outdated_share, "is outdated", edition, *key):
+            others = [value for value in options if value != facts[key].value]
+            outdated[key] = _draw_fact(others, level, ("outdated", edition, *key))
+    return Edition(edition, (*training, *held_out), facts, outdated)
+
+
+def _draw_fact(options: Sequence[str], level: Level, name: tuple[str, ...]) -> Fact:
+    word = relation = name[-1]
+    if chance(level.synonym_share, "reworded", *name):
+        word = pick(SYNONYMS[relation][: level.num_synonyms], "word", *name)
+    return Fact(pick(options, "value", *name), word)
