@@ -1,0 +1,157 @@
+"""Optimizers and learning-rate schedules.
+
+Several optimizers act as one here, with state that is named by parameter, so that a checkpoint does not depend
+on the order of parameters.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from ramify.core.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Factor on the learning rates as a function of the step alone.
+
+    It rises over `warmup_steps`, stays at one, and falls in a straight line from `decay_start` (a fraction of the
+    run) to `final_fraction` at the end; a final fraction of one keeps it constant.
+    """
+
+    warmup_steps: int = 0
+    decay_start: float = 0.0
+    final_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0 or not 0 <= self.decay_start < 1 or not 0 <= self.final_fraction <= 1:
+            raise ConfigError(
+                f"schedule: warmup_steps = {self.warmup_steps}, decay_start = {self.decay_start}, "
+                f"final_fraction = {self.final_fraction}; expected >= 0, in [0, 1), in [0, 1]"
+            )
+
+    def factor(self, step: int, total: int) -> float:
+        """Factor for step 0 <= step < total."""
+        start = self.decay_start * total
+        progress = max(0.0, step - start) / (total - start)
+        decay = 1 + (self.final_fraction - 1) * min(progress, 1.0)
+        return min(1.0, (step + 1) / max(self.warmup_steps, 1)) * decay
+
+
+@dataclass(frozen=True, slots=True)
+class AdamWSettings:
+    """AdamW on all parameters (arXiv 1711.05101)."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class MuonSettings:
+    """Muon on the hidden matrices; AdamW, with rates of their own, on vectors and on the embeddings.
+
+    `weight_decay` is that of AdamW; the matrices have none.
+    """
+
+    matrix_lr: float
+    vector_lr: float
+    embedding_lr: float
+    momentum: float = 0.95
+    ns_steps: int = 4
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.01
+
+
+OptimizerSettings: TypeAlias = AdamWSettings | MuonSettings
+
+
+class Optimizers:
+    """The optimizers of one model."""
+
+    def __init__(self, model: torch.nn.Module, settings: OptimizerSettings) -> None:
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._named = named
+        match settings:
+            case AdamWSettings():
+                self._optimizers = _adamw(list(named.values()), settings)
+            case MuonSettings():
+                self._optimizers = _muon(model, named, settings)
+        self._rates = [(group, float(group["lr"])) for group in self._groups()]
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """Everything that is trained."""
+        return list(self._named.values())
+
+    def step(self, factor: float) -> None:
+        """Take one step at `factor` times the configured rates."""
+        for group, rate in self._rates:
+            group["lr"] = rate * factor
+        for optimizer in self._optimizers:
+            optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """Momenta and counters, as "kind.parameter name"."""
+        return {
+            f"{kind}.{name}": tensor
+            for name, parameter in self._named.items()
+            for kind, tensor in self._owner(parameter).state.get(parameter, {}).items()
+        }
+
+    def load_state_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `state_tensors` gave.
+
+        Raises:
+            DataError: A name that this model does not have, or a shape that differs.
+        """
+        for key, tensor in tensors.items():
+            kind, _, name = key.partition(".")
+            parameter = self._named.get(name)
+            if parameter is None or (tensor.ndim > 0 and tensor.shape != parameter.shape):
+                raise DataError(f"optimizer state {key!r} {list(tensor.shape)} does not belong to this model")
+            self._owner(parameter).state[parameter][kind] = tensor.to(parameter.device, copy=True)
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        return (group for optimizer in self._optimizers for group in optimizer.param_groups)
+
+    def _owner(self, parameter: torch.Tensor) -> torch.optim.Optimizer:
+        for optimizer in self._optimizers:
+            if any(parameter is other for group in optimizer.param_groups for other in group["params"]):
+                return optimizer
+        raise KeyError("parameter without an optimizer")
+
+
+def _adamw(parameters: list[torch.Tensor], settings: AdamWSettings) -> list[torch.optim.Optimizer]:
+    return [
+        torch.optim.AdamW(
+            parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
+        )
+    ]
+
+
+def _muon(
+    model: torch.nn.Module, named: Mapping[str, torch.Tensor], settings: MuonSettings
+) -> list[torch.optim.Optimizer]:
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    outer = [p for name, p in named.items() if id(p) in tables or name.startswith("lm_head.")]
+    inner = [p for p in named.values() if not any(p is other for other in outer)]
+    matrices = [p for p in inner if p.ndim == 2]
+    vectors = [p for p in inner if p.ndim != 2]
+    groups = [{"params": vectors, "lr": settings.vector_lr}, {"params": outer, "lr": settings.embedding_lr}]
+    muon = torch.optim.Muon(
+        matrices,
+        lr=settings.matrix_lr,
+        momentum=settings.momentum,
+        weight_decay=0.0,
+        ns_steps=settings.ns_steps,
+    )
+    adamw = torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+    return [adamw, muon]
