@@ -1,0 +1,129 @@
+"""Finds the isolation level of this machine by running a program that tries to break out.
+
+L0: a fresh interpreter for each program, resource limits, empty environment, own folder, killed with all its
+children. L1: + seccomp, forked from a clean zygote. L2: + Landlock.
+"""
+
+import functools
+import subprocess
+import tempfile
+import threading
+from typing import IO, Any
+
+from ramify.core.errors import MachineError
+from ramify.sandbox import frames, launch
+from ramify.sandbox.jail import Limits
+
+MAX_LEVEL = 2
+_PROBE_SECONDS = 10.0
+
+_PROBE = """
+import os, socket, tempfile
+
+def denied(action, *arguments):
+    try:
+        action(*arguments)
+    except PermissionError:
+        return True
+    return False
+
+level = 0
+if denied(socket.socket) and denied(os.fork) and denied(os.kill, os.getppid(), 0):
+    level = 1
+    if denied(os.listdir, "/") and denied(open, "/proc/self/environ") and denied(os.mkdir, "../probe"):
+        level = 2
+with open("probe", "w") as file:
+    file.write("x")
+print("level", level)
+"""
+
+
+@functools.cache
+def detect_level() -> int:
+    """The highest level that works here, found out in a child process and remembered.
+
+    Raises:
+        MachineError: Not even level 0 works.
+    """
+    reasons = []
+    for level in range(MAX_LEVEL, -1, -1):
+        reason = why_not(level)
+        if reason is None:
+            return level
+        reasons.append(f"L{level}: {reason}")
+    raise MachineError(f"sandbox: no level works on this machine ({'; '.join(reasons)})")
+
+
+def why_not(level: int) -> str | None:
+    """Try one level; None when it holds, else what was missing."""
+    try:
+        program = seccomp_program(level)
+    except (ImportError, RuntimeError) as error:
+        return f"seccomp: {error}"
+    with tempfile.TemporaryDirectory(prefix="ramify-") as base:
+        try:
+            process = subprocess.Popen(
+                launch.command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=launch.ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"no process could be started: {error.strerror}"
+        timer = threading.Timer(_PROBE_SECONDS, process.kill)
+        timer.start()
+        try:
+            return _try_out(process, launch.settings(level, Limits(), program, base))
+        finally:
+            process.kill()
+            process.wait()
+            timer.cancel()
+
+
+@functools.cache
+def _compiled() -> bytes:
+    from ramify.sandbox.seccomp import compile_filter  # only here: it loads libseccomp
+
+    return compile_filter()
+
+
+def seccomp_program(level: int) -> bytes:
+    """The seccomp program of a level, compiled once; empty at level 0.
+
+    Raises:
+        ImportError: pyseccomp is not installed.
+        RuntimeError: libseccomp is not installed.
+    """
+    return _compiled() if level >= 1 else b""
+
+
+def _try_out(process: "subprocess.Popen[bytes]", settings: dict[str, Any]) -> str | None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    request = {"id": 0, "code": _PROBE, "timeout": _PROBE_SECONDS / 2}
+    try:
+        process.stdin.write(frames.encode(settings) + frames.encode(request))
+        process.stdin.flush()
+        ready = _read(process.stdout)
+        if not ready["ready"]:
+            return str(ready["reason"])
+        answer = _read(process.stdout)
+        while "status" not in answer:
+            answer = _read(process.stdout)
+    except (EOFError, OSError):
+        return "the sandbox process died"
+    if answer["status"] != "ok":
+        last = (str(answer["stderr"]).splitlines() or [str(answer["status"])])[-1]
+        return f"the trial program failed: {last}"
+    reached = int(str(answer["stdout"]).split()[-1])
+    return None if reached >= settings["level"] else "the trial program broke out"
+
+
+def _read(stream: IO[bytes]) -> dict[str, Any]:
+    prefix = stream.read(frames.LENGTH_BYTES)
+    if len(prefix) < frames.LENGTH_BYTES:
+        raise EOFError
+    return frames.decode(stream.read(frames.body_length(prefix)))

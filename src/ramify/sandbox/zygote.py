@@ -1,0 +1,314 @@
+"""The zygote: a clean process that forks one jailed child for each snippet. Standard library only.
+
+It is started with an empty environment before anything is loaded, speaks frames (`frames`) on its standard input
+and output, and ends, with every child, when its input does. First frame in: level, limits, seccomp program and
+the folder that the snippets' own folders are made in. Then {"id", "code", "timeout"} or {"id", "cancel"}; out come
+{"id", "status", "stdout", "stderr"} and, at level 0, {"id", "pid"} before it.
+
+At level 0 nothing keeps a snippet from killing its zygote, so there each zygote serves one snippet, and {"id", "pid"}
+lets its caller kill what is left. (A snippet that kills its zygote after it has moved a grandchild to another session
+leaves that grandchild behind: level 0 is for accidents.)
+"""
+
+import base64
+import contextlib
+import fcntl
+import gc
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ramify.sandbox import frames, snippet
+from ramify.sandbox.calls import Birth, Call, Stream
+from ramify.sandbox.folders import remove_tree
+from ramify.sandbox.jail import Jail, JailError, Limits
+
+# What snippets often use, imported once for all of them; each module also makes every fork a little slower.
+_PRELOADED = """
+bisect cmath collections datetime decimal fractions functools heapq itertools json math operator random re statistics
+string time
+"""
+_LAST_SECONDS = 10
+_ORPHAN_SECONDS = 2.0
+
+
+class Server:
+    """Serves requests until its input ends."""
+
+    def __init__(self, settings: Mapping[str, Any], incoming: int, outgoing: int, buffer: bytearray) -> None:
+        self.jail = Jail(
+            settings["level"], Limits(**settings["limits"]), base64.b64decode(settings["seccomp"])
+        )
+        self.jail.prepare_zygote()
+        self._base = settings["base"]
+        self._incoming, self._outgoing = incoming, outgoing
+        self._inbox, self._outbox = buffer, bytearray()
+        self._calls: dict[int, Call] = {}
+        self._streams: dict[int, tuple[int, Stream]] = {}
+        self._poll = select.poll()
+        self._wake = self._watch_children()
+        for descriptor in (incoming, outgoing):
+            os.set_blocking(descriptor, False)
+        self._poll.register(incoming, select.POLLIN)
+        self._num_calls = 0
+        self._send({"ready": True})
+
+    def serve(self) -> Birth | None:
+        """Serve; returns None in the zygote at the end, and a birth in each child."""
+        while True:
+            for message in frames.take(self._inbox):
+                birth = self._handle(message)
+                if birth is not None:
+                    return birth
+            for descriptor, _ in self._poll.poll(self._milliseconds_left()):
+                if not self._advance(descriptor):
+                    return None
+            self._kill_expired()
+
+    def shut_down(self) -> None:
+        """Kill every child and remove all folders; ends by an alarm if a child cannot die."""
+        signal.alarm(_LAST_SECONDS)
+        for pid in self._calls:
+            os.kill(pid, signal.SIGKILL)
+        _end_orphans()
+        remove_tree(self._base)
+
+    def _advance(self, descriptor: int) -> bool:
+        """Do what a ready descriptor asks for; False at the end of the input."""
+        if descriptor == self._incoming:
+            data = os.read(descriptor, 1 << 16)
+            self._inbox += data
+            return bool(data)
+        if descriptor == self._outgoing:
+            return self._flush()
+        if descriptor == self._wake:
+            os.read(descriptor, 1 << 10)
+            self._reap()
+        elif descriptor in self._streams:
+            self._read(descriptor)
+        return True
+
+    def _handle(self, message: Mapping[str, Any]) -> Birth | None:
+        if "code" in message:
+            return self._start(message)
+        for pid, call in self._calls.items():
+            if call.id == message["id"]:
+                self._kill(pid, call, "cancel")
+        return None
+
+    def _start(self, message: Mapping[str, Any]) -> Birth | None:
+        self._num_calls += 1
+        folder = f"{self._base}/{self._num_calls}"
+        Path(folder).mkdir(mode=0o700)
+        (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
+        zygote = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            for descriptor in (out_read, out_write, err_read, err_write):
+                os.close(descriptor)
+            Path(folder).rmdir()
+            self._answer(
+                message["id"], "killed", "", f"killed: no process could be started: {error.strerror}"
+            )
+            return None
+        if pid == 0:
+            return Birth(message["code"], folder, message["timeout"], out_write, err_write, zygote)
+        os.close(out_write)
+        os.close(err_write)
+        limit = self.jail.limits.output_bytes
+        streams = (Stream(False, limit), Stream(True, limit))
+        for descriptor, stream in zip((out_read, err_read), streams, strict=True):
+            os.set_blocking(descriptor, False)
+            self._streams[descriptor] = (pid, stream)
+            self._poll.register(descriptor, select.POLLIN)
+        self._calls[pid] = Call(message["id"], folder, time.monotonic() + message["timeout"], streams)
+        if self.jail.level == 0:
+            self._send({"id": message["id"], "pid": pid})
+        return None
+
+    def _read(self, descriptor: int) -> bool:
+        """Read one chunk; False when there is nothing more for now."""
+        pid, stream = self._streams[descriptor]
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close(descriptor)
+            return False
+        stream.add(data)
+        if stream.flooded:
+            self._kill(pid, self._calls[pid], "flood")
+            self._close(descriptor)
+            return False
+        return True
+
+    def _close(self, descriptor: int) -> None:
+        self._poll.unregister(descriptor)
+        del self._streams[descriptor]
+        os.close(descriptor)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._calls:
+                self._finish(pid, status)
+
+    def _finish(self, pid: int, status: int) -> None:
+        call = self._calls[pid]
+        if self.jail.level == 0:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            _end_orphans()
+        # A stream that has ended is closed, and its number may be another call's by now.
+        for descriptor in [key for key, (owner, _) in self._streams.items() if owner == pid]:
+            while self._read(descriptor):
+                pass
+            if descriptor in self._streams:
+                self._close(descriptor)
+        del self._calls[pid]
+        self._remove_folder(call.folder)
+        if call.reason != "cancel":
+            stdout, stderr = (stream.text(call.folder) for stream in call.streams)
+            kind, note = call.outcome(os.waitstatus_to_exitcode(status))
+            self._answer(call.id, kind, stdout, "\n".join(filter(None, (stderr, note))))
+
+    def _remove_folder(self, folder: str) -> None:
+        try:
+            Path(folder).rmdir()
+        except OSError:
+            # A snippet may leave a million files: that takes as long as it takes, in a process of its own.
+            with contextlib.suppress(OSError):
+                if os.fork() == 0:
+                    try:
+                        remove_tree(folder)
+                    finally:
+                        os._exit(0)
+
+    def _kill_expired(self) -> None:
+        now = time.monotonic()
+        for pid, call in self._calls.items():
+            if call.reason is None and call.deadline <= now:
+                self._kill(pid, call, "timeout")
+
+    def _kill(self, pid: int, call: Call, reason: str) -> None:
+        call.reason = call.reason or reason
+        os.kill(pid, signal.SIGKILL)
+
+    def _milliseconds_left(self) -> float | None:
+        deadlines = [call.deadline for call in self._calls.values() if call.reason is None]
+        return max(0.0, 1e3 * (min(deadlines) - time.monotonic())) + 1 if deadlines else None
+
+    def _answer(self, identifier: int, status: str, stdout: str, stderr: str) -> None:
+        self._send({"id": identifier, "status": status, "stdout": stdout, "stderr": stderr})
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self._outbox += frames.encode(message)
+        self._flush()
+
+    def _flush(self) -> bool:
+        """Write what the reader takes now; False when it has gone."""
+        try:
+            del self._outbox[: os.write(self._outgoing, self._outbox)]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            return False
+        if self._outbox:
+            self._poll.register(self._outgoing, select.POLLOUT)
+        else:
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(self._outgoing)
+        return True
+
+    def _watch_children(self) -> int:
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._poll.register(read, select.POLLIN)
+        return read
+
+
+def main() -> None:
+    """Run the zygote on standard input and output."""
+    incoming, outgoing = (fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in (0, 1))
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os.environ.clear()
+    buffer = bytearray()
+    settings = None
+    while settings is None:
+        data = os.read(incoming, 1 << 16)
+        if not data:
+            return
+        buffer += data
+        settings = next(frames.take(buffer), None)
+    try:
+        server = Server(settings, incoming, outgoing, buffer)
+    except JailError as error:
+        os.write(outgoing, frames.encode({"ready": False, "reason": str(error)}))
+        return
+    if settings["level"] > 0:
+        _preload()
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    birth = server.serve()
+    if birth is None:
+        server.shut_down()
+        return
+    jail = server.jail
+    del server, settings, buffer  # what other snippets said is not for this one
+    _become_child(birth, jail)
+
+
+def _become_child(birth: Birth, jail: Jail) -> NoReturn:
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        os.dup2(birth.stdout, 1)
+        os.dup2(birth.stderr, 2)
+        os.chdir(birth.folder)
+        try:
+            jail.enter(birth.folder, birth.timeout_seconds, birth.zygote)
+        except (JailError, OSError) as error:
+            os.write(2, f"killed: the sandbox could not be set up: {error}".encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.closerange(3, 1 << 16)
+        snippet.run(birth.code)
+    finally:
+        os._exit(1)
+
+
+def _end_orphans() -> None:
+    """Kill and reap everything that descends from this process, for a bounded time."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    end = time.monotonic() + _ORPHAN_SECONDS
+    while time.monotonic() < end:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            with contextlib.suppress(OSError):
+                for child in children.read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
+            time.sleep(0.001)
+
+
+def _preload() -> None:
+    for name in _PRELOADED.split():
+        __import__(name)

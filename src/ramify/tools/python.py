@@ -1,0 +1,103 @@
+"""The `python` tool: runs a program in the sandbox and shows what it printed.
+
+As in ARPO's tool (arXiv 2507.19849) the value of a last bare expression is printed and nothing is kept between
+calls. Unlike it, a program that prints nothing is told so and is not run again.
+"""
+
+import re
+from typing import Final
+
+from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.core.protocols import Sandbox, SandboxResult, SandboxStatus, ToolSession
+
+_ERROR_LINES = 12
+_ADDRESS: Final = re.compile(r"\bat 0x[0-9a-fA-F]+")
+
+_DESCRIPTION = (
+    "Runs a Python program and returns what it prints; the value of a last bare expression is printed too."
+    " Each call starts afresh. There is no network."
+)
+_PARAMETERS = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "description": "The program."}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+
+
+class PythonTool:
+    """Implements `ramify.core.protocols.Tool` over a sandbox that its maker closes.
+
+    `timeout_seconds` limits each program's wall time, `max_output_chars` the text of a result without its notes.
+    """
+
+    def __init__(self, sandbox: Sandbox, timeout_seconds: float = 10.0, max_output_chars: int = 8192) -> None:
+        self._sandbox = sandbox
+        self._max_output_chars = max_output_chars
+        self._spec = ToolSpec(
+            "python", _DESCRIPTION, _PARAMETERS, forks=True, timeout_seconds=timeout_seconds
+        )
+
+    @property
+    def spec(self) -> ToolSpec:
+        """Name, description, parameters, deadline."""
+        return self._spec
+
+    async def open(self, problem: Problem) -> ToolSession:  # noqa: ARG002 - all problems start alike
+        """Start a session."""
+        return _PythonSession(self)
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Run one program.
+
+        Raises:
+            MachineError: No sandbox process could be started.
+        """
+        code = call.arguments.get("code")
+        if call.malformed is not None or not isinstance(code, str):
+            reason = call.malformed or 'expected one argument "code" with the program as text'
+            return ToolResult(call.id, ToolStatus.MALFORMED, f"The call could not be read: {reason}.")
+        result = await self._sandbox.run(code, self._spec.timeout_seconds)
+        status, text = self._observe(result)
+        return ToolResult(call.id, status, text, {"sandbox_level": result.level})
+
+    def _observe(self, result: SandboxResult) -> tuple[ToolStatus, str]:
+        """What the model gets to see; partial output of a program that ran out of time depends on luck and is left out."""
+        if result.status is SandboxStatus.TIMEOUT:
+            return (
+                ToolStatus.TIMEOUT,
+                f"The program was stopped: it ran longer than {self._spec.timeout_seconds:g} seconds.",
+            )
+        if result.status is SandboxStatus.OK:
+            output = _ADDRESS.sub("at 0x...", result.stdout).rstrip()
+            if not output:
+                return ToolStatus.EMPTY, "The program printed nothing."
+            return ToolStatus.OK, _keep_head(output, self._max_output_chars)
+        lines = _ADDRESS.sub("at 0x...", result.stderr).rstrip().splitlines()
+        if not lines:
+            return ToolStatus.ERROR, "The program failed without a message."
+        return ToolStatus.ERROR, _keep_tail("\n".join(lines[-_ERROR_LINES:]), self._max_output_chars)
+
+
+class _PythonSession:
+    """A session without state."""
+
+    def __init__(self, tool: PythonTool) -> None:
+        self._tool = tool
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return await self._tool.run(call)
+
+    async def fork(self) -> ToolSession:
+        return _PythonSession(self._tool)
+
+    async def close(self) -> None:
+        pass
+
+
+def _keep_head(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}\n[output cut after {limit} characters]"
+
+
+def _keep_tail(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"[output cut to its last {limit} characters]\n{text[-limit:]}"
