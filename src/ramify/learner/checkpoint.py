@@ -12,7 +12,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +84,8 @@ def save_checkpoint(
     for name in _TOKENIZER_FILES:
         if (tokenizer_dir / name).is_file():
             shutil.copyfile(tokenizer_dir / name, partial / name)
-    save(optimizers.state_tensors(), checkpoint_id=partial / "state", no_dist=True)
+    with _one_process():
+        save(optimizers.state_tensors(), checkpoint_id=partial / "state", no_dist=True)
     record = {"schema": SCHEMA, "state": dict(state), "files": _sizes(partial)}
     (partial / "state.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
     _sync(partial)
@@ -106,7 +109,8 @@ def load_checkpoint(folder: Path, optimizers: Optimizers) -> dict[str, Any]:
         if not isinstance(entry, TensorStorageMetadata):
             raise DataError(f"checkpoint {folder / 'state'}: {name!r} is no tensor")
         tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    load(tensors, storage_reader=reader, no_dist=True)
+    with _one_process():
+        load(tensors, storage_reader=reader, no_dist=True)
     optimizers.load_state_tensors(tensors)
     return state
 
@@ -124,7 +128,8 @@ def read_state(folder: Path) -> dict[str, Any]:
         record = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{file}: not valid JSON ({error})") from error
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+    ours = isinstance(record, dict) and record.get("schema") == SCHEMA
+    if not ours or not {"state", "files"} <= record.keys():
         raise DataError(f"{file}: expected a checkpoint of schema {SCHEMA}")
     sizes = _sizes(folder)
     for name, size in record["files"].items():
@@ -134,6 +139,14 @@ def read_state(folder: Path) -> dict[str, Any]:
             )
     state: dict[str, Any] = record["state"]
     return state
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Keep torch from warning that there is no process group, which is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
 
 
 def _checkpoints(run_dir: Path) -> list[Path]:

@@ -1,0 +1,71 @@
+"""Trees at random, and by hand: for tests of credit, packing and the update."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ramify.core.messages import Message, Problem
+from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
+
+PROBLEM = Problem("p", (Message.of("user", "?"),), ("1",))
+
+
+def node(path, source, tokens, leaf=False, **changes):
+    logprobs = (-1.0,) * len(tokens) if source is Source.POLICY else ()
+    return Node(
+        id=node_id(path),
+        path=path,
+        parent=node_id(path[:-1]) if path else None,
+        source=source,
+        token_ids=tuple(int(token) for token in tokens),
+        text="",
+        behavior_logprobs=logprobs,
+        stop=StopReason.ANSWERED if leaf else None,
+        **changes,
+    )
+
+
+def tree_of(nodes):
+    return make_tree(PROBLEM, TreeKey(0, 0), nodes)
+
+
+def random_tree(rng, depth=3, contexts=True, vocab=50):
+    """Two or three roots; at least one path has `depth` policy nodes; some nodes open a context or are empty."""
+    nodes = [node((), Source.PROMPT, rng.integers(2, vocab, rng.integers(1, 6)))]
+
+    def grow(path, level, longest):
+        ends = level == depth or (not longest and rng.random() < 0.3)
+        nodes.append(node(path, Source.POLICY, rng.integers(2, vocab, rng.integers(1, 6)), leaf=ends))
+        if ends:
+            return
+        tool = (*path, 0)
+        fresh = bool(contexts and rng.random() < 0.25)
+        tokens = rng.integers(2, vocab, rng.integers(1 if fresh or not contexts else 0, 5))
+        nodes.append(node(tool, Source.TOOL, tokens, opens_context=fresh))
+        children = rng.integers(1, 4)
+        for child in range(children):
+            grow((*tool, child), level + 1, longest and child == children - 1)
+
+    roots = rng.integers(2, 4)
+    for root in range(roots):
+        grow((root,), 1, root == 0)
+    return tree_of(nodes)
+
+
+def random_advantages(rng, tree):
+    """A number of either sign for each written token of each trajectory."""
+    return tuple(rng.normal(size=trajectory.num_written) for trajectory in tree.trajectories)
+
+
+def with_behavior(tree, logprobs):
+    """The tree with other behavior logprobs, given by node id."""
+    nodes = [
+        replace(n, behavior_logprobs=tuple(map(float, logprobs[n.id]))) if n.source is Source.POLICY else n
+        for n in tree.nodes
+    ]
+    return make_tree(tree.problem, tree.key, nodes, list(tree.decisions))
+
+
+def written_arrays(tree, make):
+    """One array for each policy node, made from its size."""
+    return {n.id: np.asarray(make(len(n.token_ids))) for n in tree.nodes if n.source is Source.POLICY}

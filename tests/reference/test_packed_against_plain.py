@@ -1,0 +1,197 @@
+import numpy as np
+import pytest
+import torch
+from plain_sums import surrogate, trajectory_logprobs
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.ops import credit, token_denominator
+from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.pack import pack
+from ramify.learner.update import Learner
+from ramify.modeling.load import load_model, save_model
+from random_trees import random_advantages, random_tree, with_behavior
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+}
+FAMILIES = {
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=False)),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
+}
+CLIP = {"low": 0.2, "high": 0.28, "dual": 3.0}
+TEMPERATURE = 0.8
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def models(request, tmp_path_factory):
+    """The same weights as the stock implementation and as ours."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        save_model(FAMILIES[request.param](), folder)
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager"), load_model(folder)
+
+
+def learner_for(model, loss):
+    return Learner(
+        model,
+        optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
+        schedule=Schedule(),
+        total_steps=10,
+        loss=loss,
+        temperature=TEMPERATURE,
+        max_grad_norm=1e9,
+        chunk_tokens=7,
+    )
+
+
+def off_policy(rng, tree, stock):
+    """The tree with old logprobs up to one nat off the policy's, none within 1e-3 of a clip edge."""
+    policy = {}
+    with torch.no_grad():
+        for trajectory in tree.trajectories:
+            for identifier, _, logprob in trajectory_logprobs(stock, trajectory, TEMPERATURE):
+                policy.setdefault(identifier, []).append(float(logprob))
+    edges = np.log([1 - CLIP["low"], 1 + CLIP["high"], CLIP["dual"]])
+    old = {}
+    for n in tree.nodes:
+        shifts = rng.uniform(-1.2, 1.2, len(n.token_ids))
+        while (near := np.abs(shifts[:, None] - edges).min(1) < 1e-3).any():
+            shifts[near] = rng.uniform(-1.2, 1.2, near.sum())
+        old[n.id] = np.array(policy.get(n.id, [])[: len(n.token_ids)] or shifts) - shifts
+    return with_behavior(tree, old)
+
+
+def gradients(model):
+    return {name: p.grad.double().clone() for name, p in model.named_parameters()}
+
+
+def captured_update(learner, rows, denominator):
+    """An update and the gradients that it stepped with."""
+    caught = {}
+
+    def catch(*_):
+        caught.update(gradients(learner.model))
+
+    handle = learner.optimizers._optimizers[0].register_step_pre_hook(catch)
+    report = learner.update(rows, denominator)
+    handle.remove()
+    return report, caught
+
+
+def assert_close(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (actual[name] - value).norm() <= 1e-5 * value.norm(), name
+
+
+@pytest.mark.parametrize("sharing", ["soft", "hard"])
+@pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
+@pytest.mark.parametrize("budget", [60, 10_000])
+def test_loss_and_every_gradient_equal_the_sum_over_trajectories(models, shared, sharing, budget):
+    stock, ours = models
+    rng = np.random.default_rng(len(shared) + 10 * len(sharing))
+    trees = [off_policy(rng, random_tree(rng, depth=depth), stock) for depth in (3, 4, 3)]
+    advantages = [random_advantages(rng, tree) for tree in trees]
+    credits = [credit(tree, a, shared, sharing) for tree, a in zip(trees, advantages, strict=True)]
+
+    stock.zero_grad()
+    settings = {**CLIP, "temperature": TEMPERATURE}
+    plain = [
+        surrogate(stock, tree, a, shared, sharing, **settings)
+        for tree, a in zip(trees, advantages, strict=True)
+    ]
+    denominator = sum(weight for _, weight in plain)
+    loss = sum(value for value, _ in plain) / denominator
+    loss.backward()
+
+    learner = learner_for(ours, ClippedSurrogate(CLIP["low"], CLIP["high"], CLIP["dual"]))
+    rows = pack(trees, credits, budget)
+    report, caught = captured_update(learner, rows, token_denominator(credits))
+    assert token_denominator(credits) == pytest.approx(denominator, rel=1e-12)
+    assert report.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert_close(caught, gradients(stock))
+    assert 0.1 < report.metrics["clip_fraction"] < 0.9
+    assert report.gap_max > 0.5
+
+
+def test_random_trees_have_mixed_signs_on_shared_tokens():
+    rng = np.random.default_rng(16)
+    tree = random_tree(rng, depth=4)
+    both = [
+        ((c.s_plus > 0) & (c.s_minus < 0)).any()
+        for c in credit(tree, random_advantages(rng, tree), "repeat", "soft").values()
+    ]
+    assert any(both)
+
+
+def test_supervised_loss_is_the_mean_over_written_tokens(models):
+    stock, ours = models
+    rng = np.random.default_rng(8)
+    chains = [random_tree(rng, depth=2) for _ in range(3)]
+    credits = [supervised_credit(tree) for tree in chains]
+    stock.zero_grad()
+    once = {}
+    for t, tree in enumerate(chains):
+        for trajectory in tree.trajectories:
+            for identifier, i, logprob in trajectory_logprobs(stock, trajectory, TEMPERATURE):
+                once[t, identifier, i] = logprob
+    loss = -sum(once.values()) / len(once)
+    loss.backward()
+    learner = learner_for(ours, NegativeLogLikelihood())
+    report, caught = captured_update(learner, pack(chains, credits, 100), token_denominator(credits))
+    assert report.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert report.metrics["nll"] == pytest.approx(loss.item(), rel=1e-5)
+    assert_close(caught, gradients(stock))
+
+
+def test_logprobs_of_rows_are_those_of_the_trajectories(models):
+    stock, ours = models
+    rng = np.random.default_rng(4)
+    tree = random_tree(rng, depth=4)
+    rows = pack([tree], [supervised_credit(tree)], 1000)
+    learner = learner_for(ours, NegativeLogLikelihood())
+    expected = {}
+    with torch.no_grad():
+        for trajectory in tree.trajectories:
+            for identifier, i, logprob in trajectory_logprobs(stock, trajectory, TEMPERATURE):
+                expected[identifier, i] = float(logprob)
+    order = [(n.id, i) for n in tree.nodes if n.behavior_logprobs for i in range(len(n.token_ids))]
+    assert learner.logprobs(rows)[0] == pytest.approx([expected[key] for key in order], abs=1e-5)
+
+
+def test_dead_trees_change_the_denominator_and_nothing_else(models):
+    _, ours = models
+    rng = np.random.default_rng(5)
+    live, dead = random_tree(rng), random_tree(rng)
+    credits = [
+        credit(live, random_advantages(rng, live), "repeat", "soft"),
+        credit(dead, [np.zeros(t.num_written) for t in dead.trajectories], "repeat", "soft"),
+    ]
+    assert (
+        pack([live, dead], credits, 1000)[0].token_ids.shape
+        == pack([live], credits[:1], 1000)[0].token_ids.shape
+    )
+    learner = learner_for(ours, ClippedSurrogate(0.2, 0.2, None))
+    both, half = token_denominator(credits), token_denominator(credits[:1])
+    alone = learner.update(pack([live], credits[:1], 1000), half)
+    together = learner.update(pack([live, dead], credits, 1000), both)
+    assert together.loss * both == pytest.approx(alone.loss * half, rel=1e-6)

@@ -1,0 +1,80 @@
+import pytest
+import torch
+from model_makers import tiny
+
+from ramify.core.errors import ConfigError, DataError
+from ramify.learner.optimizer import AdamWSettings, MuonSettings, Optimizers, Schedule
+
+MUON = MuonSettings(matrix_lr=0.006, vector_lr=4e-3, embedding_lr=1e-3)
+
+
+def test_schedule_warms_up_holds_and_falls_to_its_final_fraction():
+    schedule = Schedule(warmup_steps=4, decay_start=0.5, final_fraction=0.1)
+    factors = [schedule.factor(step, 20) for step in range(21)]
+    assert factors[:5] == pytest.approx([0.25, 0.5, 0.75, 1, 1])
+    assert factors[10] == 1
+    assert factors[15] == pytest.approx(0.55)
+    assert factors[20] == pytest.approx(0.1)
+
+
+def test_constant_schedule_and_no_warmup():
+    assert {Schedule().factor(step, 7) for step in range(7)} == {1.0}
+
+
+@pytest.mark.parametrize("wrong", [{"warmup_steps": -1}, {"decay_start": 1.0}, {"final_fraction": 1.5}])
+def test_senseless_schedules_are_refused(wrong):
+    with pytest.raises(ConfigError, match="schedule"):
+        Schedule(**wrong)
+
+
+def step(model, optimizers, factor=1.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    optimizers.step(factor)
+
+
+def test_adamw_moves_by_its_rate_times_the_factor():
+    for factor in (1.0, 0.25):
+        model = tiny()
+        before = [p.detach().clone() for p in model.parameters()]
+        step(model, Optimizers(model, AdamWSettings(lr=0.01, weight_decay=0.0)), factor)
+        moves = torch.cat([(a - b).abs().flatten() for a, b in zip(before, model.parameters(), strict=True)])
+        assert moves.median().item() == pytest.approx(0.01 * factor, rel=1e-3)
+
+
+def test_muon_takes_matrices_adamw_vectors_and_embeddings_at_their_own_rates():
+    model = tiny()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizers = Optimizers(model, MuonSettings(0.006, 4e-3, 1e-3, weight_decay=0.0))
+    step(model, optimizers)
+    moved = {name: (p.detach() - before[name]).abs() for name, p in model.named_parameters()}
+    assert moved["model.embed_tokens.weight"].median().item() == pytest.approx(1e-3, rel=1e-2)
+    assert moved["model.norm.weight"].median().item() == pytest.approx(4e-3, rel=1e-2)
+    kinds = {key.partition(".")[2]: key.partition(".")[0] for key in optimizers.state_tensors()}
+    assert kinds["model.layers.0.mlp.up_proj.weight"] == "momentum_buffer"
+    assert sum(kind == "momentum_buffer" for kind in kinds.values()) == 14
+    change = model.model.layers[0].mlp.up_proj.weight.detach() - before["model.layers.0.mlp.up_proj.weight"]
+    assert torch.linalg.svdvals(change).std() < 0.3 * torch.linalg.svdvals(change).mean()
+
+
+@pytest.mark.parametrize("settings", [AdamWSettings(lr=0.01), MUON])
+def test_state_goes_on_bitwise_in_another_optimizer(settings):
+    model, again = tiny(), tiny()
+    first = Optimizers(model, settings)
+    step(model, first, seed=1)
+    again.load_state_dict(model.state_dict())
+    second = Optimizers(again, settings)
+    second.load_state_tensors(first.state_tensors())
+    for seed in (2, 3):
+        step(model, first, seed=seed)
+        step(again, second, seed=seed)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_state_of_another_model_is_refused():
+    optimizers = Optimizers(tiny(), AdamWSettings(lr=0.01))
+    with pytest.raises(DataError, match="does not belong to this model"):
+        optimizers.load_state_tensors({"exp_avg.nowhere": torch.zeros(3)})
+    with pytest.raises(DataError, match="does not belong to this model"):
+        optimizers.load_state_tensors({"exp_avg.model.norm.weight": torch.zeros(3)})

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+import torch
+
+from ramify.core.records import SegmentSpan
+from ramify.learner import tree_attention
+from ramify.learner.tree_attention import TreeAttention
+
+CPU = torch.device("cpu")
+
+
+def random_segments(rng, count):
+    segments, start = [], 0
+    for i in range(count):
+        parent = int(rng.integers(-1, i)) if i else -1
+        size = int(rng.integers(1, 40))
+        segments.append(SegmentSpan(parent, start, start + size))
+        start += size
+    return segments
+
+
+def dense(segments, query, key, value, scaling):
+    """The same attention with a mask over the row."""
+    size = query.shape[2]
+    allowed = torch.zeros(size, size, dtype=torch.bool)
+    for own in segments:
+        rows = slice(own.start, own.stop)
+        allowed[rows, rows] = torch.ones(own.stop - own.start, own.stop - own.start).tril().bool()
+        above = own.parent
+        while above >= 0:
+            allowed[rows, segments[above].start : segments[above].stop] = True
+            above = segments[above].parent
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = (query @ key.transpose(2, 3) * scaling).masked_fill(~allowed, float("-inf"))
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("count", [1, 2, 9, 30])
+def test_equals_a_dense_mask_with_every_gradient(count, kv_heads, monkeypatch):
+    monkeypatch.setattr(tree_attention, "_MASK_ELEMENTS", 4000)
+    rng = np.random.default_rng(count)
+    segments = random_segments(rng, count)
+    size = segments[-1].stop
+    generator = torch.Generator().manual_seed(count)
+    query, key, value = (
+        torch.randn(1, size, heads, 8, generator=generator, dtype=torch.float64)
+        .transpose(1, 2)
+        .requires_grad_()
+        for heads in (4, kv_heads, kv_heads)
+    )
+    probe = torch.randn(1, size, 4, 8, generator=generator, dtype=torch.float64)
+    plan = TreeAttention(segments, CPU, torch.float64)
+    ours, plain = plan(0, query, key, value, 0.3), dense(segments, query, key, value, 0.3)
+    assert torch.allclose(ours, plain, atol=1e-12)
+    actual = torch.autograd.grad((ours * probe).sum(), (query, key, value))
+    expected = torch.autograd.grad((plain * probe).sum(), (query, key, value))
+    for a, b in zip(actual, expected, strict=True):
+        assert torch.allclose(a, b, atol=1e-11)
+
+
+def test_many_small_segments_share_few_calls(monkeypatch):
+    calls = []
+    real = tree_attention.grouped_sdpa
+    monkeypatch.setattr(tree_attention, "grouped_sdpa", lambda *a, **k: calls.append(1) or real(*a, **k))
+    spans = [SegmentSpan(-1, 0, 12)] + [SegmentSpan(0, 12 + 9 * i, 21 + 9 * i) for i in range(16)]
+    states = torch.randn(1, 2, spans[-1].stop, 8)
+    TreeAttention(spans, CPU, torch.float32)(0, states, states, states, 1.0)
+    assert len(calls) == 2

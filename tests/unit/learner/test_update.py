@@ -1,0 +1,127 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from model_makers import learner_for, tiny
+
+from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.ops import credit, token_denominator
+from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.core.errors import TrainingError
+from ramify.core.tree import Source
+from ramify.learner.optimizer import Schedule
+from ramify.learner.pack import pack
+from ramify.learner.update import MAX_SKIPPED_IN_A_ROW
+from random_trees import node, random_advantages, random_tree, tree_of, with_behavior
+
+SURROGATE = ClippedSurrogate(0.2, 0.2, 3.0)
+
+
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
+
+
+def on_policy(model, seed=0):
+    """A tree whose behavior logprobs are the model's own, its credit and its rows."""
+    rng = np.random.default_rng(seed)
+    tree = random_tree(rng, contexts=False)
+    learner = learner_for(model, SURROGATE)
+    (logprobs,) = learner.logprobs(pack([tree], [supervised_credit(tree)], 1000))
+    written = [n for n in tree.nodes if n.source is Source.POLICY]
+    cuts = np.cumsum([len(n.token_ids) for n in written])[:-1]
+    tree = with_behavior(
+        tree, {n.id: part for n, part in zip(written, np.split(logprobs, cuts), strict=True)}
+    )
+    credits = credit(tree, random_advantages(rng, tree), "repeat", "soft")
+    return pack([tree], [credits], 1000), token_denominator([credits])
+
+
+def test_on_policy_nothing_is_clipped_and_there_is_no_gap():
+    model = tiny()
+    rows, denominator = on_policy(model)
+    report = learner_for(model, SURROGATE).update(rows, denominator)
+    assert report.outcome == "stepped"
+    assert report.gap_max < 1e-5
+    assert report.metrics["clip_fraction"] == 0
+    assert 0 < report.entropy < np.log(50)
+    assert report.num_written == len(rows[0].written)
+    assert report.num_tokens == len(rows[0].token_ids)
+    signed = (rows[0].s_plus + rows[0].s_minus).sum()
+    assert report.loss == pytest.approx(-signed / denominator, rel=1e-5)
+
+
+def test_second_update_on_the_same_rows_is_off_policy():
+    model = tiny()
+    rows, denominator = on_policy(model)
+    learner = learner_for(model, SURROGATE)
+    reports = [learner.update(rows, denominator) for _ in range(8)]
+    assert reports[-1].gap_mean > 0.01
+    assert reports[-1].loss < reports[0].loss
+    assert reports[-1].metrics["clip_fraction"] > 0
+
+
+def test_supervised_learning_learns_a_sequence():
+    tree = tree_of([node((), Source.PROMPT, [2, 3]), node((0,), Source.POLICY, [7, 8, 9, 1], leaf=True)])
+    credits = supervised_credit(tree)
+    rows = pack([tree], [credits], 100)
+    learner = learner_for(tiny(), NegativeLogLikelihood())
+    reports = [learner.update(rows, token_denominator([credits])) for _ in range(40)]
+    assert reports[0].loss > 2
+    assert reports[-1].loss < 0.1
+    assert reports[-1].metrics["nll"] == pytest.approx(reports[-1].loss, rel=1e-4)
+
+
+def test_gradients_are_clipped_to_the_norm():
+    model = tiny()
+    rows, denominator = on_policy(model)
+    norms = []
+    for bound in (1e9, 1e-3):
+        learner = learner_for(tiny(), SURROGATE, max_grad_norm=bound)
+        learner.optimizers._optimizers[0].register_step_pre_hook(
+            lambda *_, used=learner: norms.append(
+                torch.nn.utils.get_total_norm(p.grad for p in used.model.parameters())
+            )
+        )
+        report = learner.update(rows, denominator)
+    assert norms[0].item() == pytest.approx(report.grad_norm, rel=1e-5)
+    assert norms[1].item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_no_rows_no_step_but_the_schedule_goes_on():
+    model = tiny()
+    before = weights(model)
+    learner = learner_for(model, SURROGATE, schedule=Schedule(warmup_steps=4))
+    assert learner.update((), 10.0).outcome == "empty"
+    assert torch.equal(before, weights(model))
+    assert learner.update((), 10.0).lr_factor == 0.5
+
+
+def test_non_finite_steps_are_skipped_and_ten_in_a_row_end_the_run():
+    model = tiny()
+    rows, denominator = on_policy(model)
+    broken = (replace(rows[0], s_plus=np.full_like(rows[0].s_plus, np.inf)),)
+    before = weights(model)
+    learner = learner_for(model, SURROGATE)
+    for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
+        assert learner.update(broken, denominator).outcome == "non_finite"
+    assert torch.equal(before, weights(model))
+    assert all(p.grad is None for p in model.parameters())
+    assert learner.update(rows, denominator).outcome == "stepped"
+    assert not torch.equal(before, weights(model))
+    for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
+        learner.update(broken, denominator)
+    with pytest.raises(TrainingError, match="not finite 10 times in a row"):
+        learner.update(broken, denominator)
+
+
+def test_temperature_divides_the_logits():
+    model = tiny()
+    tree = tree_of([node((), Source.PROMPT, [2, 3]), node((0,), Source.POLICY, [7, 8], leaf=True)])
+    rows = pack([tree], [supervised_credit(tree)], 100)
+    with torch.no_grad():
+        logits = model(torch.tensor([[2, 3, 7, 8]]), use_cache=False).logits[0, 1:3]
+    for temperature in (1.0, 0.5):
+        (logprobs,) = learner_for(model, SURROGATE, temperature=temperature).logprobs(rows)
+        expected = torch.log_softmax(logits / temperature, -1)[[0, 1], [7, 8]]
+        assert logprobs == pytest.approx(expected.numpy(), abs=1e-5)
