@@ -56,6 +56,10 @@ class ChatTokenizer:
         """Ids of trusted text; added tokens are recognised, none is put in front or behind."""
         return tuple(self._full.encode(text, add_special_tokens=False).ids)
 
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Number of tokens of each text; all at once is much faster than one by one."""
+        return [len(item) for item in self._full.encode_batch(list(texts), add_special_tokens=False)]
+
     def encode_plain(self, text: str) -> tuple[int, ...]:
         """Ids of foreign text; whatever it says, no added token (end of text, a role, a tag) can come out."""
         ids = tuple(self._plain.encode(text, add_special_tokens=False).ids)

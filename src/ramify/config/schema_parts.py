@@ -25,11 +25,11 @@ def _name_only(value: Any) -> Any:  # noqa: ANN401 - any TOML value
 
 
 class ModelSection(Section):
-    """Which model: a Hugging Face folder."""
+    """Which model: a Hugging Face folder. "auto" is a GPU in bfloat16 where there is one, else the CPU in float32."""
 
     path: Path
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
 class SearchSection(Section):
@@ -166,8 +166,8 @@ class RewardSection(Section):
 class OptimizerSection(Section):
     """AdamW; or Muon for hidden matrices with AdamW for vectors and embeddings.
 
-    The rate warms up over `warmup_steps`, is constant, and from `decay_from` (share of the run) falls linearly to
-    `final_rate` (share of the peak).
+    The rate warms up over `warmup_steps`, is then falls in a straight line from `decay_from` (share of
+    the run) to `final_rate` (share of the peak) at its end; a final rate of 1 keeps it constant.
     """
 
     name: Literal["adamw", "muon"] = "adamw"
@@ -177,7 +177,7 @@ class OptimizerSection(Section):
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    decay_from: Fraction = 1.0
+    decay_from: Annotated[float, Field(ge=0, lt=1)] = 0.0
     final_rate: Fraction = 1.0
     max_grad_norm: PositiveFloat = 1.0
 

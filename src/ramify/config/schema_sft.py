@@ -20,13 +20,16 @@ class SftDataSection(Section):
 
 
 class SftLearnerSection(Section):
-    """Demonstrations per optimiser step."""
+    """Demonstrations per optimiser step; rows of about `token_budget` tokens."""
 
     batch_size: PositiveInt
+    token_budget: PositiveInt = 8192
     optimizer: OptimizerSection
 
 
 class SftRecipe(Section):
+    """A whole supervised run."""
+
     model: ModelSection
     data: SftDataSection
     run: RunSection

@@ -1,7 +1,7 @@
 """Growing the tree of one problem: every trajectory advances on its own, and branches as the budget allows."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -65,22 +65,36 @@ class _Candidate:
 
 
 async def grow_trees(
-    parts: AgentParts, problems: Sequence[Problem], step: int, first_slot: int = 0
+    parts: AgentParts,
+    problems: Sequence[Problem],
+    step: int,
+    first_slot: int = 0,
+    on_tree: Callable[[Tree], None] | None = None,
 ) -> tuple[Tree, ...]:
-    """Grow one tree for each problem, all at once; the trees come in the order of the problems.
+    """Grow one tree for each problem, side by side; the trees come in the order of the problems.
+
+    As many trees are in flight as the engine has slots for, so that no waiting trajectory loses its slot to a
+    tree that has not started.
 
     Args:
         parts: The agent.
         problems: One batch.
         step: Of the run; with the place in the batch it names the draws.
         first_slot: Batch slot of the first problem.
+        on_tree: Called with each tree as soon as it is whole (progress).
     """
+    in_flight = asyncio.Semaphore(max(1, parts.engine.info().num_slots // parts.limits.n))
+
+    async def grow(slot: int, problem: Problem) -> Tree:
+        async with in_flight:
+            tree = await TreeGrower(parts, problem, TreeKey(step, first_slot + slot)).grow()
+        if on_tree is not None:
+            on_tree(tree)
+        return tree
+
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(TreeGrower(parts, problem, TreeKey(step, first_slot + slot)).grow())
-                for slot, problem in enumerate(problems)
-            ]
+            tasks = [group.create_task(grow(slot, problem)) for slot, problem in enumerate(problems)]
     except BaseExceptionGroup as failures:
         raise _first(failures) from failures
     return tuple(task.result() for task in tasks)

@@ -1,0 +1,256 @@
+"""The one place that names concrete parts: from a checked recipe to objects.
+
+Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ramify.config.schema_parts import (
+    EngineSection,
+    LimitsSection,
+    LocalEngineSection,
+    ModelSection,
+    NoBranching,
+    OptimizerSection,
+    RewardSection,
+    RolloutSection,
+    SandboxSection,
+    ToolsSection,
+)
+from ramify.config.schema_parts import BernoulliBranching as BernoulliSection
+from ramify.config.schema_parts import ThresholdBranching as ThresholdSection
+from ramify.config.schema_train import AlgorithmSection
+from ramify.core.errors import ConfigError, DataError
+from ramify.core.messages import Problem
+from ramify.core.protocols import Brancher, Engine, Estimator, RewardFn, Sandbox, Tool
+from ramify.core.quiescence import LiveCount
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ramify.algos.losses import PolicyLoss
+    from ramify.chat.renderer import TagRenderer
+    from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.learner.optimizer import OptimizerSettings, Schedule
+    from ramify.rollout.settings import RolloutLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """Tools by name, and the sandbox that some of them share."""
+
+    tools: Mapping[str, Tool]
+    sandbox: Sandbox | None
+
+    async def close(self) -> None:
+        """Stop what the tools run on."""
+        if self.sandbox is not None:
+            await self.sandbox.close()
+
+
+def build_tokenizer(folder: Path) -> "ChatTokenizer":
+    """Read a tokenizer and check that transformers reads the same ids from the folder.
+
+    Raises:
+        DataError: They differ, or a file is missing.
+    """
+    from transformers import AutoTokenizer
+
+    from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.core.messages import Message
+
+    ours = ChatTokenizer(folder)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    messages = [Message.of("user", "What is 12 + 30?\n<think> 1372 </think> caf\u00e9 \u4e2d\u6587")]
+    text = ours.chat_text(messages)
+    plain = [{"role": message.role, "content": message.text} for message in messages]
+    expected = theirs.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
+    if text != expected or list(ours.encode(text)) != theirs(text, add_special_tokens=False)["input_ids"]:
+        raise DataError(
+            f"{folder}: tokenizer.json and transformers' {type(theirs).__name__} give different ids; "
+            "set tokenizer_class to PreTrainedTokenizerFast or use the model's own tokenizer"
+        )
+    return ours
+
+
+def build_model(section: ModelSection, context_tokens: int) -> "PreTrainedModel":
+    """Load the model and check that sequences of `context_tokens` fit it.
+
+    Raises:
+        ConfigError: They do not fit.
+        DataError: The folder cannot be read.
+    """
+    import torch
+
+    from ramify.modeling.load import load_model
+
+    has_gpu = torch.cuda.is_available()
+    if section.device == "cuda" and not has_gpu:
+        raise ConfigError('model.device: expected a GPU, torch finds none; set it to "cpu"')
+    device = ("cuda" if has_gpu else "cpu") if section.device == "auto" else section.device
+    dtype = ("bfloat16" if device == "cuda" else "float32") if section.dtype == "auto" else section.dtype
+    model = load_model(section.path, dtype, device)
+    limit = int(model.config.max_position_embeddings)
+    if context_tokens > limit:
+        raise ConfigError(
+            f"model.path: {section.path} has {limit} positions, but prompt and response may take {context_tokens}"
+        )
+    return model
+
+
+def build_tools(section: ToolsSection, sandbox: SandboxSection) -> Toolbox:
+    """Open the tools that the recipe names.
+
+    Raises:
+        ConfigError: There is none.
+        DataError: The passage file cannot be read.
+        MachineError: The sandbox cannot reach the level.
+    """
+    tools: dict[str, Tool] = {}
+    opened: Sandbox | None = None
+    if section.search is not None:
+        from ramify.tools.passages import PassageIndex
+        from ramify.tools.search import SearchTool
+
+        search = section.search
+        tools["search"] = SearchTool(
+            PassageIndex.build(search.corpus),
+            top_k=search.top_k,
+            snippet_chars=search.snippet_chars,
+            page_labels=search.page_labels,
+            timeout_seconds=search.timeout_seconds,
+        )
+    if section.python is not None:
+        from ramify.sandbox.pool import open_sandbox
+        from ramify.tools.python import PythonTool
+
+        opened = open_sandbox(sandbox.min_level)
+        tools["python"] = PythonTool(
+            opened,
+            timeout_seconds=section.python.timeout_seconds,
+            max_output_chars=section.python.max_output_chars,
+        )
+    if not tools:
+        raise ConfigError("tools: expected [tools.search], [tools.python] or both, found no tool")
+    return Toolbox(tools, opened)
+
+
+def build_renderer(tokenizer: "ChatTokenizer", tools: Mapping[str, Tool]) -> "TagRenderer":
+    """The renderer for a set of tools."""
+    from ramify.chat.renderer import TagRenderer
+
+    return TagRenderer(tokenizer, [tool.spec for tool in tools.values()])
+
+
+def build_engine(
+    section: EngineSection,
+    tokenizer: "ChatTokenizer",
+    model: "PreTrainedModel",
+    context_tokens: int,
+    live: LiveCount | None,
+) -> Engine:
+    """The engine; `live` puts the local one into deterministic mode."""
+    if isinstance(section, LocalEngineSection):
+        from ramify.engines.local import LocalEngine
+
+        return LocalEngine(
+            model, tokenizer, num_slots=section.slots, context_tokens=context_tokens, live=live
+        )
+    from ramify.engines.scripted import ScriptedEngine, load_script
+
+    return ScriptedEngine(tokenizer, load_script(section.script), context_tokens)
+
+
+def build_brancher(section: RolloutSection) -> Brancher:
+    """The branching rule."""
+    from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
+    from ramify.algos.branch_none import FlatBrancher
+
+    match section.branching:
+        case NoBranching(probe_tokens=k):
+            return FlatBrancher(k)
+        case ThresholdSection(min_rise=rise, probe_tokens=k, children=z):
+            return ThresholdBrancher(m=section.m, min_rise=rise, children=z, probe_tokens=k)
+        case BernoulliSection(alpha=alpha, beta=beta, probe_tokens=k, children=z):
+            return BernoulliBrancher(m=section.m, alpha=alpha, beta=beta, children=z, probe_tokens=k)
+
+
+def build_limits(section: LimitsSection, n: int) -> "RolloutLimits":
+    """The size of a tree with n leaves."""
+    from ramify.rollout.settings import RolloutLimits
+
+    return RolloutLimits(n, section.max_tokens, section.max_calls, section.temperature)
+
+
+def build_reward(section: RewardSection) -> RewardFn:
+    """The reward."""
+    from ramify.rewards.answers import exact_match, f1
+    from ramify.rewards.hierarchical import HierarchicalReward
+    from ramify.rewards.length import LengthReward
+
+    if section.name == "length":
+        return LengthReward()
+    return HierarchicalReward({"exact": exact_match, "f1": f1}[section.match], bonus=section.bonus)
+
+
+def build_estimator(section: AlgorithmSection) -> Estimator:
+    """The advantage estimator."""
+    from ramify.algos.arpo import ArpoEstimator
+    from ramify.algos.grpo import GroupRelative
+
+    return GroupRelative() if section.name == "grpo" else ArpoEstimator(section.shared)
+
+
+def build_loss(section: AlgorithmSection) -> "PolicyLoss":
+    """The policy loss."""
+    from ramify.algos.grpo import ClippedSurrogate
+
+    return ClippedSurrogate(section.clip_low, section.clip_high, section.dual_clip)
+
+
+def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Schedule]":
+    """Optimizer settings and the schedule of their rates."""
+    from ramify.learner.optimizer import AdamWSettings, MuonSettings, Schedule
+
+    schedule = Schedule(section.warmup_steps, section.decay_from, section.final_rate)
+    if section.name == "adamw":
+        return AdamWSettings(section.rate, section.betas, section.weight_decay), schedule
+    return (
+        MuonSettings(
+            matrix_lr=section.rate,
+            vector_lr=section.vector_rate or section.rate,
+            embedding_lr=section.embedding_rate or section.rate,
+            betas=section.betas,
+            weight_decay=section.weight_decay,
+        ),
+        schedule,
+    )
+
+
+def build_problems(
+    path: Path, renderer: "TagRenderer", max_prompt_tokens: int, limit: int | None = None
+) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
+    """Read problems and drop those whose prompt is too long; returns them and one-line notes.
+
+    Raises:
+        DataError: The file cannot be read, or nothing is left.
+    """
+    from ramify.data.problems import load_problems
+
+    loaded = load_problems(path)
+    problems = loaded.problems[:limit]
+    texts = [renderer.tokenizer.chat_text(problem.messages) for problem in problems]
+    sizes = renderer.tokenizer.count_tokens(texts)
+    kept = tuple(p for p, size in zip(problems, sizes, strict=True) if size <= max_prompt_tokens)
+    notes = [f"{path}: {note}" for note in loaded.notes]
+    if len(kept) < len(problems):
+        notes.append(
+            f"{path}: dropped {len(problems) - len(kept)} of {len(problems)} problems whose prompt has more than "
+            f"{max_prompt_tokens} tokens"
+        )
+    if not kept:
+        raise DataError(f"{path}: no problem is left, all prompts have more than {max_prompt_tokens} tokens")
+    return kept, tuple(notes)

@@ -1,0 +1,57 @@
+"""The folder of one run: its recipe, metrics, traces, timings and checkpoints.
+
+RUN/recipe.json  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from ramify.config.load import resolved
+from ramify.core.errors import ConfigError
+from ramify.obs.metrics import MetricsLog
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths inside a run's folder."""
+
+    root: Path
+
+    def trees(self, step: int) -> Path:
+        """The trace of a step."""
+        return self.root / "trees" / f"{step:06d}.jsonl"
+
+    def timing(self, step: int) -> Path:
+        """The wall-clock times of a step."""
+        return self.root / "timing" / f"{step:06d}.jsonl"
+
+    @property
+    def metrics(self) -> MetricsLog:
+        """The run's metrics."""
+        return MetricsLog(self.root / "metrics.jsonl")
+
+
+def open_run_folder(path: Path, recipe: BaseModel, resume: bool) -> RunFolder:
+    """Make the folder of a new run, or take up that of an old one.
+
+    Raises:
+        ConfigError: It holds a run and `resume` is false, it holds something else, or the recipe changed.
+    """
+    record = path / "recipe.json"
+    text = resolved(recipe)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not record.is_file():
+            raise ConfigError(f"run.dir: {path} exists and is no run folder; expected a new or empty folder")
+        if not resume:
+            raise ConfigError(f"run.dir: {path} holds a run; go on with --resume or name a new folder")
+        if record.read_text(encoding="utf-8") != text:
+            raise ConfigError(
+                f"run.dir: {record} differs from the recipe given; --resume goes on with the same"
+            )
+        return RunFolder(path)
+    for name in ("trees", "timing"):
+        (path / name).mkdir(parents=True, exist_ok=True)
+    record.write_text(text, encoding="utf-8")
+    return RunFolder(path)
