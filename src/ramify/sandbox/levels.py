@@ -79,7 +79,7 @@ def why_not(level: int) -> str | None:
             return _try_out(process, launch.settings(level, Limits(), program, base))
         finally:
             process.kill()
-            process.wait()
+            process.communicate()
             timer.cancel()
 
 

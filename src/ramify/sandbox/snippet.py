@@ -6,6 +6,7 @@ tracebacks name only frames of the snippet, `random` is seeded with 0, the hash 
 
 import ast
 import builtins
+import contextlib
 import gc
 import linecache
 import os
@@ -30,11 +31,12 @@ def run(code: str) -> NoReturn:
             status = 0
         finally:
             error = sys.exc_info()[1]
+            for stream in streams:
+                # The program may have closed the stream or the file below it.
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
             if error is not None:
                 status = _report(error)
-            for stream in streams:
-                if not stream.closed:
-                    stream.flush()
     finally:
         os._exit(status)
 

@@ -294,19 +294,37 @@ def _become_child(birth: Birth, jail: Jail) -> NoReturn:
 
 
 def _end_orphans() -> None:
-    """Kill and reap everything that descends from this process, for a bounded time."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    """Kill and reap everything that descends from this process, for a bounded time.
+
+    All are stopped first, until no new ones appear: of those that are killed one by one, the others would go on
+    forking.
+    """
+    stopped: set[int] = set()
     end = time.monotonic() + _ORPHAN_SECONDS
     while time.monotonic() < end:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        found = _descendants()
+        if not found:
             return
-        if pid == 0:
-            with contextlib.suppress(OSError):
-                for child in children.read_text().split():
-                    os.kill(int(child), signal.SIGKILL)
-            time.sleep(0.001)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if found <= stopped else signal.SIGSTOP)
+        stopped = found
+        time.sleep(0.001)
+
+
+def _descendants() -> set[int]:
+    found: set[int] = set()
+    pending = [os.getpid()]
+    while pending:
+        pid = pending.pop()
+        with contextlib.suppress(OSError):
+            children = {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+            pending.extend(children - found)
+            found |= children
+    return found
 
 
 def _preload() -> None:

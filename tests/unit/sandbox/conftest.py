@@ -1,0 +1,62 @@
+"""One sandbox of each level that this machine reaches."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from ramify.core.protocols import SandboxResult
+from ramify.sandbox.jail import Limits
+from ramify.sandbox.levels import detect_level
+from ramify.sandbox.pool import ProcessSandbox, open_sandbox
+
+SMALL = Limits(memory_bytes=128 << 20, file_bytes=1 << 20, output_bytes=4096, num_files=32, num_processes=48)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A sandbox with the event loop that it lives on."""
+
+    runner: asyncio.Runner
+    sandbox: ProcessSandbox
+
+    @property
+    def level(self) -> int:
+        return self.sandbox.level
+
+    def run(self, code: str, timeout_seconds: float = 20.0) -> SandboxResult:
+        return self.runner.run(self.sandbox.run(code, timeout_seconds))
+
+    def text(self, code: str) -> str:
+        """Standard output of a program that must succeed."""
+        result = self.run(code)
+        assert result.status == "ok", result
+        return result.stdout.strip()
+
+
+@pytest.fixture(scope="session", params=[0, 1, 2], ids=["L0", "L1", "L2"])
+def box(request: pytest.FixtureRequest) -> Iterator[Box]:
+    level = request.param
+    if detect_level() < level:
+        pytest.skip(f"this machine reaches sandbox level {detect_level()}")
+    with asyncio.Runner() as runner:
+        sandbox = open_sandbox(level, level, SMALL)
+        yield Box(runner, sandbox)
+        runner.run(sandbox.close())
+
+
+@pytest.fixture
+def jailed(box: Box) -> Box:
+    """The box, where system calls are filtered."""
+    if box.level < 1:
+        pytest.skip("level 0 filters no system calls")
+    return box
+
+
+@pytest.fixture
+def locked(box: Box) -> Box:
+    """The box, where files are guarded."""
+    if box.level < 2:
+        pytest.skip("files are guarded from level 2 on")
+    return box

@@ -1,0 +1,197 @@
+"""Many calls at once, cancelling, dying zygotes, cleaning up, and refusing to start."""
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from ramify.core.errors import MachineError
+from ramify.sandbox.jail import Limits
+from ramify.sandbox.levels import MAX_LEVEL, detect_level, why_not
+from ramify.sandbox.pool import open_sandbox
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    """The folder that zygotes make theirs in."""
+    tmp_path.chmod(0o711)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def descendants() -> set[int]:
+    """Processes below this one."""
+    found: set[int] = set()
+    pending = [os.getpid()]
+    while pending:
+        pid = pending.pop()
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                children = {int(child) for child in task.read_text().split()}
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            found |= children
+            pending.extend(children)
+    return found
+
+
+def eventually(condition) -> bool:
+    for _ in range(500):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+needs_zygote = pytest.mark.skipif(detect_level() < 1, reason="level 1 is out of reach here")
+levels = pytest.mark.parametrize("level", range(detect_level() + 1))
+
+
+def test_a_level_out_of_reach_is_refused_in_one_line():
+    with pytest.raises(MachineError) as error:
+        open_sandbox(MAX_LEVEL + 1)
+    assert f"level {MAX_LEVEL + 1} is required" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_every_level_up_to_the_detected_one_holds():
+    reasons = [why_not(level) for level in range(detect_level() + 1)]
+    assert reasons == [None] * (detect_level() + 1)
+    assert open_sandbox(0).level == detect_level()
+    assert open_sandbox(0, 0).level == 0
+
+
+@levels
+def test_calls_run_at_once_and_answers_find_their_call(level):
+    async def main():
+        sandbox = open_sandbox(level, level)
+        results = await asyncio.gather(*(sandbox.run(f"print({i})\n'é' * {i}", 30) for i in range(12)))
+        await sandbox.close()
+        return results
+
+    assert [result.stdout for result in asyncio.run(main())] == [f"{i}\n{'é' * i}\n" for i in range(12)]
+
+
+@needs_zygote
+def test_many_calls_with_large_outputs_and_programs():
+    async def main():
+        sandbox = open_sandbox(1)
+        programs = [f"x = '{'y' * 100_000}'\nprint(x[:{i} * 600])" for i in range(80)]
+        results = await asyncio.gather(*(sandbox.run(program, 30) for program in programs))
+        await sandbox.close()
+        return results
+
+    assert [len(result.stdout) - 1 for result in asyncio.run(main())] == [i * 600 for i in range(80)]
+
+
+@levels
+def test_cancelling_kills_the_program(level, base):
+    before = descendants()
+
+    async def main():
+        sandbox = open_sandbox(level, level)
+        await sandbox.run("1", 30)
+        call = asyncio.create_task(sandbox.run("open('started', 'w').close()\nwhile True: pass", 60))
+        while not list(base.glob("*/*/started")):
+            await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        gone = await asyncio.to_thread(eventually, lambda: not list(base.glob("*/*")))
+        after = await sandbox.run("2", 30)
+        await sandbox.close()
+        return gone, after.stdout
+
+    assert asyncio.run(main()) == (True, "2\n")
+    assert eventually(lambda: descendants() <= before)
+
+
+@levels
+def test_closing_leaves_neither_process_nor_file(level, base):
+    before = descendants()
+
+    async def main():
+        sandbox = open_sandbox(level, level)
+        call = asyncio.create_task(sandbox.run("open('a', 'w').close()\nwhile True: pass", 60))
+        while not list(base.glob("*/*/a")):
+            await asyncio.sleep(0.01)
+        await sandbox.close()
+        result = await call
+        await sandbox.close()
+        return result
+
+    assert asyncio.run(main()).status == "killed"
+    assert eventually(lambda: descendants() <= before)
+    assert list(base.iterdir()) == []
+
+
+@needs_zygote
+def test_a_dead_zygote_costs_the_calls_in_flight_and_is_replaced(base):
+    before = descendants()
+
+    async def main():
+        sandbox = open_sandbox(1)
+        await sandbox.run("1", 30)
+        code = "open('started', 'w').close()\nwhile True: pass"
+        calls = [asyncio.create_task(sandbox.run(code, 60)) for _ in range(2)]
+        while len(list(base.glob("*/*/started"))) < 2:
+            await asyncio.sleep(0.01)
+        os.kill(sandbox._zygote._process.pid, signal.SIGKILL)
+        dead = await asyncio.gather(*calls)
+        after = await sandbox.run("'alive'", 30)
+        gone = await asyncio.to_thread(eventually, lambda: len(list(base.glob("*"))) == 1)
+        await sandbox.close()
+        return dead, after, gone
+
+    dead, after, gone = asyncio.run(main())
+    assert [result.status for result in dead] == ["killed", "killed"]
+    assert dead[0].stderr == "killed: the sandbox process died"
+    assert after.stdout == "alive\n"
+    assert gone
+    assert eventually(lambda: descendants() <= before)
+
+
+@levels
+def test_folders_of_programs_are_removed(level, base):
+    async def main():
+        sandbox = open_sandbox(level, level)
+        code = """
+import os
+os.symlink('/usr', 'link')
+os.mkdir('locked')
+open('locked/file', 'w').close()
+os.mkdir('closed', 0)
+for _ in range(300):
+    os.mkdir('d' * 50)
+    os.chdir('d' * 50)
+    open('f' * 200, 'w').close()"""
+        result = await sandbox.run(code, 30)
+        empty = await asyncio.to_thread(eventually, lambda: not list(base.glob("*/*")))
+        await sandbox.close()
+        return result, empty
+
+    result, empty = asyncio.run(main())
+    assert result.status == "ok", result
+    assert empty
+
+
+def test_a_program_of_absurd_length_is_refused(box):
+    result = box.run("#" * (1 << 21))
+    assert result.status == "killed"
+    assert "longer than" in result.stderr
+
+
+def test_limits_are_those_given():
+    async def main():
+        sandbox = open_sandbox(0, limits=Limits(memory_bytes=128 << 20, output_bytes=10))
+        results = [await sandbox.run(code, 30) for code in ("print('x' * 20)", "len(bytearray(200 << 20))")]
+        await sandbox.close()
+        return results
+
+    cut, memory = asyncio.run(main())
+    assert cut.stdout == "x" * 10 + "\n[output cut at 10 bytes]"
+    assert memory.stderr == "[output cut at 10 bytes]\nmoryError\n"

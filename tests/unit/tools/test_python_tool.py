@@ -1,0 +1,139 @@
+"""The python tool over a real sandbox of whatever level this machine reaches."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.sandbox.jail import Limits
+from ramify.sandbox.pool import ProcessSandbox, open_sandbox
+from ramify.tools.python import PythonTool
+
+PROBLEM = Problem("p", (Message.of("user", "?"),), ("1",))
+
+
+@dataclass(frozen=True)
+class Bench:
+    runner: asyncio.Runner
+    sandbox: ProcessSandbox
+
+    def call(self, code: object, **settings) -> ToolResult:
+        return self.send(ToolCall("c", "python", {"code": code}), **settings)
+
+    def send(self, call: ToolCall, **settings) -> ToolResult:
+        async def main():
+            session = await PythonTool(self.sandbox, **settings).open(PROBLEM)
+            result = await session.call(call)
+            await session.close()
+            return result
+
+        return self.runner.run(main())
+
+
+@pytest.fixture(scope="module")
+def bench():
+    with asyncio.Runner() as runner:
+        sandbox = open_sandbox(0, limits=Limits(output_bytes=4096))
+        yield Bench(runner, sandbox)
+        runner.run(sandbox.close())
+
+
+def test_the_spec_names_one_argument(bench):
+    spec = PythonTool(bench.sandbox, timeout_seconds=7).spec
+    assert (spec.name, spec.forks, spec.timeout_seconds) == ("python", True, 7)
+    assert list(spec.parameters["properties"]) == spec.parameters["required"] == ["code"]
+
+
+def test_output_is_the_result(bench):
+    assert bench.call("print(49 > 28)") == ToolResult(
+        "c", ToolStatus.OK, "True", {"sandbox_level": bench.sandbox.level}
+    )
+    assert bench.call("x = 6\nx * 7").text == "42"
+
+
+def test_printing_nothing_is_empty_and_not_an_error(bench):
+    for code in ("x = 1", "", "print()", "None"):
+        result = bench.call(code)
+        assert (result.status, result.text) == (ToolStatus.EMPTY, "The program printed nothing.")
+
+
+def test_an_error_shows_the_end_of_the_traceback(bench):
+    result = bench.call("print('not shown')\n1 / 0")
+    assert result.status is ToolStatus.ERROR
+    assert result.text.startswith('Traceback (most recent call last):\n  File "<snippet>", line 2')
+    assert result.text.endswith("ZeroDivisionError: division by zero")
+    deep = bench.call("def f(n):\n    return f(n - 1) if n else 1 / 0\n" + "f(200)")
+    assert deep.text.endswith("ZeroDivisionError: division by zero")
+    assert len(deep.text.splitlines()) <= 12
+
+
+def test_a_silent_failure_has_a_text(bench):
+    result = bench.call("import sys\nsys.exit(3)")
+    assert (result.status, result.text) == (ToolStatus.ERROR, "The program failed without a message.")
+
+
+def test_a_killed_program_says_why(bench):
+    result = bench.call("while True: print('x' * 1000)")
+    assert (result.status, result.text) == (ToolStatus.ERROR, "killed: more than 65536 bytes of output")
+
+
+def test_the_deadline_is_a_result_without_partial_output(bench):
+    result = bench.call("print('a', flush=True)\nwhile True: pass", timeout_seconds=0.2)
+    assert result.status is ToolStatus.TIMEOUT
+    assert result.text == "The program was stopped: it ran longer than 0.2 seconds."
+    assert result.info == {"sandbox_level": bench.sandbox.level}
+
+
+def test_long_output_is_cut_with_a_note(bench):
+    assert bench.call("'x' * 10", max_output_chars=10).text == "x" * 10
+    assert bench.call("'x' * 11", max_output_chars=10).text == "x" * 10 + "\n[output cut after 10 characters]"
+    error = bench.call("raise ValueError('y' * 50)", max_output_chars=10)
+    assert error.text == "[output cut to its last 10 characters]\n" + "y" * 10
+    assert bench.call("'x' * 5000").text == "x" * 4096 + "\n[output cut at 4096 bytes]"
+
+
+def test_addresses_do_not_reach_the_model(bench):
+    assert bench.call("object()").text == "<object object at 0x...>"
+    assert "object at 0x..." in bench.call("raise ValueError(object())").text
+    assert bench.call("hex(255)").text == "0xff"
+
+
+def test_calls_without_code_are_malformed(bench):
+    for call in (
+        ToolCall("c", "python", {}),
+        ToolCall("c", "python", {"code": 5}),
+        ToolCall("c", "python", {"code": "1"}, malformed="no closing tag"),
+    ):
+        result = bench.send(call)
+        assert result.status is ToolStatus.MALFORMED
+        assert result.call_id == "c"
+    assert "no closing tag" in result.text
+
+
+def test_sessions_keep_nothing_and_forks_are_independent(bench):
+    async def main():
+        session = await PythonTool(bench.sandbox).open(PROBLEM)
+        await session.call(ToolCall("a", "python", {"code": "x = 1"}))
+        fork = await session.fork()
+        await session.close()
+        await session.close()
+        result = await fork.call(ToolCall("b", "python", {"code": "'x' in dir()"}))
+        await fork.close()
+        return result
+
+    assert bench.runner.run(main()) == ToolResult(
+        "b", ToolStatus.OK, "False", {"sandbox_level": bench.sandbox.level}
+    )
+
+
+def test_hostile_code_never_raises_into_the_loop(bench):
+    for code in (
+        "\0",
+        "\ud800",
+        "(" * 300,
+        "print('\\ud800')",
+        "class E(BaseException): pass\nraise E",
+        "import os\nos.abort()",
+    ):
+        assert bench.call(code).status is ToolStatus.ERROR
