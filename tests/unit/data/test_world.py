@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from ramify.core.errors import ConfigError
+from ramify.data.problems import load_problems
 from ramify.data.world import WorldSettings, build_world, split_editions
 from ramify.data.world_editions import HELD_OUT_NAMES, TO_NAME, TRAINING_NAMES
 from ramify.tools.passages import PassageIndex
@@ -104,3 +105,11 @@ def test_relations_lead_to_names_that_lack_them() -> None:
                 value = edition.value(name, relation)
                 assert value in edition.names
                 assert relation not in edition.relations(value, TO_NAME)
+
+
+def test_problem_files_are_read_by_the_problem_reader(tmp_path: Path) -> None:
+    files = build_world(tmp_path, SMALL, seed=0)
+    problems = load_problems(files.test).problems
+    assert len(problems) == 60
+    assert problems[1].answer == (rows(files.test)[1]["answer"][0],)
+    assert dict(problems[1].info) == {"kind": "arith", "collection": "test-0000", "difficulty": 1}
