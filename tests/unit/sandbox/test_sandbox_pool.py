@@ -165,7 +165,7 @@ os.symlink('/usr', 'link')
 os.mkdir('locked')
 open('locked/file', 'w').close()
 os.mkdir('closed', 0)
-for _ in range(300):
+for _ in range(90):
     os.mkdir('d' * 50)
     os.chdir('d' * 50)
     open('f' * 200, 'w').close()"""
