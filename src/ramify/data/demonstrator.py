@@ -1,4 +1,4 @@
-"""Imperfect demonstrations of the quick-start world: what a cold start imitates and reinforcement learning repairs.
+"""Imperfect demonstrations of the quick-start world: what a cold start imitates and RL then repairs.
 
 A demonstrator solves a question with search and python in the tag dialect of `chat.tags`, in one message:
 
@@ -10,14 +10,14 @@ A demonstrator solves a question with search and python in the tag dialect of `c
     - Laru mayor Bado
     </result><think> Laru size 56</think><answer> \\boxed{ 56 }</answer>
 
-The think after a result repeats the fact that is used, key directly before value, which a small model learns to
-copy. Spacing: every word and number has one space in front of it and none behind, so it is the same token
+The think after a result repeats the fact that is used, key directly before value, which a small model learns
+to copy. Spacing: every word and number has one space in front of it and none behind, so it is the same token
 everywhere; a space stands before `<result>` because the dialect puts it there. Code prints "=" first
 (`print("=", 56 * 31)` gives "= 1736") for the same reason.
 
-Its flaws are decisions, each taken where it happens with a rate of its own (`Flaws`), so that every mistake is one
-that the same model avoids at other times: reinforcement learning has something to choose from. A flawed number is
-one that was seen, never an invented one, which would be noise.
+Its flaws are decisions, each taken where it happens with a rate of its own (`Flaws`), so that every mistake
+is one that the same model avoids at other times: reinforcement learning has something to choose from. A
+flawed number is one that was seen, never an invented one, which would be noise.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,8 +91,7 @@ def write_demonstrations(
     Raises:
         DataError: `search` does not find a passage that it must find.
     """
-    rows: list[dict[str, Any]] = []
-    rows.extend(_demonstrations(settings, seed, count, cache(search), flaws or Flaws()))
+    rows = list(_demonstrations(settings, seed, count, cache(search), flaws or Flaws()))
     write_rows(path, rows)
     by_kind: dict[str, list[bool]] = {}
     for row in rows:
@@ -210,7 +209,8 @@ class Demonstrator:
                 return self._take(pick(lines, self._draws, "line", len(self._parts)))
             self._think("not found")
         raise DataError(
-            f"collection {self._edition.id!r}: {queries} do not find {wanted!r}; expected the world's own passages"
+            f"collection {self._edition.id!r}: {queries} do not find {wanted!r}; "
+            "expected the world's own passages"
         )
 
     def _take(self, line: str) -> str:

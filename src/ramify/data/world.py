@@ -1,34 +1,35 @@
 """The quick-start world: an encyclopedia in many editions that disagree, and questions about it.
 
-A small model cannot know anything about this world by heart. A problem names its *edition* (a collection of the
-passage index), facts are drawn for each edition anew, and the model never sees the edition's name: looking a fact
-up and reading what came back is the only way. An edition has twelve names with five facts each, one sentence a
-passage, shuffled:
+A small model cannot know anything about this world by heart. A problem names its *edition* (a collection of
+the passage index), facts are drawn for each edition anew, and the model never sees the edition's name:
+looking a fact up and reading what came back is the only way. An edition has twelve names with five facts
+each, one sentence a passage, shuffled:
 
     - Laru area 56
     - Laru mayor Bado
 
-Three relations lead to another name of the same edition (mayor, neighbor, founder), three to a number from 10 to
-59 (area, age, height); each name has two of the former and all of the latter. Some facts are written with a synonym (size for area), so that a search may come back
-without the fact and has to be asked again. The dash is there for the tokenizer: it gives the first word of a line
-a leading space like everywhere else, so that a name is one and the same token in a question, a query, a passage
-and an answer.
+Three relations lead to another name of the same edition (mayor, neighbor, founder), three to a number from 10
+to 59 (area, age, height); each name has two of the former and all of the latter. Some facts are written with
+a synonym (size for area), so that a search may come back without the fact and has to be asked again. The dash
+is there for the tokenizer: it gives the first word of a line a leading space like everywhere else, so that a
+name is one and the same token in a question, a query, a passage and an answer.
 
-Kinds of question, in equal shares: `lookup` (what is the area of Laru?), `arith` (what is 53 plus 41?), `hop2`
-(what is the area of the mayor of Laru?), `calc` (what is the area of Laru times the age of Bado?), `compare`
-(which has the larger area, Laru or Bado?).
+Kinds of question, in equal shares: `lookup` (what is the area of Laru?), `arith` (what is 53 plus 41?),
+`hop2` (what is the area of the mayor of Laru?), `calc` (what is the area of Laru times the age of Bado?),
+`compare` (which has the larger area, Laru or Bado?).
 
-Held out: 13 of the 64 names never occur in a question of `train`, `seen` or a demonstration; `dev` and `test` ask
-about nothing else. Every edition holds nine names of the one sort and three of the other, so held-out names are
-known as values and as the second entity of a hop, but not as what is asked about. Each split has editions and
-draws of its own. Passages, `dev`, `test` and `seen` do not depend on the run's seed; `train` does.
+Held out: 13 of the 64 names never occur in a question of `train`, `seen` or a demonstration; `dev` and `test`
+ask about nothing else. Every edition holds nine names of the one sort and three of the other, so held-out
+names are known as values and as the second entity of a hop, but not as what is asked about. Each split has
+editions and draws of its own. Passages, `dev`, `test` and `seen` do not depend on the run's seed; `train`
+does.
 
 Difficulty (`WorldSettings.difficulty`), everything else equal:
 
     1   The quick start. One synonym for each relation, used by 20 % of the facts. Saturates.
     2   Synonyms in 50 % of the facts; 30 % of the facts have an outdated passage beside the valid one
-        ("- Laru area was 33"), in words of its own, which a search may find instead; three-hop questions (`hop3`); `arith` has
-        three operands, with the usual precedence.
+        ("- Laru area was 33"), in words of its own, which a search may find instead; three-hop questions
+        (`hop3`); `arith` has three operands, with the usual precedence.
     3   Two synonyms for each relation, in 70 % of the facts; outdated passages for 60 %; `hop3`; `arith` with
         four operands, `calc` with three.
 """

@@ -10,9 +10,9 @@ T = TypeVar("T")
 S = TypeVar("S", bound=StreamPart)
 
 _TRAINING = """
-Mimo Tugo Vuda Sose Kaga Kazo Bero Zaba Sulo Nere Rudo Ruli Fode Ragi Feso Rini Dodu Vuze Vemu Fegi Sete Livo Baki
-Konu Puvo Mege Zede Kosi Fura Zoda Zove Bima Peli Viso Tusi Vika Pisi Poza Kune Folo Nivi Dako Kuvi Neta Bize Fare
-Vige Varu Gure Fedu Rola
+Mimo Tugo Vuda Sose Kaga Kazo Bero Zaba Sulo Nere Rudo Ruli Fode Ragi Feso Rini Dodu Vuze Vemu Fegi
+Sete Livo Baki Konu Puvo Mege Zede Kosi Fura Zoda Zove Bima Peli Viso Tusi Vika Pisi Poza Kune Folo
+Nivi Dako Kuvi Neta Bize Fare Vige Varu Gure Fedu Rola
 """
 _HELD_OUT = "Zubo Gamo Dori Devo Babu Loge Roze Lano Nida Giku Palu Gesi Moko"
 TRAINING_NAMES = tuple(_TRAINING.split())
@@ -69,8 +69,8 @@ class Fact:
 class Edition:
     """One version of the encyclopedia; `facts` and `outdated` are keyed by (name, relation).
 
-    Every name has a fact for each relation to a number, and for two of the three relations to a name: the values
-    of a relation are names that have no fact for it. Were "Zoda mayor Laru" and "Laru mayor Bado" both there, a
+    Every name has a fact for each relation to a number, and for two of the three relations to a name: the
+    values of a relation are names that have no fact for it. Were "Zoda mayor Laru" and "Laru mayor Bado" both there, a
     search for Laru and mayor could not tell them apart.
     """
 

@@ -1,10 +1,10 @@
 """The tokenizer of the quick-start world: a byte-level BPE trained on the world's own text.
 
-Each word and each number from 0 to 99 with its leading space is one token, so that a name or a number has the same
-token wherever it stands and copying it is one step. Longer numbers are cut into groups of two digits from the left
-(" 1372" is " 13", "72"). All 256 bytes are in the vocabulary, so any text makes the round trip. The dialect's tags
-are added tokens that are not special (like the think tags of Qwen3); so are the two strings that the dialect puts
-around a result, with their spaces and line ends.
+Each word and each number from 0 to 99 with its leading space is one token, so that a name or a number has the
+same token wherever it stands and copying it is one step. Longer numbers are cut into groups of two digits
+from the left (" 1372" is " 13", "72"). All 256 bytes are in the vocabulary, so any text makes the round trip.
+The dialect's tags are added tokens that are not special (like the think tags of Qwen3); so are the two
+strings that the dialect puts around a result, with their spaces and line ends.
 """
 
 import json
@@ -53,8 +53,8 @@ _NUM_SAMPLED = 60
 def train_world_tokenizer(folder: Path) -> None:
     """Train the tokenizer and write it into `folder` (made if it is not there) as transformers reads it.
 
-    Files: tokenizer.json, tokenizer_config.json, chat_template.jinja. Put it beside a config.json of type qwen3 or
-    llama; with qwen2, transformers swaps in a pre-tokenizer of its own.
+    Files: tokenizer.json, tokenizer_config.json, chat_template.jinja. Put it beside a config.json of type qwen3
+    or llama; with qwen2, transformers swaps in a pre-tokenizer of its own.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
