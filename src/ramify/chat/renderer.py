@@ -14,7 +14,7 @@ from ramify.chat.tags import (
 )
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError
-from ramify.core.messages import ParsedTurn, Problem, ToolResult, ToolSpec, ToolStatus
+from ramify.core.messages import Final, ParsedTurn, Problem, ToolResult, ToolSpec, ToolStatus
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
 
 
@@ -41,8 +41,7 @@ class TagRenderer:
         """Tokens of tool results: ` <result>`, the neutralised text, `</result>`."""
         ids: list[int] = []
         for result in results:
-            text = self.tokenizer.encode_plain(neutralise(result.text, self._tag_names))
-            ids += [*self._open, *text, *self._close]
+            ids += [*self._open, *self._foreign(result.text), *self._close]
         return tuple(ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -62,25 +61,33 @@ class TagRenderer:
             key: Where in the run it is used.
 
         Raises:
-            DataError: The completion does not end in a turn of the policy.
+            DataError: The completion does not begin and end in a turn of the policy, or such a turn holds half a
+                result or an end of turn.
         """
         parts = split_completion(completion)
         if not parts or parts[-1][0] is not Source.POLICY:
             raise DataError(f"demonstration {problem.id!r}: it must end in a turn of the assistant")
+        if parts[0][0] is not Source.POLICY:
+            raise DataError(f"demonstration {problem.id!r}: it must begin with a turn of the assistant")
         prompt = self.start(problem, ())
         nodes = [Node("", (), None, Source.PROMPT, prompt, self.decode(prompt))]
         for index, (source, text) in enumerate(parts):
             last = index == len(parts) - 1
-            nodes.append(self._demonstrated(nodes[-1], source, text, last))
+            nodes.append(self._demonstrated(problem.id, nodes[-1], source, text, last))
         return make_tree(problem, key, nodes)
 
-    def _demonstrated(self, parent: Node, source: Source, text: str, last: bool) -> Node:
+    def _demonstrated(self, problem_id: str, parent: Node, source: Source, text: str, last: bool) -> Node:
         path = (*parent.path, 0)
         if source is Source.TOOL:
-            result = ToolResult(parent.id, ToolStatus.OK, text)
-            ids = self.after([result])
-            return Node(node_id(path), path, parent.id, source, ids, self.decode(ids), results=(result,))
-        ids = self.tokenizer.encode(text) + ((self.tokenizer.eos_id,) if last else ())
+            # No `results` on the node: nothing was executed, and the turn before it has no calls to pair them with.
+            ids = self.after([ToolResult(parent.id, ToolStatus.OK, text)])
+            return Node(node_id(path), path, parent.id, source, ids, self.decode(ids))
+        ids = self.tokenizer.encode(text)
+        if "<result>" in text or "</result>" in text:
+            raise DataError(f"demonstration {problem_id!r}: a result tag has no partner: {_start(text)}")
+        if not self.tokenizer.eos_ids.isdisjoint(ids):
+            raise DataError(f"demonstration {problem_id!r}: an end of turn stands inside: {_start(text)}")
+        ids += (self.tokenizer.eos_id,) if last else ()
         return Node(
             node_id(path),
             path,
@@ -89,5 +96,22 @@ class TagRenderer:
             ids,
             self.decode(ids),
             behavior_logprobs=(0.0,) * len(ids),
-            stop=StopReason.ANSWERED if last else None,
+            stop=self._stop(text) if last else None,
         )
+
+    def _stop(self, turn: str) -> StopReason:
+        return StopReason.ANSWERED if isinstance(self.parse(turn), Final) else StopReason.MALFORMED
+
+    def _foreign(self, text: str) -> tuple[int, ...]:
+        """Tokens of text from outside, without any tag of the dialect."""
+        ids = self.tokenizer.encode_plain(neutralise(text, self._tag_names))
+        read = self.decode(ids)
+        # A tokenizer may change characters (NFKC) or drop them, and so make a tag of what was none.
+        while (safe := neutralise(read, self._tag_names)) != read:
+            ids = self.tokenizer.encode_plain(safe)
+            read = self.decode(ids)
+        return ids
+
+
+def _start(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:60] + "...")

@@ -28,5 +28,5 @@ class StopMatcher:
         for index in reversed(token_ids[:-1]):
             if len(tail) >= fresh + self._reach - 1:
                 break
-            tail = self._token_bytes[index] + tail
+            tail = (self._token_bytes[index] if index < len(self._token_bytes) else b"") + tail
         return any(tail.find(stop, max(0, len(tail) - fresh - len(stop) + 1)) >= 0 for stop in self._stops)

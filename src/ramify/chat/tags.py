@@ -74,7 +74,8 @@ def final_answer(turn: str) -> str | None:
 def neutralise(text: str, tag_names: Sequence[str]) -> str:
     """Rewrite the dialect's tags in foreign text so that none is left: `<answer>` becomes `&lt;answer>`."""
     names = "|".join(map(re.escape, tag_names))
-    pattern = re.compile(rf"<(?=\s*/?\s*(?:{names})\s*>)", re.IGNORECASE)
+    # Possessive, since a long run of blanks after "<" would otherwise take quadratic time.
+    pattern = re.compile(rf"<(?=\s*+(?:/\s*+)?(?:{names})\s*+>)", re.IGNORECASE)
     return pattern.sub("&lt;", text)
 
 

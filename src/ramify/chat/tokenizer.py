@@ -6,16 +6,22 @@ that comes from outside), and the folder's own chat template.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Message
+
+_SPECIAL_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
 class ChatTokenizer:
@@ -25,20 +31,25 @@ class ChatTokenizer:
         """Read `tokenizer.json` and its companions.
 
         Raises:
-            DataError: A file is missing or of a kind that is not supported.
+            DataError: A file is missing, damaged or of a kind that is not supported.
         """
         self.folder = folder
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise DataError(f"{folder}: expected a model folder with a tokenizer.json")
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = _read_json(path)
+        if not isinstance(raw.get("model"), dict) or "vocab" not in raw["model"]:
+            raise DataError(f"{path}: expected a tokenizer with a model and its vocab")
+        # A file may carry the truncation and padding of the last call that its writer made.
+        raw |= {"truncation": None, "padding": None, "added_tokens": raw.get("added_tokens") or []}
         self._full = Tokenizer.from_str(json.dumps(raw))
         # Dropping the table is the only way to be sure: `encode_special_tokens` spares tokens that are added
         # but not marked special, such as the think tags of Qwen3.
         self._plain = Tokenizer.from_str(json.dumps({**raw, "added_tokens": [], "post_processor": None}))
-        self.added_ids = frozenset(int(token["id"]) for token in raw.get("added_tokens", []))
-        self.token_bytes = _token_bytes(raw, self._full)
-        self._settings = _read_json(folder / "tokenizer_config.json")
+        self.added_ids = frozenset(int(token["id"]) for token in raw["added_tokens"])
+        self.token_bytes = _token_bytes(path, raw, self._full)
+        settings = folder / "tokenizer_config.json"
+        self._settings = _read_json(settings) if settings.is_file() else {}
         self._template = self._load_template()
         self.eos_ids = self._find_eos_ids()
 
@@ -54,40 +65,55 @@ class ChatTokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of trusted text; added tokens are recognised, none is put in front or behind."""
-        return tuple(self._full.encode(text, add_special_tokens=False).ids)
+        return tuple(self._full.encode(_unicode(text), add_special_tokens=False).ids)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Number of tokens of each text; all at once is much faster than one by one."""
-        return [len(item) for item in self._full.encode_batch(list(texts), add_special_tokens=False)]
+        return [
+            len(item) for item in self._full.encode_batch([*map(_unicode, texts)], add_special_tokens=False)
+        ]
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
         """Ids of foreign text; whatever it says, no added token (end of text, a role, a tag) can come out."""
-        ids = tuple(self._plain.encode(text, add_special_tokens=False).ids)
+        ids = tuple(self._plain.encode(_unicode(text), add_special_tokens=False).ids)
         if not self.added_ids.isdisjoint(ids):
             raise DataError(f"{self.folder}: the tokenizer turns plain text into an added token")
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of tokens; bytes that are no UTF-8 become the replacement character."""
-        return b"".join(self.token_bytes[i] for i in token_ids).decode("utf-8", errors="replace")
+        """Text of tokens; bytes that are no UTF-8 become the replacement character.
+
+        Ids behind the last token say nothing: models pad their vocabulary, and a random one samples there.
+        """
+        known = (self.token_bytes[i] for i in token_ids if i < len(self.token_bytes))
+        return b"".join(known).decode("utf-8", errors="replace")
 
     def chat_text(self, messages: Sequence[Message]) -> str:
-        """The chat template's text, up to where the assistant writes."""
+        """The chat template's text, up to where the assistant writes.
+
+        Raises:
+            DataError: The template refuses the messages.
+        """
+        special = {name: value for name in _SPECIAL_NAMES if (value := self._special(name))}
         try:
             return self._template.render(
                 messages=[{"role": message.role, "content": message.text} for message in messages],
                 add_generation_prompt=True,
                 tools=None,
-                bos_token=self._special("bos_token"),
-                eos_token=self._special("eos_token"),
-                pad_token=self._special("pad_token"),
+                documents=None,
+                **special,
             )
-        except TemplateError as error:
-            raise DataError(f"{self.folder}: the chat template refuses the messages: {error}") from error
+        except (TemplateError, TypeError) as error:
+            raise DataError(
+                f"{self.folder}: the chat template refuses the messages: {_one_line(error)}"
+            ) from error
 
     def _special(self, name: str) -> str:
         value = self._settings.get(name) or ""
-        return value["content"] if isinstance(value, dict) else value
+        content = value.get("content") if isinstance(value, dict) else value
+        if not isinstance(content, str):
+            raise DataError(f"{self.folder}/tokenizer_config.json: {name}: expected text, got {value!r}")
+        return content
 
     def _token_id(self, token: str) -> int:
         found = self._full.token_to_id(token)
@@ -98,55 +124,101 @@ class ChatTokenizer:
         return int(found)
 
     def _find_eos_ids(self) -> frozenset[int]:
-        listed = _read_json(self.folder / "generation_config.json").get("eos_token_id")
+        path = self.folder / "generation_config.json"
+        listed = _read_json(path).get("eos_token_id") if path.is_file() else None
         ids = listed if isinstance(listed, list) else [] if listed is None else [listed]
-        return frozenset({self.eos_id, *map(int, ids)})
+        if not all(isinstance(index, int) for index in ids):
+            raise DataError(f"{path}: eos_token_id: expected token ids, got {listed!r}")
+        return frozenset({self.eos_id, *ids})
 
     def _load_template(self) -> Template:
         path = self.folder / "chat_template.jinja"
-        source = path.read_text(encoding="utf-8") if path.is_file() else self._settings.get("chat_template")
+        source = _read_text(path) if path.is_file() else self._settings.get("chat_template")
         if not isinstance(source, str):
             raise DataError(f"{self.folder}: expected a chat template (chat_template.jinja)")
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
         )
+        # No `strftime_now`: a prompt must not depend on the day; templates that know it have a fallback.
         environment.globals["raise_exception"] = _refuse
-        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+        environment.filters["tojson"] = _to_json
         try:
             return environment.from_string(source)
         except TemplateError as error:
-            raise DataError(f"{self.folder}: the chat template cannot be read: {error}") from error
+            raise DataError(f"{self.folder}: the chat template cannot be read: {_one_line(error)}") from error
+
+
+class _Generation(Extension):
+    """`{% generation %}`, which marks what an assistant wrote in templates made for training, changes no text."""
+
+    tags = {"generation"}  # noqa: RUF012 - declared so by jinja2
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
 def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """The filter as templates call it: with the options of `json.dumps`, and without jinja's HTML escapes."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _unicode(text: str) -> str:
+    """Text that UTF-8 can carry: a lone surrogate (from JSON or a program's output) becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: expected UTF-8 text: {error}") from None
+
+
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        content = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: expected JSON: {error}") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a JSON object")
     return content
 
 
-def _token_bytes(raw: dict[str, Any], tokenizer: Tokenizer) -> tuple[bytes, ...]:
+def _token_bytes(path: Path, raw: dict[str, Any], tokenizer: Tokenizer) -> tuple[bytes, ...]:
     """Bytes of every id, from the kind of decoder that the tokenizer names."""
     decoder = json.dumps(raw.get("decoder") or {})
-    added = {int(token["id"]): token["content"].encode() for token in raw.get("added_tokens", [])}
+    added = {int(token["id"]): token["content"].encode() for token in raw["added_tokens"]}
     size = max([*tokenizer.get_vocab(with_added_tokens=True).values(), *added]) + 1
     table = [b""] * size
     if '"ByteLevel"' in decoder:
         alphabet = _byte_alphabet()
         for token, index in tokenizer.get_vocab(with_added_tokens=False).items():
-            table[index] = bytes(alphabet[character] for character in token)
+            # A special token that is also in the model's table is written as it is, not in the alphabet.
+            spelt = alphabet.keys() >= set(token)
+            table[index] = bytes(alphabet[c] for c in token) if spelt else token.encode()
     elif '"ByteFallback"' in decoder:
         for token, index in tokenizer.get_vocab(with_added_tokens=False).items():
-            is_byte = len(token) == 6 and token.startswith("<0x")
+            is_byte = _BYTE_TOKEN.fullmatch(token)
             table[index] = bytes([int(token[3:5], 16)]) if is_byte else token.replace("\u2581", " ").encode()
     else:
-        raise DataError("tokenizer.json: expected a byte-level or byte-fallback tokenizer (Qwen, Llama)")
+        raise DataError(f"{path}: expected a byte-level or byte-fallback tokenizer (Qwen, Llama)")
     for index, content in added.items():
         table[index] = content
     return tuple(table)

@@ -1,17 +1,29 @@
-"""Reading a recipe: TOML, `-s a.b=c` overrides, validation with one line for each mistake."""
+"""Reading a recipe: TOML, `-s a.b=c` overrides, validation that names the first mistake in one line."""
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from ramify.core.errors import ConfigError
 
 Recipe = TypeVar("Recipe", bound=BaseModel)
+Schemas: TypeAlias = Sequence[type[BaseModel]]
+
+_PLAIN_WORDS = {
+    "missing": "expected a value, found none",
+    "model_type": "expected a table",
+    "model_attributes_type": "expected a table",
+    "path_type": "expected a path",
+}
+_NAMED_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*: ")
 
 
 def load_recipe(schema: type[Recipe], path: Path, overrides: Sequence[str]) -> Recipe:
@@ -20,7 +32,7 @@ def load_recipe(schema: type[Recipe], path: Path, overrides: Sequence[str]) -> R
     Args:
         schema: What it must look like.
         path: The TOML file.
-        overrides: `a.b=c`, where c is a TOML value or else plain text.
+        overrides: `a.b=c`, where c is a TOML value or else plain text; later ones win.
 
     Raises:
         ConfigError: One line that names the file, the key and what was expected.
@@ -40,7 +52,7 @@ def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> R
     try:
         return schema.model_validate(dict(table))
     except ValidationError as error:
-        raise ConfigError(f"{name}: {_first_mistake(schema, error)}") from None
+        raise ConfigError(" ".join(f"{name}: {_first_mistake(schema, error)}".split())) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -53,6 +65,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
         raise ConfigError(f"{path}: expected a recipe file, found none") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a recipe file: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: expected TOML: {error}") from None
 
@@ -63,50 +77,83 @@ def resolved(recipe: BaseModel) -> str:
 
 
 def _override(table: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    names = key.strip().split(".")
-    if not equals or not all(names):
-        raise ConfigError(f"-s {override}: expected key.name=value")
+    key, _, text = override.partition("=")
+    names = [name.strip() for name in key.split(".")]
+    text = text.strip()
+    shown = " ".join(override.split())
+    if not text or not all(names):
+        raise ConfigError(f"-s {shown}: expected key.name=value")
     for name in names[:-1]:
         below = table.setdefault(name, {})
         if isinstance(below, str):
             # A short form such as `branching = "none"` becomes the table it stands for.
             below = table[name] = {"name": below}
         if not isinstance(below, dict):
-            raise ConfigError(f"-s {override}: {name} is a value, not a table")
+            raise ConfigError(f"-s {shown}: {name} is a value, not a table")
         table = below
+    table[names[-1]] = _value(text)
+
+
+def _value(text: str) -> Any:  # noqa: ANN401 - any TOML value
     try:
-        table[names[-1]] = tomllib.loads(f"value = {text}")["value"]
+        parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        table[names[-1]] = text
+        return text
+    value = parsed["value"]
+    # No key is a date or two lines long; `run.dir=2026-01-01` is a folder.
+    return text if len(parsed) > 1 or isinstance(value, date | datetime | time) else value
 
 
 def _first_mistake(schema: type[BaseModel], error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"]]
+    # A misspelt required key is both unknown and missing; the first of the two says what to do.
+    first = min(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
+    place, schemas = _locate((schema,), first["loc"])
     key = ".".join(place) or "recipe"
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(place[-1], _known_keys(schema, place[:-1]), n=1)
-        hint = f", did you mean {near[0]}?" if near else ""
-        return f"{key}: unknown key{hint}"
-    if first["type"] == "missing":
-        return f"{key}: expected a value, found none"
-    message = first["msg"].removeprefix("Value error, ")
-    given = first["input"]
-    shown = "" if isinstance(given, dict | BaseModel) else f", got {given!r}"
-    return f"{key}: {message[0].lower()}{message[1:]}{shown}"
+        _, above = _locate((schema,), first["loc"][:-1])
+        near = difflib.get_close_matches(place[-1], [k for s in above for k in s.model_fields], n=1)
+        return f"{key}: unknown key" + (f", did you mean {near[0]}?" if near else "")
+    if first["type"].startswith("union_tag"):
+        names = ", ".join(name for s in schemas for name in _names(s))
+        given = f"got {first['input']['name']!r}" if first["type"] == "union_tag_invalid" else "found none"
+        return f"{key}.name: expected one of {names}, {given}"
+    return _described(place, first)
 
 
-def _known_keys(schema: type[BaseModel], place: Sequence[str]) -> list[str]:
-    """Keys of the table at `place`, as far as it is the same in every form of the recipe."""
-    current: type[BaseModel] = schema
-    for name in place:
-        field = current.model_fields.get(name)
-        if field is None:
+def _described(place: Sequence[str], mistake: ErrorDetails) -> str:
+    message = _PLAIN_WORDS.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
+    if mistake["type"] == "value_error" and _NAMED_KEY.match(message):
+        return ".".join([*place, message])
+    message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
+    message = re.sub("^Input should (be|have) ", "expected ", message)
+    given = mistake["input"]
+    told = mistake["type"] in ("missing", "value_error")
+    got = "" if told else ", got a table" if isinstance(given, dict) else f", got {given!r}"
+    return f"{'.'.join(place) or 'recipe'}: {message[0].lower()}{message[1:]}{got}"
+
+
+def _locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schemas]:
+    """The key that a user would write for pydantic's location, and the schemas that may stand there.
+
+    In a table that has several forms, pydantic puts the form's name into the location.
+    """
+    key: list[str] = []
+    for part in loc:
+        form = [schema for schema in schemas if len(schemas) > 1 and part in _names(schema)]
+        if form:
+            schemas = form
             continue
-        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        models = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
-        if not models:
-            return []
-        current = models[0]
-    return list(current.model_fields)
+        key.append(str(part))
+        fields = [schema.model_fields[str(part)] for schema in schemas if part in schema.model_fields]
+        schemas = [option for field in fields for option in _schemas_in(field.annotation)]
+    return key, schemas
+
+
+def _schemas_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - any annotation
+    options = (annotation, *get_args(annotation))
+    return [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+
+
+def _names(schema: type[BaseModel]) -> tuple[str, ...]:
+    field = schema.model_fields.get("name")
+    return get_args(field.annotation) if field is not None else ()

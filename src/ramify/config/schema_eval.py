@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ramify.config.schema_parts import (
     EngineSection,
@@ -30,7 +30,13 @@ class SamplingSection(LimitsSection):
     """Independent attempts at each problem; the report gives pass@k for each of `k`."""
 
     attempts: PositiveInt = 1
-    k: tuple[Annotated[int, Field(ge=1)], ...] = (1,)
+    k: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1,)
+
+    @model_validator(mode="after")
+    def _enough_attempts(self) -> "SamplingSection":
+        if max(self.k) > self.attempts:
+            raise ValueError(f"k: expected at most attempts = {self.attempts}, got {max(self.k)}")
+        return self
 
 
 class EvalRecipe(Section):

@@ -8,15 +8,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-PositiveInt = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
+# Strict, since `true` would pass for 1 elsewhere.
+PositiveInt = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+PositiveFloat = Annotated[float, Field(gt=0, strict=True)]
+NonNegativeFloat = Annotated[float, Field(ge=0, strict=True)]
+Fraction = Annotated[float, Field(ge=0, le=1, strict=True)]
 
 
 class Section(BaseModel):
     """A table of a recipe."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
 
 def _name_only(value: Any) -> Any:  # noqa: ANN401 - any TOML value
@@ -134,8 +137,8 @@ class LimitsSection(Section):
     """What one trajectory may use: tokens after the prompt (results included) and tool calls."""
 
     max_tokens: PositiveInt
-    max_calls: Annotated[int, Field(ge=0)]
-    temperature: Annotated[float, Field(ge=0)] = 1.0
+    max_calls: Count
+    temperature: NonNegativeFloat = 1.0
 
 
 class RolloutSection(LimitsSection):
@@ -160,13 +163,13 @@ class RewardSection(Section):
 
     name: Literal["hierarchical", "length"]
     match: Literal["exact", "f1"] = "f1"
-    bonus: Annotated[float, Field(ge=0)] = 0.1
+    bonus: NonNegativeFloat = 0.1
 
 
 class OptimizerSection(Section):
     """AdamW; or Muon for hidden matrices with AdamW for vectors and embeddings.
 
-    The rate warms up over `warmup_steps`, is then falls in a straight line from `decay_from` (share of
+    The rate warms up over `warmup_steps`, then falls in a straight line from `decay_from` (share of
     the run) to `final_rate` (share of the peak) at its end; a final rate of 1 keeps it constant.
     """
 
@@ -175,8 +178,8 @@ class OptimizerSection(Section):
     vector_rate: PositiveFloat | None = None
     embedding_rate: PositiveFloat | None = None
     betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    weight_decay: NonNegativeFloat = 0.0
+    warmup_steps: Count = 0
     decay_from: Annotated[float, Field(ge=0, lt=1)] = 0.0
     final_rate: Fraction = 1.0
     max_grad_norm: PositiveFloat = 1.0

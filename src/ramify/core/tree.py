@@ -251,8 +251,8 @@ def make_tree(
     """Sort nodes depth-first and check the shape.
 
     Raises:
-        ValueError: Duplicate ids, a missing parent, no prompt node, a leaf without a stop reason or an inner
-            node with one.
+        ValueError: Duplicate ids, an id or parent that is not what the path says, a missing parent, no prompt
+            node, a leaf without a stop reason or an inner node with one.
     """
     tree = Tree(
         problem,
@@ -262,7 +262,12 @@ def make_tree(
     )
     if len(tree.by_id) != len(nodes):
         raise ValueError(f"problem {problem.id!r}: two nodes share an id")
+    if "" not in tree.by_id:
+        raise ValueError(f"problem {problem.id!r}: no prompt node")
     for node in tree.nodes:
+        above = node_id(node.path[:-1]) if node.path else None
+        if (node.id, node.parent) != (node_id(node.path), above):
+            raise ValueError(f"node {node.id!r} below {node.parent!r}: its path is {node.path}")
         if (node.parent is None) != (node.source is Source.PROMPT):
             raise ValueError(f"node {node.id!r}: only the prompt has no parent")
         if node.parent is not None and node.parent not in tree.by_id:
