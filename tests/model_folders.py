@@ -51,8 +51,14 @@ def write_model(
     folder: Path, family: str = "qwen3", seed: int = 0, layers: int = 2, tags_are_tokens: bool = True
 ) -> Path:
     """A random model of two layers beside a 600-token tokenizer, saved as an ordinary Hugging Face folder."""
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
     write_tokenizer(folder, tags_are_tokens=tags_are_tokens)
     sizes = {

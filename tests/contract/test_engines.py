@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from model_folders import write_model
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream

@@ -32,7 +32,9 @@ def run(options: argparse.Namespace) -> None:
         return
     from ramify.train.rl import run_rl
 
-    console.note(f"model written to {run_rl(recipe, console, resume=options.resume, max_steps=options.max_steps)}")
+    console.note(
+        f"model written to {run_rl(recipe, console, resume=options.resume, max_steps=options.max_steps)}"
+    )
 
 
 def check(recipe: TrainRecipe, resume: bool) -> None:

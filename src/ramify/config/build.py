@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ramify.config.schema_parts import BernoulliBranching as BernoulliSection
 from ramify.config.schema_parts import (
     EngineSection,
     LimitsSection,
@@ -18,9 +19,9 @@ from ramify.config.schema_parts import (
     RewardSection,
     RolloutSection,
     SandboxSection,
+    SearchSection,
     ToolsSection,
 )
-from ramify.config.schema_parts import BernoulliBranching as BernoulliSection
 from ramify.config.schema_parts import ThresholdBranching as ThresholdSection
 from ramify.config.schema_train import AlgorithmSection
 from ramify.core.errors import ConfigError, DataError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.learner.optimizer import OptimizerSettings, Schedule
     from ramify.rollout.settings import RolloutLimits
+    from ramify.tools.search import SearchTool
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,24 @@ def build_model(section: ModelSection, context_tokens: int) -> "PreTrainedModel"
     return model
 
 
+def build_search(section: SearchSection) -> "SearchTool":
+    """The search tool over its passage file.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    from ramify.tools.passages import PassageIndex
+    from ramify.tools.search import SearchTool
+
+    return SearchTool(
+        PassageIndex.build(section.corpus),
+        top_k=section.top_k,
+        snippet_chars=section.snippet_chars,
+        page_labels=section.page_labels,
+        timeout_seconds=section.timeout_seconds,
+    )
+
+
 def build_tools(section: ToolsSection, sandbox: SandboxSection) -> Toolbox:
     """Open the tools that the recipe names.
 
@@ -112,17 +132,7 @@ def build_tools(section: ToolsSection, sandbox: SandboxSection) -> Toolbox:
     tools: dict[str, Tool] = {}
     opened: Sandbox | None = None
     if section.search is not None:
-        from ramify.tools.passages import PassageIndex
-        from ramify.tools.search import SearchTool
-
-        search = section.search
-        tools["search"] = SearchTool(
-            PassageIndex.build(search.corpus),
-            top_k=search.top_k,
-            snippet_chars=search.snippet_chars,
-            page_labels=search.page_labels,
-            timeout_seconds=search.timeout_seconds,
-        )
+        tools["search"] = build_search(section.search)
     if section.python is not None:
         from ramify.sandbox.pool import open_sandbox
         from ramify.tools.python import PythonTool

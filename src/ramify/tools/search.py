@@ -44,6 +44,17 @@ class SearchTool:
             timeout_seconds=self.timeout_seconds,
         )
 
+    def look_up(self, query: str, collection: str | None) -> tuple[str, list[str]]:
+        """The text that answers a query, and the ids of the passages in it (none: nothing was found)."""
+        shown: dict[str, str] = {}
+        for passage in self.index.search(query, self.top_k, collection):
+            snippet = " ".join(passage.text.split())[: self.snippet_chars].rstrip()
+            shown.setdefault(snippet, passage.id)
+        if not shown:
+            return "No search results found.", []
+        lines = [f"Page {i}: {s}" for i, s in enumerate(shown, 1)] if self.page_labels else list(shown)
+        return "\n".join(lines), list(shown.values())
+
     async def open(self, problem: Problem) -> ToolSession:
         """Start a session that searches the problem's collection."""
         collection = problem.info.get("collection")
@@ -63,15 +74,8 @@ class SearchSession:
         if call.malformed is not None or not isinstance(query, str):
             reason = call.malformed or "expected a text argument 'query'"
             return ToolResult(call.id, ToolStatus.MALFORMED, f"search: {reason}")
-        shown: dict[str, str] = {}
-        for passage in self.tool.index.search(query, self.tool.top_k, self.collection):
-            snippet = " ".join(passage.text.split())[: self.tool.snippet_chars].rstrip()
-            shown.setdefault(snippet, passage.id)
-        info = {"passages": list(shown.values())}
-        if not shown:
-            return ToolResult(call.id, ToolStatus.EMPTY, "No search results found.", info)
-        lines = [f"Page {i}: {s}" for i, s in enumerate(shown, 1)] if self.tool.page_labels else list(shown)
-        return ToolResult(call.id, ToolStatus.OK, "\n".join(lines), info)
+        text, shown = self.tool.look_up(query, self.collection)
+        return ToolResult(call.id, ToolStatus.OK if shown else ToolStatus.EMPTY, text, {"passages": shown})
 
     async def fork(self) -> ToolSession:
         """A session on the same collection."""

@@ -21,7 +21,7 @@ from ramify.obs.console import RunConsole
 from ramify.train.interrupts import StopOnCtrlC
 from ramify.train.numerics import set_numerics
 from ramify.train.run_folder import open_run_folder
-from ramify.train.state import LoopState, Saver, restore, starting_point
+from ramify.train.state import Saver, restore, starting_point
 
 
 def run_sft(

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream
 from ramify.core.quiescence import LiveCount

@@ -3,6 +3,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ramify.core.draws import stream, uniform
 from ramify.rollout.grants import GrantBook
 

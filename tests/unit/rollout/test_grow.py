@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
 from ramify.algos.branch_none import FlatBrancher
 from ramify.chat.renderer import TagRenderer

@@ -1,0 +1,97 @@
+"""An evaluation run: recipe to results.jsonl, summary.json and the trace of every attempt."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from ramify.algos.branch_none import FlatBrancher
+from ramify.config.build import (
+    build_engine,
+    build_limits,
+    build_model,
+    build_problems,
+    build_renderer,
+    build_reward,
+    build_tokenizer,
+    build_tools,
+)
+from ramify.config.load import resolved
+from ramify.config.schema_eval import EvalRecipe
+from ramify.core.errors import ConfigError
+from ramify.core.quiescence import LiveCount
+from ramify.core.tree import Tree
+from ramify.eval.evaluate import Evaluation, evaluate
+from ramify.obs.console import RunConsole
+from ramify.obs.timing import TimingLog
+from ramify.rollout.settings import AgentParts
+
+
+def run_eval(recipe: EvalRecipe, console: RunConsole, title: str = "evaluation") -> Evaluation:
+    """Evaluate and write the results into `run.dir`.
+
+    Raises:
+        UserError: The recipe, the data or the machine is wrong.
+    """
+    if (recipe.run.dir / "summary.json").exists():
+        raise ConfigError(f"run.dir: {recipe.run.dir} holds an evaluation; name a new folder")
+    with asyncio.Runner() as runner:
+        evaluation = runner.run(_evaluate(recipe, console, title))
+    write_evaluation(recipe, evaluation)
+    return evaluation
+
+
+async def _evaluate(recipe: EvalRecipe, console: RunConsole, title: str) -> Evaluation:
+    toolbox = build_tools(recipe.tools, recipe.sandbox)
+    tokenizer = build_tokenizer(recipe.model.path)
+    renderer = build_renderer(tokenizer, toolbox.tools)
+    data, sampling = recipe.data, recipe.sampling
+    problems, notes = build_problems(data.test, renderer, data.max_prompt_tokens, data.limit)
+    for note in notes:
+        console.note(note)
+    context = data.max_prompt_tokens + sampling.max_tokens
+    live = LiveCount()
+    model = build_model(recipe.model, context)
+    engine = build_engine(
+        recipe.engine, tokenizer, model, context, live if recipe.run.deterministic else None
+    )
+    agent = AgentParts(
+        engine=engine,
+        renderer=renderer,
+        tools=toolbox.tools,
+        brancher=FlatBrancher(probe_tokens=0),
+        limits=build_limits(sampling, sampling.attempts),
+        events=TimingLog(),
+        run_seed=recipe.run.seed,
+        live=live,
+    )
+    with console.phase(title, len(problems)) as phase:
+
+        def show(tree: Tree) -> None:
+            del tree
+            phase.advance()
+
+        try:
+            return await evaluate(agent, build_reward(recipe.reward), problems, sampling.k, show)
+        finally:
+            await engine.close()
+            await toolbox.close()
+
+
+def write_evaluation(recipe: EvalRecipe, evaluation: Evaluation) -> None:
+    """Write recipe.json, results.jsonl (one problem a line) and summary.json."""
+    folder: Path = recipe.run.dir
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.json").write_text(resolved(recipe), encoding="utf-8")
+    lines = [json.dumps(asdict(result), ensure_ascii=False) for result in evaluation.results]
+    (folder / "results.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    summary = {
+        "num_problems": len(evaluation.results),
+        "attempts": recipe.sampling.attempts,
+        "pass_at": {str(k): asdict(evaluation.pass_at(k)) for k in recipe.sampling.k},
+        "by_kind": {
+            kind: asdict(evaluation.pass_at(recipe.sampling.k[0], kind)) for kind in evaluation.kinds
+        },
+        "calls_per_attempt": evaluation.calls_per_attempt,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2), encoding="utf-8")

@@ -1,0 +1,63 @@
+"""The quick start's recipes: the TOML files beside this module, with paths, seed and temperature filled in."""
+
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ramify.config.load import check_recipe
+from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_train import TrainRecipe
+from ramify.data.world import WorldFiles
+
+
+def sft_recipe(out: Path, seed: int, demonstrations: Path) -> SftRecipe:
+    """The cold start of `out/base`."""
+    filled = {
+        "model.path": out / "base",
+        "data.train": demonstrations,
+        "run.dir": out / "sft",
+        "run.seed": seed,
+    }
+    return check_recipe(SftRecipe, _filled("sft.toml", filled), "sft.toml")
+
+
+def rl_recipe(out: Path, seed: int, model: Path, world: WorldFiles) -> TrainRecipe:
+    """ARPO on `model`."""
+    filled = {
+        "model.path": model,
+        "data.train": world.train,
+        "run.dir": out / "rl",
+        "run.seed": seed,
+        "tools.search.corpus": world.passages,
+    }
+    return check_recipe(TrainRecipe, _filled("rl.toml", filled), "rl.toml")
+
+
+def eval_recipe(
+    folder: Path, seed: int, model: Path, test: Path, passages: Path, temperature: float
+) -> EvalRecipe:
+    """Evaluation of `model` on the problems `test`; results go to `folder`."""
+    filled = {
+        "model.path": model,
+        "data.test": test,
+        "run.dir": folder,
+        "run.seed": seed,
+        "tools.search.corpus": passages,
+        "sampling.temperature": temperature,
+    }
+    return check_recipe(EvalRecipe, _filled("eval.toml", filled), "eval.toml")
+
+
+def _filled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    text = (resources.files("ramify.train.quickstart") / name).read_text(encoding="utf-8")
+    table: dict[str, Any] = tomllib.loads(text)
+    for key, value in values.items():
+        *sections, last = key.split(".")
+        below = table
+        for section in sections:
+            below = below.setdefault(section, {})
+        below[last] = value
+    return table

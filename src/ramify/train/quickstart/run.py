@@ -1,0 +1,72 @@
+"""The quick start, top to bottom: data, cold start, reinforcement learning, evaluation, report."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from ramify.eval.evaluate import Evaluation
+from ramify.eval.run import run_eval
+from ramify.obs.console import RunConsole
+from ramify.obs.report import Report, write_report
+from ramify.sandbox.levels import detect_level
+from ramify.train.quickstart.make_data import QuickstartData, make_data
+from ramify.train.quickstart.recipes import eval_recipe, rl_recipe, sft_recipe
+from ramify.train.quickstart.sizes import QuickstartSize
+from ramify.train.quickstart.summary import Evaluations, make_curves, make_report, tree_to_draw
+from ramify.train.rl import run_rl
+from ramify.train.sft import run_sft
+
+
+def run_quickstart(out: Path, seed: int, size: QuickstartSize, console: RunConsole) -> Report:
+    """Run the whole quick start; all that it makes is in `out`, last of all report.json and report.html.
+
+    Raises:
+        UserError: The machine cannot run it.
+        Interrupted: Ctrl-C.
+    """
+    level = detect_level()
+    console.note(f"sandbox level {level} (docs/concepts.md says what that keeps out)")
+    clock = _Clock()
+    with clock.phase("data"):
+        data = make_data(out, seed, size, console)
+    with clock.phase("sft"):
+        sft = sft_recipe(out, seed, data.demonstrations)
+        models = {"base": data.base, "sft": run_sft(sft, console)}
+    with clock.phase("rl"):
+        rl = rl_recipe(out, seed, models["sft"], data.world)
+        models["rl"] = run_rl(rl, console)
+    with clock.phase("eval"):
+        found = _evaluate(out, seed, models, data, console)
+    report = make_report(seed, clock.seconds, found, (sft, rl), level)
+    write_report(report, make_curves(sft.run.dir, rl.run.dir), tree_to_draw(rl.run.dir), out)
+    return report
+
+
+class _Clock:
+    """Wall-clock seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - started, 1)
+
+
+def _evaluate(
+    out: Path, seed: int, models: Mapping[str, Path], data: QuickstartData, console: RunConsole
+) -> Evaluations:
+    def attempt(stage: str, what: str, test: Path, temperature: float) -> Evaluation:
+        folder = out / "eval" / f"{stage}-{what}"
+        recipe = eval_recipe(folder, seed, models[stage], test, data.world.passages, temperature)
+        return run_eval(recipe, console, f"eval {stage} {what}")
+
+    trained = ("sft", "rl")
+    return Evaluations(
+        sampled={stage: attempt(stage, "sampled", data.world.test, 1.0) for stage in models},
+        greedy={stage: attempt(stage, "greedy", data.world.test, 0.0) for stage in trained},
+        seen={stage: attempt(stage, "seen", data.world.seen, 1.0) for stage in trained},
+    )

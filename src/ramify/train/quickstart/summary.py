@@ -1,0 +1,109 @@
+"""From a finished quick start to its report."""
+
+import platform
+import resource
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_train import TrainRecipe
+from ramify.eval.evaluate import Evaluation
+from ramify.eval.intervals import Interval
+from ramify.obs.metrics import curve, read_metrics
+from ramify.obs.report import BranchSummary, ByStage, Curves, Estimate, Report
+from ramify.obs.trace import TracedTree, read_trees
+from ramify.obs.tree_metrics import entropy_warnings
+
+_PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "tantivy", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """All evaluations of the quick start: on held-out names at temperature 1 and greedy, and on training names."""
+
+    sampled: Mapping[str, Evaluation]
+    greedy: Mapping[str, Evaluation]
+    seen: Mapping[str, Evaluation]
+
+
+def make_report(
+    seed: int,
+    seconds: Mapping[str, float],
+    found: Evaluations,
+    recipes: tuple[SftRecipe, TrainRecipe],
+    sandbox_level: int,
+) -> Report:
+    """Put the report together."""
+    sft, rl = recipes
+    rows = read_metrics(rl.run.dir / "metrics.jsonl")
+    return Report(
+        seed=seed,
+        seconds={name: seconds[name] for name in ("data", "sft", "rl", "eval")},
+        pass_at_1=_by_stage(found.sampled, None),
+        by_kind={kind: _by_stage(found.sampled, kind) for kind in found.sampled["base"].kinds},
+        greedy={stage: found.greedy[stage].pass_at(1).value for stage in ("sft", "rl")},
+        train_entities={stage: found.seen[stage].pass_at(1).value for stage in ("sft", "rl")},
+        tool_calls_per_answer={stage: found.sampled[stage].calls_per_attempt for stage in ("sft", "rl")},
+        branches=_branches(rl.run.dir),
+        steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
+        peak_memory_bytes=peak_memory_bytes(),
+        config={"sft": sft.model_dump(mode="json"), "rl": rl.model_dump(mode="json")},
+        versions={
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in _PACKAGES},
+        },
+        sandbox_level=sandbox_level,
+        warnings=entropy_warnings(rows),
+    )
+
+
+def make_curves(sft_dir: Path, rl_dir: Path) -> Curves:
+    """What the page draws by step."""
+    sft, rl = read_metrics(sft_dir / "metrics.jsonl"), read_metrics(rl_dir / "metrics.jsonl")
+    return Curves(
+        sft_loss=curve(sft, "loss"),
+        rl_reward=curve(rl, "reward/mean"),
+        rl_pass_rate=curve(rl, "reward/part/correct"),
+        entropy_root=curve(rl, "entropy/root"),
+        entropy_after_result=curve(rl, "entropy/after_result"),
+    )
+
+
+def tree_to_draw(rl_dir: Path) -> TracedTree:
+    """The tree of the first step with most branches."""
+    first = min((rl_dir / "trees").iterdir())
+    return max(
+        read_trees(first), key=lambda traced: sum(decision.taken for decision in traced.tree.decisions)
+    )
+
+
+def peak_memory_bytes() -> int:
+    """Largest resident size of this process plus that of its largest child."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return unit * sum(usage.ru_maxrss for usage in usages)
+
+
+def _by_stage(found: Mapping[str, Evaluation], kind: str | None) -> ByStage:
+    base, sft, rl = (_estimate(found[stage].pass_at(1, kind)) for stage in ("base", "sft", "rl"))
+    return {"base": base, "sft": sft, "rl": rl}
+
+
+def _estimate(interval: Interval) -> Estimate:
+    return {"value": interval.value, "ci95": (interval.low, interval.high), "n": interval.n}
+
+
+def _branches(rl_dir: Path) -> BranchSummary:
+    traces = sorted((rl_dir / "trees").iterdir())
+    decisions = [d for trace in traces for traced in read_trees(trace) for d in traced.tree.decisions]
+    probabilities = [decision.probability for decision in decisions]
+    mean = sum(probabilities) / max(1, len(probabilities))
+    return {
+        "planned": sum(decision.planned for decision in decisions),
+        "taken": sum(decision.taken for decision in decisions),
+        "rate": sum(d.planned > 0 for d in decisions) / len(decisions) if decisions else None,
+        "p_std": (sum((p - mean) ** 2 for p in probabilities) / len(decisions)) ** 0.5 if decisions else None,
+    }
