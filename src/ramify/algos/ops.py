@@ -44,6 +44,11 @@ def leaf_masses(tree: Tree) -> Floats:
     return masses
 
 
+def effective_leaves(masses: Floats) -> float:
+    """Independent leaves that weighted ones are worth: (sum of masses)^2 / sum of squares; G when all are equal."""
+    return float(masses.sum() ** 2 / (masses**2).sum())
+
+
 def normalize(rewards: Sequence[Reward], masses: Floats) -> Floats:
     """Group advantages (R - mean) / (std + 1e-6), zero where all rewards are equal. [G]
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ramify.algos.ops import credit, leaf_masses, normalize, num_paths, token_denominator
+from ramify.algos.ops import credit, effective_leaves, leaf_masses, normalize, num_paths, token_denominator
 from ramify.core.records import Reward
 from ramify.core.tree import Source
 from random_trees import node, random_advantages, random_tree, tree_of
@@ -140,3 +140,8 @@ def test_weighted_normalization_equals_the_plain_one_for_equal_masses():
     plain = (values - values.mean()) / (values.std(ddof=1) + 1e-6)
     for mass in (1.0, 0.25):
         assert normalize(rewards, np.full(4, mass)) == pytest.approx(plain, rel=1e-5)
+
+
+def test_effective_leaves():
+    assert effective_leaves(np.full(7, 0.5)) == pytest.approx(7)
+    assert effective_leaves(leaf_masses(hand_tree())) == pytest.approx(2**2 / (2 / 36 + 2 / 9 + 1))
