@@ -44,13 +44,16 @@ class ScriptedEngine:
         self._script = script
         self._context_tokens = context_tokens
         self._version = 0
+        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
 
     async def generate(self, request: Request) -> Completion:
         """Play the next tokens of the turn that the request is in."""
         start = len(request.token_ids) - request.stop_context
         turn = self._script(self._tokenizer.decode(request.token_ids[:start]), request.seed)
         ids = self._tokenizer.encode(turn.text) + ((self._tokenizer.eos_id,) if turn.ends else ())
-        matcher = StopMatcher(self._tokenizer.token_bytes, request.stops)
+        if request.stops not in self._matchers:
+            self._matchers[request.stops] = StopMatcher(self._tokenizer.token_bytes, request.stops)
+        matcher = self._matchers[request.stops]
         written: list[int] = []
         finish = Finish.LENGTH
         for index, token in enumerate(ids[request.stop_context :], start=request.stop_context):

@@ -13,6 +13,10 @@ from ramify.core.tree import Entropy, NodePath, TreeKey
 from ramify.rollout.settings import AgentParts
 
 
+QUEUE_SECONDS = 10.0
+"""What a call may wait inside the tool (for a free process) before its own deadline starts to run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A whole turn: chunks (a probe and its continuation) joined."""
@@ -122,7 +126,7 @@ async def _run_call(
     started = loop.time()
     deadline = parts.tools[call.name].spec.timeout_seconds
     try:
-        async with asyncio.timeout(deadline):
+        async with asyncio.timeout(deadline + QUEUE_SECONDS):
             result = await sessions[call.name].call(call)
     except TimeoutError:
         text = f"The call to {call.name} was stopped after {deadline:g} seconds."

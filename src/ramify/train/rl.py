@@ -105,7 +105,9 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnCtrlC, phase: Phase) -> Lo
     reports = update(run, trees, advantages)
     state = replace(state, step=state.step + 1, cursor=cursor)
     record(run, state.step, trees, rewards, advantages, reports)
-    phase.advance(reward=tree_metrics(trees, rewards)["reward/mean"], gradient=reports[0].grad_norm)
+    phase.advance(
+        waiting="", reward=tree_metrics(trees, rewards)["reward/mean"], gradient=reports[0].grad_norm
+    )
     return state
 
 
