@@ -1,0 +1,322 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from ramify.config.load import check_recipe, load_recipe, read_toml, resolved
+from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_parts import BernoulliBranching, NoBranching, ThresholdBranching
+from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.errors import ConfigError
+
+TRAIN = """\
+[model]
+path = "models/tiny"
+[data]
+train = "train.jsonl"
+max_prompt_tokens = 512
+[run]
+dir = "runs/a"
+[rollout]
+problems_per_step = 2
+n = 8
+m = 4
+max_tokens = 256
+max_calls = 3
+branching = { name = "bernoulli", alpha = 0.4 }
+[engine]
+name = "local"
+[tools.search]
+corpus = "passages.jsonl"
+[reward]
+name = "length"
+[algorithm]
+name = "arpo"
+[learner]
+problems_per_minibatch = 2
+optimizer = { rate = 1e-3 }
+"""
+SFT = """\
+[model]
+path = "models/tiny"
+[data]
+train = "train.jsonl"
+max_tokens = 512
+[run]
+dir = "runs/a"
+[learner]
+batch_size = 4
+optimizer = { name = "muon", rate = 0.01, betas = [0.8, 0.95] }
+"""
+EVAL = """\
+[model]
+path = "models/tiny"
+[data]
+test = "test.jsonl"
+max_prompt_tokens = 512
+[run]
+dir = "runs/a"
+[sampling]
+attempts = 4
+k = [1, 4]
+max_tokens = 256
+max_calls = 3
+[engine]
+name = "scripted"
+script = "turns.jsonl"
+[tools.python]
+[reward]
+name = "hierarchical"
+"""
+RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(TRAIN)
+    return path
+
+
+def load(recipe, *overrides):
+    return load_recipe(TrainRecipe, recipe, overrides)
+
+
+def refusal(recipe, *overrides, text=None):
+    """The one line that a wrong recipe gives, without the file's name in front."""
+    if text is not None:
+        recipe.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(recipe, *overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    front = f"{recipe}: "
+    assert message.startswith(front)
+    return message.removeprefix(front)
+
+
+def test_a_recipe_with_its_defaults(recipe):
+    loaded = load(recipe)
+    assert loaded.model.path == Path("models/tiny")
+    assert loaded.rollout.branching == BernoulliBranching(name="bernoulli", alpha=0.4)
+    assert (loaded.rollout.temperature, loaded.tools.python, loaded.sandbox.min_level) == (1.0, None, 1)
+
+
+# overrides
+
+
+@pytest.mark.parametrize(
+    ("override", "read", "value"),
+    [
+        ("rollout.n=16", lambda r: r.rollout.n, 16),
+        ("rollout.temperature=1", lambda r: r.rollout.temperature, 1.0),
+        ("learner.optimizer.rate=2.5e-4", lambda r: r.learner.optimizer.rate, 2.5e-4),
+        ("learner.optimizer.betas=[0.8, 0.9]", lambda r: r.learner.optimizer.betas, (0.8, 0.9)),
+        ("run.deterministic=true", lambda r: r.run.deterministic, True),
+        ("run.dir=runs/b-2", lambda r: r.run.dir, Path("runs/b-2")),
+        ('run.dir="runs/b c"', lambda r: r.run.dir, Path("runs/b c")),
+        ("run.dir='7'", lambda r: r.run.dir, Path("7")),
+        ("run.dir=2026-01-31", lambda r: r.run.dir, Path("2026-01-31")),
+        ("run.dir=2026-01-31T10:00:00", lambda r: r.run.dir, Path("2026-01-31T10:00:00")),
+        ("run.dir=a=b.c", lambda r: r.run.dir, Path("a=b.c")),
+        ("run.dir=a # b", lambda r: r.run.dir, Path("a # b")),
+        (" run.dir = runs/c ", lambda r: r.run.dir, Path("runs/c")),
+        ("algorithm.shared=mass", lambda r: r.algorithm.shared, "mass"),
+        ("tools.python.max_output_chars=9", lambda r: r.tools.python.max_output_chars, 9),
+        ("tools.python={}", lambda r: r.tools.python.max_output_chars, 4000),
+        ("sandbox.min_level=0", lambda r: r.sandbox.min_level, 0),
+        ("rollout.branching=none", lambda r: r.rollout.branching, NoBranching(name="none")),
+        ("rollout.branching.beta=0.1", lambda r: r.rollout.branching.beta, 0.1),
+        ("rollout.branching.beta=-0.1", lambda r: r.rollout.branching.beta, -0.1),
+        ("rollout.branching={name='threshold'}", lambda r: r.rollout.branching.name, "threshold"),
+    ],
+)
+def test_overrides(recipe, override, read, value):
+    assert read(load(recipe, override)) == value
+
+
+def test_an_override_keeps_what_stands_beside_it(recipe):
+    branching = load(recipe, "rollout.branching.beta=0.1").rollout.branching
+    assert branching == BernoulliBranching(name="bernoulli", alpha=0.4, beta=0.1)
+
+
+def test_later_overrides_win_and_build_on_a_short_form(recipe):
+    assert load(recipe, "rollout.n=9", "rollout.n=10").rollout.n == 10
+    branching = load(recipe, "rollout.branching=bernoulli", "rollout.branching.beta=0.1").rollout.branching
+    assert branching == BernoulliBranching(name="bernoulli", beta=0.1)
+    recipe.write_text(TRAIN.replace('{ name = "bernoulli", alpha = 0.4 }', '"threshold"'))
+    branching = load(recipe, "rollout.branching.min_rise=0.25").rollout.branching
+    assert branching == ThresholdBranching(name="threshold", min_rise=0.25)
+
+
+def test_a_rule_takes_no_key_of_another(recipe):
+    told = refusal(recipe, "rollout.branching=none", "rollout.branching.beta=0.1")
+    assert told == "rollout.branching.beta: unknown key"
+
+
+@pytest.mark.parametrize(
+    "override", ["rollout.n", "=3", "", "rollout..n=3", ".n=3", "rollout.n=", "rollout.n= "]
+)
+def test_an_override_that_is_none(recipe, override):
+    with pytest.raises(ConfigError) as caught:
+        load(recipe, override)
+    assert str(caught.value) == f"-s {' '.join(override.split())}: expected key.name=value"
+
+
+def test_an_override_below_a_value(recipe):
+    with pytest.raises(ConfigError, match=r"^-s rollout.n.x=1: n is a value, not a table$"):
+        load(recipe, "rollout.n.x=1")
+
+
+def test_an_override_can_not_smuggle_a_second_key(recipe):
+    assert load(recipe, "run.dir=1\nseed = 7").run.seed == 0
+
+
+# mistakes
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("rollout.nn=3", "rollout.nn: unknown key, did you mean n?"),
+        ("rolout.n=3", "rolout: unknown key, did you mean rollout?"),
+        ("zzz=3", "zzz: unknown key"),
+        ("rollout.branching.betta=1", "rollout.branching.betta: unknown key, did you mean beta?"),
+        ("rollout.branching.min_rise=1", "rollout.branching.min_rise: unknown key"),
+        ("tools.search.corpos=a", "tools.search.corpos: unknown key, did you mean corpus?"),
+        ("tools.shell={}", "tools.shell: unknown key"),
+        ("engine.slot=3", "engine.slot: unknown key, did you mean slots?"),
+        ("engine.script=a", "engine.script: unknown key"),
+        ("learner.optimizer.lr=1", "learner.optimizer.lr: unknown key"),
+        ("rollout.n=four", "rollout.n: expected a valid integer, got 'four'"),
+        ('rollout.n="4"', "rollout.n: expected a valid integer, got '4'"),
+        ("rollout.n=true", "rollout.n: expected a valid integer, got True"),
+        ("rollout.n=4.5", "rollout.n: expected a valid integer, got 4.5"),
+        ("rollout.n=0", "rollout.n: expected a number greater than or equal to 1, got 0"),
+        ("rollout.max_calls=-1", "rollout.max_calls: expected a number greater than or equal to 0, got -1"),
+        ("rollout.n=[8]", "rollout.n: expected a valid integer, got [8]"),
+        ("run.dir=7", "run.dir: expected a path, got 7"),
+        ("run.dir.x=7", "run.dir: expected a path, got a table"),
+        ("model=tiny", "model: expected a table, got 'tiny'"),
+        ("rollout=7", "rollout: expected a table, got 7"),
+        ("tools.search=[]", "tools.search: expected a table, got []"),
+        ("learner.optimizer.rate=inf", "learner.optimizer.rate: expected a finite number, got inf"),
+        ("rollout.temperature=nan", "rollout.temperature: expected a finite number, got nan"),
+        ("model.dtype=half", "model.dtype: expected 'auto', 'float32' or 'bfloat16', got 'half'"),
+        (
+            "rollout.branching.name=foo",
+            "rollout.branching.name: expected one of none, threshold, bernoulli, got 'foo'",
+        ),
+        (
+            "rollout.branching=foo",
+            "rollout.branching.name: expected one of none, threshold, bernoulli, got 'foo'",
+        ),
+        (
+            "rollout.branching={}",
+            "rollout.branching.name: expected one of none, threshold, bernoulli, found none",
+        ),
+        ("rollout.branching=3", "rollout.branching: expected a table, got 3"),
+        (
+            "rollout.branching.alpha=2",
+            "rollout.branching.alpha: expected a number less than or equal to 1, got 2",
+        ),
+        ("engine={}", "engine.name: expected one of local, scripted, found none"),
+        ("engine.name=vllm", "engine.name: expected one of local, scripted, got 'vllm'"),
+        ("engine.name=3", "engine.name: expected one of local, scripted, got 3"),
+        ("engine={name='scripted'}", "engine.script: expected a value, found none"),
+        ("rollout.m=9", "rollout.m: expected at most n = 8, got 9"),
+        ("rollout.n=2", "rollout.m: expected at most n = 2, got 4"),
+        ("rollout.temperature=0", "rollout.temperature: training samples, so it must be above 0"),
+        ("algorithm.name=grpo", 'algorithm.name: "grpo" is flat, so rollout.branching must be "none"'),
+        (
+            'rollout.branching="foo\\nbar"',
+            r"rollout.branching.name: expected one of none, threshold, bernoulli, got 'foo\nbar'",
+        ),
+        ("learner.optimizer.betas=[0.9]", "learner.optimizer.betas.1: expected a value, found none"),
+    ],
+)
+def test_mistakes_are_one_line_with_file_and_key(recipe, override, told):
+    assert refusal(recipe, override) == told
+
+
+@pytest.mark.parametrize(
+    ("removed", "told"),
+    [
+        ("m = 4\n", "rollout.m: expected a value, found none"),
+        ('[model]\npath = "models/tiny"\n', "model: expected a value, found none"),
+        ('corpus = "passages.jsonl"\n', "tools.search.corpus: expected a value, found none"),
+    ],
+)
+def test_a_missing_key(recipe, removed, told):
+    assert removed in TRAIN
+    assert refusal(recipe, text=TRAIN.replace(removed, "")) == told
+
+
+def test_a_misspelt_key_comes_before_the_missing_one_that_it_was_meant_for(recipe):
+    told = refusal(recipe, text=TRAIN.replace("max_calls", "max_cals"))
+    assert told == "rollout.max_cals: unknown key, did you mean max_calls?"
+
+
+def test_keys_with_line_breaks_do_not_break_the_line(recipe):
+    assert "unknown key" in refusal(recipe, text='"a\\nb" = 1\n' + TRAIN)
+
+
+@pytest.mark.parametrize("text", ["[model", "n = ", "a = 1\na = 2", "\x00", "name = 'a\n'"])
+def test_what_is_no_toml(recipe, text):
+    assert refusal(recipe, text=text).startswith("expected TOML: ")
+
+
+def test_what_is_no_text(recipe):
+    recipe.write_bytes(b"a = '\xff'")
+    assert refusal(recipe).startswith("expected TOML: ")
+
+
+def test_an_empty_recipe(recipe):
+    assert refusal(recipe, text="") == "model: expected a value, found none"
+
+
+def test_a_missing_file_a_folder_and_a_file_as_folder(recipe, tmp_path):
+    for path in (tmp_path / "none.toml", tmp_path, recipe / "below.toml"):
+        with pytest.raises(ConfigError) as caught:
+            read_toml(path)
+        assert str(caught.value).startswith(f"{path}: expected a recipe file")
+        assert "\n" not in str(caught.value)
+
+
+def test_the_name_stands_for_the_file():
+    with pytest.raises(
+        ConfigError, match=r"^settings of the quick start: model: expected a value, found none$"
+    ):
+        check_recipe(SftRecipe, {}, "settings of the quick start")
+
+
+# round trips
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (TrainRecipe, TRAIN),
+        (TrainRecipe, TRAIN.replace('{ name = "bernoulli", alpha = 0.4 }', '"none"')),
+        (TrainRecipe, TRAIN.replace('{ name = "bernoulli"', '{ name = "threshold", beta = 0.2, tau = 0.5')),
+        (SftRecipe, SFT),
+        (EvalRecipe, EVAL),
+    ],
+    ids=["train", "flat", "threshold", "sft", "eval"],
+)
+def test_a_resolved_recipe_is_the_recipe(tmp_path, schema, text):
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    loaded = load_recipe(schema, path, ())
+    table = json.loads(resolved(loaded))
+    assert check_recipe(schema, table, "again") == loaded
+    assert resolved(check_recipe(schema, table, "again")) == resolved(loaded)
+    assert set(table) == set(schema.model_fields)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+def test_shipped_recipes_load_and_survive(path):
+    schema = {"sft": SftRecipe, "eval": EvalRecipe}.get(path.stem.split("_")[0], TrainRecipe)
+    loaded = load_recipe(schema, path, ())
+    assert check_recipe(schema, json.loads(resolved(loaded)), "again") == loaded

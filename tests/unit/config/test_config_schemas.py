@@ -1,0 +1,91 @@
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from ramify.config.schema_eval import SamplingSection
+from ramify.config.schema_parts import (
+    BernoulliBranching,
+    BranchingSection,
+    NoBranching,
+    RolloutSection,
+    SandboxSection,
+    ThresholdBranching,
+)
+
+BRANCHING = TypeAdapter(BranchingSection)
+ROLLOUT = {"problems_per_step": 1, "n": 4, "m": 2, "max_tokens": 9, "max_calls": 0, "branching": "none"}
+
+
+@pytest.mark.parametrize(
+    ("given", "rise"),
+    [
+        ({}, 0.0),
+        ({"min_rise": -0.5}, -0.5),
+        ({"alpha": 0.5, "beta": 0.2, "tau": 0.5}, 0.0),
+        ({"alpha": 0.5, "beta": 0.25, "tau": 1.0}, 2.0),
+        ({"alpha": 1, "beta": 2, "tau": 0}, -0.5),
+    ],
+)
+def test_the_papers_threshold_is_a_rise(given, rise):
+    rule = BRANCHING.validate_python({"name": "threshold", **given})
+    assert rule == ThresholdBranching(name="threshold", min_rise=rise)
+    # alpha + beta * rise > tau is rise > min_rise.
+    if "tau" in given:
+        assert given["alpha"] + given["beta"] * rule.min_rise == pytest.approx(given["tau"])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"alpha": 0.5}, "alpha, beta and tau together"),
+        ({"alpha": 0.5, "beta": 0.2}, "alpha, beta and tau together"),
+        ({"alpha": "x", "beta": 0.2, "tau": 0.5}, "as numbers"),
+        ({"alpha": None, "beta": 0.2, "tau": 0.5}, "as numbers"),
+        ({"alpha": 0.5, "beta": 0.0, "tau": 0.5}, "beta > 0"),
+        ({"alpha": 0.5, "beta": -1.0, "tau": 0.5}, "beta > 0"),
+        ({"alpha": 0.5, "beta": 0.2, "tau": 0.5, "min_rise": 0.0}, "not both"),
+        ({"alpha": 0.5, "beta": 0.2, "tau": float("nan")}, "finite"),
+        ({"alpha": 0.5, "beta": float("nan"), "tau": 0.5}, "finite"),
+        ({"min_rise": float("inf")}, "finite"),
+        ({"children": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_a_threshold_that_cannot_be_read(given, told):
+    with pytest.raises(ValidationError, match=told):
+        BRANCHING.validate_python({"name": "threshold", **given})
+
+
+def test_names_alone_are_rules():
+    assert BRANCHING.validate_python("none") == NoBranching(name="none")
+    assert BRANCHING.validate_python("bernoulli") == BernoulliBranching(
+        name="bernoulli", alpha=0.5, beta=0.335
+    )
+
+
+def test_as_many_roots_as_trajectories_and_no_more():
+    assert RolloutSection.model_validate(ROLLOUT | {"m": 4}).m == 4
+    with pytest.raises(ValidationError, match="m: expected at most n = 4, got 5"):
+        RolloutSection.model_validate(ROLLOUT | {"m": 5})
+
+
+def test_training_samples_and_evaluation_may_be_greedy():
+    with pytest.raises(ValidationError, match="training samples"):
+        RolloutSection.model_validate(ROLLOUT | {"temperature": 0.0})
+    assert SamplingSection(max_tokens=1, max_calls=0, temperature=0.0).temperature == 0.0
+
+
+@pytest.mark.parametrize("k", [(5,), (1, 5), (), (0,), (True,)])
+def test_k_needs_as_many_attempts(k):
+    with pytest.raises(ValidationError, match="k"):
+        SamplingSection(max_tokens=1, max_calls=0, attempts=4, k=k)
+    assert SamplingSection(max_tokens=1, max_calls=0, attempts=4, k=(1, 4)).k == (1, 4)
+
+
+@pytest.mark.parametrize("level", [-1, 3, 1.5, "x"])
+def test_levels_that_do_not_exist(level):
+    with pytest.raises(ValidationError):
+        SandboxSection(min_level=level)
+
+
+def test_a_recipe_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        RolloutSection.model_validate(ROLLOUT).n = 5
