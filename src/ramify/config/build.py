@@ -3,7 +3,7 @@
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,16 +158,16 @@ def build_renderer(tokenizer: "ChatTokenizer", tools: Mapping[str, Tool]) -> "Ta
 def build_engine(
     section: EngineSection,
     tokenizer: "ChatTokenizer",
-    model: "PreTrainedModel",
+    model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     live: LiveCount | None,
 ) -> Engine:
-    """The engine; `live` puts the local one into deterministic mode."""
+    """The engine; only the local one asks for the model, and `live` puts it into deterministic mode."""
     if isinstance(section, LocalEngineSection):
         from ramify.engines.local import LocalEngine
 
         return LocalEngine(
-            model, tokenizer, num_slots=section.slots, context_tokens=context_tokens, live=live
+            model(), tokenizer, num_slots=section.slots, context_tokens=context_tokens, live=live
         )
     from ramify.engines.scripted import ScriptedEngine, load_script
 

@@ -18,11 +18,11 @@ from ramify.config.build import (
 )
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
-from ramify.core.errors import ConfigError
 from ramify.core.quiescence import LiveCount
 from ramify.core.tree import Tree
 from ramify.eval.evaluate import Evaluation, evaluate
 from ramify.obs.console import RunConsole
+from ramify.obs.files import make_folder, require_new_folder
 from ramify.obs.timing import TimingLog
 from ramify.rollout.settings import AgentParts
 
@@ -33,8 +33,8 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, title: str = "evaluation")
     Raises:
         UserError: The recipe, the data or the machine is wrong.
     """
-    if (recipe.run.dir / "summary.json").exists():
-        raise ConfigError(f"run.dir: {recipe.run.dir} holds an evaluation; name a new folder")
+    require_new_folder("run.dir", recipe.run.dir)
+    make_folder("run.dir", recipe.run.dir)
     with asyncio.Runner() as runner:
         evaluation = runner.run(_evaluate(recipe, console, title))
     write_evaluation(recipe, evaluation)
@@ -51,9 +51,12 @@ async def _evaluate(recipe: EvalRecipe, console: RunConsole, title: str) -> Eval
         console.note(note)
     context = data.max_prompt_tokens + sampling.max_tokens
     live = LiveCount()
-    model = build_model(recipe.model, context)
     engine = build_engine(
-        recipe.engine, tokenizer, model, context, live if recipe.run.deterministic else None
+        recipe.engine,
+        tokenizer,
+        lambda: build_model(recipe.model, context),
+        context,
+        live if recipe.run.deterministic else None,
     )
     agent = AgentParts(
         engine=engine,
@@ -80,8 +83,7 @@ async def _evaluate(recipe: EvalRecipe, console: RunConsole, title: str) -> Eval
 
 def write_evaluation(recipe: EvalRecipe, evaluation: Evaluation) -> None:
     """Write recipe.json, results.jsonl (one problem a line) and summary.json."""
-    folder: Path = recipe.run.dir
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = recipe.run.dir
     (folder / "recipe.json").write_text(resolved(recipe), encoding="utf-8")
     lines = [json.dumps(asdict(result), ensure_ascii=False) for result in evaluation.results]
     (folder / "results.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

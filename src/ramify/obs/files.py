@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ramify.core.errors import DataError
+from ramify.core.errors import ConfigError, DataError
 
 
 def dump_line(record: object) -> str:
@@ -17,6 +17,30 @@ def dump_line(record: object) -> str:
         ValueError: NaN or an infinity.
     """
     return json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def require_new_folder(key: str, path: Path) -> None:
+    """Check that results may go to `path`; `key` names the setting in the message.
+
+    Raises:
+        ConfigError: It exists and is not an empty folder.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{key}: {path} exists and is not empty; expected a new or empty folder")
+
+
+def make_folder(key: str, path: Path) -> None:
+    """Make a folder and those above it; `key` names the setting in the message.
+
+    Raises:
+        ConfigError: It cannot be made, or nothing can be written into it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be made: {error.strerror}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(f"{key}: {path} cannot be written")
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -7,40 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ramify.algos.ops import Credit, credit, token_denominator
-from ramify.config.build import (
-    Toolbox,
-    build_brancher,
-    build_engine,
-    build_estimator,
-    build_limits,
-    build_loss,
-    build_model,
-    build_optimizer,
-    build_problems,
-    build_renderer,
-    build_reward,
-    build_tokenizer,
-    build_tools,
-)
+from ramify.config.build import build_estimator, build_loss, build_model, build_optimizer
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import Interrupted
-from ramify.core.messages import Problem
-from ramify.core.protocols import Estimator, RewardFn
-from ramify.core.quiescence import LiveCount
+from ramify.core.protocols import Estimator
 from ramify.core.records import Floats, Reward
 from ramify.core.tree import Tree
-from ramify.data.order import ProblemOrder
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner, UpdateReport
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import read_metrics
-from ramify.obs.timing import TimingLog
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
-from ramify.rollout.grow import grow_trees
-from ramify.rollout.settings import AgentParts
 from ramify.train.interrupts import StopOnCtrlC
 from ramify.train.numerics import set_numerics
+from ramify.train.rollout import Rollout, build_rollout, build_task
 from ramify.train.run_folder import RunFolder, open_run_folder
 from ramify.train.state import LoopState, Saver, restore, starting_point
 
@@ -51,12 +32,7 @@ class RlRun:
 
     recipe: TrainRecipe
     folder: RunFolder
-    problems: Sequence[Problem]
-    order: ProblemOrder
-    toolbox: Toolbox
-    agent: AgentParts
-    timing: TimingLog
-    reward: RewardFn
+    rollout: Rollout
     estimator: Estimator
     learner: Learner
     saver: Saver
@@ -88,7 +64,7 @@ def run_rl(
                     saved = run.saver.save(state)
                     raise Interrupted(f"{stopped}; state saved in {saved}, go on with --resume") from None
         finally:
-            runner.run(_close(run))
+            runner.run(run.rollout.close())
     for warning in entropy_warnings(read_metrics(run.folder.root / "metrics.jsonl")):
         console.note(warning)
     return run.saver.save(state)
@@ -96,10 +72,10 @@ def run_rl(
 
 def rl_step(run: RlRun, state: LoopState, stop: StopOnCtrlC, phase: Phase) -> LoopState:
     """One step of the run: from a batch of problems to updated weights and a written record."""
-    rollout = run.recipe.rollout
-    indices, cursor = run.order.take(state.cursor, rollout.problems_per_step)
-    problems = [run.problems[index] for index in indices]
-    trees, rewards = stop.run(_grow_and_score(run, problems, state.step, phase))
+    task = run.rollout.task
+    indices, cursor = task.order.take(state.cursor, run.recipe.rollout.problems_per_step)
+    problems = [task.problems[index] for index in indices]
+    trees, rewards = stop.run(run.rollout.grow(problems, state.step, phase))
     sums = run.estimator.moments(trees, rewards)
     advantages = [run.estimator.advantages(t, r, sums) for t, r in zip(trees, rewards, strict=True)]
     reports = update(run, trees, advantages)
@@ -109,23 +85,6 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnCtrlC, phase: Phase) -> Lo
         waiting="", reward=tree_metrics(trees, rewards)["reward/mean"], gradient=reports[0].grad_norm
     )
     return state
-
-
-async def _grow_and_score(
-    run: RlRun, problems: Sequence[Problem], step: int, phase: Phase
-) -> tuple[tuple[Tree, ...], list[Sequence[Reward]]]:
-    await run.agent.engine.load_weights("shared", step)
-    done = 0
-
-    def show(tree: Tree) -> None:
-        nonlocal done
-        del tree
-        done += 1
-        if done < len(problems):
-            phase.advance(0, waiting=f"{len(problems) - done} of {len(problems)} trees")
-
-    trees = await grow_trees(run.agent, problems, step, on_tree=show)
-    return trees, [await run.reward.score(tree.trajectories) for tree in trees]
 
 
 def update(run: RlRun, trees: Sequence[Tree], advantages: Sequence[Sequence[Floats]]) -> list[UpdateReport]:
@@ -158,7 +117,7 @@ def record(
         for tree, given, token_advantages in zip(trees, rewards, advantages, strict=True)
     ]
     write_trees(run.folder.trees(step), traced)
-    run.timing.flush(run.folder.timing(step))
+    run.rollout.timing.flush(run.folder.timing(step))
     first = reports[0]
     stepped = [report for report in reports if report.outcome == "stepped"]
     run.folder.metrics.append(
@@ -187,23 +146,17 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, resume: bool) -> tuple[Rl
         UserError: The recipe, the data, the machine or the run folder is wrong.
     """
     set_numerics(recipe.run)
-    toolbox = build_tools(recipe.tools, recipe.sandbox)
     folder = open_run_folder(recipe.run.dir, recipe, resume)
     source = starting_point(folder, recipe.model.path)
-    tokenizer = build_tokenizer(source)
-    renderer = build_renderer(tokenizer, toolbox.tools)
-    problems, notes = build_problems(recipe.data.train, renderer, recipe.data.max_prompt_tokens)
-    for note in notes:
-        console.note(note)
+    task = build_task(recipe, source, console)
     rollout = recipe.rollout
-    context = recipe.data.max_prompt_tokens + rollout.max_tokens
-    steps = math.ceil(len(problems) * recipe.data.epochs / rollout.problems_per_step)
+    steps = math.ceil(len(task.problems) * recipe.data.epochs / rollout.problems_per_step)
     minibatches = math.ceil(rollout.problems_per_step / recipe.learner.problems_per_minibatch)
 
     def make_learner() -> Learner:
         optimizer, schedule = build_optimizer(recipe.learner.optimizer)
         return Learner(
-            build_model(recipe.model.model_copy(update={"path": source}), context),
+            build_model(recipe.model.model_copy(update={"path": source}), task.context_tokens),
             optimizer=optimizer,
             schedule=schedule,
             total_steps=steps * minibatches,
@@ -213,38 +166,15 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, resume: bool) -> tuple[Rl
         )
 
     learner, state = restore(folder, make_learner, recipe.run.seed)
+    folder.create(recipe)
     folder.metrics.truncate_after(state.step)
-    live, timing = LiveCount(), TimingLog()
-    engine = build_engine(
-        recipe.engine, tokenizer, learner.model, context, live if recipe.run.deterministic else None
-    )
-    agent = AgentParts(
-        engine=engine,
-        renderer=renderer,
-        tools=toolbox.tools,
-        brancher=build_brancher(rollout),
-        limits=build_limits(rollout, rollout.n),
-        events=timing,
-        run_seed=recipe.run.seed,
-        live=live,
-    )
     run = RlRun(
         recipe=recipe,
         folder=folder,
-        problems=problems,
-        order=ProblemOrder(len(problems), recipe.run.seed),
-        toolbox=toolbox,
-        agent=agent,
-        timing=timing,
-        reward=build_reward(recipe.reward),
+        rollout=build_rollout(recipe, task, lambda: learner.model),
         estimator=build_estimator(recipe.algorithm),
         learner=learner,
         saver=Saver(folder, learner, recipe.model.path, recipe.run.seed, recipe.run.keep_last),
         total_steps=steps,
     )
     return run, state
-
-
-async def _close(run: RlRun) -> None:
-    await run.agent.engine.close()
-    await run.toolbox.close()

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from ramify.config.load import resolved
 from ramify.core.errors import ConfigError
+from ramify.obs.files import make_folder, replace_file
 from ramify.obs.metrics import MetricsLog
 
 
@@ -32,26 +33,30 @@ class RunFolder:
         """The run's metrics."""
         return MetricsLog(self.root / "metrics.jsonl")
 
+    def create(self, recipe: BaseModel) -> None:
+        """Put the recipe into the folder, which makes it a run; called when all else is known to be right.
+
+        Raises:
+            ConfigError: The folder cannot be written.
+        """
+        make_folder("run.dir", self.root)
+        replace_file(self.root / "recipe.json", resolved(recipe).encode())
+
 
 def open_run_folder(path: Path, recipe: BaseModel, resume: bool) -> RunFolder:
-    """Make the folder of a new run, or take up that of an old one.
+    """Take up the folder of an old run, or see that a new one can have it; nothing is written yet.
 
     Raises:
         ConfigError: It holds a run and `resume` is false, it holds something else, or the recipe changed.
     """
     record = path / "recipe.json"
-    text = resolved(recipe)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not record.is_file():
             raise ConfigError(f"run.dir: {path} exists and is no run folder; expected a new or empty folder")
         if not resume:
             raise ConfigError(f"run.dir: {path} holds a run; go on with --resume or name a new folder")
-        if record.read_text(encoding="utf-8") != text:
+        if record.read_text(encoding="utf-8") != resolved(recipe):
             raise ConfigError(
                 f"run.dir: {record} differs from the recipe given; --resume goes on with the same"
             )
-        return RunFolder(path)
-    for name in ("trees", "timing"):
-        (path / name).mkdir(parents=True, exist_ok=True)
-    record.write_text(text, encoding="utf-8")
     return RunFolder(path)

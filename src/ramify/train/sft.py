@@ -55,6 +55,7 @@ def run_sft(
         )
 
     learner, state = restore(folder, make_learner, recipe.run.seed)
+    folder.create(recipe)
     metrics = folder.metrics
     metrics.truncate_after(state.step)
     saver = Saver(folder, learner, recipe.model.path, recipe.run.seed, recipe.run.keep_last)

@@ -1,0 +1,160 @@
+"""Growing and scoring trees from a recipe: the first half of a training step, and all of `ramify rollout`."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ramify.config.build import (
+    Toolbox,
+    build_brancher,
+    build_engine,
+    build_limits,
+    build_model,
+    build_problems,
+    build_renderer,
+    build_reward,
+    build_tokenizer,
+    build_tools,
+)
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.messages import Problem
+from ramify.core.protocols import RewardFn
+from ramify.core.quiescence import LiveCount
+from ramify.core.records import Reward
+from ramify.core.tree import Tree
+from ramify.data.order import DataCursor, ProblemOrder
+from ramify.obs.console import Phase, RunConsole
+from ramify.obs.files import make_folder, require_new_folder
+from ramify.obs.timing import TimingLog
+from ramify.obs.trace import TracedTree, write_trees
+from ramify.obs.tree_metrics import tree_metrics
+from ramify.rollout.grow import grow_trees
+from ramify.rollout.settings import AgentParts
+from ramify.train.interrupts import StopOnCtrlC
+from ramify.train.numerics import set_numerics
+from ramify.train.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ramify.chat.renderer import TagRenderer
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be solved and with what, before there is a model: problems in their order, tools, texts."""
+
+    problems: Sequence[Problem]
+    order: ProblemOrder
+    toolbox: Toolbox
+    renderer: "TagRenderer"
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """An agent at its task, and what scores it."""
+
+    task: Task
+    agent: AgentParts
+    timing: TimingLog
+    reward: RewardFn
+
+    async def grow(
+        self, problems: Sequence[Problem], step: int, phase: Phase
+    ) -> tuple[tuple[Tree, ...], list[Sequence[Reward]]]:
+        """The trees of one step of the run with the rewards of their leaves."""
+        await self.agent.engine.load_weights("shared", step)
+        done = 0
+
+        def show(tree: Tree) -> None:
+            nonlocal done
+            del tree
+            done += 1
+            if done < len(problems):
+                phase.advance(0, waiting=f"{len(problems) - done} of {len(problems)} trees")
+
+        trees = await grow_trees(self.agent, problems, step, on_tree=show)
+        return trees, [await self.reward.score(tree.trajectories) for tree in trees]
+
+    async def close(self) -> None:
+        """Stop the engine and the tools."""
+        await self.agent.engine.close()
+        await self.task.toolbox.close()
+
+
+def build_task(recipe: TrainRecipe, tokenizer_dir: Path, console: RunConsole) -> Task:
+    """Open the tools and read the problems.
+
+    Raises:
+        UserError: The recipe, the data or the machine is wrong.
+    """
+    toolbox = build_tools(recipe.tools, recipe.sandbox)
+    renderer = build_renderer(build_tokenizer(tokenizer_dir), toolbox.tools)
+    problems, notes = build_problems(recipe.data.train, renderer, recipe.data.max_prompt_tokens)
+    for note in notes:
+        console.note(note)
+    return Task(
+        problems,
+        ProblemOrder(len(problems), recipe.run.seed),
+        toolbox,
+        renderer,
+        recipe.data.max_prompt_tokens + recipe.rollout.max_tokens,
+    )
+
+
+def build_rollout(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrainedModel]") -> Rollout:
+    """Put the agent together; `model` is called only by an engine that has one."""
+    live, timing = LiveCount(), TimingLog()
+    engine = build_engine(
+        recipe.engine,
+        task.renderer.tokenizer,
+        model,
+        task.context_tokens,
+        live if recipe.run.deterministic else None,
+    )
+    agent = AgentParts(
+        engine=engine,
+        renderer=task.renderer,
+        tools=task.toolbox.tools,
+        brancher=build_brancher(recipe.rollout),
+        limits=build_limits(recipe.rollout, recipe.rollout.n),
+        events=timing,
+        run_seed=recipe.run.seed,
+        live=live,
+    )
+    return Rollout(task, agent, timing, build_reward(recipe.reward))
+
+
+def run_rollout(
+    recipe: TrainRecipe, console: RunConsole, num_problems: int | None = None
+) -> dict[str, float]:
+    """Grow the trees of a run's first step and write `trees/` and `timing/`; returns their metrics.
+
+    `num_problems` is `rollout.problems_per_step` when it is None. Nothing is trained.
+
+    Raises:
+        UserError: The recipe, the data, the machine or the run folder is wrong.
+        Interrupted: Ctrl-C; nothing was written.
+    """
+    set_numerics(recipe.run)
+    require_new_folder("run.dir", recipe.run.dir)
+    task = build_task(recipe, recipe.model.path, console)
+    rollout = build_rollout(recipe, task, lambda: build_model(recipe.model, task.context_tokens))
+    make_folder("run.dir", recipe.run.dir)
+    count = min(num_problems or recipe.rollout.problems_per_step, len(task.problems))
+    indices, _ = task.order.take(DataCursor(), count)
+    with asyncio.Runner() as runner:
+        try:
+            with StopOnCtrlC(runner) as stop, console.phase("rollout", 1) as phase:
+                trees, rewards = stop.run(rollout.grow([task.problems[index] for index in indices], 0, phase))
+                phase.advance()
+        finally:
+            runner.run(rollout.close())
+    folder = RunFolder(recipe.run.dir)
+    folder.create(recipe)
+    write_trees(folder.trees(1), [TracedTree(t, tuple(r)) for t, r in zip(trees, rewards, strict=True)])
+    rollout.timing.flush(folder.timing(1))
+    return tree_metrics(trees, rewards)
