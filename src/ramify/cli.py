@@ -1,10 +1,12 @@
 """The command line: parse, call one command, turn errors into one line and an exit status."""
 
 import argparse
+import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ramify import __version__
 from ramify.core.errors import Interrupted, RamifyError, UserError
@@ -17,12 +19,23 @@ _COMMANDS = {
     "eval": "independent attempts at a set of problems, pass@k with intervals",
     "doctor": "what this machine can do: versions, sandbox level, devices",
 }
+_BAD_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+"""A full disk, a quota, a read-only file system, a missing permission: for the user to mend."""
+
+
+class _UsageError(UserError):
+    """The command line itself is wrong; the message begins with the program's name."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what was wrong, where argparse prints its usage too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="ramify", description="Branching reinforcement learning for LLM agents."
-    )
+    parser = _Parser(prog="ramify", description="Branching reinforcement learning for LLM agents.")
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in _COMMANDS.items():
@@ -38,27 +51,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that spin while they wait make a step six times slower on cores that other programs use too.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = sys.argv[1:] if arguments is None else list(arguments)
-    command = next((word for word in given if word in _COMMANDS), None)
-    options = _parser(command).parse_args(given)
+    command = next((word for word in given if not word.startswith("-")), None)
+    try:
+        options = _parser(command).parse_args(given)
+    except _UsageError as error:
+        return _fail(2, str(error))
+    name = f"ramify {options.command}"
     try:
         importlib.import_module(f"ramify.commands.{options.command}").run(options)
     except UserError as error:
-        print(f"ramify {options.command}: {_one_line(error)}", file=sys.stderr)
-        return 2
+        return _fail(2, f"{name}: {error}")
     except Interrupted as stopped:
-        print(f"ramify {options.command}: {_one_line(stopped)}", file=sys.stderr)
-        return 130
+        return _fail(130, f"{name}: {stopped}")
     except KeyboardInterrupt:
-        print(f"ramify {options.command}: interrupted", file=sys.stderr)
-        return 130
+        return _fail(130, f"{name}: interrupted")
     except RamifyError as error:
-        print(f"ramify {options.command}: {_one_line(error)}", file=sys.stderr)
-        return 1
+        return _fail(1, f"{name}: {error}")
+    except OSError as error:
+        if error.errno not in _BAD_DISK:
+            raise
+        return _fail(2, f"{name}: {error.strerror}: {error.filename or 'a file of the run'}")
     return 0
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+def _fail(status: int, message: str) -> int:
+    print(" ".join(message.split()), file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

@@ -2,8 +2,44 @@
 
 from pathlib import Path
 
-from ramify.config.schema_parts import EngineSection, RunSection, ScriptedEngineSection, ToolsSection
+from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_parts import EngineSection, ScriptedEngineSection, ToolsSection
+from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
+
+
+def check_sft_files(recipe: SftRecipe) -> None:
+    """Raise ConfigError unless every file that the recipe names is there."""
+    require_model(recipe.model.path)
+    require_file("data.train", recipe.data.train)
+
+
+def check_train_files(recipe: TrainRecipe) -> None:
+    """Raise ConfigError unless every file that the recipe names is there."""
+    require_model(recipe.model.path)
+    require_file("data.train", recipe.data.train)
+    require_tools(recipe.tools)
+    require_script(recipe.engine)
+
+
+def check_rollout_files(recipe: TrainRecipe) -> None:
+    """Raise ConfigError unless every file that growing trees takes is there; a script plays without weights."""
+    if isinstance(recipe.engine, ScriptedEngineSection):
+        require_tokenizer(recipe.model.path)
+    else:
+        require_model(recipe.model.path)
+    require_file("data.train", recipe.data.train)
+    require_tools(recipe.tools)
+    require_script(recipe.engine)
+
+
+def check_eval_files(recipe: EvalRecipe) -> None:
+    """Raise ConfigError unless every file that the recipe names is there."""
+    require_model(recipe.model.path)
+    require_file("data.test", recipe.data.test)
+    require_tools(recipe.tools)
+    require_script(recipe.engine)
 
 
 def require_file(key: str, path: Path) -> None:
@@ -12,11 +48,19 @@ def require_file(key: str, path: Path) -> None:
         raise ConfigError(f"{key}: expected a file, found none at {path}")
 
 
+def require_tokenizer(path: Path) -> None:
+    """Raise ConfigError unless `path` is a folder with a tokenizer."""
+    if not (path / "tokenizer.json").is_file():
+        raise ConfigError(f"model.path: expected a model folder, {path / 'tokenizer.json'} is missing")
+
+
 def require_model(path: Path) -> None:
-    """Raise ConfigError unless `path` is a model folder with a tokenizer."""
-    for name in ("config.json", "tokenizer.json"):
-        if not (path / name).is_file():
-            raise ConfigError(f"model.path: expected a model folder, {path / name} is missing")
+    """Raise ConfigError unless `path` is a model folder with weights and a tokenizer."""
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"model.path: expected a model folder, {path / 'config.json'} is missing")
+    require_tokenizer(path)
+    if not any(path.glob("*.safetensors")):
+        raise ConfigError(f"model.path: expected a model folder, {path} has no *.safetensors")
 
 
 def require_tools(section: ToolsSection) -> None:
@@ -31,9 +75,3 @@ def require_script(section: EngineSection) -> None:
     """Raise ConfigError unless a scripted engine's script is there."""
     if isinstance(section, ScriptedEngineSection):
         require_file("engine.script", section.script)
-
-
-def require_new_run(section: RunSection, resume: bool) -> None:
-    """Raise ConfigError when the run's folder is taken."""
-    if not resume and (section.dir / "recipe.json").is_file():
-        raise ConfigError(f"run.dir: {section.dir} holds a run; go on with --resume or name a new folder")

@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-from ramify.core.errors import ConfigError
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
@@ -17,16 +15,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
+    from ramify.obs.files import make_folder, require_new_folder
+
     out: Path = options.out
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"--out: {out} exists and is not empty; name a new folder")
+    require_new_folder("--out", out)
+    make_folder("--out", out)
+    from ramify.core.errors import Interrupted
     from ramify.obs.console import RunConsole
     from ramify.train.quickstart.run import run_quickstart
     from ramify.train.quickstart.sizes import FULL, SMOKE
 
     console = RunConsole()
-    report = run_quickstart(out, options.seed, SMOKE if options.smoke else FULL, console)
-    for stage, found in report["pass_at_1"].items():
+    try:
+        report = run_quickstart(out, options.seed, SMOKE if options.smoke else FULL, console)
+    except Interrupted:
+        # The training loop offers --resume, which a quick start of a few minutes does not have.
+        raise Interrupted(f"stopped by Ctrl-C; {out} is unfinished, start again with a new --out") from None
+    measured = report["pass_at_1"]
+    for stage, found in (("base", measured["base"]), ("sft", measured["sft"]), ("rl", measured["rl"])):
         low, high = found["ci95"]
         console.note(
             f"pass@1 {stage:4}  {found['value']:.3f}  95 % [{low:.3f}, {high:.3f}]  n = {found['n']}"

@@ -23,12 +23,16 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
 def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     """`add_recipe_arguments` and how far to train."""
     add_recipe_arguments(parser)
-    parser.add_argument("--max-steps", type=_positive, metavar="N", help="stop after step N of the run")
+    parser.add_argument("--max-steps", type=at_least_one, metavar="N", help="stop after step N of the run")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in run.dir")
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("expected at least 1")
-    return value
+def at_least_one(text: str) -> int:
+    """Read a whole number from 1 on.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)

@@ -3,11 +3,7 @@
 import argparse
 import sys
 
-from ramify.commands.check_files import require_file, require_model, require_new_run
 from ramify.commands.recipe_arguments import add_training_arguments
-from ramify.config.load import load_recipe, resolved
-from ramify.config.schema_sft import SftRecipe
-from ramify.obs.console import RunConsole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,17 +13,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
+    from ramify.commands.check_files import check_sft_files
+    from ramify.config.load import load_recipe, resolved
+    from ramify.config.schema_sft import SftRecipe
+    from ramify.train.run_folder import open_run_folder
+
     recipe = load_recipe(SftRecipe, options.recipe, options.overrides)
-    console = RunConsole()
     if options.dry_run:
         sys.stdout.write(resolved(recipe) + "\n")
-    require_model(recipe.model.path)
-    require_file("data.train", recipe.data.train)
-    require_new_run(recipe.run, options.resume)
+    check_sft_files(recipe)
+    open_run_folder(recipe.run.dir, recipe, options.resume)
     if options.dry_run:
         return
+    from ramify.obs.console import RunConsole
     from ramify.train.sft import run_sft
 
-    console.note(
-        f"model written to {run_sft(recipe, console, resume=options.resume, max_steps=options.max_steps)}"
-    )
+    console = RunConsole()
+    path = run_sft(recipe, console, resume=options.resume, max_steps=options.max_steps)
+    console.note(f"model written to {path}")

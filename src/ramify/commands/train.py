@@ -1,19 +1,12 @@
-"""`ramify train RECIPE.toml`: reinforcement learning."""
+"""`ramify train RECIPE.toml`: reinforcement learning.
+
+Like every command it imports what it runs on only when it runs, so that `--help` is quick.
+"""
 
 import argparse
 import sys
 
-from ramify.commands.check_files import (
-    require_file,
-    require_model,
-    require_new_run,
-    require_script,
-    require_tools,
-)
 from ramify.commands.recipe_arguments import add_training_arguments
-from ramify.config.load import load_recipe, resolved
-from ramify.config.schema_train import TrainRecipe
-from ramify.obs.console import RunConsole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,28 +16,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
+    from ramify.commands.check_files import check_train_files
+    from ramify.config.load import load_recipe, resolved
+    from ramify.config.schema_train import TrainRecipe
+    from ramify.train.run_folder import open_run_folder
+
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
-    console = RunConsole()
     if options.dry_run:
         sys.stdout.write(resolved(recipe) + "\n")
-    check(recipe, options.resume)
+    check_train_files(recipe)
+    open_run_folder(recipe.run.dir, recipe, options.resume)
     if options.dry_run:
         return
+    from ramify.obs.console import RunConsole
     from ramify.train.rl import run_rl
 
-    console.note(
-        f"model written to {run_rl(recipe, console, resume=options.resume, max_steps=options.max_steps)}"
-    )
-
-
-def check(recipe: TrainRecipe, resume: bool) -> None:
-    """Look for every file that the recipe names.
-
-    Raises:
-        ConfigError: One is missing, or the run's folder is taken.
-    """
-    require_model(recipe.model.path)
-    require_file("data.train", recipe.data.train)
-    require_tools(recipe.tools)
-    require_script(recipe.engine)
-    require_new_run(recipe.run, resume)
+    console = RunConsole()
+    path = run_rl(recipe, console, resume=options.resume, max_steps=options.max_steps)
+    console.note(f"model written to {path}")

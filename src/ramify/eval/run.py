@@ -3,7 +3,6 @@
 import asyncio
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 from ramify.algos.branch_none import FlatBrancher
 from ramify.config.build import (

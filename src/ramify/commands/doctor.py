@@ -1,0 +1,182 @@
+"""`ramify doctor [RECIPE.toml]`: what this machine has, and whether a recipe can run on it."""
+
+import argparse
+import importlib
+import json
+import math
+import os
+import platform
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ramify.core.errors import MachineError, UserError
+
+_PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "tantivy")
+_GIB = 1 << 30
+_BYTES_PER_TRAINED_PARAMETER = 16
+"""Weight, gradient and two moments of AdamW in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a recipe asks of the machine; `min_level` is None where no code of the model runs."""
+
+    command: str
+    model: Path
+    min_level: int | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE.toml", help="can it run here?")
+    parser.add_argument(
+        "-s",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY.NAME=VALUE",
+        help="set one key of it",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: The recipe is wrong or cannot run on this machine.
+    """
+    from ramify.obs.console import RunConsole
+    from ramify.sandbox.levels import detect_level
+
+    console = RunConsole()
+    for line in _machine():
+        console.note(line)
+    level = detect_level()
+    for line in _sandbox(level):
+        console.note(line)
+    for line in _devices():
+        console.note(line)
+    if options.recipe is None:
+        return
+    for line in _recipe(options.recipe, options.overrides, level):
+        console.note(line)
+
+
+def _machine() -> Iterator[str]:
+    yield _row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name in _PACKAGES:
+        try:
+            yield _row(name, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield _row(name, "not installed")
+    yield _row("cpus", str(num_cpus()))
+    yield _row("memory", f"{memory_bytes() / _GIB:.1f} GiB")
+
+
+def _sandbox(level: int) -> Iterator[str]:
+    from ramify.sandbox.levels import MAX_LEVEL, why_not
+
+    yield _row("sandbox", f"level {level} of {MAX_LEVEL}")
+    if level < MAX_LEVEL:
+        yield _row("", f"not level {level + 1}: {why_not(level + 1)}")
+
+
+def _devices() -> Iterator[str]:
+    if find_spec("torch") is None:
+        yield _row("gpu", "unknown, torch is not installed")
+        return
+    torch: Any = importlib.import_module("torch")
+    count = torch.cuda.device_count()
+    if not count:
+        yield _row("gpu", "none, models run on the CPU in float32")
+    for index in range(count):
+        found = torch.cuda.get_device_properties(index)
+        yield _row("gpu", f"{found.name}, {found.total_memory / _GIB:.1f} GiB")
+
+
+def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
+    """Lines about a recipe.
+
+    Raises:
+        UserError: It is wrong or cannot run here.
+    """
+    plan = _load(path, overrides)
+    yield _row("recipe", f"{path} is for ramify {plan.command}")
+    yield _row("model", _weights(plan.model, plan.command))
+    if plan.min_level is not None:
+        met = level >= plan.min_level
+        yield _row("", f"sandbox.min_level {plan.min_level}: {'met' if met else 'not met'}")
+        if not met:
+            raise MachineError(
+                f"{path}: sandbox.min_level asks for level {plan.min_level}, this machine reaches {level}"
+            )
+    yield _row("", "can run here")
+
+
+def _load(path: Path, overrides: list[str]) -> _Plan:
+    """Check a recipe of any kind and look for its files."""
+    from ramify.commands import check_files
+    from ramify.config.load import load_recipe, read_toml
+    from ramify.config.schema_eval import EvalRecipe
+    from ramify.config.schema_sft import SftRecipe
+    from ramify.config.schema_train import TrainRecipe
+
+    tables = read_toml(path).keys()
+    if "sampling" in tables:
+        evaluation = load_recipe(EvalRecipe, path, overrides)
+        check_files.check_eval_files(evaluation)
+        min_level = evaluation.sandbox.min_level if evaluation.tools.python else None
+        return _Plan("eval", evaluation.model.path, min_level)
+    if "rollout" in tables:
+        training = load_recipe(TrainRecipe, path, overrides)
+        check_files.check_train_files(training)
+        min_level = training.sandbox.min_level if training.tools.python else None
+        return _Plan("train", training.model.path, min_level)
+    supervised = load_recipe(SftRecipe, path, overrides)
+    check_files.check_sft_files(supervised)
+    return _Plan("sft", supervised.model.path, None)
+
+
+def _weights(folder: Path, command: str) -> str:
+    parameters = sum(num_parameters(file) for file in folder.glob("*.safetensors"))
+    size = f"{parameters / 1e6:.3g} million parameters"
+    if command == "eval":
+        return size
+    need = parameters * _BYTES_PER_TRAINED_PARAMETER / _GIB
+    return f"{size}; weights, gradients and AdamW's state take {need:.2f} GiB in float32, activations come on top"
+
+
+def num_parameters(file: Path) -> int:
+    """Numbers in a safetensors file, from its header.
+
+    Raises:
+        UserError: It has no such header.
+    """
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(min(length, 100 << 20)))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (struct.error, ValueError, AttributeError, KeyError, TypeError):
+        raise UserError(f"model.path: expected weights in {file}, it is no safetensors file") from None
+
+
+def num_cpus() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _row(name: str, text: str) -> str:
+    return f"{name:14}{text}"

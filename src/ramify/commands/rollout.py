@@ -1,0 +1,43 @@
+"""`ramify rollout RECIPE.toml`: grow the trees of a training recipe's first step and write their trace."""
+
+import argparse
+import sys
+
+from ramify.commands.recipe_arguments import add_recipe_arguments, at_least_one
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    add_recipe_arguments(parser)
+    parser.add_argument(
+        "--problems",
+        type=at_least_one,
+        metavar="N",
+        help="grow a tree for each of the first N problems (default: rollout.problems_per_step)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    from ramify.commands.check_files import check_rollout_files
+    from ramify.config.load import load_recipe, resolved
+    from ramify.config.schema_train import TrainRecipe
+    from ramify.obs.files import require_new_folder
+
+    recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
+    if options.dry_run:
+        sys.stdout.write(resolved(recipe) + "\n")
+    check_rollout_files(recipe)
+    require_new_folder("run.dir", recipe.run.dir)
+    if options.dry_run:
+        return
+    from ramify.obs.console import RunConsole
+    from ramify.train.rollout import run_rollout
+
+    console = RunConsole()
+    found = run_rollout(recipe, console, options.problems)
+    console.note(
+        f"reward/mean {found['reward/mean']:.4g}  branches {found['branch/taken']:.0f} taken of "
+        f"{found['branch/planned']:.0f} planned  calls {found['calls/per_trajectory']:.3g} a trajectory  "
+        f"trees in {recipe.run.dir}"
+    )
