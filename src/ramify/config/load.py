@@ -39,7 +39,7 @@ def load_recipe(schema: type[Recipe], path: Path, overrides: Sequence[str]) -> R
     """
     table = read_toml(path)
     for override in overrides:
-        _override(table, override)
+        _override(schema, table, override)
     return check_recipe(schema, table, str(path))
 
 
@@ -76,13 +76,14 @@ def resolved(recipe: BaseModel) -> str:
     return json.dumps(recipe.model_dump(mode="json"), indent=2)
 
 
-def _override(table: dict[str, Any], override: str) -> None:
+def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) -> None:
     key, _, text = override.partition("=")
     names = [name.strip() for name in key.split(".")]
     text = text.strip()
     shown = " ".join(override.split())
     if not text or not all(names):
         raise ConfigError(f"-s {shown}: expected key.name=value")
+    table = recipe
     for name in names[:-1]:
         below = table.setdefault(name, {})
         if isinstance(below, str):
@@ -92,6 +93,18 @@ def _override(table: dict[str, Any], override: str) -> None:
             raise ConfigError(f"-s {shown}: {name} is a value, not a table")
         table = below
     table[names[-1]] = _value(text)
+    if names[-1] == "name":
+        _take_form(schema, names[:-1], table)
+
+
+def _take_form(schema: type[BaseModel], place: Sequence[str], table: dict[str, Any]) -> None:
+    """Another name is another form of the table: what only the old form knows goes with it."""
+    _, forms = _locate((schema,), place)
+    known = {key for form in forms for key in form.model_fields}
+    for form in forms:
+        if table["name"] in _names(form):
+            for key in table.keys() & known - form.model_fields.keys():
+                del table[key]
 
 
 def _value(text: str) -> Any:  # noqa: ANN401 - any TOML value

@@ -5,7 +5,12 @@ import pytest
 
 from ramify.config.load import check_recipe, load_recipe, read_toml, resolved
 from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_parts import BernoulliBranching, NoBranching, ThresholdBranching
+from ramify.config.schema_parts import (
+    BernoulliBranching,
+    NoBranching,
+    ScriptedEngineSection,
+    ThresholdBranching,
+)
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
@@ -320,3 +325,13 @@ def test_shipped_recipes_load_and_survive(path):
     schema = {"sft": SftRecipe, "eval": EvalRecipe}.get(path.stem.split("_")[0], TrainRecipe)
     loaded = load_recipe(schema, path, ())
     assert check_recipe(schema, json.loads(resolved(loaded)), "again") == loaded
+
+
+def test_another_name_drops_what_only_the_old_form_knows(recipe):
+    recipe.write_text(TRAIN.replace('name = "local"', 'name = "local"\nslots = 7'))
+    assert load(recipe, "engine.name=local").engine.slots == 7
+    engine = load(recipe, "engine.name=scripted", "engine.script=turns.toml").engine
+    assert engine == ScriptedEngineSection(name="scripted", script=Path("turns.toml"))
+    assert load(recipe, "rollout.branching.name=none").rollout.branching == NoBranching(name="none")
+    recipe.write_text(TRAIN.replace('name = "local"', 'name = "local"\nslotz = 7'))
+    assert refusal(recipe, "engine.name=scripted", "engine.script=turns.toml") == "engine.slotz: unknown key"
