@@ -11,7 +11,7 @@ from typing import NoReturn
 from ramify import __version__
 from ramify.core.errors import Interrupted, RamifyError, UserError
 
-_COMMANDS = {
+COMMANDS = {
     "quickstart": "build a small world, train an agent in it and write a report",
     "sft": "supervised training on demonstrations",
     "train": "reinforcement learning with branching rollouts",
@@ -38,7 +38,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     parser = _Parser(prog="ramify", description="Branching reinforcement learning for LLM agents.")
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, text in _COMMANDS.items():
+    for name, text in COMMANDS.items():
         below = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         # Only the command that is asked for is imported, and with it no heavy library: `--help` is quick.
         if name == command:

@@ -1,0 +1,79 @@
+# Every target sets up what it needs in .venv. ARGS goes to the command behind a target:
+#   make quickstart ARGS="--seed 1 --out runs/s1"
+# TORCH_ARGS goes to pip when it installs torch (README.md: the CPU build).
+
+PYTHON =
+TORCH_ARGS =
+ARGS =
+
+VENV = .venv
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
+
+.PHONY: help setup quickstart test check bench docs
+
+help:
+	@echo "make setup        install ramify with pinned versions in .venv"
+	@echo "make quickstart   setup, then train a small agent on this machine (minutes)"
+	@echo "make test         setup, then all tests"
+	@echo "make check        setup, then lint, format, types and import layers"
+	@echo "make docs         setup, then check that what README.md and docs/ name exists"
+
+setup: $(VENV)/installed
+
+quickstart: $(VENV)/installed
+	$(VENV)/bin/python -m ramify quickstart $(ARGS)
+
+test: $(VENV)/installed-dev
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+check: $(VENV)/installed-dev
+	$(VENV)/bin/python -m ruff check .
+	$(VENV)/bin/python -m ruff format --check .
+	$(VENV)/bin/python -m mypy
+	$(VENV)/bin/lint-imports
+
+docs: $(VENV)/installed
+	$(VENV)/bin/python scripts/check_docs.py
+
+bench: $(VENV)/installed
+	@if [ -d benchmarks ]; then \
+	  for file in benchmarks/[a-z]*.py; do \
+	    name=$$(basename "$$file" .py); $(VENV)/bin/python -m "benchmarks.$$name" --json || exit 1; \
+	  done; \
+	else echo "There are no benchmarks yet."; fi
+
+# The first Python that really makes an environment: one that is only a shim, or lacks its venv module, fails here.
+$(VENV)/bin/python:
+	@found=; \
+	for python in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11); do \
+	  if "$$python" -c "" >/dev/null 2>&1; then \
+	    found="$$found $$python"; \
+	    if "$$python" -m venv $(VENV) >/dev/null 2>&1 && $(PIP) --version >/dev/null 2>&1; then \
+	      echo "made $(VENV) with $$python"; exit 0; \
+	    fi; \
+	    rm -rf $(VENV); \
+	  fi; \
+	done; \
+	if [ -n "$$found" ]; then \
+	  set -- $$found; \
+	  echo "No virtual environment could be made with$$found: install the package $$1-venv (Debian, Ubuntu)." >&2; \
+	else \
+	  echo "No Python 3.11 to 3.13 was found: install the packages python3.11 and python3.11-venv" \
+	    "(Debian, Ubuntu) or python@3.13 (Homebrew), or name one with make PYTHON=..." >&2; \
+	fi; \
+	exit 1
+
+# torch comes alone and without its dependencies, so that an index named in TORCH_ARGS has to hold torch only.
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	@if [ -z "$(TORCH_ARGS)" ] && [ "$$(uname -s)" = Linux ] && [ ! -e /proc/driver/nvidia/version ] \
+	    && ! $(VENV)/bin/python -c "import importlib.metadata as m; m.version('torch')" 2>/dev/null; then \
+	  echo "Note: no NVIDIA driver here, and pip may fetch torch's CUDA build (gigabytes);" \
+	    "for the CPU build stop and give pip's options for PyTorch's CPU index: make TORCH_ARGS=\"...\" (README.md)."; \
+	fi
+	$(PIP) install $(TORCH_ARGS) --no-deps "$$(grep '^torch==' constraints.txt)"
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@

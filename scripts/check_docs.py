@@ -1,0 +1,64 @@
+"""Checks what the documents name: relative links, files, `ramify` commands with their options, `make` targets."""
+
+import argparse
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ramify.cli import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+NAMED_FILE = re.compile(r"(?<![\w/.-])(?:src|docs|tests|recipes|scripts|benchmarks)/[\w./-]*")
+CODE = re.compile(r"`([^`\n]+)`|^    (.+)$", re.MULTILINE)
+RAMIFY = re.compile(r"\bramify ([a-z][\w-]*)(.*)")
+MAKE = re.compile(r"\bmake ([a-z-]+)\b(?! *=)")
+OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+
+
+def mistakes(document: Path, targets: set[str]) -> Iterator[str]:
+    """One line for each thing that is named and not there."""
+    text = document.read_text(encoding="utf-8")
+    for match in LINK.finditer(text):
+        target = match[1]
+        if "://" not in target and not (document.parent / target).exists():
+            yield f"link to {target}"
+    for match in NAMED_FILE.finditer(text):
+        path = match[0].rstrip(".")
+        if "NAME" not in path and not (ROOT / path).exists():  # NAME stands for the name of something new
+            yield f"file {path}"
+    for match in CODE.finditer(text):
+        code = match[1] or match[2]
+        if (command := RAMIFY.match(code)) is not None:
+            yield from unknown_options(command[1], command[2])
+        if (target := MAKE.match(code)) is not None and target[1] not in targets:
+            yield f"make {target[1]}"
+
+
+def unknown_options(command: str, rest: str) -> Iterator[str]:
+    """Options in `rest` that the command does not have."""
+    if command not in COMMANDS:
+        yield f"command ramify {command}"
+        return
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"ramify.commands.{command}").add_arguments(parser)
+    known = OPTION.findall(parser.format_help())
+    yield from (
+        f"option {option} of ramify {command}" for option in OPTION.findall(rest) if option not in known
+    )
+
+
+def main() -> int:
+    """Print every mistake; 1 when there is one."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    lines = [f"{d.relative_to(ROOT)}: no such {m}" for d in documents for m in mistakes(d, targets)]
+    sys.stdout.write("".join(line + "\n" for line in lines))
+    sys.stdout.write(f"{len(documents)} documents, {len(lines)} mistakes\n")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
