@@ -142,11 +142,12 @@ class LocalEngine:
         )
 
     async def close(self) -> None:
-        """Stop writing."""
+        """Stop writing and free the slots' memory; the engine is of no use afterwards."""
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
             self._driver = None
+        self._table.free()
 
     def _matcher(self, stops: tuple[str, ...]) -> StopMatcher:
         if stops not in self._matchers:

@@ -63,6 +63,10 @@ class SlotTable:
             raise RuntimeError("weights changed while sequences were being written")
         self.lengths[:] = 0
 
+    def free(self) -> None:
+        """Give the memory back now; whoever still holds the table would keep it otherwise."""
+        self._store.untyped_storage().resize_(0)
+
     def longest_prefix(self, token_ids: npt.NDArray[np.int32]) -> Match:
         """The row whose computed tokens share the longest prefix with `token_ids`; the smallest row of equals."""
         size = len(token_ids)
