@@ -113,7 +113,7 @@ def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
         yield _row("", f"sandbox.min_level {plan.min_level}: {'met' if met else 'not met'}")
         if not met:
             raise MachineError(
-                f"{path}: sandbox.min_level asks for level {plan.min_level}, this machine reaches {level}"
+                f"{path}: sandbox.min_level asks for level {plan.min_level}, this machine reaches level {level}"
             )
     yield _row("", "can run here")
 

@@ -18,6 +18,7 @@ from ramify.config.schema_parts import (
     OptimizerSection,
     RewardSection,
     RolloutSection,
+    RunSection,
     SandboxSection,
     SearchSection,
     ToolsSection,
@@ -26,7 +27,7 @@ from ramify.config.schema_parts import ThresholdBranching as ThresholdSection
 from ramify.config.schema_train import AlgorithmSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
-from ramify.core.protocols import Brancher, Engine, Estimator, RewardFn, Sandbox, Tool
+from ramify.core.protocols import Brancher, Engine, Estimator, EventSink, RewardFn, Sandbox, Tool
 from ramify.core.quiescence import LiveCount
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ramify.chat.renderer import TagRenderer
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.learner.optimizer import OptimizerSettings, Schedule
-    from ramify.rollout.settings import RolloutLimits
+    from ramify.rollout.settings import AgentParts, RolloutLimits
     from ramify.tools.search import SearchTool
 
 
@@ -93,8 +94,7 @@ def build_model(section: ModelSection, context_tokens: int) -> "PreTrainedModel"
     if section.device == "cuda" and not has_gpu:
         raise ConfigError('model.device: expected a GPU, torch finds none; set it to "cpu"')
     device = ("cuda" if has_gpu else "cpu") if section.device == "auto" else section.device
-    dtype = ("bfloat16" if device == "cuda" else "float32") if section.dtype == "auto" else section.dtype
-    model = load_model(section.path, dtype, device)
+    model = load_model(section.path, section.dtype, device)
     limit = int(model.config.max_position_embeddings)
     if context_tokens > limit:
         raise ConfigError(
@@ -155,23 +155,53 @@ def build_renderer(tokenizer: "ChatTokenizer", tools: Mapping[str, Tool]) -> "Ta
     return TagRenderer(tokenizer, [tool.spec for tool in tools.values()])
 
 
-def build_engine(
+def build_agent(
+    *,
+    engine: EngineSection,
+    run: RunSection,
+    toolbox: Toolbox,
+    renderer: "TagRenderer",
+    model: "Callable[[], PreTrainedModel]",
+    context_tokens: int,
+    brancher: Brancher,
+    limits: "RolloutLimits",
+    events: EventSink,
+) -> "AgentParts":
+    """The agent of training, evaluation and data making; only the local engine asks for the model."""
+    from ramify.rollout.settings import AgentParts
+
+    live = LiveCount()
+    built = _engine(engine, renderer, model, context_tokens, live if run.deterministic else None)
+    return AgentParts(
+        engine=built,
+        renderer=renderer,
+        tools=toolbox.tools,
+        brancher=brancher,
+        limits=limits,
+        events=events,
+        run_seed=run.seed,
+        # Which tree gets a place that has become free would depend on which tool was fast.
+        max_trees=None if run.deterministic else max(1, built.info().num_slots // limits.n),
+        live=live,
+    )
+
+
+def _engine(
     section: EngineSection,
-    tokenizer: "ChatTokenizer",
+    renderer: "TagRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     live: LiveCount | None,
 ) -> Engine:
-    """The engine; only the local one asks for the model, and `live` puts it into deterministic mode."""
     if isinstance(section, LocalEngineSection):
         from ramify.engines.local import LocalEngine
 
         return LocalEngine(
-            model(), tokenizer, num_slots=section.slots, context_tokens=context_tokens, live=live
+            model(), renderer.tokenizer, num_slots=section.slots, context_tokens=context_tokens, live=live
         )
     from ramify.engines.scripted import ScriptedEngine, load_script
 
-    return ScriptedEngine(tokenizer, load_script(section.script), context_tokens)
+    return ScriptedEngine(renderer.tokenizer, load_script(section.script), context_tokens)
 
 
 def build_brancher(section: RolloutSection) -> Brancher:

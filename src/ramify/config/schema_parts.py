@@ -28,11 +28,20 @@ def _name_only(value: Any) -> Any:  # noqa: ANN401 - any TOML value
 
 
 class ModelSection(Section):
-    """Which model: a Hugging Face folder. "auto" is a GPU in bfloat16 where there is one, else the CPU in float32."""
+    """Which model: a Hugging Face folder. "auto" is a GPU where there is one, else the CPU.
+
+    Training keeps its weights in float32: at the papers' rates most updates are too small for bfloat16.
+    """
 
     path: Path
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class TrainedModelSection(ModelSection):
+    """A model that is trained."""
+
+    dtype: Literal["float32"] = "float32"
 
 
 class SearchSection(Section):

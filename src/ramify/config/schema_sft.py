@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from ramify.config.schema_parts import (
-    ModelSection,
     OptimizerSection,
     PositiveInt,
     RunSection,
     Section,
+    TrainedModelSection,
 )
 
 
@@ -30,7 +30,7 @@ class SftLearnerSection(Section):
 class SftRecipe(Section):
     """A whole supervised run."""
 
-    model: ModelSection
+    model: TrainedModelSection
     data: SftDataSection
     run: RunSection
     learner: SftLearnerSection

@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 
 from ramify.config.schema_parts import (
     EngineSection,
-    ModelSection,
     OptimizerSection,
     PositiveInt,
     RewardSection,
@@ -16,6 +15,7 @@ from ramify.config.schema_parts import (
     SandboxSection,
     Section,
     ToolsSection,
+    TrainedModelSection,
 )
 
 
@@ -53,7 +53,7 @@ class LearnerSection(Section):
 class TrainRecipe(Section):
     """A whole reinforcement-learning run."""
 
-    model: ModelSection
+    model: TrainedModelSection
     data: TrainDataSection
     run: RunSection
     rollout: RolloutSection

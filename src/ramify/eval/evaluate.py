@@ -8,6 +8,7 @@ from ramify.core.protocols import RewardFn
 from ramify.core.tree import StopReason, Tree
 from ramify.eval.intervals import Interval, bootstrap_mean
 from ramify.eval.pass_at_k import tree_pass_at_k
+from ramify.obs.trace import TracedTree
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts
 
@@ -34,9 +35,10 @@ class ProblemResult:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Results in the order of the problems."""
+    """Results in the order of the problems, and the attempts themselves."""
 
     results: tuple[ProblemResult, ...]
+    traced: tuple[TracedTree, ...]
     seed: int
 
     def pass_at(self, k: int, kind: str | None = None) -> Interval:
@@ -75,12 +77,12 @@ async def evaluate(
         on_tree: Called with each problem's trajectories as soon as they are whole.
     """
     trees = await grow_trees(agent, problems, step=0, on_tree=on_tree)
-    results = [await _result(tree, reward, ks) for tree in trees]
-    return Evaluation(tuple(results), agent.run_seed)
+    traced = tuple([TracedTree(tree, tuple(await reward.score(tree.trajectories))) for tree in trees])
+    return Evaluation(tuple(_result(each, ks) for each in traced), traced, agent.run_seed)
 
 
-async def _result(tree: Tree, reward: RewardFn, ks: Sequence[int]) -> ProblemResult:
-    rewards = await reward.score(tree.trajectories)
+def _result(traced: TracedTree, ks: Sequence[int]) -> ProblemResult:
+    tree = traced.tree
     attempts = tuple(
         Attempt(
             given.parts.get("correct", 0.0) >= 1.0,
@@ -88,7 +90,7 @@ async def _result(tree: Tree, reward: RewardFn, ks: Sequence[int]) -> ProblemRes
             len(trajectory.exchanges),
             trajectory.num_written,
         )
-        for trajectory, given in zip(tree.trajectories, rewards, strict=True)
+        for trajectory, given in zip(tree.trajectories, traced.rewards, strict=True)
     )
     correct = [attempt.correct for attempt in attempts]
     return ProblemResult(

@@ -1,4 +1,4 @@
-"""An evaluation run: recipe to results.jsonl, summary.json and the trace of every attempt."""
+"""An evaluation run: from a recipe to results, a summary and the trace of every attempt."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from ramify.algos.branch_none import FlatBrancher
 from ramify.config.build import (
-    build_engine,
+    build_agent,
     build_limits,
     build_model,
     build_problems,
@@ -17,13 +17,13 @@ from ramify.config.build import (
 )
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
-from ramify.core.quiescence import LiveCount
 from ramify.core.tree import Tree
 from ramify.eval.evaluate import Evaluation, evaluate
+from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.files import make_folder, require_new_folder
 from ramify.obs.timing import TimingLog
-from ramify.rollout.settings import AgentParts
+from ramify.obs.trace import write_trees
 
 
 def run_eval(recipe: EvalRecipe, console: RunConsole, title: str = "evaluation") -> Evaluation:
@@ -32,6 +32,7 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, title: str = "evaluation")
     Raises:
         UserError: The recipe, the data or the machine is wrong.
     """
+    set_numerics(recipe.run.threads, recipe.run.deterministic)
     require_new_folder("run.dir", recipe.run.dir)
     make_folder("run.dir", recipe.run.dir)
     with asyncio.Runner() as runner:
@@ -49,23 +50,17 @@ async def _evaluate(recipe: EvalRecipe, console: RunConsole, title: str) -> Eval
     for note in notes:
         console.note(note)
     context = data.max_prompt_tokens + sampling.max_tokens
-    live = LiveCount()
-    engine = build_engine(
-        recipe.engine,
-        tokenizer,
-        lambda: build_model(recipe.model, context),
-        context,
-        live if recipe.run.deterministic else None,
-    )
-    agent = AgentParts(
-        engine=engine,
+    timing = TimingLog()
+    agent = build_agent(
+        engine=recipe.engine,
+        run=recipe.run,
+        toolbox=toolbox,
         renderer=renderer,
-        tools=toolbox.tools,
+        model=lambda: build_model(recipe.model, context),
+        context_tokens=context,
         brancher=FlatBrancher(probe_tokens=0),
         limits=build_limits(sampling, sampling.attempts),
-        events=TimingLog(),
-        run_seed=recipe.run.seed,
-        live=live,
+        events=timing,
     )
     with console.phase(title, len(problems)) as phase:
 
@@ -74,18 +69,21 @@ async def _evaluate(recipe: EvalRecipe, console: RunConsole, title: str) -> Eval
             phase.advance()
 
         try:
-            return await evaluate(agent, build_reward(recipe.reward), problems, sampling.k, show)
+            evaluation = await evaluate(agent, build_reward(recipe.reward), problems, sampling.k, show)
         finally:
-            await engine.close()
+            await agent.engine.close()
             await toolbox.close()
+    timing.flush(recipe.run.dir / "timing.jsonl")
+    return evaluation
 
 
 def write_evaluation(recipe: EvalRecipe, evaluation: Evaluation) -> None:
-    """Write recipe.json, results.jsonl (one problem a line) and summary.json."""
+    """Write recipe.json, results.jsonl (one problem a line), trees.jsonl (its attempts) and summary.json."""
     folder = recipe.run.dir
     (folder / "recipe.json").write_text(resolved(recipe), encoding="utf-8")
     lines = [json.dumps(asdict(result), ensure_ascii=False) for result in evaluation.results]
     (folder / "results.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_trees(folder / "trees.jsonl", evaluation.traced)
     summary = {
         "num_problems": len(evaluation.results),
         "attempts": recipe.sampling.attempts,

@@ -18,7 +18,7 @@ _UNUSABLE = frozenset({ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL})
 class HierarchicalReward:
     r"""-1 unless well formed; 0 when the answer does not match; else the match, plus `bonus` for using both tools.
 
-    ARPO, arXiv 2507.19849, section 3.3. Well formed: the policy ended with an answer that holds a balanced
+    ARPO, arXiv 2507.19849, the reward of its RL stage. Well formed: the policy ended with an answer that holds a balanced
     `\boxed{...}`, and each of its calls could be read and named a tool. The bonus needs at least one call of
     search and one of python that did its work. `match(boxed answer, golds)` lies in [0, 1].
 

@@ -73,9 +73,6 @@ async def grow_trees(
 ) -> tuple[Tree, ...]:
     """Grow one tree for each problem, side by side; the trees come in the order of the problems.
 
-    As many trees are in flight as the engine has slots for, so that no waiting trajectory loses its slot to a
-    tree that has not started.
-
     Args:
         parts: The agent.
         problems: One batch.
@@ -83,7 +80,7 @@ async def grow_trees(
         first_slot: Batch slot of the first problem.
         on_tree: Called with each tree as soon as it is whole (progress).
     """
-    in_flight = asyncio.Semaphore(max(1, parts.engine.info().num_slots // parts.limits.n))
+    in_flight = asyncio.Semaphore(parts.max_trees or max(1, len(problems)))
 
     async def grow(slot: int, problem: Problem) -> Tree:
         async with in_flight:

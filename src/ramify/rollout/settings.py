@@ -34,7 +34,11 @@ class RolloutLimits:
 
 @dataclass(frozen=True, slots=True)
 class AgentParts:
-    """Everything an agent runs on; the same for training, evaluation and data making."""
+    """Everything an agent runs on; the same for training, evaluation and data making.
+
+    `max_trees` trees are grown side by side (None: all), so that no waiting trajectory loses its slot in the engine
+    to a tree that has not started.
+    """
 
     engine: Engine
     renderer: Renderer
@@ -43,4 +47,5 @@ class AgentParts:
     limits: RolloutLimits
     events: EventSink
     run_seed: int
+    max_trees: int | None = None
     live: LiveCount = field(default_factory=LiveCount)

@@ -12,7 +12,6 @@ from ramify.core.records import Completion, Finish, Request
 from ramify.core.tree import Entropy, NodePath, TreeKey
 from ramify.rollout.settings import AgentParts
 
-
 QUEUE_SECONDS = 10.0
 """What a call may wait inside the tool (for a free process) before its own deadline starts to run."""
 

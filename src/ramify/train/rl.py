@@ -15,12 +15,12 @@ from ramify.core.records import Floats, Reward
 from ramify.core.tree import Tree
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner, UpdateReport
+from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
 from ramify.train.interrupts import StopOnCtrlC
-from ramify.train.numerics import set_numerics
 from ramify.train.rollout import Rollout, build_rollout, build_task
 from ramify.train.run_folder import RunFolder, open_run_folder
 from ramify.train.state import LoopState, Saver, restore, starting_point
@@ -145,7 +145,7 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, resume: bool) -> tuple[Rl
     Raises:
         UserError: The recipe, the data, the machine or the run folder is wrong.
     """
-    set_numerics(recipe.run)
+    set_numerics(recipe.run.threads, recipe.run.deterministic)
     folder = open_run_folder(recipe.run.dir, recipe, resume)
     source = starting_point(folder, recipe.model.path)
     task = build_task(recipe, source, console)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ramify.config.build import (
     Toolbox,
+    build_agent,
     build_brancher,
-    build_engine,
     build_limits,
     build_model,
     build_problems,
@@ -21,10 +21,10 @@ from ramify.config.build import (
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.messages import Problem
 from ramify.core.protocols import RewardFn
-from ramify.core.quiescence import LiveCount
 from ramify.core.records import Reward
 from ramify.core.tree import Tree
 from ramify.data.order import DataCursor, ProblemOrder
+from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.files import make_folder, require_new_folder
 from ramify.obs.timing import TimingLog
@@ -33,7 +33,6 @@ from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts
 from ramify.train.interrupts import StopOnCtrlC
-from ramify.train.numerics import set_numerics
 from ramify.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -107,23 +106,17 @@ def build_task(recipe: TrainRecipe, tokenizer_dir: Path, console: RunConsole) ->
 
 def build_rollout(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrainedModel]") -> Rollout:
     """Put the agent together; `model` is called only by an engine that has one."""
-    live, timing = LiveCount(), TimingLog()
-    engine = build_engine(
-        recipe.engine,
-        task.renderer.tokenizer,
-        model,
-        task.context_tokens,
-        live if recipe.run.deterministic else None,
-    )
-    agent = AgentParts(
-        engine=engine,
+    timing = TimingLog()
+    agent = build_agent(
+        engine=recipe.engine,
+        run=recipe.run,
+        toolbox=task.toolbox,
         renderer=task.renderer,
-        tools=task.toolbox.tools,
+        model=model,
+        context_tokens=task.context_tokens,
         brancher=build_brancher(recipe.rollout),
         limits=build_limits(recipe.rollout, recipe.rollout.n),
         events=timing,
-        run_seed=recipe.run.seed,
-        live=live,
     )
     return Rollout(task, agent, timing, build_reward(recipe.reward))
 
@@ -139,7 +132,7 @@ def run_rollout(
         UserError: The recipe, the data, the machine or the run folder is wrong.
         Interrupted: Ctrl-C; nothing was written.
     """
-    set_numerics(recipe.run)
+    set_numerics(recipe.run.threads, recipe.run.deterministic)
     require_new_folder("run.dir", recipe.run.dir)
     task = build_task(recipe, recipe.model.path, console)
     rollout = build_rollout(recipe, task, lambda: build_model(recipe.model, task.context_tokens))

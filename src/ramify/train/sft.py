@@ -17,9 +17,9 @@ from ramify.data.demonstrations import Demonstration, load_demonstrations
 from ramify.data.order import ProblemOrder
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner, UpdateReport
+from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.train.interrupts import StopOnCtrlC
-from ramify.train.numerics import set_numerics
 from ramify.train.run_folder import open_run_folder
 from ramify.train.state import Saver, restore, starting_point
 
@@ -33,7 +33,7 @@ def run_sft(
         UserError: The recipe, the data or the run folder is wrong.
         Interrupted: Ctrl-C; the state was saved.
     """
-    set_numerics(recipe.run)
+    set_numerics(recipe.run.threads, recipe.run.deterministic)
     demonstrations = load_demonstrations(recipe.data.train)
     folder = open_run_folder(recipe.run.dir, recipe, resume)
     source = starting_point(folder, recipe.model.path)

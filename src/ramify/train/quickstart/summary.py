@@ -3,7 +3,7 @@
 import platform
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +13,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.eval.evaluate import Evaluation
 from ramify.eval.intervals import Interval
 from ramify.obs.metrics import curve, read_metrics
-from ramify.obs.report import BranchSummary, ByStage, Curves, Estimate, Report
+from ramify.obs.report import AfterTraining, BranchSummary, ByStage, Curves, Estimate, PhaseSeconds, Report
 from ramify.obs.trace import TracedTree, read_trees
 from ramify.obs.tree_metrics import entropy_warnings
 
@@ -41,12 +41,14 @@ def make_report(
     rows = read_metrics(rl.run.dir / "metrics.jsonl")
     return Report(
         seed=seed,
-        seconds={name: seconds[name] for name in ("data", "sft", "rl", "eval")},
+        seconds=PhaseSeconds(
+            data=seconds["data"], sft=seconds["sft"], rl=seconds["rl"], eval=seconds["eval"]
+        ),
         pass_at_1=_by_stage(found.sampled, None),
         by_kind={kind: _by_stage(found.sampled, kind) for kind in found.sampled["base"].kinds},
-        greedy={stage: found.greedy[stage].pass_at(1).value for stage in ("sft", "rl")},
-        train_entities={stage: found.seen[stage].pass_at(1).value for stage in ("sft", "rl")},
-        tool_calls_per_answer={stage: found.sampled[stage].calls_per_attempt for stage in ("sft", "rl")},
+        greedy=_after_training(found.greedy, lambda one: one.pass_at(1).value),
+        train_entities=_after_training(found.seen, lambda one: one.pass_at(1).value),
+        tool_calls_per_answer=_after_training(found.sampled, lambda one: one.calls_per_attempt),
         branches=_branches(rl.run.dir),
         steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
         peak_memory_bytes=peak_memory_bytes(),
@@ -92,6 +94,10 @@ def peak_memory_bytes() -> int:
 def _by_stage(found: Mapping[str, Evaluation], kind: str | None) -> ByStage:
     base, sft, rl = (_estimate(found[stage].pass_at(1, kind)) for stage in ("base", "sft", "rl"))
     return {"base": base, "sft": sft, "rl": rl}
+
+
+def _after_training(found: Mapping[str, Evaluation], measure: Callable[[Evaluation], float]) -> AfterTraining:
+    return {"sft": measure(found["sft"]), "rl": measure(found["rl"])}
 
 
 def _estimate(interval: Interval) -> Estimate:
