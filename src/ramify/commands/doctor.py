@@ -17,7 +17,7 @@ from typing import Any
 from ramify.core.errors import MachineError, UserError
 
 _PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "tantivy")
-_GIB = 1 << 30
+_MIB, _GIB = 1 << 20, 1 << 30
 _BYTES_PER_TRAINED_PARAMETER = 16
 """Weight, gradient and two moments of AdamW in float32."""
 
@@ -144,11 +144,11 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
 
 def _weights(folder: Path, command: str) -> str:
     parameters = sum(num_parameters(file) for file in folder.glob("*.safetensors"))
-    size = f"{parameters / 1e6:.3g} million parameters"
+    size = f"{parameters:,} parameters"
     if command == "eval":
         return size
-    need = parameters * _BYTES_PER_TRAINED_PARAMETER / _GIB
-    return f"{size}; weights, gradients and AdamW's state take {need:.2f} GiB in float32, activations come on top"
+    need = parameters * _BYTES_PER_TRAINED_PARAMETER / _MIB
+    return f"{size}; weights, gradients and AdamW's state take {need:,.0f} MiB in float32, beside activations"
 
 
 def num_parameters(file: Path) -> int:

@@ -1,0 +1,36 @@
+"""Which packages load which libraries: the light ones never torch or transformers."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIGHT = ("core", "chat", "sandbox", "tools", "rewards", "rollout", "data", "obs")
+
+
+@pytest.mark.parametrize("package", LIGHT)
+def test_light_packages_load_neither_torch_nor_transformers(package):
+    code = f"""
+import importlib, pkgutil, sys
+import ramify.{package} as package
+found = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+assert found
+for name in found:
+    importlib.import_module(name)
+loaded = {{"torch", "transformers"}} & sys.modules.keys()
+assert not loaded, loaded
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_recipes_are_checked_without_the_libraries_that_run_them():
+    code = """
+import sys
+import ramify.config.build, ramify.config.load, ramify.config.schema_eval, ramify.config.schema_sft
+import ramify.config.schema_train, ramify.commands.check_files
+loaded = {"torch", "transformers", "tantivy", "pyarrow", "tokenizers"} & sys.modules.keys()
+assert not loaded, loaded
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,159 @@
+"""A small task with real tools, its recipes, and the command line as a child process."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SECONDS = 120.0
+PASSAGES = ["Paris is the capital of France.", "12 plus 30 is 42.", "Rome is the capital of Italy."]
+TRAIN = """\
+[model]
+path = "{model}"
+[data]
+train = "{folder}/problems.jsonl"
+max_prompt_tokens = 200
+[run]
+dir = "{folder}/run"
+seed = 3
+threads = 1
+deterministic = true
+save_every = 1
+keep_last = 2
+[rollout]
+problems_per_step = 2
+n = 6
+m = 3
+max_tokens = 64
+max_calls = 2
+branching = {{ name = "bernoulli", probe_tokens = 4 }}
+[engine]
+name = "local"
+slots = 12
+[tools.search]
+corpus = "{folder}/passages.jsonl"
+top_k = 1
+[tools.python]
+timeout_seconds = 10
+[sandbox]
+min_level = 0
+[reward]
+name = "length"
+[algorithm]
+name = "arpo"
+[learner]
+problems_per_minibatch = 2
+optimizer = {{ rate = 1e-3 }}
+"""
+SFT = """\
+[model]
+path = "{model}"
+[data]
+train = "{folder}/demonstrations.jsonl"
+max_tokens = 200
+[run]
+dir = "{folder}/run"
+[learner]
+batch_size = 2
+optimizer = {{ rate = 1e-3 }}
+"""
+EVAL = """\
+[model]
+path = "{model}"
+[data]
+test = "{folder}/problems.jsonl"
+max_prompt_tokens = 200
+[run]
+dir = "{folder}/run"
+[sampling]
+attempts = 2
+k = [1, 2]
+max_tokens = 32
+max_calls = 1
+[engine]
+name = "local"
+[tools.search]
+corpus = "{folder}/passages.jsonl"
+[reward]
+name = "hierarchical"
+"""
+SCRIPT = r"""
+[[turns]]
+after = 0
+text = "<think> who </think><search> capital of France </search>"
+entropies = [0.5]
+[[turns]]
+after = 0
+text = "<python> print(12 + 30) </python>"
+entropies = [0.3]
+[[turns]]
+after = 1
+text = "<python> print(6 * 7) </python>"
+entropies = [2.5]
+[[turns]]
+after = 1
+text = "<search> 12 plus 30 </search>"
+entropies = [0.1]
+[[turns]]
+after = 2
+text = "<answer> \\boxed{ Paris } </answer>"
+entropies = [1.5]
+ends = true
+[[turns]]
+after = 2
+text = "<think> the capital of France is Paris </think><answer> \\boxed{ 42 } </answer>"
+entropies = [1.5]
+ends = true
+"""
+
+
+def write_lines(path: Path, rows) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_task(folder: Path, model: Path, text: str = TRAIN) -> Path:
+    """Problems, demonstrations, passages, a script and a recipe in `folder`; returns the recipe."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_lines(
+        folder / "problems.jsonl", [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(10)]
+    )
+    completion = "<python> print(42) </python> <result>\n42\n</result><answer> \\boxed{ 42 } </answer>"
+    prompt = [{"role": "user", "content": "what is 12 plus 30 ?"}]
+    write_lines(
+        folder / "demonstrations.jsonl", [{"prompt": prompt, "completion": completion} for _ in range(6)]
+    )
+    write_lines(folder / "passages.jsonl", [{"text": text} for text in PASSAGES])
+    (folder / "script.toml").write_text(SCRIPT)
+    recipe = folder / "recipe.toml"
+    recipe.write_text(text.format(model=model, folder=folder))
+    return recipe
+
+
+def start(*arguments, **environment) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ramify", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def ramify(*arguments, **environment) -> tuple[int, str, str]:
+    """Run the command line as a child process; its exit status, output and errors."""
+    process = start(*arguments, **environment)
+    out, err = process.communicate(timeout=SECONDS)
+    return process.returncode, out, err
+
+
+def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:
+    """Wait until the run has recorded a step, and see that it still runs."""
+    metrics = run / "metrics.jsonl"
+    deadline = time.monotonic() + SECONDS
+    while not (metrics.is_file() and f'"step":{step},' in metrics.read_text()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -1,0 +1,124 @@
+"""What the commands do when all is well, and how quickly they say what they do."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from e2e_runs import EVAL, SFT, ramify, write_task
+from safetensors.numpy import load_file
+
+from ramify.cli import COMMANDS, main
+
+HEAVY = ("torch", "transformers", "pydantic", "rich", "numpy", "jinja2", "tokenizers", "pyarrow")
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_needs_no_heavy_library(command):
+    arguments = [*([command] if command else []), "--help"]
+    code = f"""
+import runpy, sys
+sys.argv = ["ramify", *{arguments}]
+try:
+    runpy.run_module("ramify", run_name="__main__")
+except SystemExit as end:
+    assert end.code == 0
+loaded = {HEAVY} & sys.modules.keys()
+assert not loaded, loaded
+"""
+    code = code.replace(f"{HEAVY} &", f"set({HEAVY}) &")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert "usage: ramify" in done.stdout
+
+
+@pytest.mark.parametrize(("command", "text"), [("sft", SFT), ("eval", EVAL)])
+def test_a_dry_run_prints_the_whole_recipe_and_touches_nothing(tmp_path, model_folder, capsys, command, text):
+    recipe = write_task(tmp_path / "task", model_folder, text)
+    before = sorted(recipe.parent.iterdir())
+    assert main([command, str(recipe), "--dry-run", "-s", "run.seed=7"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["run"] == {
+        "dir": f"{tmp_path}/task/run",
+        "seed": 7,
+        "threads": None,
+        "deterministic": False,
+        "save_every": 5,
+        "keep_last": 2,
+    }
+    assert sorted(recipe.parent.iterdir()) == before
+
+
+def test_a_dry_run_loads_neither_torch_nor_transformers(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder)
+    code = f"""
+import sys
+from safetensors.numpy import load_file
+
+from ramify.cli import main
+for command in ("train", "rollout"):
+    assert main([command, {str(recipe)!r}, "--dry-run"]) == 0
+assert not {{"torch", "transformers", "pyarrow"}} & sys.modules.keys()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_supervised_training_then_evaluation(tmp_path, model_folder, capsys):
+    recipe = write_task(tmp_path / "sft", model_folder, SFT)
+    assert main(["sft", str(recipe)]) == 0
+    trained = tmp_path / "sft" / "run" / "checkpoints" / "step-000003"
+    assert f"model written to {trained}" in capsys.readouterr().out
+    recipe = write_task(tmp_path / "eval", trained, EVAL)
+    assert main(["eval", str(recipe)]) == 0
+    said = capsys.readouterr().out
+    summary = json.loads((tmp_path / "eval" / "run" / "summary.json").read_text())
+    assert summary["num_problems"] == summary["pass_at"]["1"]["n"] == 10
+    assert f"pass@2 {summary['pass_at']['2']['value']:.3f}" in said
+    rows = (tmp_path / "eval" / "run" / "results.jsonl").read_text().splitlines()
+    assert [len(json.loads(row)["attempts"]) for row in rows] == [2] * 10
+
+
+def test_doctor_tells_what_the_machine_has(capsys):
+    assert main(["doctor"]) == 0
+    told = capsys.readouterr().out
+    for name in (
+        "python",
+        "ramify",
+        "torch",
+        "transformers",
+        "tokenizers",
+        "tantivy",
+        "cpus",
+        "memory",
+        "gpu",
+    ):
+        assert f"\n{name} " in f"\n{told}"
+    assert "sandbox       level " in told
+
+
+@pytest.mark.parametrize("text", [SFT, EVAL, None], ids=["sft", "eval", "train"])
+def test_doctor_says_whether_a_recipe_can_run(tmp_path, model_folder, capsys, text):
+    arguments = (tmp_path / "task", model_folder) + ((text,) if text else ())
+    recipe = write_task(*arguments)
+    assert main(["doctor", str(recipe), "-s", "run.seed=1"]) == 0
+    told = capsys.readouterr().out
+    assert "can run here" in told
+    weights = load_file(model_folder / "model.safetensors")
+    assert f"{sum(tensor.size for tensor in weights.values()):,} parameters" in told
+    assert ("AdamW" in told) == (text is not EVAL)
+    assert ("sandbox.min_level 0: met" in told) == (text is None)
+
+
+def test_doctor_refuses_weights_that_are_none(tmp_path, model_folder, capsys):
+    recipe = write_task(tmp_path / "task", tmp_path / "model")
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / "model" / name).write_text("{}")
+    assert main(["doctor", str(recipe)]) == 2
+    assert "model.safetensors, it is no safetensors file" in capsys.readouterr().err
+
+
+def test_the_program_says_its_version():
+    assert ramify("--version") == (0, "ramify 0.1.0\n", "")

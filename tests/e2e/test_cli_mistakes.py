@@ -1,0 +1,212 @@
+"""Every mistake of a user: exit status 2 and one line that names the place and what was expected."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+from e2e_runs import EVAL, SECONDS, SFT, TRAIN, ramify, write_lines, write_task
+
+from ramify.cli import main
+
+
+@pytest.fixture
+def task(tmp_path, model_folder):
+    return write_task(tmp_path / "task", model_folder)
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command that must be refused; returns the one line."""
+
+    def run(*arguments):
+        status = main([str(argument) for argument in arguments])
+        told = capsys.readouterr().err
+        assert status == 2, told
+        assert told.count("\n") == 1
+        assert "Traceback" not in told
+        return told
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "ramify: the following arguments are required: COMMAND"),
+        (("fly",), "ramify: argument COMMAND: invalid choice: 'fly'"),
+        (("train",), "ramify train: the following arguments are required: RECIPE.toml"),
+        (("train", "r.toml", "--fast"), "ramify: unrecognized arguments: --fast"),
+        (
+            ("train", "r.toml", "--max-steps", "0"),
+            "argument --max-steps: expected a whole number of at least 1",
+        ),
+        (
+            ("train", "r.toml", "--max-steps", "x"),
+            "argument --max-steps: expected a whole number of at least 1",
+        ),
+        (
+            ("rollout", "r.toml", "--problems", "-1"),
+            "argument --problems: expected a whole number of at least 1",
+        ),
+        (("quickstart", "--seed", "one"), "argument --seed: invalid int value: 'one'"),
+    ],
+)
+def test_wrong_usage(refused, arguments, told):
+    assert told in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("rollout.tree_size=3", "rollout.tree_size: unknown key"),
+        ("rollout.n=many", "rollout.n: expected a valid integer, got 'many'"),
+        ("rollout.m=7", "rollout.m: expected at most n = 6, got 7"),
+        ("algorithm.name=grpo", "rollout.branching"),
+        ("data.train=nowhere.jsonl", "data.train: expected a file, found none at nowhere.jsonl"),
+        ("data.train=/", "data.train: expected a file, found none at /"),
+        ("tools.search.corpus=nowhere.jsonl", "tools.search.corpus: expected a file"),
+        ("tools={}", "tools: expected [tools.search], [tools.python] or both"),
+        ("model.path=nowhere", "model.path: expected a model folder, nowhere/config.json is missing"),
+        ("model.device=tpu", "model.device"),
+        ("engine={name='scripted', script='nowhere.toml'}", "engine.script: expected a file"),
+        ("sandbox.min_level=9", "sandbox.min_level: expected a number less than or equal to 2, got 9"),
+        ("rollout", "expected key.name=value"),
+    ],
+)
+def test_wrong_recipes_before_anything_is_loaded(refused, task, override, told):
+    line = refused("train", task, "-s", override)
+    assert told in line
+    assert line.startswith("ramify train: ")
+    assert not (task.parent / "run").exists()
+
+
+def test_recipes_that_are_none(refused, tmp_path):
+    assert "expected a recipe file, found none" in refused("train", tmp_path / "nowhere.toml")
+    assert "expected a recipe file, found none" in refused("eval", tmp_path)
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[model\npath = 1")
+    assert f"{broken}: expected TOML" in refused("sft", broken)
+
+
+def test_a_model_folder_without_tokenizer_or_weights(refused, task, tmp_path, model_folder):
+    folder = tmp_path / "bare"
+    shutil.copytree(model_folder, folder)
+    (folder / "tokenizer.json").unlink()
+    for command in ("train", "rollout", "doctor"):
+        told = refused(command, task, "-s", f"model.path={folder}")
+        assert f"model.path: expected a model folder, {folder}/tokenizer.json is missing" in told
+    shutil.copy(model_folder / "tokenizer.json", folder)
+    (folder / "model.safetensors").unlink()
+    assert f"{folder} has no *.safetensors" in refused("train", task, "-s", f"model.path={folder}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("empty.jsonl", b"", "empty; expected at least one row with a prompt and an answer"),
+        (
+            "mute.jsonl",
+            b'{"prompt": "?", "answer": 1}\n{"prompt": "?"}\n',
+            "row 2 (lines count from 1): no answer",
+        ),
+        ("torn.jsonl", b'{"prompt": "?"', "row 1 (lines count from 1): broken JSON"),
+        ("torn.parquet", b"PAR1", "not a readable parquet file"),
+        ("table.csv", b"prompt,answer", "unknown kind of file '.csv'"),
+    ],
+)
+def test_data_that_cannot_be_used_leave_no_run_behind(refused, task, tmp_path, name, content, told):
+    data = tmp_path / name
+    data.write_bytes(content)
+    line = refused("train", task, "-s", f"data.train={data}")
+    assert told in line
+    assert str(data) in line
+    assert not (task.parent / "run").exists()
+
+
+def test_prompts_that_are_all_too_long(refused, task):
+    assert "no problem is left" in refused("train", task, "-s", "data.max_prompt_tokens=3")
+
+
+def test_sequences_that_do_not_fit_the_model(refused, task):
+    assert "has 8192 positions" in refused("train", task, "-s", "rollout.max_tokens=9000")
+
+
+def test_a_broken_script(refused, task):
+    script = task.parent / "broken.toml"
+    script.write_text("[[turns]]\ntext = 'a'")
+    told = refused("rollout", task, "-s", "engine.name=scripted", "-s", f"engine.script={script}")
+    assert f"{script}: expected [[turns]] tables" in told
+
+
+def test_folders_that_are_taken(refused, task, tmp_path, model_folder):
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "thesis.tex").write_text("mine")
+    there = ("-s", f"run.dir={taken}")
+    evaluation = write_task(tmp_path / "eval", model_folder, EVAL)
+    assert f"run.dir: {taken} exists and is no run folder" in refused("train", task, *there)
+    assert f"run.dir: {taken} exists and is not empty" in refused("rollout", task, *there)
+    assert f"run.dir: {taken} exists and is not empty" in refused("eval", evaluation, *there)
+    assert f"--out: {taken} exists and is not empty" in refused("quickstart", "--out", taken)
+    assert [path.name for path in taken.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_is_neither_repeated_nor_resumed_with_another_recipe(refused, task, capsys):
+    assert main(["train", str(task), "--max-steps", "1"]) == 0
+    capsys.readouterr()
+    run = task.parent / "run"
+    assert f"run.dir: {run} holds a run; go on with --resume" in refused("train", task)
+    other = refused("train", task, "--resume", "-s", "learner.optimizer.rate=1e-4")
+    assert f"{run}/recipe.json differs from the recipe given" in other
+
+
+@pytest.mark.parametrize("command", ["train", "rollout", "eval", "sft", "quickstart"])
+def test_a_folder_that_cannot_be_made(refused, tmp_path, model_folder, command):
+    below_a_file = tmp_path / "file" / "run"
+    below_a_file.parent.write_text("")
+    if command == "quickstart":
+        told = refused(command, "--out", below_a_file)
+    else:
+        recipe = write_task(tmp_path / "task", model_folder, {"eval": EVAL, "sft": SFT}.get(command, TRAIN))
+        told = refused(command, recipe, "-s", f"run.dir={below_a_file}")
+    assert f"{below_a_file} cannot be made: Not a directory" in told
+
+
+def test_demonstrations_that_cannot_be_used(refused, tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, SFT)
+    rows = write_lines(tmp_path / "rows.jsonl", [{"prompt": [{"role": "user", "content": "?"}]}])
+    assert f"{rows} row 1: expected an object with prompt" in refused(
+        "sft", recipe, "-s", f"data.train={rows}"
+    )
+    assert "expected at most data.max_tokens = 5" in refused("sft", recipe, "-s", "data.max_tokens=5")
+
+
+def test_a_sandbox_that_cannot_reach_the_level(task, tmp_path):
+    """A machine without libseccomp: importing its binding fails as it does there."""
+    (tmp_path / "pyseccomp.py").write_text("raise RuntimeError('Unable to find libseccomp')")
+    for command in ("train", "doctor"):
+        status, out, told = ramify(command, task, "-s", "sandbox.min_level=1", PYTHONPATH=str(tmp_path))
+        assert status == 2
+        assert told.count("\n") == 1
+        assert "level 1" in told
+        assert "this machine reaches level 0" in told
+    assert "not level 1: seccomp: Unable to find libseccomp" in out
+    assert not (task.parent / "run").exists()
+
+
+def test_a_disk_that_takes_no_more(task):
+    """The size of a file is limited as a quota limits it."""
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))"
+    code += "; from ramify.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "train", str(task)], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "File too large" in done.stderr
+
+
+def test_the_program_itself_ends_with_the_status(task):
+    status, _, told = ramify("train", task, "-s", "data.train=nowhere.jsonl")
+    assert (status, told.count("\n")) == (2, 1)
