@@ -27,6 +27,11 @@ class Turn:
     policy_version: int
 
 
+def turn_seed(run_seed: int, key: TreeKey, problem_id: str, path: NodePath) -> int:
+    """The stream of the draws of the turn at `path`: no two turns of a run share one."""
+    return stream(run_seed, key.step, key.slot, key.attempt, problem_id, path)
+
+
 async def write_turn(
     parts: AgentParts,
     key: TreeKey,
@@ -54,7 +59,7 @@ async def write_turn(
     window = parts.brancher.probe_tokens
     request = Request(
         token_ids=context,
-        seed=stream(parts.run_seed, key.step, key.slot, key.attempt, problem_id, path),
+        seed=turn_seed(parts.run_seed, key, problem_id, path),
         max_new_tokens=min(window, budget) if on_probe else budget,
         stops=parts.renderer.stops,
         temperature=parts.limits.temperature,
