@@ -118,12 +118,18 @@ def write_task(folder: Path, model: Path, text: str = TRAIN) -> Path:
     """Problems, demonstrations, passages, a script and a recipe in `folder`; returns the recipe."""
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(
-        folder / "problems.jsonl", [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(10)]
+        folder / "problems.jsonl", [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(18)]
     )
-    completion = "<python> print(42) </python> <result>\n42\n</result><answer> \\boxed{ 42 } </answer>"
     prompt = [{"role": "user", "content": "what is 12 plus 30 ?"}]
+    calls = [
+        "<python> print(42) </python> <result>\n42\n</result>",
+        "<search> Paris </search> <result>\nIt is.\n</result>",
+    ]
+    ends = ["<answer> \\boxed{ 42 } </answer>", "<think> so </think><answer> \\boxed{ Paris } </answer>"]
+    completions = [first + second + end for first in calls for second in ["", *calls] for end in ends][:6]
     write_lines(
-        folder / "demonstrations.jsonl", [{"prompt": prompt, "completion": completion} for _ in range(6)]
+        folder / "demonstrations.jsonl",
+        [{"prompt": prompt, "completion": completion} for completion in completions],
     )
     write_lines(folder / "passages.jsonl", [{"text": text} for text in PASSAGES])
     (folder / "script.toml").write_text(SCRIPT)

@@ -74,10 +74,10 @@ def test_supervised_training_then_evaluation(tmp_path, model_folder, capsys):
     assert main(["eval", str(recipe)]) == 0
     said = capsys.readouterr().out
     summary = json.loads((tmp_path / "eval" / "run" / "summary.json").read_text())
-    assert summary["num_problems"] == summary["pass_at"]["1"]["n"] == 10
+    assert summary["num_problems"] == summary["pass_at"]["1"]["n"] == 18
     assert f"pass@2 {summary['pass_at']['2']['value']:.3f}" in said
     rows = (tmp_path / "eval" / "run" / "results.jsonl").read_text().splitlines()
-    assert [len(json.loads(row)["attempts"]) for row in rows] == [2] * 10
+    assert [len(json.loads(row)["attempts"]) for row in rows] == [2] * 18
 
 
 def test_doctor_tells_what_the_machine_has(capsys):

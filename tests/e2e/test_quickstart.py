@@ -1,0 +1,59 @@
+"""The quick start in miniature: all of its phases run and the report is whole."""
+
+import json
+import re
+
+import pytest
+
+from ramify.cli import main
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("quickstart") / "out"
+    assert main(["quickstart", "--smoke", "--seed", "1", "--out", str(out)]) == 0
+    return out
+
+
+def test_the_report_holds_every_figure(finished):
+    report = json.loads((finished / "report.json").read_text())
+    assert report["seed"] == 1
+    assert set(report["seconds"]) == {"data", "sft", "rl", "eval"}
+    for stages in (report["pass_at_1"], *report["by_kind"].values()):
+        assert set(stages) == {"base", "sft", "rl"}
+        for found in stages.values():
+            low, high = found["ci95"]
+            assert 0 <= low <= found["value"] <= high <= 1
+            assert found["n"] > 0
+    assert report["pass_at_1"]["rl"]["n"] == sum(stages["rl"]["n"] for stages in report["by_kind"].values())
+    for name in ("greedy", "train_entities", "tool_calls_per_answer"):
+        assert set(report[name]) == {"sft", "rl"}
+    assert set(report["branches"]) == {"planned", "taken", "rate", "p_std"}
+    for kind in ("sft", "rl"):
+        metrics = (finished / kind / "metrics.jsonl").read_text().splitlines()
+        assert report["steps"][kind] == len(metrics) > 0
+        assert report["config"][kind]["run"]["seed"] == 1
+    assert 100e6 < report["peak_memory_bytes"] < 4e9
+    assert {"python", "ramify", "torch", "transformers"} <= set(report["versions"])
+    assert report["sandbox_level"] in (0, 1, 2)
+
+
+def test_the_page_stands_alone(finished):
+    page = (finished / "report.html").read_text()
+    report = json.loads((finished / "report.json").read_text())
+    assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?\s*(?!["']?#)\w""", page)
+    assert set(re.findall(r"https?://[^\s\"'<]+", page)) <= {"http://www.w3.org/2000/svg"}
+    assert "<script" not in page
+    assert page.count("<svg") >= 4
+    for kind in report["by_kind"]:
+        assert kind in page
+
+
+def test_every_model_of_the_quick_start_opens(finished):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    for stage in ("sft", "rl"):
+        (folder,) = (finished / stage / "checkpoints").iterdir()
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert model.get_input_embeddings().num_embeddings == len(tokenizer)
