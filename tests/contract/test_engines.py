@@ -13,6 +13,7 @@ from ramify.core.errors import EngineError
 from ramify.core.records import Finish, Request
 from ramify.engines.local import LocalEngine
 from ramify.engines.scripted import ScriptedEngine
+from ramify.engines.virtual_clock import run_virtual
 from ramify.modeling.load import load_model
 from scripted_agents import script
 
@@ -47,7 +48,12 @@ def run(engine, *requests):
         finally:
             await engine.close()
 
-    return asyncio.run(main())
+    return play(engine, main())
+
+
+def play(engine, work):
+    """Run a coroutine; a script plays its seconds on a virtual clock."""
+    return run_virtual(work)[0] if engine.info().name == "scripted" else asyncio.run(work)
 
 
 def test_lengths_agree_and_entropies_are_those_of_the_first_tokens(make_engine):
@@ -89,7 +95,7 @@ def test_a_turn_in_two_requests_is_the_turn_in_one(make_engine):
         await engine.close()
         return first, rest
 
-    first, rest = asyncio.run(two())
+    first, rest = play(engine, two())
     assert first.token_ids + rest.token_ids == whole.token_ids
     assert rest.finish is whole.finish
 
@@ -103,7 +109,7 @@ def test_new_weights_carry_their_version(make_engine):
         await engine.close()
         return done
 
-    done = asyncio.run(main())
+    done = play(engine, main())
     assert done.version_runs == ((5, len(done.token_ids)),)
     assert engine.info().policy_version == 5
 
