@@ -114,6 +114,7 @@ class TreeGrower:
         self._nodes: list[Node] = []
         self._decisions: dict[str, BranchDecision] = {}
         self._candidates: dict[tuple[BranchKey, int], _Candidate] = {}
+        self._opened: list[dict[str, ToolSession]] = []
         self._specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in parts.tools.values())
         self._can_fork = all(spec.forks for spec in self._specs)
         self._num_roots = parts.brancher.num_roots(parts.limits.n, ())
@@ -143,8 +144,9 @@ class TreeGrower:
                     self._spawn_root(root, (rank,))
                 self._settle()
         finally:
-            for candidate in self._candidates.values():
-                await _close(candidate.forks)
+            # Trajectories close their own sessions as they end; after a failure some never began, or were only
+            # half opened or half forked.
+            await _close(self._opened)
         return make_tree(self._problem, self._key, self._nodes, list(self._decisions.values()))
 
     def _spawn_root(self, root: int, key: BranchKey | None) -> None:
@@ -152,18 +154,32 @@ class TreeGrower:
         self._spawn(walk)
 
     def _spawn(self, walk: Walk) -> None:
+        task = self._group.create_task(self._run(walk))
         self._parts.live.enter()
-        self._group.create_task(self._run(walk))
+        # Not at the end of `_run`: a task that is cancelled before it first runs never enters its body.
+        task.add_done_callback(lambda _: self._parts.live.leave())
 
     async def _run(self, walk: Walk) -> None:
         try:
             if not walk.sessions:
-                opened = {name: await tool.open(self._problem) for name, tool in self._parts.tools.items()}
-                walk = replace(walk, sessions=opened)
+                walk = replace(walk, sessions=await self._open())
             await self._advance(walk)
         finally:
-            self._parts.live.leave()
             await _close((walk.sessions,))
+
+    async def _open(self) -> Mapping[str, ToolSession]:
+        sessions: dict[str, ToolSession] = {}
+        self._opened.append(sessions)
+        for name, tool in self._parts.tools.items():
+            sessions[name] = await tool.open(self._problem)
+        return sessions
+
+    async def _fork(self, sessions: Mapping[str, ToolSession]) -> Mapping[str, ToolSession]:
+        copies: dict[str, ToolSession] = {}
+        self._opened.append(copies)
+        for name, session in sessions.items():
+            copies[name] = await session.fork()
+        return copies
 
     async def _advance(self, walk: Walk) -> None:
         going: Walk | None = walk
@@ -290,7 +306,7 @@ class TreeGrower:
         )
         self._decisions[decision.node] = decision
         if proposal.children and not self._book.spent:
-            forks = [await _fork(walk.sessions) for _ in range(proposal.children)]
+            forks = [await self._fork(walk.sessions) for _ in range(proposal.children)]
             branch = replace(walk, history=(*walk.history, decision), decided=walk.depth)
             self._candidates[walk.key, walk.depth] = _Candidate(branch, tuple(forks))
         self._book.resolve(walk.key, walk.depth, proposal.children)
@@ -315,10 +331,6 @@ class TreeGrower:
             self._spawn(replace(walk, key=key, path=path, sessions=candidate.forks[index - 1]))
         if children < len(candidate.forks):
             self._group.create_task(_close(candidate.forks[children:]))
-
-
-async def _fork(sessions: Mapping[str, ToolSession]) -> Mapping[str, ToolSession]:
-    return {name: await session.fork() for name, session in sessions.items()}
 
 
 async def _close(groups: Sequence[Mapping[str, ToolSession]]) -> None:

@@ -6,7 +6,7 @@ from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
 from ramify.algos.branch_none import FlatBrancher
 from ramify.chat.renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.messages import ToolStatus
+from ramify.core.messages import ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
@@ -192,3 +192,72 @@ def test_the_tree_is_the_same_whether_or_not_the_probe_is_a_request_of_its_own(m
     narrow = ThresholdBrancher(m=7, min_rise=100.0, children=1, probe_tokens=3)
     (other,), _ = grow(agent(model_folder, narrow))
     assert [n.token_ids for n in tree.nodes] == [n.token_ids for n in other.nodes]
+
+
+class FailingTool(SlowTool):
+    """A tool whose sessions cannot be opened, or not be forked."""
+
+    def __init__(self, name, argument, opens):
+        super().__init__(name, argument)
+        self.opens = opens
+
+    async def open(self, problem):
+        if not self.opens:
+            raise OSError("no session")
+        session = await super().open(problem)
+
+        async def fork():
+            raise OSError("no copy")
+
+        session.fork = fork
+        return session
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_sessions_are_closed_when_a_tool_cannot_be_opened_or_forked(model_folder, opens):
+    parts = agent(model_folder, RULES[0])
+    parts.tools["python"] = FailingTool("python", "code", opens)
+    with pytest.raises(OSError, match="no copy" if opens else "no session"):
+        grow(parts)
+    assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
+    assert parts.live.value == 0
+
+
+def test_a_branch_that_is_cancelled_before_it_runs_leaves_nothing_behind(model_folder):
+    """The first root's call fails in the same turn of the event loop in which the second root branches."""
+
+    class Meeting(SlowTool):
+        async def open(self, problem):
+            session = await super().open(problem)
+            is_first = self.open_sessions == 1
+            fork = session.fork
+
+            async def fail(call):
+                await self.meet.wait()
+                raise OSError("the tool broke")
+
+            async def answer(call):
+                return ToolResult(call.id, ToolStatus.OK, "42")
+
+            async def fork_when_met():
+                asyncio.get_running_loop().call_later(1.0, self.meet.set)
+                await self.meet.wait()
+                return await fork()
+
+            session.call, session.fork = (fail, fork) if is_first else (answer, fork_when_met)
+            return session
+
+    always = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=3)
+    parts = agent(
+        model_folder, always, n=6, play=lambda context, seed: ScriptedTurn("<search> Paris </search>")
+    )
+    parts.tools["search"] = Meeting("search", "query")
+
+    async def main():
+        parts.tools["search"].meet = asyncio.Event()
+        await grow_trees(parts, [problem()], 0)
+
+    with pytest.raises(OSError, match="the tool broke"):
+        run_virtual(main())
+    assert parts.live.value == 0
+    assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
