@@ -116,11 +116,14 @@ class TreeGrower:
         self._candidates: dict[tuple[BranchKey, int], _Candidate] = {}
         self._opened: list[dict[str, ToolSession]] = []
         self._specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in parts.tools.values())
-        self._can_fork = all(spec.forks for spec in self._specs)
+        # A rule that never wants a child is not asked: what it "decided" would look like a rule that is stuck.
+        self._may_branch = parts.brancher.max_children > 0 and all(spec.forks for spec in self._specs)
         self._num_roots = parts.brancher.num_roots(parts.limits.n, ())
         self._next_root = self._num_roots
         self._book = GrantBook(
-            parts.limits.n - self._num_roots, parts.limits.max_calls, parts.brancher.max_children
+            parts.limits.n - self._num_roots,
+            parts.limits.max_calls,
+            parts.brancher.max_children if self._may_branch else 0,
         )
 
     async def grow(self) -> Tree:
@@ -193,8 +196,9 @@ class TreeGrower:
     async def _step(self, walk: Walk) -> Walk | None:
         """One turn and its tool calls; None when the trajectory has ended."""
         room = self._room(walk)
-        asks = walk.key is not None and walk.depth > walk.decided and self._can_fork
-        probing = asks and not self._book.spent
+        asks = walk.key is not None and walk.depth > walk.decided and self._may_branch
+        # Also when the budget is spent already: whether it is depends on who was fast, and requests must not.
+        probing = asks and self._book.budget > 0
         turn = await write_turn(
             self._parts,
             self._key,

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -261,3 +262,38 @@ def test_a_branch_that_is_cancelled_before_it_runs_leaves_nothing_behind(model_f
         run_virtual(main())
     assert parts.live.value == 0
     assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
+
+
+def test_requests_to_the_engine_do_not_depend_on_latencies(model_folder):
+    def requests(latency_seed):
+        parts = agent(model_folder, RULES[0], latency_seed)
+        engine, seen = parts.engine, []
+
+        class Recorder:
+            info = staticmethod(engine.info)
+
+            async def generate(self, request):
+                seen.append(request)
+                return await engine.generate(request)
+
+        grow(replace(parts, engine=Recorder()))
+        return sorted(seen, key=lambda request: (request.priority, request.stop_context))
+
+    first = requests(0)
+    assert any(request.stop_context for request in first)
+    assert all(requests(seed) == first for seed in range(1, 20))
+
+
+def test_a_rule_that_never_branches_is_not_asked(model_folder):
+    (tree,), _ = grow(agent(model_folder, RULES[2]))
+    assert any(node.source is Source.TOOL for node in tree.nodes)
+    assert tree.decisions == ()
+    assert all(node.entropy is not None for node in tree.nodes if node.source is Source.POLICY)
+
+
+def test_with_a_tool_that_cannot_fork_all_trajectories_start_at_once(model_folder):
+    parts = agent(model_folder, RULES[0])
+    parts.tools["python"].spec = replace(parts.tools["python"].spec, forks=False)
+    (tree,), seconds = grow(parts)
+    assert len(tree.children[""]) == 8
+    assert seconds == pytest.approx(grow(agent(model_folder, RULES[2]))[1])
