@@ -10,6 +10,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, default=Path("runs/quickstart"), help="a new folder for the results"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the model, the training data and all draws")
+    parser.add_argument(
+        "--difficulty",
+        type=int,
+        choices=(1, 2, 3),
+        default=1,
+        help="of the world; 1 is learned in minutes, 2 and 3 are for experiments (docs/concepts.md)",
+    )
     parser.add_argument("--smoke", action="store_true", help="in miniature: does it run at all?")
 
 
@@ -27,7 +34,8 @@ def run(options: argparse.Namespace) -> None:
 
     console = RunConsole()
     try:
-        report = run_quickstart(out, options.seed, SMOKE if options.smoke else FULL, console)
+        size = (SMOKE if options.smoke else FULL).at(options.difficulty)
+        report = run_quickstart(out, options.seed, size, console)
     except Interrupted:
         # The training loop offers --resume, which a quick start of a few minutes does not have.
         raise Interrupted(f"stopped by Ctrl-C; {out} is unfinished, start again with a new --out") from None

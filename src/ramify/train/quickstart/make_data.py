@@ -33,7 +33,7 @@ def make_data(out: Path, seed: int, size: QuickstartSize, console: RunConsole) -
         _write_base(base, seed)
         phase.advance()
         demonstrations = out / "world" / "demonstrations.jsonl"
-        section = rl_recipe(out, seed, base, world).tools.search
+        section = rl_recipe(out, seed, size, base, world).tools.search
         assert section is not None
         search = build_search(section)
         summary = write_demonstrations(

@@ -1,4 +1,4 @@
-"""The quick start's recipes: the TOML files beside this module, with paths, seed and temperature filled in."""
+"""The quick start's recipes: the TOML files beside this module, with paths, seed, temperature and limits filled in."""
 
 import tomllib
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.data.world import WorldFiles
+from ramify.train.quickstart.sizes import QuickstartSize
 
 
 def sft_recipe(out: Path, seed: int, demonstrations: Path) -> SftRecipe:
@@ -24,7 +25,7 @@ def sft_recipe(out: Path, seed: int, demonstrations: Path) -> SftRecipe:
     return check_recipe(SftRecipe, _filled("sft.toml", filled), "sft.toml")
 
 
-def rl_recipe(out: Path, seed: int, model: Path, world: WorldFiles) -> TrainRecipe:
+def rl_recipe(out: Path, seed: int, size: QuickstartSize, model: Path, world: WorldFiles) -> TrainRecipe:
     """ARPO on `model`."""
     filled = {
         "model.path": model,
@@ -32,12 +33,13 @@ def rl_recipe(out: Path, seed: int, model: Path, world: WorldFiles) -> TrainReci
         "run.dir": out / "rl",
         "run.seed": seed,
         "tools.search.corpus": world.passages,
+        **{f"rollout.{name}": value for name, value in size.limits.items()},
     }
     return check_recipe(TrainRecipe, _filled("rl.toml", filled), "rl.toml")
 
 
 def eval_recipe(
-    folder: Path, seed: int, model: Path, test: Path, passages: Path, temperature: float
+    folder: Path, seed: int, size: QuickstartSize, model: Path, test: Path, passages: Path, temperature: float
 ) -> EvalRecipe:
     """Evaluation of `model` on the problems `test`; results go to `folder`."""
     filled = {
@@ -47,6 +49,7 @@ def eval_recipe(
         "run.seed": seed,
         "tools.search.corpus": passages,
         "sampling.temperature": temperature,
+        **{f"sampling.{name}": value for name, value in size.limits.items()},
     }
     return check_recipe(EvalRecipe, _filled("eval.toml", filled), "eval.toml")
 

@@ -34,10 +34,10 @@ def run_quickstart(out: Path, seed: int, size: QuickstartSize, console: RunConso
         sft = sft_recipe(out, seed, data.demonstrations)
         models = {"base": data.base, "sft": run_sft(sft, console)}
     with clock.phase("rl"):
-        rl = rl_recipe(out, seed, models["sft"], data.world)
+        rl = rl_recipe(out, seed, size, models["sft"], data.world)
         models["rl"] = run_rl(rl, console)
     with clock.phase("eval"):
-        found = _evaluate(out, seed, models, data, console)
+        found = _evaluate(out, seed, size, models, data, console)
     report = make_report(seed, clock.seconds, found, (sft, rl), level)
     write_report(report, make_curves(sft.run.dir, rl.run.dir), tree_to_draw(rl.run.dir), out)
     return report
@@ -57,11 +57,16 @@ class _Clock:
 
 
 def _evaluate(
-    out: Path, seed: int, models: Mapping[str, Path], data: QuickstartData, console: RunConsole
+    out: Path,
+    seed: int,
+    size: QuickstartSize,
+    models: Mapping[str, Path],
+    data: QuickstartData,
+    console: RunConsole,
 ) -> Evaluations:
     def attempt(stage: str, what: str, test: Path, temperature: float) -> Evaluation:
         folder = out / "eval" / f"{stage}-{what}"
-        recipe = eval_recipe(folder, seed, models[stage], test, data.world.passages, temperature)
+        recipe = eval_recipe(folder, seed, size, models[stage], test, data.world.passages, temperature)
         return run_eval(recipe, console, f"eval {stage} {what}")
 
     trained = ("sft", "rl")

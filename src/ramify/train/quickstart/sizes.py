@@ -1,6 +1,7 @@
 """How large a quick start is."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from ramify.data.world import WorldSettings
 
@@ -16,6 +17,16 @@ class QuickstartSize:
 
     world: WorldSettings
     num_demonstrations: int
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """Tokens and calls that a question of the world's difficulty can need, with room to try again."""
+        harder = self.world.difficulty > 1
+        return {"max_tokens": 256, "max_calls": 10} if harder else {"max_tokens": 180, "max_calls": 7}
+
+    def at(self, difficulty: int) -> "QuickstartSize":
+        """The same size in a world of another difficulty."""
+        return replace(self, world=replace(self.world, difficulty=difficulty))
 
 
 FULL = QuickstartSize(
