@@ -15,6 +15,11 @@ Curve: TypeAlias = tuple[tuple[float, float], ...]
 _KEYS = ("step", "time")
 
 
+def finite(value: float) -> float | None:
+    """The value, or None where it is NaN or infinite: what a log line can hold of a step that was skipped."""
+    return value if math.isfinite(value) else None
+
+
 class MetricsLog:
     """Appends to a JSONL file. Keys of a line: `step`, `time` (seconds since 1970) and the metrics' names."""
 

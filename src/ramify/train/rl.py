@@ -17,7 +17,7 @@ from ramify.learner.pack import pack
 from ramify.learner.update import Learner, UpdateReport
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import Phase, RunConsole
-from ramify.obs.metrics import read_metrics
+from ramify.obs.metrics import finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
 from ramify.train.interrupts import StopOnCtrlC
@@ -118,25 +118,27 @@ def record(
     ]
     write_trees(run.folder.trees(step), traced)
     run.rollout.timing.flush(run.folder.timing(step))
-    first = reports[0]
-    stepped = [report for report in reports if report.outcome == "stepped"]
-    run.folder.metrics.append(
-        step,
-        {
-            **tree_metrics(trees, rewards),
-            "update/loss": first.loss,
-            "update/grad_norm": first.grad_norm,
-            "update/lr_factor": first.lr_factor,
-            "update/entropy": first.entropy,
-            "update/steps": float(len(stepped)),
-            "update/non_finite": float(sum(report.outcome == "non_finite" for report in reports)),
-            # Before the first optimiser step the policy is the one that sampled, so this is engine against learner.
-            "update/gap_mean": first.gap_mean,
-            "update/gap_max": first.gap_max,
-            "update/clip_fraction": first.metrics.get("clip_fraction", 0.0),
-            "update/tokens": float(sum(report.num_tokens for report in reports)),
-        },
-    )
+    run.folder.metrics.append(step, {**tree_metrics(trees, rewards), **update_metrics(reports)})
+
+
+def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
+    """What the mini-batches of one step report; None where nothing was measured or no number came out."""
+    # Dead groups alone measure nothing and change no weight, so the first mini-batch that has more is still that
+    # of the policy that sampled: its gap is engine against learner.
+    measured = [report for report in reports if report.outcome != "empty"]
+    first = measured[0] if measured else None
+    return {
+        "update/loss": finite(first.loss) if first else None,
+        "update/grad_norm": finite(first.grad_norm) if first else None,
+        "update/lr_factor": reports[0].lr_factor,
+        "update/entropy": finite(first.entropy) if first else None,
+        "update/steps": float(sum(report.outcome == "stepped" for report in reports)),
+        "update/non_finite": float(sum(report.outcome == "non_finite" for report in reports)),
+        "update/gap_mean": finite(first.gap_mean) if first else None,
+        "update/gap_max": finite(first.gap_max) if first else None,
+        "update/clip_fraction": finite(first.metrics["clip_fraction"]) if first else None,
+        "update/tokens": float(sum(report.num_tokens for report in reports)),
+    }
 
 
 def build_rl(recipe: TrainRecipe, console: RunConsole, resume: bool) -> tuple[RlRun, LoopState]:

@@ -19,6 +19,7 @@ from ramify.learner.pack import pack
 from ramify.learner.update import Learner, UpdateReport
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
+from ramify.obs.metrics import finite
 from ramify.train.interrupts import StopOnCtrlC
 from ramify.train.run_folder import open_run_folder
 from ramify.train.state import Saver, restore, starting_point
@@ -107,10 +108,10 @@ def train_on(learner: Learner, trees: Sequence[Tree], token_budget: int) -> Upda
 
 
 def sft_metrics(report: UpdateReport) -> dict[str, float | None]:
-    """What one step reports."""
+    """What one step reports; None where no number came out."""
     return {
-        "loss": report.loss,
-        "grad_norm": report.grad_norm,
+        "loss": finite(report.loss),
+        "grad_norm": finite(report.grad_norm),
         "lr_factor": report.lr_factor,
         "tokens/written": float(report.num_written),
     }
