@@ -14,6 +14,7 @@ from ramify.data.verl_rows import is_verl, plain_row, repair_boxed
 _ROLES: tuple[str, ...] = get_args(Role)
 _OWN_COLUMNS = ("prompt", "answer", "id")
 _MAX_LISTED_ROWS = 10
+_JSONL_COUNTING = "lines count from 1"
 
 _Row: TypeAlias = Mapping[str, Any]
 
@@ -38,7 +39,7 @@ class _Table:
 def load_problems(path: Path) -> ProblemSet:
     r"""Read `path`: rows of `prompt` (messages or text), `answer` (text, number or a list), optional `id`.
 
-    Other columns go to `Problem.info`, nulls left out. A verl-style parquet is read as it is; its rows with a
+    Other columns go to `Problem.info`, nulls and NaN left out; a trace writes them as JSON, so that is all they hold. A verl-style parquet is read as it is; its rows with a
     blank gold are dropped. A backspace before "oxed" in a prompt is repaired to "\boxed". Both are counted.
     Rows without an id are called "<file stem>-<row>"; rows count from 1 in JSONL and from 0 in parquet.
 
@@ -55,7 +56,7 @@ def load_problems(path: Path) -> ProblemSet:
         try:
             if not isinstance(row, dict):
                 raise ValueError(f"expected an object, got {type(row).__name__}")
-            stored = _messages(row)
+            stored = read_messages(row)
             messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
             repaired += messages != stored
             golds = _answer(row, drop_blanks=table.verl)
@@ -65,10 +66,10 @@ def load_problems(path: Path) -> ProblemSet:
             identifier = _identifier(row, f"{path.stem}-{number}")
             if identifier in row_of_id:
                 raise ValueError(f"id {identifier!r} is already that of row {row_of_id[identifier]}")
+            info = _info(row)
         except ValueError as error:
             raise DataError(f"{path} row {number} ({table.counting}): {error}") from None
         row_of_id[identifier] = number
-        info = {key: row[key] for key in row if key not in _OWN_COLUMNS and row[key] is not None}
         problems.append(Problem(identifier, messages, golds, info))
     if not problems:
         raise DataError(f"{path}: empty; expected at least one row with a prompt and an answer")
@@ -96,23 +97,27 @@ def _open(path: Path) -> _Table:
 
 
 def _open_jsonl(path: Path) -> _Table:
-    counting = "lines count from 1"
+    return _Table(read_jsonl(path), _JSONL_COUNTING, verl=False)
 
-    def rows() -> Iterator[tuple[int, Any]]:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    reason = f"{error.msg} at column {error.colno}"
-                    raise DataError(f"{path} row {number} ({counting}): broken JSON: {reason}") from None
-                except (ValueError, RecursionError) as error:
-                    raise DataError(f"{path} row {number} ({counting}): broken JSON: {error}") from None
-                yield number, row
 
-    return _Table(rows(), counting, verl=False)
+def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
+    """The JSON values of a file with one a line, numbered from 1; blank lines are skipped.
+
+    Raises:
+        DataError: A line is no JSON; the message names file and row.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                reason = f"{error.msg} at column {error.colno}"
+                raise DataError(f"{path} row {number} ({_JSONL_COUNTING}): broken JSON: {reason}") from None
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path} row {number} ({_JSONL_COUNTING}): broken JSON: {error}") from None
+            yield number, row
 
 
 def _open_parquet(path: Path) -> _Table:
@@ -162,13 +167,40 @@ def _gold(value: object) -> str:
         raise ValueError("no answer: 'answer' is missing or null")
     if isinstance(value, str):
         return _text(value, "'answer'")
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
         raise ValueError(f"'answer' must be text, a number or a list of them, got {value!r:.40}")
     # a column of whole numbers becomes one of floats as soon as some program finds a null in it
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def _messages(row: _Row) -> tuple[Message, ...]:
+def _info(row: _Row) -> dict[str, Any]:
+    columns = {key: _plain(row[key], key) for key in row if key not in _OWN_COLUMNS}
+    return {key: value for key, value in columns.items() if value is not None}
+
+
+def _plain(value: object, column: str) -> object:
+    """The value as JSON knows it. Tables spell a missing number NaN."""
+    if isinstance(value, dict):
+        return {key: _plain(item, column) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, column) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        if math.isnan(value):
+            return None
+        raise ValueError(f"column {column!r} holds {value}, expected a finite number")
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise ValueError(
+        f"column {column!r} holds a {type(value).__name__}, expected text, numbers, lists or records"
+    )
+
+
+def read_messages(row: _Row) -> tuple[Message, ...]:
+    """The messages of a row's `prompt`, which is a list of {role, content} or one user's text.
+
+    Raises:
+        ValueError: There is none, or one is not of that form.
+    """
     prompt = row.get("prompt")
     if isinstance(prompt, str) and prompt.strip():
         return (Message.of("user", _text(prompt, "'prompt'")),)

@@ -1,3 +1,4 @@
+import datetime
 import json
 import os
 from pathlib import Path
@@ -202,3 +203,18 @@ def test_the_papers_files_load(name: str, rows: int, notes: tuple[str, ...]) -> 
         assert "\x08" not in problem.messages[0].text
         assert problem.answer[0].strip()
         assert "question" in problem.info
+
+
+def test_free_columns_hold_what_a_trace_can_hold(tmp_path: Path) -> None:
+    rows = [{**GOOD, "level": float("nan"), "facts": {"a": [float("nan"), 2.0]}}]
+    (problem,) = load_problems(write_parquet(tmp_path / "t.parquet", rows)).problems
+    assert problem.info == {"facts": {"a": [None, 2.0]}}
+    dated = write_parquet(tmp_path / "u.parquet", [{**GOOD, "day": datetime.date(2026, 1, 1)}])
+    assert "row 0 (rows count from 0): column 'day' holds a date" in error_of(dated)
+    infinite = write_jsonl(tmp_path / "v.jsonl", '{"prompt": "Q?", "answer": "A", "level": Infinity}')
+    assert "column 'level' holds inf" in error_of(infinite)
+
+
+def test_an_answer_may_be_a_number_beyond_all_floats(tmp_path: Path) -> None:
+    (problem,) = load_problems(write_jsonl(tmp_path / "t.jsonl", {**GOOD, "answer": 10**400})).problems
+    assert problem.answer == (str(10**400),)
