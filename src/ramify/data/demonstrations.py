@@ -1,11 +1,11 @@
 """Demonstrations for supervised training: JSONL rows with `prompt` and `completion`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from ramify.core.errors import DataError
-from ramify.core.messages import Message, Problem
+from ramify.core.messages import Problem
+from ramify.data.problems import read_jsonl, read_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +25,24 @@ def load_demonstrations(path: Path) -> tuple[Demonstration, ...]:
     if not path.is_file():
         raise DataError(f"{path}: expected a JSONL file of demonstrations, found none")
     demonstrations: list[Demonstration] = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                demonstrations.append(_demonstration(path, number, line))
+    for number, row in read_jsonl(path):
+        try:
+            demonstrations.append(_demonstration(number, row))
+        except ValueError as error:
+            raise DataError(
+                f"{path} row {number}: expected an object with prompt (messages) and completion (text): {error}"
+            ) from None
     if not demonstrations:
         raise DataError(f"{path}: expected demonstrations, the file is empty")
     return tuple(demonstrations)
 
 
-def _demonstration(path: Path, number: int, line: str) -> Demonstration:
-    place = f"{path} row {number}"
-    try:
-        row = json.loads(line)
-        messages = tuple(Message.of(item["role"], item["content"]) for item in row["prompt"])
-        completion = row["completion"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{place}: expected an object with prompt (messages) and completion (text): {error!r}"
-        ) from None
-    if not messages or not isinstance(completion, str) or not completion.strip():
-        raise DataError(f"{place}: expected at least one message and a completion that is not blank")
+def _demonstration(number: int, row: object) -> Demonstration:
+    if not isinstance(row, dict):
+        raise ValueError(f"got {type(row).__name__}")
+    messages = read_messages(row)
+    completion = row.get("completion")
+    if not isinstance(completion, str) or not completion.strip():
+        raise ValueError("no completion: 'completion' must be text that is not blank")
+    completion.encode()  # half of a surrogate pair is legal JSON, but no text
     return Demonstration(Problem(str(row.get("id", number)), messages, ()), completion)
