@@ -64,30 +64,40 @@ class TagRenderer:
             DataError: The completion does not begin and end in a turn of the policy, or such a turn holds half a
                 result or an end of turn.
         """
-        parts = split_completion(completion)
-        if not parts or parts[-1][0] is not Source.POLICY:
-            raise DataError(f"demonstration {problem.id!r}: it must end in a turn of the assistant")
-        if parts[0][0] is not Source.POLICY:
-            raise DataError(f"demonstration {problem.id!r}: it must begin with a turn of the assistant")
+        parts = self.turns(problem.id, completion)
         prompt = self.start(problem, ())
         nodes = [Node("", (), None, Source.PROMPT, prompt, self.decode(prompt))]
         for index, (source, text) in enumerate(parts):
-            last = index == len(parts) - 1
-            nodes.append(self._demonstrated(problem.id, nodes[-1], source, text, last))
+            nodes.append(self._demonstrated(nodes[-1], source, text, last=index == len(parts) - 1))
         return make_tree(problem, key, nodes)
 
-    def _demonstrated(self, problem_id: str, parent: Node, source: Source, text: str, last: bool) -> Node:
+    def turns(self, problem_id: str, completion: str) -> tuple[tuple[Source, str], ...]:
+        """Split a demonstration into the policy's turns and the tool's results, without encoding anything.
+
+        Raises:
+            DataError: As for `demonstrate`.
+        """
+        parts = split_completion(completion)
+        place = f"demonstration {problem_id!r}"
+        if not parts or parts[-1][0] is not Source.POLICY:
+            raise DataError(f"{place}: it must end in a turn of the assistant")
+        if parts[0][0] is not Source.POLICY:
+            raise DataError(f"{place}: it must begin with a turn of the assistant")
+        ends = [self.decode([index]) for index in sorted(self.tokenizer.eos_ids)]
+        for text in (text for source, text in parts if source is Source.POLICY):
+            if "<result>" in text or "</result>" in text:
+                raise DataError(f"{place}: a result tag has no partner: {_start(text)}")
+            if any(end in text for end in ends):
+                raise DataError(f"{place}: an end of turn stands inside: {_start(text)}")
+        return parts
+
+    def _demonstrated(self, parent: Node, source: Source, text: str, last: bool) -> Node:
         path = (*parent.path, 0)
         if source is Source.TOOL:
             # No `results` on the node: nothing was executed, and the turn before it has no calls to pair them with.
             ids = self.after([ToolResult(parent.id, ToolStatus.OK, text)])
             return Node(node_id(path), path, parent.id, source, ids, self.decode(ids))
-        ids = self.tokenizer.encode(text)
-        if "<result>" in text or "</result>" in text:
-            raise DataError(f"demonstration {problem_id!r}: a result tag has no partner: {_start(text)}")
-        if not self.tokenizer.eos_ids.isdisjoint(ids):
-            raise DataError(f"demonstration {problem_id!r}: an end of turn stands inside: {_start(text)}")
-        ids += (self.tokenizer.eos_id,) if last else ()
+        ids = self.tokenizer.encode(text) + ((self.tokenizer.eos_id,) if last else ())
         return Node(
             node_id(path),
             path,

@@ -39,6 +39,8 @@ def run_sft(
     folder = open_run_folder(recipe.run.dir, recipe, resume)
     source = starting_point(folder, recipe.model.path)
     renderer = TagRenderer(build_tokenizer(source), ())
+    for item in demonstrations:
+        renderer.turns(item.problem.id, item.completion)
     order = ProblemOrder(len(demonstrations), recipe.run.seed)
     batch = recipe.learner.batch_size
     total = math.ceil(len(demonstrations) * recipe.data.epochs / batch)
