@@ -6,9 +6,10 @@ The distribution that it "samples from" is certain: logprobs are 0.
 
 import asyncio
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ramify.chat.stops import StopMatcher
 from ramify.chat.tags import RESULT_CLOSE
@@ -96,22 +97,30 @@ def load_script(path: Path) -> Script:
     one, the last one's turns are played.
 
     Raises:
-        ConfigError: The file is missing or not of that form.
+        ConfigError: The file is missing or not of that form, or an `after` from 0 up to the last one has no turn.
     """
+    turns: dict[int, list[ScriptedTurn]] = {}
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))["turns"]
-        turns: dict[int, list[ScriptedTurn]] = {}
-        for table in tables:
-            turns.setdefault(int(table["after"]), []).append(
-                ScriptedTurn(table["text"], tuple(table["entropies"]), ends=bool(table.get("ends", False)))
-            )
+        for table in tomllib.loads(path.read_text(encoding="utf-8"))["turns"]:
+            turns.setdefault(int(table["after"]), []).append(_turn(table))
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a script file, found none") from None
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: expected [[turns]] tables with after, text, entropies: {error}") from None
+    if not turns or sorted(turns) != list(range(len(turns))):
+        raise ConfigError(
+            f"{path}: expected turns for after = 0, 1, ... without a gap, found {sorted(turns)}"
+        )
 
     def script(context: str, seed: int) -> ScriptedTurn:
-        choices = turns[min(context.count(RESULT_CLOSE), max(turns))]
+        choices = turns[min(context.count(RESULT_CLOSE), len(turns) - 1)]
         return choices[int(uniform(seed) * len(choices))]
 
     return script
+
+
+def _turn(table: Mapping[str, Any]) -> ScriptedTurn:
+    entropies = tuple(map(float, table["entropies"]))
+    if not isinstance(table["text"], str) or not entropies:
+        raise ValueError("text must be a string, entropies a list that is not empty")
+    return ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)))

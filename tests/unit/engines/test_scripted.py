@@ -1,0 +1,50 @@
+import pytest
+
+from ramify.core.errors import ConfigError
+from ramify.engines.scripted import load_script
+
+TURNS = """
+[[turns]]
+after = 0
+text = "<search> a </search>"
+entropies = [0.5, 1]
+[[turns]]
+after = 1
+text = "<answer> b </answer>"
+entropies = [0.5]
+ends = true
+"""
+
+
+def test_turns_by_results_so_far_the_last_ones_for_ever(tmp_path):
+    path = tmp_path / "script.toml"
+    path.write_text(TURNS)
+    script = load_script(path)
+    result = " <result>\nx\n</result>"
+    assert [script(result * done, 1).text for done in range(4)] == [
+        "<search> a </search>",
+        *["<answer> b </answer>"] * 3,
+    ]
+    assert script("", 1).entropies == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("turns = 3", "expected [[turns]] tables"),
+        ("turns = []", "without a gap, found []"),
+        (TURNS.replace("after = 0", "after = 'x'"), "expected [[turns]] tables"),
+        (TURNS.replace("after = 0", "after = 2"), "without a gap, found [1, 2]"),
+        (TURNS.replace("[0.5, 1]", "[]"), "entropies a list that is not empty"),
+        (TURNS.replace("[0.5, 1]", "['low']"), "expected [[turns]] tables"),
+        (TURNS.replace('"<search> a </search>"', "3"), "text must be a string"),
+        ("turns = [", "expected [[turns]] tables"),
+    ],
+)
+def test_a_script_that_cannot_be_played_is_refused_when_it_is_read(tmp_path, text, told):
+    path = tmp_path / "script.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_script(path)
+    assert told in str(caught.value)
+    assert str(caught.value).startswith(str(path))
