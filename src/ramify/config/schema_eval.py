@@ -50,3 +50,9 @@ class EvalRecipe(Section):
     tools: ToolsSection
     sandbox: SandboxSection = SandboxSection()
     reward: RewardSection
+
+    @model_validator(mode="after")
+    def _says_what_is_correct(self) -> "EvalRecipe":
+        if self.reward.name == "length":
+            raise ValueError('reward.name: expected a reward that tells right from wrong, "length" does not')
+        return self

@@ -14,6 +14,7 @@ Count = Annotated[int, Field(ge=0, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0, strict=True)]
 NonNegativeFloat = Annotated[float, Field(ge=0, strict=True)]
 Fraction = Annotated[float, Field(ge=0, le=1, strict=True)]
+DecayRate = Annotated[float, Field(ge=0, lt=1, strict=True)]
 
 
 class Section(BaseModel):
@@ -186,7 +187,7 @@ class OptimizerSection(Section):
     rate: PositiveFloat
     vector_rate: PositiveFloat | None = None
     embedding_rate: PositiveFloat | None = None
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
     weight_decay: NonNegativeFloat = 0.0
     warmup_steps: Count = 0
     decay_from: Annotated[float, Field(ge=0, lt=1)] = 0.0

@@ -207,6 +207,10 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("rollout=7", "rollout: expected a table, got 7"),
         ("tools.search=[]", "tools.search: expected a table, got []"),
         ("learner.optimizer.rate=inf", "learner.optimizer.rate: expected a finite number, got inf"),
+        (
+            "learner.optimizer.betas=[0.9, 1.5]",
+            "learner.optimizer.betas.1: expected a number less than 1, got 1.5",
+        ),
         ("rollout.temperature=nan", "rollout.temperature: expected a finite number, got nan"),
         ("model.dtype=half", "model.dtype: expected 'float32', got 'half'"),
         (

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from ramify.config.schema_eval import SamplingSection
+from ramify.config.schema_eval import EvalRecipe, SamplingSection
 from ramify.config.schema_parts import (
     BernoulliBranching,
     BranchingSection,
@@ -89,3 +89,17 @@ def test_levels_that_do_not_exist(level):
 def test_a_recipe_cannot_be_changed():
     with pytest.raises(ValidationError, match="frozen"):
         RolloutSection.model_validate(ROLLOUT).n = 5
+
+
+def test_an_evaluation_needs_a_reward_that_tells_right_from_wrong():
+    recipe = {
+        "model": {"path": "m"},
+        "data": {"test": "t.jsonl", "max_prompt_tokens": 9},
+        "run": {"dir": "r"},
+        "sampling": {"max_tokens": 9, "max_calls": 0},
+        "engine": {"name": "local"},
+        "tools": {"python": {}},
+    }
+    assert EvalRecipe.model_validate({**recipe, "reward": {"name": "hierarchical"}}).reward.bonus == 0.1
+    with pytest.raises(ValidationError, match="tells right from wrong"):
+        EvalRecipe.model_validate({**recipe, "reward": {"name": "length"}})
