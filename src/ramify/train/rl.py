@@ -169,7 +169,7 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, resume: bool) -> tuple[Rl
 
     learner, state = restore(folder, make_learner, recipe.run.seed)
     folder.create(recipe)
-    folder.metrics.truncate_after(state.step)
+    folder.rewind(state.step)
     run = RlRun(
         recipe=recipe,
         folder=folder,

@@ -33,6 +33,18 @@ class RunFolder:
         """The run's metrics."""
         return MetricsLog(self.root / "metrics.jsonl")
 
+    def rewind(self, step: int) -> None:
+        """Forget what was written of later steps: they are done again, or not at all.
+
+        Raises:
+            DataError: A line of the metrics cannot be read.
+        """
+        self.metrics.truncate_after(step)
+        for name in ("trees", "timing"):
+            for path in (self.root / name).glob("*.jsonl*"):
+                if int(path.name.partition(".")[0]) > step:
+                    path.unlink()
+
     def create(self, recipe: BaseModel) -> None:
         """Put the recipe into the folder, which makes it a run; called when all else is known to be right.
 

@@ -59,8 +59,8 @@ def run_sft(
 
     learner, state = restore(folder, make_learner, recipe.run.seed)
     folder.create(recipe)
+    folder.rewind(state.step)
     metrics = folder.metrics
-    metrics.truncate_after(state.step)
     saver = Saver(folder, learner, recipe.model.path, recipe.run.seed, recipe.run.keep_last)
     last = total if max_steps is None else min(total, max_steps)
     with asyncio.Runner() as runner, StopOnCtrlC(runner) as stop, console.phase("SFT", last) as phase:
