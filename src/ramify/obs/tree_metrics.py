@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ramify.algos.ops import effective_leaves, leaf_masses
 from ramify.core.messages import ToolStatus
 from ramify.core.records import Floats, Reward
 from ramify.core.tree import Source, StopReason, Tree
@@ -15,24 +16,12 @@ MIN_P_STD = 0.02
 
 
 def omega(tree: Tree) -> Floats:
-    """The weight of each leaf: the product of 1 / children over the branch nodes of its path. [G]
+    """The weight of each leaf in a mean over leaves: its mass (see `leaf_masses`). [G]
 
-    The prompt's fan-out is left out, so the leaves below one root carry 1 together. A reward weighted so is an
-    unbiased estimate of the policy's mean reward when branching depends on the prefix only; the plain mean over
-    leaves is not, because the leaves of a tree are not independent.
+    A reward weighted so is an unbiased estimate of the policy's mean reward when branching depends on the prefix
+    only; the plain mean over leaves is not, because the leaves of a tree are not independent.
     """
-    return np.array(
-        [
-            np.prod(
-                [
-                    1.0 / len(tree.children[node.id])
-                    for node in trajectory.nodes[:-1]
-                    if node.parent is not None
-                ]
-            )
-            for trajectory in tree.trajectories
-        ]
-    )
+    return leaf_masses(tree)
 
 
 def tree_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
@@ -116,7 +105,7 @@ def _group_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -
     weights = [omega(tree) for tree in trees]
     return {
         "group/zero_variance": _mean([len({reward.value for reward in group}) == 1 for group in rewards]),
-        "group/effective_size": _mean([float(w.sum() ** 2 / (w**2).sum()) for w in weights]),
+        "group/effective_size": _mean([effective_leaves(w) for w in weights]),
         "group/roots": _mean([len(tree.children[""]) for tree in trees]),
     }
 

@@ -68,7 +68,6 @@ async def grow_trees(
     parts: AgentParts,
     problems: Sequence[Problem],
     step: int,
-    first_slot: int = 0,
     on_tree: Callable[[Tree], None] | None = None,
 ) -> tuple[Tree, ...]:
     """Grow one tree for each problem, side by side; the trees come in the order of the problems.
@@ -77,14 +76,13 @@ async def grow_trees(
         parts: The agent.
         problems: One batch.
         step: Of the run; with the place in the batch it names the draws.
-        first_slot: Batch slot of the first problem.
         on_tree: Called with each tree as soon as it is whole (progress).
     """
     in_flight = asyncio.Semaphore(parts.max_trees or max(1, len(problems)))
 
     async def grow(slot: int, problem: Problem) -> Tree:
         async with in_flight:
-            tree = await TreeGrower(parts, problem, TreeKey(step, first_slot + slot)).grow()
+            tree = await TreeGrower(parts, problem, TreeKey(step, slot)).grow()
         if on_tree is not None:
             on_tree(tree)
         return tree
