@@ -1,6 +1,5 @@
 """The schema of an evaluation recipe (`ramify eval`)."""
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -15,13 +14,14 @@ from ramify.config.schema_parts import (
     SandboxSection,
     Section,
     ToolsSection,
+    UserPath,
 )
 
 
 class EvalDataSection(Section):
     """Problems to evaluate on; `limit` takes the first ones only."""
 
-    test: Path
+    test: UserPath
     limit: PositiveInt | None = None
     max_prompt_tokens: PositiveInt
 

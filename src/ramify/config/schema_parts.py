@@ -6,7 +6,7 @@ A required field has no default; an unknown key is refused. Paths are relative t
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 # Strict, since `true` would pass for 1 elsewhere.
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
@@ -15,6 +15,15 @@ PositiveFloat = Annotated[float, Field(gt=0, strict=True)]
 NonNegativeFloat = Annotated[float, Field(ge=0, strict=True)]
 Fraction = Annotated[float, Field(ge=0, le=1, strict=True)]
 DecayRate = Annotated[float, Field(ge=0, lt=1, strict=True)]
+
+
+def _usable(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("expected a path without a null character")
+    return path
+
+
+UserPath = Annotated[Path, AfterValidator(_usable)]
 
 
 class Section(BaseModel):
@@ -34,7 +43,7 @@ class ModelSection(Section):
     Training keeps its weights in float32: at the papers' rates most updates are too small for bfloat16.
     """
 
-    path: Path
+    path: UserPath
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -49,7 +58,7 @@ class SearchSection(Section):
     """The search tool. `page_labels` writes "Page i: " before each passage, as the papers' tool does."""
 
     provider: Literal["local"] = "local"
-    corpus: Path
+    corpus: UserPath
     top_k: PositiveInt = 10
     snippet_chars: PositiveInt = 1000
     page_labels: bool = True
@@ -87,7 +96,7 @@ class ScriptedEngineSection(Section):
     """An engine that plays the turns of a script file (see engines/scripted.py)."""
 
     name: Literal["scripted"]
-    script: Path
+    script: UserPath
 
 
 EngineSection = Annotated[LocalEngineSection | ScriptedEngineSection, Field(discriminator="name")]
@@ -198,9 +207,9 @@ class OptimizerSection(Section):
 class RunSection(Section):
     """Where a run lives and how it is repeated."""
 
-    dir: Path
+    dir: UserPath
     seed: int = 0
-    threads: PositiveInt | None = None
+    threads: Annotated[int, Field(ge=1, le=512, strict=True)] | None = None
     deterministic: bool = False
     save_every: PositiveInt = 5
     keep_last: PositiveInt = 2

@@ -1,20 +1,19 @@
 """The schema of a supervised recipe (`ramify sft`)."""
 
-from pathlib import Path
-
 from ramify.config.schema_parts import (
     OptimizerSection,
     PositiveInt,
     RunSection,
     Section,
     TrainedModelSection,
+    UserPath,
 )
 
 
 class SftDataSection(Section):
     """Demonstrations: JSONL rows with `prompt` and `completion` in the papers' tags."""
 
-    train: Path
+    train: UserPath
     epochs: PositiveInt = 1
     max_tokens: PositiveInt
 

@@ -1,6 +1,5 @@
 """The schema of a reinforcement-learning recipe (`ramify train`, `ramify rollout`)."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -16,13 +15,14 @@ from ramify.config.schema_parts import (
     Section,
     ToolsSection,
     TrainedModelSection,
+    UserPath,
 )
 
 
 class TrainDataSection(Section):
     """Problems to learn from; prompts longer than `max_prompt_tokens` are dropped and counted."""
 
-    train: Path
+    train: UserPath
     epochs: PositiveInt = 1
     max_prompt_tokens: PositiveInt
 
