@@ -30,7 +30,7 @@ class QuickstartSize:
 
 
 FULL = QuickstartSize(
-    world=WorldSettings(num_train=900, num_dev=100, num_test=500, num_seen=250), num_demonstrations=36_000
+    world=WorldSettings(num_train=750, num_dev=100, num_test=500, num_seen=250), num_demonstrations=32_000
 )
 SMOKE = QuickstartSize(
     world=WorldSettings(num_train=30, num_dev=10, num_test=20, num_seen=20, num_demo_editions=10),
