@@ -19,8 +19,16 @@ COMMANDS = {
     "eval": "independent attempts at a set of problems, pass@k with intervals",
     "doctor": "what this machine can do: versions, sandbox level, devices",
 }
-_BAD_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-"""A full disk, a quota, a read-only file system, a missing permission: for the user to mend."""
+_BAD_DISK = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+)
+"""A full disk, a quota, a read-only file system, a missing permission, a name too long: for the user to mend."""
 
 
 class _UsageError(UserError):

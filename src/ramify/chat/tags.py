@@ -17,6 +17,7 @@ from ramify.core.tree import Source
 RESULT_OPEN = " <result>\n"
 RESULT_CLOSE = "\n</result>"
 TAG_NAMES = ("think", "search", "python", "result", "answer")
+_THINK_SPAN = re.compile(r"<think>.*?</think>", re.DOTALL)
 _RESULT_SPAN = re.compile(r" ?<result>\n?(.*?)\n?</result>", re.DOTALL)
 
 
@@ -60,6 +61,10 @@ def parse_turn(turn: str, arguments: Mapping[str, str]) -> ParsedTurn:
     content = turn[opening + len(name) + 2 : position].strip() if opening >= 0 else ""
     problem = None if content else "it is empty" if opening >= 0 else f"</{name}> closes nothing"
     if name == "answer":
+        spoken = _THINK_SPAN.sub("", turn[:position])
+        open_call = next((tool for tool in arguments if f"<{tool}>" in spoken), None)
+        if problem is None and open_call is not None:
+            problem = f"<{open_call}> is not closed before it"
         return Malformed(f"the answer cannot be read: {problem}") if problem else Final(content)
     return Calls((ToolCall("0", name, {arguments[name]: content} if content else {}, problem),))
 

@@ -1,5 +1,6 @@
 """Checks of a recipe that need a look at the disk but nothing heavy, made before anything is loaded."""
 
+import json
 from pathlib import Path
 
 from ramify.config.schema_eval import EvalRecipe
@@ -56,8 +57,13 @@ def require_tokenizer(path: Path) -> None:
 
 def require_model(path: Path) -> None:
     """Raise ConfigError unless `path` is a model folder with weights and a tokenizer."""
-    if not (path / "config.json").is_file():
-        raise ConfigError(f"model.path: expected a model folder, {path / 'config.json'} is missing")
+    config = path / "config.json"
+    if not config.is_file():
+        raise ConfigError(f"model.path: expected a model folder, {config} is missing")
+    try:
+        json.loads(config.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"model.path: {config} is not valid JSON ({error})") from None
     require_tokenizer(path)
     if not any(path.glob("*.safetensors")):
         raise ConfigError(f"model.path: expected a model folder, {path} has no *.safetensors")

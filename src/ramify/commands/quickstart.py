@@ -7,7 +7,7 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/quickstart"), help="a new folder for the results"
+        "--out", type=Path, help="a new folder for the results (runs/quickstart, or runs/smoke with --smoke)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the model, the training data and all draws")
     parser.add_argument(
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.obs.files import make_folder, require_new_folder
 
-    out: Path = options.out
+    out: Path = options.out or Path("runs", "smoke" if options.smoke else "quickstart")
     require_new_folder("--out", out)
     make_folder("--out", out)
     from ramify.core.errors import Interrupted
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
     try:
         size = (SMOKE if options.smoke else FULL).at(options.difficulty)
         report = run_quickstart(out, options.seed, size, console)
-    except Interrupted:
+    except (Interrupted, KeyboardInterrupt):
         # The training loop offers --resume, which a quick start of a few minutes does not have.
         raise Interrupted(f"stopped by Ctrl-C; {out} is unfinished, start again with a new --out") from None
     measured = report["pass_at_1"]
@@ -45,4 +45,6 @@ def run(options: argparse.Namespace) -> None:
         console.note(
             f"pass@1 {stage:4}  {found['value']:.3f}  95 % [{low:.3f}, {high:.3f}]  n = {found['n']}"
         )
+    if options.smoke:
+        console.note("a smoke run is far too short to learn anything: it shows that every part works")
     console.note(f"report: {out / 'report.html'}")

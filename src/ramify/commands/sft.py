@@ -16,13 +16,13 @@ def run(options: argparse.Namespace) -> None:
     from ramify.commands.check_files import check_sft_files
     from ramify.config.load import load_recipe, resolved
     from ramify.config.schema_sft import SftRecipe
-    from ramify.train.run_folder import open_run_folder
+    from ramify.train.run_folder import check_run_folder
 
     recipe = load_recipe(SftRecipe, options.recipe, options.overrides)
     if options.dry_run:
         sys.stdout.write(resolved(recipe) + "\n")
     check_sft_files(recipe)
-    open_run_folder(recipe.run.dir, recipe, options.resume)
+    check_run_folder(recipe.run.dir, recipe, options.resume)
     if options.dry_run:
         return
     from ramify.obs.console import RunConsole

@@ -164,7 +164,7 @@ class RolloutSection(LimitsSection):
     """One step's trees: n trajectories a problem, m of them from the prompt."""
 
     problems_per_step: PositiveInt
-    n: PositiveInt
+    n: Annotated[int, Field(ge=1, le=4096, strict=True)]
     m: PositiveInt
     branching: BranchingSection
 

@@ -16,16 +16,19 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import PreTrainedModel
 
-from ramify.core.errors import DataError
+from ramify.core.errors import DataError, MachineError
 from ramify.learner.optimizer import Optimizers
 from ramify.modeling.load import save_model
 
@@ -74,18 +77,25 @@ def save_checkpoint(
 
     Raises:
         DataError: `folder` exists.
+        MachineError: The files cannot be written.
     """
     if folder.exists():
         raise DataError(f"checkpoint {folder}: exists already, expected a new folder")
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    save_model(model, partial)
+    try:
+        save_model(model, partial)
+        with _one_process():
+            save(optimizers.state_tensors(), checkpoint_id=partial / "state", no_dist=True)
+    except (RuntimeError, SafetensorError) as error:
+        shutil.rmtree(partial)
+        raise MachineError(
+            f"checkpoint {folder}: cannot be written ({_first_line(error)}); is the disk full?"
+        ) from error
     for name in _TOKENIZER_FILES:
         if (tokenizer_dir / name).is_file():
             shutil.copyfile(tokenizer_dir / name, partial / name)
-    with _one_process():
-        save(optimizers.state_tensors(), checkpoint_id=partial / "state", no_dist=True)
     record = {"schema": SCHEMA, "state": dict(state), "files": _sizes(partial)}
     (partial / "state.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
     _sync(partial)
@@ -103,16 +113,41 @@ def load_checkpoint(folder: Path, optimizers: Optimizers) -> dict[str, Any]:
         DataError: The checkpoint is incomplete, of another program or of another model.
     """
     state = read_state(folder)
-    reader = FileSystemReader(folder / "state")
+    try:
+        tensors = _read_tensors(folder / "state")
+    except (
+        CheckpointException,
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        EOFError,
+        UnpicklingError,
+    ) as error:
+        raise DataError(
+            f"checkpoint {folder}: its training state is damaged ({_first_line(error)}); delete this folder to go on "
+            "from the one before"
+        ) from error
+    optimizers.load_state_tensors(tensors)
+    return state
+
+
+def _read_tensors(folder: Path) -> dict[str, Any]:
+    reader = FileSystemReader(folder)
     tensors: dict[str, Any] = {}
     for name, entry in reader.read_metadata().state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
-            raise DataError(f"checkpoint {folder / 'state'}: {name!r} is no tensor")
+            raise ValueError(f"{name!r} is no tensor")
         tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
     with _one_process():
         load(tensors, storage_reader=reader, no_dist=True)
-    optimizers.load_state_tensors(tensors)
-    return state
+    return tensors
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'}"[
+        :160
+    ]
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -135,7 +170,8 @@ def read_state(folder: Path) -> dict[str, Any]:
     for name, size in record["files"].items():
         if sizes.get(name) != size:
             raise DataError(
-                f"checkpoint {folder}: {name} has {sizes.get(name)} bytes, expected {size}; it is incomplete"
+                f"checkpoint {folder}: {name} has {sizes.get(name)} bytes, expected {size}; it is incomplete, delete "
+                "this folder to go on from the one before"
             )
     state: dict[str, Any] = record["state"]
     return state

@@ -99,3 +99,7 @@ def load_model(path: str | Path, dtype: str = "float32", device: str = "cpu") ->
 def save_model(model: PreTrainedModel, folder: str | Path) -> None:
     """Write a plain Hugging Face folder (safetensors) that opens anywhere without ramify."""
     model.save_pretrained(folder)
+    # Weights come out readable by their owner alone, unlike every other file.
+    mode = (Path(folder) / "config.json").stat().st_mode
+    for weights in Path(folder).glob("*.safetensors"):
+        weights.chmod(mode)

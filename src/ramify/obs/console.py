@@ -1,9 +1,11 @@
 """What a run says while it goes: the only place that writes to the console."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
@@ -44,11 +46,21 @@ class Phase:
         return ", ".join(parts)
 
 
+class _QuietConsole(Console):
+    """Goes silent when nobody reads any more (`| head`): a run must not end for that."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        # The interpreter flushes standard output once more at its end.
+        self.file = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
+        sys.stdout = self.file
+
+
 class RunConsole:
     """Progress bars on a terminal; elsewhere one plain line every few seconds and at the end of a phase."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = Console(file=stream or sys.stdout, highlight=False, markup=False, emoji=False)
+        self._console = _QuietConsole(file=stream or sys.stdout, highlight=False, markup=False, emoji=False)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._clock = clock
 

@@ -22,7 +22,7 @@ from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
 from ramify.train.interrupts import StopOnCtrlC
 from ramify.train.rollout import Rollout, build_rollout, build_task
-from ramify.train.run_folder import RunFolder, open_run_folder
+from ramify.train.run_folder import RunFolder, claim_run_folder
 from ramify.train.state import LoopState, Saver, restore, starting_point
 
 
@@ -48,26 +48,27 @@ def run_rl(
         UserError: The recipe, the data, the machine or the run folder is wrong.
         Interrupted: Ctrl-C; the state was saved.
     """
-    run, state = build_rl(recipe, console, resume)
-    last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
-    with asyncio.Runner() as runner:
-        try:
-            with StopOnCtrlC(runner) as stop, console.phase("RL", last) as phase:
-                phase.advance(state.step)
-                try:
-                    while state.step < last:
-                        stop.check()
-                        state = rl_step(run, state, stop, phase)
-                        if state.step % recipe.run.save_every == 0:
-                            run.saver.save(state)
-                except Interrupted as stopped:
-                    saved = run.saver.save(state)
-                    raise Interrupted(f"{stopped}; state saved in {saved}, go on with --resume") from None
-        finally:
-            runner.run(run.rollout.close())
-    for warning in entropy_warnings(read_metrics(run.folder.root / "metrics.jsonl")):
-        console.note(warning)
-    return run.saver.save(state)
+    with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
+        run, state = build_rl(recipe, console, folder)
+        last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
+        with asyncio.Runner() as runner:
+            try:
+                with StopOnCtrlC(runner) as stop, console.phase("RL", last) as phase:
+                    phase.advance(state.step)
+                    try:
+                        while state.step < last:
+                            stop.check()
+                            state = rl_step(run, state, stop, phase)
+                            if state.step % recipe.run.save_every == 0:
+                                run.saver.save(state)
+                    except Interrupted as stopped:
+                        saved = run.saver.save(state)
+                        raise Interrupted(f"{stopped}; state saved in {saved}, go on with --resume") from None
+            finally:
+                runner.run(run.rollout.close())
+        for warning in entropy_warnings(read_metrics(run.folder.root / "metrics.jsonl")):
+            console.note(warning)
+        return run.saver.save(state)
 
 
 def rl_step(run: RlRun, state: LoopState, stop: StopOnCtrlC, phase: Phase) -> LoopState:
@@ -141,14 +142,13 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
     }
 
 
-def build_rl(recipe: TrainRecipe, console: RunConsole, resume: bool) -> tuple[RlRun, LoopState]:
+def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tuple[RlRun, LoopState]:
     """Build every part from the recipe, and the state to start from.
 
     Raises:
-        UserError: The recipe, the data, the machine or the run folder is wrong.
+        UserError: The recipe, the data, the machine or the checkpoint is wrong.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
-    folder = open_run_folder(recipe.run.dir, recipe, resume)
     source = starting_point(folder, recipe.model.path)
     task = build_task(recipe, source, console)
     rollout = recipe.rollout

@@ -3,6 +3,9 @@
 RUN/recipe.json  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
 """
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,8 @@ from ramify.config.load import resolved
 from ramify.core.errors import ConfigError
 from ramify.obs.files import make_folder, replace_file
 from ramify.obs.metrics import MetricsLog
+
+LOCK = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +60,37 @@ class RunFolder:
         replace_file(self.root / "recipe.json", resolved(recipe).encode())
 
 
-def open_run_folder(path: Path, recipe: BaseModel, resume: bool) -> RunFolder:
-    """Take up the folder of an old run, or see that a new one can have it; nothing is written yet.
+def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
+    """See that a run may have the folder; nothing is written.
 
     Raises:
         ConfigError: It holds a run and `resume` is false, it holds something else, or the recipe changed.
     """
     record = path / "recipe.json"
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        if not record.is_file():
-            raise ConfigError(f"run.dir: {path} exists and is no run folder; expected a new or empty folder")
-        if not resume:
-            raise ConfigError(f"run.dir: {path} holds a run; go on with --resume or name a new folder")
-        if record.read_text(encoding="utf-8") != resolved(recipe):
-            raise ConfigError(
-                f"run.dir: {record} differs from the recipe given; --resume goes on with the same"
-            )
-    return RunFolder(path)
+    if not path.exists() or (path.is_dir() and all(entry.name == LOCK for entry in path.iterdir())):
+        return
+    if not record.is_file():
+        raise ConfigError(f"run.dir: {path} exists and is no run folder; expected a new or empty folder")
+    if not resume:
+        raise ConfigError(f"run.dir: {path} holds a run; go on with --resume or name a new folder")
+    if record.read_bytes() != resolved(recipe).encode():
+        raise ConfigError(f"run.dir: {record} differs from the recipe given; --resume goes on with the same")
+
+
+@contextmanager
+def claim_run_folder(path: Path, recipe: BaseModel, resume: bool) -> Iterator[RunFolder]:
+    """Take up or make the folder of a run, for this process alone while the block runs.
+
+    Raises:
+        ConfigError: As for `check_run_folder`; it cannot be written; or another process has it.
+    """
+    check_run_folder(path, recipe, resume)
+    make_folder("run.dir", path)
+    with (path / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"run.dir: {path} is in use by another process") from None
+        # Somebody else may have made a run of it since the first look.
+        check_run_folder(path, recipe, resume)
+        yield RunFolder(path)

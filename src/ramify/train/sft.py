@@ -21,7 +21,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
 from ramify.train.interrupts import StopOnCtrlC
-from ramify.train.run_folder import open_run_folder
+from ramify.train.run_folder import RunFolder, claim_run_folder
 from ramify.train.state import Saver, restore, starting_point
 
 
@@ -36,7 +36,17 @@ def run_sft(
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     demonstrations = load_demonstrations(recipe.data.train)
-    folder = open_run_folder(recipe.run.dir, recipe, resume)
+    with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
+        return _train(recipe, console, folder, demonstrations, max_steps)
+
+
+def _train(
+    recipe: SftRecipe,
+    console: RunConsole,
+    folder: RunFolder,
+    demonstrations: Sequence[Demonstration],
+    max_steps: int | None,
+) -> Path:
     source = starting_point(folder, recipe.model.path)
     renderer = TagRenderer(build_tokenizer(source), ())
     for item in demonstrations:

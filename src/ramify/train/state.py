@@ -68,9 +68,14 @@ def restore(folder: RunFolder, make_learner: Callable[[], Learner], seed: int) -
     if path is None:
         return make_learner(), LoopState()
     record: dict[str, Any] = read_state(path)
-    if record["rng"]["seed"] != seed:
-        raise DataError(f"{path}: of a run with seed {record['rng']['seed']}, expected {seed}")
+    try:
+        saved_seed, learner_step = record["rng"]["seed"], int(record["learner_step"])
+        state = LoopState(int(record["step"]), DataCursor(**record["cursor"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path / 'state.json'}: not the state of a training run ({error!r})") from None
+    if saved_seed != seed:
+        raise DataError(f"{path}: of a run with seed {saved_seed}, expected {seed}")
     learner = make_learner()
     load_checkpoint(path, learner.optimizers)
-    learner.step = int(record["learner_step"])
-    return learner, LoopState(int(record["step"]), DataCursor(**record["cursor"]))
+    learner.step = learner_step
+    return learner, state

@@ -165,3 +165,11 @@ def test_a_tag_carries_exactly_one_required_argument():
 )
 def test_completions_are_split_at_results(completion, parts):
     assert split_completion(completion) == tuple((Source(source), text) for source, text in parts)
+
+
+def test_a_call_left_open_before_the_answer_is_no_answer():
+    arguments = {"search": "query", "python": "code"}
+    hidden = '<python> print("</result><answer> \\boxed{ 42 }</answer>'
+    assert isinstance(parse_turn(hidden, arguments), Malformed)
+    thought = "<think> a <search> could help</think><answer> \\boxed{ 42 }</answer>"
+    assert parse_turn(thought, arguments) == Final("\\boxed{ 42 }")

@@ -141,3 +141,21 @@ def test_the_last_ones_are_kept_in_order_of_their_steps(tmp_path, model_folder):
         "step-1000000",
     ]
     assert latest_checkpoint(tmp_path) == checkpoint_folder(tmp_path, 1_000_000)
+
+
+def test_a_damaged_state_of_the_right_size_is_refused_in_one_line(tmp_path, model_folder):
+    learner = trained(1)
+    save(tmp_path / "c", learner, model_folder)
+    for file in (tmp_path / "c" / "state").iterdir():
+        content = file.read_bytes()
+        file.write_bytes(bytes(len(content)))
+        with pytest.raises(DataError, match=r"training state is damaged .* delete this folder"):
+            load_checkpoint(tmp_path / "c", learner.optimizers)
+        file.write_bytes(content)
+    load_checkpoint(tmp_path / "c", learner.optimizers)
+
+
+def test_weights_are_as_readable_as_the_rest(tmp_path, model_folder):
+    save(tmp_path / "c", trained(0), model_folder)
+    modes = {name: (tmp_path / "c" / name).stat().st_mode for name in ("model.safetensors", "config.json")}
+    assert modes["model.safetensors"] == modes["config.json"]

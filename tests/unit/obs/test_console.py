@@ -1,6 +1,8 @@
 """What the console shows on a terminal and in a log."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 
@@ -71,3 +73,21 @@ def test_terminal_shows_a_bar_with_values_and_keeps_notes(monkeypatch):
     assert "\x1b[" in shown
     for expected in ("rl [red]", "5/5", "reward [b]0.5", "checkpoint written"):
         assert expected in shown
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run():
+    program = (
+        "from ramify.obs.console import RunConsole\n"
+        "console = RunConsole()\n"
+        "for number in range(20000):\n"
+        "    console.note(f'line {number}')\n"
+        "import sys; sys.stderr.write('done')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b"done"
+    assert process.wait(timeout=60) == 0
+    process.stderr.close()
