@@ -85,6 +85,7 @@ def claim_run_folder(path: Path, recipe: BaseModel, resume: bool) -> Iterator[Ru
         ConfigError: As for `check_run_folder`; it cannot be written; or another process has it.
     """
     check_run_folder(path, recipe, resume)
+    is_new = not path.exists()
     make_folder("run.dir", path)
     with (path / LOCK).open("w") as lock:
         try:
@@ -93,4 +94,11 @@ def claim_run_folder(path: Path, recipe: BaseModel, resume: bool) -> Iterator[Ru
             raise ConfigError(f"run.dir: {path} is in use by another process") from None
         # Somebody else may have made a run of it since the first look.
         check_run_folder(path, recipe, resume)
-        yield RunFolder(path)
+        try:
+            yield RunFolder(path)
+        finally:
+            # What never became a run (bad data, say) leaves nothing behind.
+            if not (path / "recipe.json").is_file():
+                (path / LOCK).unlink()
+                if is_new and not any(path.iterdir()):
+                    path.rmdir()

@@ -32,6 +32,7 @@ def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path):
         claim_run_folder(path, Recipe(), resume=False),
     ):
         pass
+    assert not path.exists()
     with claim_run_folder(path, Recipe(), resume=False) as folder:
         folder.create(Recipe())
     with pytest.raises(ConfigError, match="go on with --resume"):
