@@ -16,6 +16,7 @@ help:
 	@echo "make quickstart   setup, then train a small agent on this machine (minutes)"
 	@echo "make test         setup, then all tests"
 	@echo "make check        setup, then lint, format, types and import layers"
+	@echo "make bench        setup, then measure every family of benchmarks/ (an hour or so; makes .venv-peers)"
 	@echo "make docs         setup, then check that what README.md and docs/ name exists"
 
 setup: $(VENV)/installed
@@ -36,11 +37,10 @@ docs: $(VENV)/installed
 	$(VENV)/bin/python scripts/check_docs.py
 
 bench: $(VENV)/installed
-	@if [ -d benchmarks ]; then \
-	  for file in benchmarks/[a-z]*.py; do \
-	    name=$$(basename "$$file" .py); $(VENV)/bin/python -m "benchmarks.$$name" --json || exit 1; \
-	  done; \
-	else echo "There are no benchmarks yet."; fi
+	@for family in benchmarks/*/__main__.py; do \
+	  name=$$(basename "$$(dirname "$$family")"); \
+	  TORCH_ARGS="$(TORCH_ARGS)" $(VENV)/bin/python -m "benchmarks.$$name" $(if $(ARGS),$(ARGS),--json) || exit 1; \
+	done
 
 # The first Python that really makes an environment: one that is only a shim, or lacks its venv module, fails here.
 $(VENV)/bin/python:

@@ -1,0 +1,1 @@
+"""What every family of measurements shares: rows, interleaved runs, peers in their own environment."""

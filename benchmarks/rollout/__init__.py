@@ -1,0 +1,1 @@
+"""Rows about growing trees: the engine, the schedule, branching."""
