@@ -20,7 +20,7 @@ from ramify.core.errors import EngineError
 from ramify.core.quiescence import LiveCount
 from ramify.core.records import Completion, EngineInfo, Finish, Request
 from ramify.core.tree import Entropy
-from ramify.engines.sampling import Sampled, sample
+from ramify.engines.sampling import Sampled, Sampler, sample
 from ramify.engines.slot_attention import StepPlan, Stretch
 from ramify.engines.slots import CacheShape, Match, SlotTable
 
@@ -63,6 +63,7 @@ class LocalEngine:
         num_slots: int,
         context_tokens: int,
         live: LiveCount | None = None,
+        sampler: Sampler = sample,
     ) -> None:
         """Share `model` with whoever else holds it.
 
@@ -73,6 +74,7 @@ class LocalEngine:
             context_tokens: Longest sequence.
             live: In deterministic mode, the number of living trajectories: the engine steps only when all of
                 them wait for it, and admits in the order of priorities.
+            sampler: Chooses tokens; one that plays a script serves replays and benchmarks.
         """
         config = model.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -84,6 +86,7 @@ class LocalEngine:
         self._device = model.device
         self._table = SlotTable(shape, model.dtype, model.device)
         self._live = live
+        self._sampler = sampler
         self._version = 0
         self._waiting: list[_Sequence] = []
         self._active: list[_Sequence] = []
@@ -138,7 +141,13 @@ class LocalEngine:
         """Sizes and version."""
         shape = self._table.shape
         return EngineInfo(
-            "local", self._model.config.vocab_size, shape.context_tokens, shape.num_slots, True, self._version
+            "local",
+            self._model.config.vocab_size,
+            shape.context_tokens,
+            shape.num_slots,
+            True,
+            self._version,
+            self._tokenizer.fingerprint,
         )
 
     async def close(self) -> None:
@@ -258,7 +267,7 @@ class LocalEngine:
         return logits
 
     def _sample(self, logits: torch.Tensor) -> Sampled:
-        return sample(
+        return self._sampler(
             logits,
             np.array([s.request.temperature for s in self._active]),
             np.array([s.request.seed for s in self._active], np.uint64),

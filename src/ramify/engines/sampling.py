@@ -1,6 +1,7 @@
 """Choosing the next token of each row from counter-based draws."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,21 @@ class Sampled:
     tokens: npt.NDArray[np.int64]
     logprobs: npt.NDArray[np.float64]
     entropies: dict[int, float]
+
+
+class Sampler(Protocol):
+    """Chooses a token for each row; see `sample`, which does it by chance."""
+
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        temperatures: npt.NDArray[np.float64],
+        seeds: npt.NDArray[np.uint64],
+        positions: npt.NDArray[np.uint64],
+        entropy_rows: list[int],
+    ) -> Sampled:
+        """One token for each row of the logits."""
+        ...
 
 
 def sample(
