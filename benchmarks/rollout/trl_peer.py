@@ -1,8 +1,9 @@
 """The peer of row 3: TRL's GRPOTrainer with tools, transformers generation, playing a token script.
 
-`GRPOTrainer._generate` is driven as it is: chat template, static batch generation to the longest turn, parsing, tools
-one by one, concatenation, generation from the whole context, until nobody calls a tool. The model's forward passes and
-the sampling are real; a logits processor then leaves only the script's token possible.
+`GRPOTrainer._generate` is driven as it is: chat template, generation (a static batch to the longest turn, or
+transformers' continuous batching), parsing, tools one by one, concatenation, generation from the whole context, until
+nobody calls a tool. The model's forward passes and the sampling are real; a logits processor then leaves only the
+script's token possible (in continuous batching: the token drawn is replaced when its request takes it).
 """
 
 import functools
@@ -21,6 +22,7 @@ from transformers import (
     LogitsProcessorList,
     PreTrainedTokenizerFast,
 )
+from transformers.generation.continuous_batching.requests import RequestState
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.harness.answer import answer_lines
@@ -47,11 +49,17 @@ class ForceScript(LogitsProcessor):
         forced = torch.tensor([[row[min(step, len(row) - 1)]] for row in self.rows])
         return torch.full_like(scores, -torch.inf).scatter_(1, forced, 0.0)
 
+    def token(self, row: int, step: int) -> int:
+        """The token of a row of the batch at a step."""
+        return self.rows[row][min(step, len(self.rows[row]) - 1)]
+
 
 class TrlSide:
     """A trainer on the shared model folder, and the texts that make the workload's token counts."""
 
-    def __init__(self, folder: Path, workload: dict[str, Any], max_completion: int) -> None:
+    def __init__(
+        self, folder: Path, workload: dict[str, Any], max_completion: int, continuous: dict[str, int] | None
+    ) -> None:
         torch.set_num_threads(1)
         self.words: list[str] = json.loads((folder / "words.json").read_text(encoding="utf-8"))
         self.workload = workload
@@ -80,6 +88,8 @@ class TrlSide:
             bf16=False,
             use_cpu=True,
             gradient_checkpointing=False,
+            use_transformers_continuous_batching=continuous is not None,
+            transformers_continuous_batching_config=continuous,
             report_to="none",
             disable_tqdm=True,
         )
@@ -95,7 +105,7 @@ class TrlSide:
         self.trainer._async_tool_dicts = [{}] * count
         self.prompt = self._prompt(workload["prompt"])
         self.force = ForceScript(self._scripts())
-        self._install()
+        self._install(continuous is not None)
 
     def run(self) -> dict[str, Any]:
         """One rollout of the whole group."""
@@ -110,11 +120,22 @@ class TrlSide:
             "all": [len(ids) for ids in completion_ids],
         }
 
-    def _install(self) -> None:
-        """Tell the logits processor of every generation which rows it gets."""
+    def _install(self, continuous: bool) -> None:
+        """Force the script's tokens, and say before every generation which rows it gets."""
         single_turn = self.trainer._generate_single_turn
         model = self.trainer.model
-        model.generate = functools.partial(model.generate, logits_processor=LogitsProcessorList([self.force]))
+        if continuous:
+            update = RequestState.update_and_check_completion
+
+            def forced(state: RequestState, token_id: int, logprob: float | None) -> bool:
+                del token_id
+                row = int(state.request_id.rpartition("_")[2])
+                return update(state, self.force.token(row, state.generated_len()), logprob)
+
+            RequestState.update_and_check_completion = forced
+        else:
+            processors = LogitsProcessorList([self.force])
+            model.generate = functools.partial(model.generate, logits_processor=processors)
 
         @functools.wraps(single_turn)
         def counted(
@@ -174,7 +195,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     """Build the trainer when the question holds a workload, else run it once."""
     global _SIDE
     if "workload" in question:
-        _SIDE = TrlSide(Path(question["folder"]), question["workload"], question["max_completion"])
+        _SIDE = TrlSide(
+            Path(question["folder"]), question["workload"], question["max_completion"], question["continuous"]
+        )
         names = {"trl": trl, "transformers": transformers, "torch": torch}
         return {"versions": {name: module.__version__ for name, module in names.items()}}
     assert _SIDE is not None

@@ -1,4 +1,4 @@
-"""The local engine: continuous batching over slots, in this process, on the learner's own weights.
+"""The local engine: continuous batching over slots, in this process, with the learner's own weights.
 
 One step of the model serves every active sequence: those that write feed their last token, those that have just
 been admitted feed the part of their context that no slot holds. A request that continues an earlier one finds
@@ -6,7 +6,6 @@ its tokens in a slot and feeds only what is new; a branch copies the slot of its
 """
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,12 +19,14 @@ from ramify.core.errors import EngineError
 from ramify.core.quiescence import LiveCount
 from ramify.core.records import Completion, EngineInfo, Finish, Request
 from ramify.core.tree import Entropy
+from ramify.engines.decode_groups import DecodeGroups, group_rows
+from ramify.engines.decoder import Decoder
 from ramify.engines.sampling import Sampled, Sampler, sample
-from ramify.engines.slot_attention import StepPlan, Stretch
-from ramify.engines.slots import CacheShape, Match, SlotTable
+from ramify.engines.slot_attention import StepAttention, Stretch
+from ramify.engines.slots import CacheShape, SlotTable
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Sequence:
     """A request on its way through the engine."""
 
@@ -53,7 +54,7 @@ class EngineCounters:
 
 
 class LocalEngine:
-    """Implements `core.protocols.Engine` on a transformers model loaded with ramify attention."""
+    """Implements `core.protocols.Engine` on a transformers model loaded with `modeling.load`."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class LocalEngine:
         """Share `model` with whoever else holds it.
 
         Args:
-            model: Its weights are read at every step; nothing is copied.
+            model: Its weights as they are after each `load_weights`.
             tokenizer: For stop strings and the end of a turn.
             num_slots: Sequences that can be active at once; parked contexts live in what is left.
             context_tokens: Longest sequence.
@@ -85,11 +86,14 @@ class LocalEngine:
         self._tokenizer = tokenizer
         self._device = model.device
         self._table = SlotTable(shape, model.dtype, model.device)
+        self._decoder: Decoder | None = None
         self._live = live
         self._sampler = sampler
         self._version = 0
+        self._closed = False
         self._waiting: list[_Sequence] = []
-        self._active: list[_Sequence] = []
+        self._active: dict[int, _Sequence] = {}
+        self._groups: DecodeGroups | None = None
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._driver: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -101,14 +105,10 @@ class LocalEngine:
         """Go on from the request's ids; cancelling frees the slot at once.
 
         Raises:
-            EngineError: The request does not fit the context or asks for nothing.
+            EngineError: The request does not fit the context or asks for nothing; the engine is closed.
         """
-        size, limit = len(request.token_ids), self._table.shape.context_tokens
-        if size < 1 or request.max_new_tokens < 1 or size + request.max_new_tokens > limit:
-            raise EngineError(
-                f"a request of {size} tokens for {request.max_new_tokens} more does not fit {limit} tokens"
-            )
-        start = size - request.stop_context
+        self._check(request)
+        start = len(request.token_ids) - request.stop_context
         sequence = _Sequence(
             request,
             np.array(request.token_ids, np.int32),
@@ -127,14 +127,21 @@ class LocalEngine:
             self._drop(sequence)
 
     async def load_weights(self, source: str, version: int) -> None:
-        """Drop cached keys and values; the weights themselves are the learner's ("shared").
+        """Take the learner's weights as they are now and drop cached keys and values.
 
         Raises:
-            EngineError: Another source: this engine holds no weights of its own.
+            EngineError: Another source than "shared" (this engine holds no weights of its own), or sequences are
+                being written.
         """
         if source != "shared":
             raise EngineError(f"the local engine shares the learner's weights and cannot load {source!r}")
+        if self._active:
+            raise EngineError(
+                f"weights of version {version} came while {len(self._active)} sequences were being written; "
+                "finish or cancel them first"
+            )
         self._table.clear()
+        self._decoder = None
         self._version = version
 
     def info(self) -> EngineInfo:
@@ -151,12 +158,28 @@ class LocalEngine:
         )
 
     async def close(self) -> None:
-        """Stop writing and free the slots' memory; the engine is of no use afterwards."""
+        """Stop writing and free the slots' memory; whoever still waits gets an EngineError."""
+        self._closed = True
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
             self._driver = None
+        self._decoder = None
         self._table.free()
+
+    def _check(self, request: Request) -> None:
+        size, limit = len(request.token_ids), self._table.shape.context_tokens
+        if self._closed:
+            raise EngineError("the engine is closed: make a new one to write more")
+        if size < 1 or request.max_new_tokens < 1:
+            raise EngineError(
+                f"a request needs at least 1 token of context and 1 to write, not {size} and {request.max_new_tokens}"
+            )
+        if size + request.max_new_tokens > limit:
+            raise EngineError(
+                f"a request of {size} tokens for {request.max_new_tokens} more does not fit the engine's context of "
+                f"{limit} tokens"
+            )
 
     def _matcher(self, stops: tuple[str, ...]) -> StopMatcher:
         if stops not in self._matchers:
@@ -185,112 +208,102 @@ class LocalEngine:
         error = EngineError("the engine was closed") if driver.cancelled() else driver.exception()
         if error is None:
             return
-        for sequence in (*self._waiting, *self._active):
+        for sequence in (*self._waiting, *self._active.values()):
             if not sequence.future.done():
                 sequence.future.set_exception(error)
 
     @torch.inference_mode()
     def _step(self) -> None:
-        fed, plan = self._admit()
-        positions = self._table.lengths[: len(self._active) - len(plan)].copy()
-        decoding = self._active[: len(positions)]
-        tokens = [
-            sequence.turn[-1] if sequence.num_written else int(sequence.ids[-1]) for sequence in decoding
-        ]
-        logits = self._forward(tokens, positions, fed, plan)
-        self._table.append(np.arange(len(tokens)), np.array(tokens, np.int64))
-        for stretch in plan:
-            self._table.extend(stretch.row, stretch.stop - stretch.start)
-        self._take(self._sample(logits))
+        stretches = self._admit()
+        fresh = {stretch.row for stretch in stretches}
+        if self._groups is None and len(fresh) < len(self._active):
+            rows = np.array([row for row in self._active if row not in fresh], np.int64)
+            self._groups = group_rows(rows, self._table.tokens, self._table.lengths)
+        groups = self._groups
+        writers = [self._active[row] for row in groups.rows.tolist()] if groups is not None else []
+        logits = self._forward(
+            [s.turn[-1] if s.num_written else int(s.ids[-1]) for s in writers], groups, stretches
+        )
+        if fresh:
+            writers += [self._active[stretch.row] for stretch in stretches]
+            self._groups = None
+        self._take(writers, self._sample(writers, logits))
 
-    def _admit(self) -> tuple[list[int], tuple[Stretch, ...]]:
-        """Give waiting requests slots; returns the context tokens to feed and where they go."""
+    def _admit(self) -> list[Stretch]:
+        """Give waiting requests rows; returns the contexts to feed (of those that feed more than one token)."""
+        if not self._waiting:
+            return []
         self._waiting.sort(key=lambda sequence: sequence.request.priority)
-        ready: list[tuple[_Sequence, Match]] = []
+        ready: list[_Sequence] = []
         pending: set[bytes] = set()
-        free = self._table.shape.num_slots - self._table.num_active
+        free = self._table.num_free
         for sequence in self._waiting:
             if len(ready) == free:
                 break
-            match = self._table.longest_prefix(sequence.ids[:-1])
             # A request whose context is being computed in this very step waits one step and then copies it.
-            rest = sequence.ids[: len(sequence.ids) - 1].tobytes()
-            if match.length < len(sequence.ids) - 1:
-                if rest in pending:
+            rest = sequence.ids[:-1]
+            if self._table.longest_prefix(rest).length < len(rest):
+                if rest.tobytes() in pending:
                     continue
-                pending.add(rest)
-            ready.append((sequence, match))
-        # Those that feed one token only are decode rows, and decode rows come first.
-        ready.sort(key=lambda item: len(item[0].ids) - 1 - item[1].length > 0)
-        return self._seat(ready)
-
-    def _seat(self, ready: Sequence[tuple[_Sequence, Match]]) -> tuple[list[int], tuple[Stretch, ...]]:
-        fed: list[int] = []
+                pending.add(rest.tobytes())
+            ready.append(sequence)
         stretches: list[Stretch] = []
-        for sequence, _ in ready:
-            # Seating moves rows, so the match is looked up again.
-            match = self._table.longest_prefix(sequence.ids[:-1])
-            keep = match.length
-            sequence.row = self._table.activate(sequence.ids, match, keep)
-            self._active.append(sequence)
+        for sequence, seat in zip(ready, self._table.seat([s.ids for s in ready]), strict=True):
+            sequence.row = seat.row
+            self._active[seat.row] = sequence
             self._waiting.remove(sequence)
-            if keep < len(sequence.ids) - 1 or stretches:
-                stretches.append(Stretch(sequence.row, keep, len(sequence.ids), len(fed)))
-                fed += sequence.ids[keep:].tolist()
-        return fed, tuple(stretches)
+            if seat.length < len(sequence.ids) - 1:
+                stretches.append(Stretch(seat.row, seat.length, len(sequence.ids)))
+            self._groups = None
+        return stretches
 
     def _forward(
-        self,
-        tokens: list[int],
-        positions: npt.NDArray[np.int64],
-        fed: list[int],
-        stretches: tuple[Stretch, ...],
+        self, tokens: list[int], groups: DecodeGroups | None, stretches: list[Stretch]
     ) -> torch.Tensor:
-        """Logits of the next token of every active row. [A, V]"""
-        count = len(tokens)
-        size = int(positions.max()) + 1 if count else 0
-        where = torch.from_numpy(positions).to(self._device)
-        mask = (torch.arange(size, device=self._device)[None] <= where[:, None])[:, None, None]
-        placed = tuple(Stretch(s.row, s.start, s.stop, s.offset + count) for s in stretches)
-        depths = [*positions.tolist(), *(p for s in stretches for p in range(s.start, s.stop))]
-        hidden = self._model.model(
-            input_ids=torch.tensor([[*tokens, *fed]], device=self._device),
-            position_ids=torch.tensor([depths], device=self._device),
-            use_cache=False,
-            attention_plan=StepPlan(self._table, where, mask, placed),
-        ).last_hidden_state[0]
-        last = [*range(count), *(s.offset + s.stop - s.start - 1 for s in placed)]
-        self.counters.prefilled += len(fed) - len(stretches)
-        self.counters.written += len(last)
-        self.counters.steps += 1
-        logits: torch.Tensor = self._model.lm_head(hidden[torch.tensor(last, device=self._device)])
-        return logits
+        """Feed one token for each row of `groups`, then the stretches; logits of what comes next. [A, V]"""
+        if self._decoder is None:
+            self._decoder = Decoder(self._model, self._table.shape.context_tokens)
+        attend = StepAttention(self._table, groups, stretches, self._model.dtype, self._device)
+        fed = [self._table.tokens[s.row, s.start : s.stop] for s in stretches]
+        token_ids = torch.from_numpy(np.concatenate([np.array(tokens, np.int64), *fed])).to(self._device)
+        hidden = self._decoder.hidden(token_ids, attend.places, attend)
+        if stretches:
+            ends = np.cumsum([len(tokens), *(s.size for s in stretches)])[1:] - 1
+            last = np.concatenate([np.arange(len(tokens)), ends])
+            hidden = hidden[torch.from_numpy(last).to(self._device)]
+        self._record(tokens, groups, stretches)
+        return self._decoder.logits(hidden)
 
-    def _sample(self, logits: torch.Tensor) -> Sampled:
+    def _record(self, tokens: list[int], groups: DecodeGroups | None, stretches: list[Stretch]) -> None:
+        if groups is not None:
+            self._table.append(groups.rows, tokens)
+        for stretch in stretches:
+            self._table.lengths[stretch.row] = stretch.stop
+        self.counters.prefilled += sum(stretch.size - 1 for stretch in stretches)
+        self.counters.written += len(tokens) + len(stretches)
+        self.counters.steps += 1
+
+    def _sample(self, writers: list[_Sequence], logits: torch.Tensor) -> Sampled:
         return self._sampler(
             logits,
-            np.array([s.request.temperature for s in self._active]),
-            np.array([s.request.seed for s in self._active], np.uint64),
-            np.array([len(s.ids) + s.num_written for s in self._active], np.uint64),
-            [i for i, s in enumerate(self._active) if s.num_written < s.request.entropy_first_k],
+            np.array([s.request.temperature for s in writers]),
+            np.array([s.request.seed for s in writers], np.uint64),
+            np.array([len(s.ids) + s.num_written for s in writers], np.uint64),
+            [i for i, s in enumerate(writers) if s.num_written < s.request.entropy_first_k],
         )
 
-    def _take(self, sampled: Sampled) -> None:
-        finished: list[tuple[_Sequence, Finish]] = []
-        for index, sequence in enumerate(self._active):
-            token = int(sampled.tokens[index])
+    def _take(self, writers: list[_Sequence], sampled: Sampled) -> None:
+        for index, value in sampled.entropies.items():
+            writers[index].entropies.append(Entropy(value, value))
+        pairs = zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), strict=True)
+        for sequence, (token, logprob) in zip(writers, pairs, strict=True):
             sequence.turn.append(token)
-            sequence.logprobs.append(float(sampled.logprobs[index]))
-            if index in sampled.entropies:
-                value = sampled.entropies[index]
-                sequence.entropies.append(Entropy(value, value))
+            sequence.logprobs.append(logprob)
             finish = self._finish(sequence, token)
             if finish is not None:
-                finished.append((sequence, finish))
-        for sequence, finish in finished:
-            self._release(sequence)
-            if not sequence.future.done():
-                sequence.future.set_result(self._completion(sequence, finish))
+                self._release(sequence)
+                if not sequence.future.done():
+                    sequence.future.set_result(self._completion(sequence, finish))
 
     def _finish(self, sequence: _Sequence, token: int) -> Finish | None:
         if token in self._tokenizer.eos_ids:
@@ -310,11 +323,8 @@ class LocalEngine:
         )
 
     def _release(self, sequence: _Sequence) -> None:
-        """Park the sequence's row; the last active sequence moves into its place."""
-        row = sequence.row
-        self._table.park(row)
-        moved = self._active.pop()
-        if moved is not sequence:
-            self._active[row] = moved
-            moved.row = row
+        """Park the sequence's row."""
+        self._table.park(sequence.row)
+        del self._active[sequence.row]
         sequence.row = -1
+        self._groups = None

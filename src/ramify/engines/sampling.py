@@ -52,30 +52,34 @@ def sample(
         positions: Position of the new token in its context: its number in the stream. [B]
         entropy_rows: Rows whose full-vocabulary entropy at the sampling temperature is wanted.
     """
-    scale = torch.from_numpy(np.where(temperatures > 0, temperatures, 1.0)).to(logits.device, torch.float32)
-    logprobs = torch.log_softmax(logits.float() / scale[:, None], dim=-1)
+    scores = logits.float()
+    if not (temperatures == 1).all():
+        scale = np.where(temperatures > 0, temperatures, 1.0)
+        scores = scores / torch.from_numpy(scale).to(logits.device, torch.float32)[:, None]
+    probabilities = torch.softmax(scores, dim=-1)
     draws = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
     tokens = torch.cat(
         [
-            _invert(logprobs[start : start + _ROWS_AT_ONCE], draws[start : start + _ROWS_AT_ONCE])
-            for start in range(0, len(logprobs), _ROWS_AT_ONCE)
+            _invert(probabilities[start : start + _ROWS_AT_ONCE], draws[start : start + _ROWS_AT_ONCE])
+            for start in range(0, len(probabilities), _ROWS_AT_ONCE)
         ]
     )
-    greedy = torch.from_numpy(temperatures == 0).to(logits.device)
-    if bool(greedy.any()):
-        tokens = torch.where(greedy, logprobs.argmax(dim=-1), tokens)
-    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-    entropies: dict[int, float] = {}
-    if entropy_rows:
-        wanted = logprobs[torch.tensor(entropy_rows, device=logits.device)]
-        # An impossible token has probability 0 and log-probability -inf; it adds nothing.
-        terms = torch.where(wanted.isneginf(), 0.0, wanted.exp() * wanted)
-        entropies = dict(zip(entropy_rows, (-terms.sum(dim=-1)).tolist(), strict=True))
-    return Sampled(tokens.cpu().numpy(), chosen.double().cpu().numpy(), entropies)
+    if (temperatures == 0).any():
+        greedy = torch.from_numpy(temperatures == 0).to(logits.device)
+        tokens = torch.where(greedy, scores.argmax(dim=-1), tokens)
+    chosen = probabilities.gather(1, tokens[:, None])[:, 0].double().log()
+    return Sampled(tokens.cpu().numpy(), chosen.cpu().numpy(), _entropies(probabilities, entropy_rows))
 
 
-def _invert(logprobs: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    cumulative = logprobs.double().exp().cumsum(dim=-1)
+def _entropies(probabilities: torch.Tensor, rows: list[int]) -> dict[int, float]:
+    if not rows:
+        return {}
+    wanted = torch.special.entr(probabilities[torch.tensor(rows, device=probabilities.device)])
+    return dict(zip(rows, wanted.sum(dim=-1).tolist(), strict=True))
+
+
+def _invert(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
     # Scaling by the last value keeps a draw next to 1 inside the vocabulary in spite of rounding.
     targets = (draws * cumulative[:, -1])[:, None]
-    return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(max=logprobs.shape[1] - 1)
+    return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(max=probabilities.shape[1] - 1)

@@ -1,15 +1,19 @@
 """Slots: rows of one key-value store, with the tokens that each row holds.
 
-Rows 0..num_active-1 belong to sequences that are being written; they are kept together at the front so that a
-decode step is a plain slice. The rest are parked: their tokens stay until the row is needed, and a request that
-starts with them goes on from there. Matching is by token ids alone.
+A row never moves. An active row belongs to a sequence that is being written; a parked one keeps its tokens until
+the row is needed, and a request that starts with them goes on from there. Matching is by token ids alone.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+TokenIds: TypeAlias = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,15 @@ class Match:
 
 
 class SlotTable:
-    """The key-value store and what is in it."""
+    """The key-value store and what is in it.
+
+    Attributes:
+        shape: Its sizes.
+        keys, values: [layers, slots, kv heads, context, head dim]
+        tokens: Ids of each row; meaningful up to its length. [slots, context]
+        lengths: Tokens of each row whose keys and values have been computed. [slots]
+        active: Rows of sequences that are being written. [slots]
+    """
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> None:
         self.shape = shape
@@ -46,84 +58,105 @@ class SlotTable:
         )
         self._store = torch.zeros(size, dtype=dtype, device=device)
         self.keys, self.values = self._store[0], self._store[1]
-        self._tokens = np.full((shape.num_slots, shape.context_tokens), -1, np.int32)
+        self.tokens = np.full((shape.num_slots, shape.context_tokens), -1, np.int32)
         self.lengths = np.zeros(shape.num_slots, np.int64)
+        self.active = np.zeros(shape.num_slots, np.bool_)
         self._last_used = np.zeros(shape.num_slots, np.int64)
         self._clock = 0
-        self.num_active = 0
 
     @property
-    def has_room(self) -> bool:
-        """Whether one more sequence can become active."""
-        return self.num_active < self.shape.num_slots
+    def num_free(self) -> int:
+        """Sequences that can still become active."""
+        return self.shape.num_slots - int(self.active.sum())
 
     def clear(self) -> None:
-        """Forget every parked token (the weights have changed). Not allowed while a row is active."""
-        if self.num_active:
-            raise RuntimeError("weights changed while sequences were being written")
+        """Forget every parked token. Only while no row is active."""
         self.lengths[:] = 0
 
     def free(self) -> None:
         """Give the memory back now; whoever still holds the table would keep it otherwise."""
         self._store.untyped_storage().resize_(0)
 
-    def longest_prefix(self, token_ids: npt.NDArray[np.int32]) -> Match:
-        """The row whose computed tokens share the longest prefix with `token_ids`; the smallest row of equals."""
+    def longest_prefix(self, token_ids: TokenIds) -> Match:
+        """The row whose computed tokens share the longest prefix with `token_ids`.
+
+        Among equals a parked row that holds nothing else comes first (it can be taken as it is), then the
+        smallest.
+        """
         size = len(token_ids)
         if not size:
             return Match(0, 0)
-        same = self._tokens[:, :size] == token_ids
-        first_difference = np.where(same.all(axis=1), size, np.argmin(same, axis=1))
-        shared = np.minimum(first_difference, self.lengths)
-        row = int(np.argmax(shared))
-        return Match(row, int(shared[row]))
+        same = self.tokens[:, :size] == token_ids
+        shared = np.minimum(np.where(same.all(axis=1), size, np.argmin(same, axis=1)), self.lengths)
+        most = shared.max()
+        best = shared == most
+        whole = best & ~self.active & (self.lengths == most)
+        return Match(int(np.argmax(whole if whole.any() else best)), int(most))
 
-    def activate(self, token_ids: npt.NDArray[np.int32], match: Match, keep: int) -> int:
-        """Give a request the next active row, holding its first `keep` tokens; returns the row.
+    def seat(self, contexts: Sequence[TokenIds]) -> list[Match]:
+        """Give each context an active row that holds as much of it as any row does; the last token is never held.
 
-        A parked row that the request goes on from in full is taken as it is; else the matched tokens are copied
-        into the parked row that was used least recently.
+        Contexts that go on from the whole of a parked row take it as it is. The others get the row that is needed
+        least, filled from the row that matches best. At most `num_free` contexts.
         """
-        row = self.num_active
-        is_continuation = match.row >= self.num_active and keep == self.lengths[match.row]
-        if is_continuation:
-            self._swap(row, match.row)
-        else:
-            parked = np.arange(row, self.shape.num_slots)
-            victim = int(parked[np.lexsort((parked, self._last_used[parked]))[0]])
-            source = {row: victim, victim: row}.get(match.row, match.row)
-            self._swap(row, victim)
-            if keep and source != row:
-                self._store[:, :, row, :, :keep] = self._store[:, :, source, :, :keep]
-        self._tokens[row, : len(token_ids)] = token_ids
-        self.lengths[row] = keep
-        self.num_active += 1
-        return row
+        matches = [self.longest_prefix(context[:-1]) for context in contexts]
+        seats: dict[int, Match] = {}
+        for index, match in enumerate(matches):
+            if match.length and not self.active[match.row] and self.lengths[match.row] == match.length:
+                seats[index] = self._take(contexts[index], match.row, match.length)
+        rest = [index for index in range(len(contexts)) if index not in seats]
+        sources = {matches[index].row for index in rest if matches[index].length}
+        spare = self._least_needed(sources) if rest else []
+        for index, row in zip(rest, spare, strict=False):
+            # A row that was taken meanwhile may have been the match.
+            match = self.longest_prefix(contexts[index][:-1])
+            if match.length and match.row != row:
+                self._store[:, :, row, :, : match.length] = self._store[:, :, match.row, :, : match.length]
+            seats[index] = self._take(contexts[index], row, match.length)
+        return [seats[index] for index in range(len(contexts))]
 
-    def append(self, rows: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> None:
+    def _take(self, token_ids: TokenIds, row: int, length: int) -> Match:
+        self.tokens[row, : len(token_ids)] = token_ids
+        self.lengths[row] = length
+        self.active[row] = True
+        return Match(row, length)
+
+    def append(self, rows: npt.NDArray[np.int64], token_ids: Sequence[int]) -> None:
         """Record that each of `rows` now holds keys and values of one more token."""
-        self._tokens[rows, self.lengths[rows]] = tokens
+        self.tokens[rows, self.lengths[rows]] = token_ids
         self.lengths[rows] += 1
 
-    def extend(self, row: int, count: int) -> None:
-        """Record that keys and values of the next `count` tokens of an activated request were computed."""
-        self.lengths[row] += count
-
-    def park(self, row: int) -> int:
-        """Take `row` out of the active ones; returns the row whose sequence moved into its place."""
-        last = self.num_active - 1
-        self._swap(row, last)
-        self.num_active = last
+    def park(self, row: int) -> None:
+        """The sequence of `row` has ended or paused; its tokens stay."""
+        self.active[row] = False
         self._clock += 1
-        self._last_used[last] = self._clock
-        return last
+        self._last_used[row] = self._clock
 
-    def _swap(self, first: int, second: int) -> None:
-        if first == second:
-            return
-        size = int(max(self.lengths[first], self.lengths[second]))
-        if size:
-            pair, other = [first, second], [second, first]
-            self._store[:, :, pair, :, :size] = self._store[:, :, other, :, :size]
-        for table in (self._tokens, self.lengths, self._last_used):
-            table[[first, second]] = table[[second, first]]
+    def _least_needed(self, wanted: set[int]) -> list[int]:
+        """Parked rows in the order in which they may be overwritten.
+
+        Empty ones, ones whose tokens another row holds as well (nothing would have to be computed again), then
+        those used least recently; rows that are `wanted` as sources come last.
+        """
+        parked = np.flatnonzero(~self.active)
+        redundant = self._redundant()
+        keys = [
+            (
+                int(row) in wanted,
+                self.lengths[row] > 0 and int(row) not in redundant,
+                self._last_used[row],
+                row,
+            )
+            for row in parked
+        ]
+        return [int(key[-1]) for key in sorted(keys)]
+
+    def _redundant(self) -> set[int]:
+        """Rows whose tokens are the beginning of another row's; of equal rows all but one."""
+        held = sorted(
+            (self.tokens[row, : self.lengths[row]].tobytes(), bool(self.active[row]), int(row))
+            for row in np.flatnonzero(self.lengths)
+        )
+        return {
+            row for (ids, _, row), (following, *_) in itertools.pairwise(held) if following.startswith(ids)
+        }

@@ -1,0 +1,138 @@
+"""The forward pass of an engine step, written for few tokens: plain functions over the learner's modules.
+
+Calling the model's own `forward` for a handful of tokens costs more than half its time outside the matrix products
+(module calls, norms in six kernels, rotations computed again). This computes the same function for the families
+that `modeling.load` opens.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from transformers import PreTrainedModel
+
+from ramify.engines.linears import Projection, project
+
+_FIXED_ANGLES = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary embedding whose angle depends on the position alone."""
+
+
+class Attend(Protocol):
+    """Attention of one layer over the tokens of a step."""
+
+    def __call__(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """Shapes: query [T, Hq, D], key and value [T, Hkv, D] -> [T, Hq, D]."""
+        ...
+
+
+Norm: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    before_attention: Norm
+    qkv: Projection
+    query_norm: Norm | None
+    key_norm: Norm | None
+    scaling: float
+    output: Projection
+    before_mlp: Norm
+    gate_up: Projection
+    down: Projection
+
+
+class Decoder:
+    """Hidden states and logits of step tokens. Holds no weights but those that `linears` packs."""
+
+    def __init__(self, model: PreTrainedModel, context_tokens: int) -> None:
+        """Read the modules of `model`.
+
+        Args:
+            model: Qwen2, Qwen3 or Llama.
+            context_tokens: Longest sequence.
+        """
+        inner = model.model
+        self._embed = inner.embed_tokens
+        self._layers = [_read_layer(layer) for layer in inner.layers]
+        self._norm = _norm(inner.norm)
+        self._head = project([model.lm_head])
+        self._rotary = inner.rotary_emb
+        self._table: tuple[torch.Tensor, torch.Tensor] | None = None
+        if self._rotary.rope_type in _FIXED_ANGLES:
+            self._table = self._compute_angles(torch.arange(context_tokens, device=model.device))
+
+    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """Last hidden states after the final norm. [T], [T] -> [T, H]"""
+        x = self._embed(token_ids)
+        angles = self._compute_angles(positions) if self._table is None else _at(self._table, positions)
+        for index, layer in enumerate(self._layers):
+            x = x + self._attention(index, layer, layer.before_attention(x), angles, attend)
+            gate, up = layer.gate_up(layer.before_mlp(x))
+            x = x + layer.down(F.silu(gate).mul_(up))[0]
+        return self._norm(x)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of the next token. [B, H] -> [B, V]"""
+        return self._head(hidden)[0]
+
+    def _attention(
+        self,
+        index: int,
+        layer: _Layer,
+        x: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        attend: Attend,
+    ) -> torch.Tensor:
+        dim = angles[0].shape[-1]
+        query, key, value = (part.view(len(x), -1, dim) for part in layer.qkv(x))
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query, key = layer.query_norm(query), layer.key_norm(key)
+        mixed = attend(index, _rotate(query, angles), _rotate(key, angles), value, layer.scaling)
+        return layer.output(mixed.reshape(len(x), -1))[0]
+
+    def _compute_angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of the rotary embedding, the first half of the sines negated. [T] -> [T, 1, D] each"""
+        cosines, sines = self._rotary(self._embed.weight, positions[None])
+        first, second = sines[0, :, None].chunk(2, dim=-1)
+        return cosines[0, :, None], torch.cat((-first, second), dim=-1)
+
+
+def _at(
+    table: tuple[torch.Tensor, torch.Tensor], positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return table[0][positions], table[1][positions]
+
+
+def _rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Rotate the pairs (i, i + D/2) of each head. [T, H, D] -> [T, H, D]"""
+    return torch.addcmul(x * angles[0], x.roll(x.shape[-1] // 2, dims=-1), angles[1])
+
+
+def _read_layer(layer: torch.nn.Module) -> _Layer:
+    parts: Any = layer
+    attention, mlp = parts.self_attn, parts.mlp
+    has_norms = hasattr(attention, "q_norm")
+    return _Layer(
+        before_attention=_norm(parts.input_layernorm),
+        qkv=project([attention.q_proj, attention.k_proj, attention.v_proj]),
+        query_norm=_norm(attention.q_norm) if has_norms else None,
+        key_norm=_norm(attention.k_norm) if has_norms else None,
+        scaling=attention.scaling,
+        output=project([attention.o_proj]),
+        before_mlp=_norm(parts.post_attention_layernorm),
+        gate_up=project([mlp.gate_proj, mlp.up_proj]),
+        down=project([mlp.down_proj]),
+    )
+
+
+def _norm(module: torch.nn.Module) -> Norm:
+    parts: Any = module
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, (x.shape[-1],), parts.weight, parts.variance_epsilon)
+
+    return norm
