@@ -32,7 +32,7 @@ def rule(name, n=8, m=4):
 def candidate(rise, draw):
     baseline = Entropy(6.0, 6.5)
     entropy = Entropy(6.0 + rise, 7.0 + rise)
-    return BranchCandidate((0, 0), 1, entropy, baseline, draw)
+    return BranchCandidate((0, 0), 1, 0, (baseline, entropy), 0, draw)
 
 
 def test_all_rules_are_here():

@@ -42,6 +42,19 @@ class _Roots:
         """Z."""
         return self.children
 
+    @property
+    def keeps_slot_order(self) -> bool:
+        """The order of the roots is drawn."""
+        return False
+
+    def first_roots(self, n: int) -> int:
+        """All m.
+
+        Raises:
+            ConfigError: m is above n.
+        """
+        return self.num_roots(n, ())
+
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
         """The fixed m.
 

@@ -28,6 +28,15 @@ class FlatBrancher:
         """No candidate ever wants a child."""
         return 0
 
+    @property
+    def keeps_slot_order(self) -> bool:
+        """There is nothing to put in order."""
+        return False
+
+    def first_roots(self, n: int) -> int:
+        """All n."""
+        return n
+
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
         """All n."""
         del monitor

@@ -33,6 +33,11 @@ class TagRenderer:
         """Strings at which a turn ends."""
         return stop_strings(tuple(self._arguments))
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokenizer."""
+        return self.tokenizer.fingerprint
+
     def start(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:  # noqa: ARG002
         """Tokens of the prompt. The dialect names its tools in the problem's own messages, as the papers do."""
         return self.tokenizer.encode(self.tokenizer.chat_text(problem.messages))

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from ramify.core.errors import ConfigError
+
 
 class StopMatcher:
     """Tells at which token a stop string is completed, on decoded bytes.
@@ -10,6 +12,16 @@ class StopMatcher:
     """
 
     def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str]) -> None:
+        """Prepare to look for `stops`.
+
+        Raises:
+            ConfigError: A stop string is empty, or no sequence of tokens spells it.
+        """
+        for stop in stops:
+            if not _can_be_written(stop.encode(), token_bytes):
+                raise ConfigError(
+                    f"stop string {stop!r}: no tokens of this tokenizer spell it, so a turn would never end at it"
+                )
         self._token_bytes = token_bytes
         self._stops = tuple(stop.encode() for stop in stops)
         self._reach = max(map(len, self._stops), default=0)
@@ -30,3 +42,25 @@ class StopMatcher:
                 break
             tail = (self._token_bytes[index] if index < len(self._token_bytes) else b"") + tail
         return any(tail.find(stop, max(0, len(tail) - fresh - len(stop) + 1)) >= 0 for stop in self._stops)
+
+
+def _can_be_written(stop: bytes, token_bytes: Sequence[bytes]) -> bool:
+    """Whether some sequence of tokens holds `stop`: whole tokens inside it, the first and last may reach beyond."""
+    if not stop:
+        return False
+    whole = set(token_bytes)
+    size = len(stop)
+    reached = {0}
+    for start in range(size):
+        if start in reached:
+            reached |= {end for end in range(start + 1, size + 1) if stop[start:end] in whole}
+    if size in reached:
+        return True
+    # Rare: only tokens that reach beyond the stop string can begin or end it.
+    if any(stop in data for data in whole):
+        return True
+    reached |= {end for end in range(1, size) if any(data.endswith(stop[:end]) for data in whole)}
+    for start in range(1, size):
+        if start in reached:
+            reached |= {end for end in range(start + 1, size) if stop[start:end] in whole}
+    return any(start and any(data.startswith(stop[start:]) for data in whole) for start in reached)

@@ -5,9 +5,11 @@ so a character that spans two tokens is never torn), an encoding in which no add
 that comes from outside), and the folder's own chat template.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -57,6 +59,14 @@ class ChatTokenizer:
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""
         return len(self.token_bytes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for tokenizers whose every id stands for the same bytes and that end a turn alike."""
+        digest = hashlib.blake2b(repr(sorted(self.eos_ids)).encode(), digest_size=8)
+        for data in self.token_bytes:
+            digest.update(len(data).to_bytes(4, "big") + data)
+        return digest.hexdigest()
 
     @property
     def eos_id(self) -> int:

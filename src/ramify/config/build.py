@@ -181,7 +181,7 @@ def build_agent(
         events=events,
         run_seed=run.seed,
         # Which tree gets a place that has become free would depend on which tool was fast.
-        max_trees=None if run.deterministic else max(1, built.info().num_slots // limits.n),
+        slots=None if run.deterministic else built.info().num_slots,
         live=live,
     )
 

@@ -51,7 +51,8 @@ class ToolSpec:
     """What the model and the loop need to know of a tool.
 
     `parameters` is a JSON schema; `forks` says whether a session can be forked (a tool that cannot is never
-    branched after); `timeout_seconds` is the deadline of one call.
+    branched after); `timeout_seconds` is the deadline of one call. A call that has not answered after
+    `hedge_seconds` is issued a second time and the first answer counts: only for calls that may run twice.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ToolSpec:
     parameters: Mapping[str, Any]
     forks: bool
     timeout_seconds: float
+    hedge_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,11 @@ class Renderer(Protocol):
         """Strings at which a turn ends."""
         ...
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokenizer: an engine with another one would read other text in the same ids."""
+        ...
+
     def start(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Tokens of the prompt, up to where the policy writes."""
         ...
@@ -103,12 +108,24 @@ class RewardFn(Protocol):
         ...
 
 
+class ContextRewriter(Protocol):
+    """Replaces the context in mid-trajectory: repair tools, folded memory, templates that rewrite history."""
+
+    async def rewrite(self, trajectory: Trajectory) -> tuple[int, ...] | None:
+        """The tokens of a fresh context to go on from; None: the context stays as it is.
+
+        Asked after each tool result (the last node is the tool's) and before each end that the policy or a limit
+        makes (the last node has its stop reason). A fresh context counts in full in the trajectory's tokens.
+        """
+        ...
+
+
 class Brancher(Protocol):
     """A branching rule. It proposes; spending the budget is the scheduler's business."""
 
     @property
     def num_monitor(self) -> int:
-        """Trajectories to finish before the number of roots is known (0: known at once)."""
+        """First roots that must end before the number of roots is known (0: it is known at once)."""
         ...
 
     @property
@@ -121,8 +138,17 @@ class Brancher(Protocol):
         """Z: most children that one candidate can want."""
         ...
 
+    @property
+    def keeps_slot_order(self) -> bool:
+        """Whether the first root is served first, as the papers' released code does; else the order is drawn."""
+        ...
+
+    def first_roots(self, n: int) -> int:
+        """Roots that start at once, num_monitor <= first_roots <= m."""
+        ...
+
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """m: trajectories of n that start from the prompt, 1 <= m <= n."""
+        """m: trajectories of n that start from the prompt, first_roots <= m <= n; `monitor` has ended."""
         ...
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:

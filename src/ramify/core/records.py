@@ -5,7 +5,7 @@ packed row, W written tokens of a packed row, V vocabulary. Logprobs and entropi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -73,15 +73,13 @@ class Completion:
     finish: Finish
     version_runs: tuple[tuple[int, int], ...]
 
-    def __post_init__(self) -> None:
-        count = len(self.token_ids)
-        if len(self.logprobs) != count or sum(n for _, n in self.version_runs) != count:
-            raise ValueError(f"{count} tokens, {len(self.logprobs)} logprobs, versions {self.version_runs}")
-
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine can do: vocabulary, context in tokens, sequences at once, exact entropies, version."""
+    """What an engine can do: vocabulary, context in tokens, sequences at once, exact entropies, version.
+
+    `tokenizer` is the fingerprint of the tokenizer whose ids it speaks (`chat.tokenizer`).
+    """
 
     name: str
     vocab_size: int
@@ -89,6 +87,7 @@ class EngineInfo:
     num_slots: int
     exact_entropy: bool
     policy_version: int
+    tokenizer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +104,43 @@ class BranchCandidate:
     """A tool result after which the tree could branch.
 
     Attributes:
-        path: Path of the tool node.
+        path: Path of the node that branches would hang at.
         depth: Tool results on the path, this one included.
-        entropy: Mean over the first k tokens after the result.
-        baseline: Mean over the first k tokens of the trajectory's root.
+        slot: The problem's place in the batch.
+        turns: Mean entropy over the first k tokens of each turn on the path; the first is the root's, the last
+            that of the turn after this result.
+        own_from: Index in `turns` of the first turn that this trajectory did not inherit (0: a root).
         draw: A number in [0, 1) that belongs to this candidate alone.
     """
 
     path: NodePath
     depth: int
-    entropy: Entropy
-    baseline: Entropy
+    slot: int
+    turns: tuple[Entropy, ...]
+    own_from: int
     draw: float
 
     @property
     def rise(self) -> float:
-        """Entropy minus baseline at the lower end of both brackets, nats per token."""
-        return self.entropy.lower - self.baseline.lower
+        """Entropy after the result minus that of the root, at the lower end of both brackets, nats per token."""
+        return self.turns[-1].lower - self.turns[0].lower
+
+    @property
+    def extremes(self) -> "tuple[BranchCandidate, BranchCandidate] | None":
+        """The candidate at the least and at the greatest rise that the brackets allow; None when all are exact."""
+        if all(turn.lower == turn.upper for turn in self.turns):
+            return None
+        least = (_at_upper(self.turns[0]), *map(_at_lower, self.turns[1:]))
+        greatest = (_at_lower(self.turns[0]), *map(_at_upper, self.turns[1:]))
+        return replace(self, turns=least), replace(self, turns=greatest)
+
+
+def _at_lower(entropy: Entropy) -> Entropy:
+    return replace(entropy, upper=entropy.lower)
+
+
+def _at_upper(entropy: Entropy) -> Entropy:
+    return replace(entropy, lower=entropy.upper)
 
 
 @dataclass(frozen=True, slots=True)

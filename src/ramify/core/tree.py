@@ -39,11 +39,13 @@ class StopReason(StrEnum):
     """Cut: the token budget of the trajectory or the context was used up."""
     CALLS = "calls"
     """Cut: the policy asked for one tool call more than the limit."""
+    DEADLINE = "deadline"
+    """Cut: the time of the trajectory or of the step was used up."""
 
     @property
     def truncated(self) -> bool:
         """Whether the trajectory was cut from outside rather than ended by the policy."""
-        return self in (StopReason.TOKENS, StopReason.CALLS)
+        return self in (StopReason.TOKENS, StopReason.CALLS, StopReason.DEADLINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,9 @@ class Entropy:
 class Node:
     """Tokens that one party added at one place of the tree.
 
+    A turn of the policy is one node, or two where its branches share its first tokens. The leaf of a trajectory
+    that a deadline cut is a policy node without tokens.
+
     Attributes:
         id: `path` as text, "0.0.1"; "" is the prompt.
         path: Child indices from the prompt node.
@@ -81,7 +86,7 @@ class Node:
         results: Tool nodes: the answers, in the order of the parent's calls.
         policy_version: Policy nodes: version of the weights that wrote the tokens.
         stop: Set on leaves only.
-        opens_context: The node starts a fresh context; `parent` is then lineage only.
+        opens_context: The node starts a fresh context: `token_ids` are all of it, `parent` is lineage only.
     """
 
     id: str
@@ -189,13 +194,14 @@ class BranchDecision:
     """What a branching rule made of one tool result on one trajectory.
 
     Attributes:
-        node: Id of the tool node that the children hang at.
+        node: Id of the node that the children hang at: the tool result, or the tokens after it that they share.
         depth: Tool results on the path, this one included.
         rise: Entropy after the result minus the trajectory's baseline, nats per token.
         probability: Chance that the rule gave to branching (0 or 1 for a threshold).
         planned: Children that the rule wanted.
         taken: Children that the budget granted.
         entropy_acted: Whether the decision differs from that at zero rise.
+        undecided: Whether the entropies' brackets leave open which way the rule decides.
     """
 
     node: str
@@ -205,6 +211,7 @@ class BranchDecision:
     planned: int
     taken: int
     entropy_acted: bool
+    undecided: bool = False
 
 
 @dataclass(frozen=True)

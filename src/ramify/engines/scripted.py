@@ -83,7 +83,13 @@ class ScriptedEngine:
     def info(self) -> EngineInfo:
         """A script has room for everybody and knows its entropies exactly."""
         return EngineInfo(
-            "scripted", self._tokenizer.vocab_size, self._context_tokens, 1 << 20, True, self._version
+            "scripted",
+            self._tokenizer.vocab_size,
+            self._context_tokens,
+            1 << 20,
+            True,
+            self._version,
+            self._tokenizer.fingerprint,
         )
 
     async def close(self) -> None:

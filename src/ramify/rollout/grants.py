@@ -40,15 +40,16 @@ class Settlement:
 class GrantBook:
     """The budget of one problem.
 
+    Until `open` says what the budget is, nothing is decided.
+
     Attributes:
-        budget: Trajectories beyond the first roots (n - m).
         max_depth: Most tool results that a path can have.
         fanout: Most children that one candidate can want (Z).
     """
 
-    budget: int
     max_depth: int
     fanout: int
+    _budget: int | None = None
     _alive: dict[BranchKey, int] = field(default_factory=dict)
     _waiting: dict[tuple[int, BranchKey], int] = field(default_factory=dict)
     _granted: dict[tuple[int, BranchKey], int] = field(default_factory=dict)
@@ -58,11 +59,15 @@ class GrantBook:
     @property
     def spent(self) -> bool:
         """Whether nothing is left to decide."""
-        return self._used + self._top_ups >= self.budget and not self._waiting
+        return self._budget is not None and self._used + self._top_ups >= self._budget and not self._waiting
 
-    def start_root(self, rank: int) -> None:
+    def open(self, budget: int) -> None:
+        """There are `budget` trajectories beyond the roots (n - m)."""
+        self._budget = budget
+
+    def start_root(self, key: BranchKey) -> None:
         """A root starts."""
-        self._alive[rank,] = 0
+        self._alive[key] = 0
 
     def resolve(self, key: BranchKey, depth: int, wanted: int) -> None:
         """The rule has decided tool result `depth` of trajectory `key`: it wants `wanted` children."""
@@ -76,18 +81,20 @@ class GrantBook:
 
     def settle(self) -> Settlement:
         """Decide everything that can be decided now."""
-        grants = tuple(self._decide())
-        free = self.budget - self._used - self._top_ups - self._claims_of_all()
+        if self._budget is None:
+            return Settlement((), 0)
+        grants = tuple(self._decide(self._budget))
+        free = self._budget - self._used - self._top_ups - self._claims_of_all(self._budget)
         top_ups = max(0, free)
         self._top_ups += top_ups
         return Settlement(grants, top_ups)
 
-    def _decide(self) -> Iterator[Grant]:
+    def _decide(self, budget: int) -> Iterator[Grant]:
         # A grant only ever takes room from larger keys, so one pass in key order decides all that can be.
         for depth, key in sorted(self._waiting):
             held = sum(count for place, count in self._granted.items() if place < (depth, key))
-            room = self.budget - held
-            claims = self._claims_before(depth, key)
+            room = budget - held
+            claims = self._claims_before(depth, key, budget)
             wanted = self._waiting[depth, key]
             if room > 0 and room - claims < (wanted if claims else 1):
                 continue
@@ -100,24 +107,25 @@ class GrantBook:
                 self._alive.update(dict.fromkeys(grant.child_keys, depth))
             yield grant
 
-    def _growth(self, levels: int) -> int:
+    def _growth(self, levels: int, budget: int) -> int:
         """Trajectories that one can become when it branches fully at `levels` tool results: (1 + Z)^levels."""
         # Beyond the budget the exact number does not matter, and the power would grow without bound.
-        return int(min((1 + self.fanout) ** min(levels, 64), self.budget + 1)) if levels > 0 else 1
+        return int(min((1 + self.fanout) ** min(levels, 64), budget + 1)) if levels > 0 else 1
 
-    def _claims_of_all(self) -> int:
-        claims = sum(self._growth(self.max_depth - done) - 1 for done in self._alive.values())
+    def _claims_of_all(self, budget: int) -> int:
+        claims = sum(self._growth(self.max_depth - done, budget) - 1 for done in self._alive.values())
         return claims + sum(
-            wanted * self._growth(self.max_depth - depth) for (depth, _), wanted in self._waiting.items()
+            wanted * self._growth(self.max_depth - depth, budget)
+            for (depth, _), wanted in self._waiting.items()
         )
 
-    def _claims_before(self, depth: int, key: BranchKey) -> int:
+    def _claims_before(self, depth: int, key: BranchKey, budget: int) -> int:
         """Most children that undecided candidates with keys smaller than (depth, key) can still be granted."""
         claims = 0
         for other, done in self._alive.items():
             at_same_depth = other < key
-            claims += self._growth(depth - (0 if at_same_depth else 1) - done) - 1
+            claims += self._growth(depth - (0 if at_same_depth else 1) - done, budget) - 1
         for (other_depth, other), wanted in self._waiting.items():
             if (other_depth, other) < (depth, key):
-                claims += wanted * self._growth(depth - other_depth)
+                claims += wanted * self._growth(depth - other_depth, budget)
         return claims

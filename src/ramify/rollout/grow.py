@@ -1,67 +1,36 @@
 """Growing the tree of one problem: every trajectory advances on its own, and branches as the budget allows."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeVar
 
-from ramify.core.draws import permutation, stream, uniform
 from ramify.core.errors import EngineError
-from ramify.core.messages import Calls, Malformed, Problem, ToolSpec
-from ramify.core.protocols import ToolSession
-from ramify.core.records import BranchCandidate, Finish
+from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
+from ramify.core.records import Finish
 from ramify.core.tree import (
     BranchDecision,
     Entropy,
     Node,
-    NodePath,
     Source,
     StopReason,
+    Trajectory,
     Tree,
     TreeKey,
     make_tree,
     node_id,
 )
-from ramify.rollout.grants import BranchKey, Grant, GrantBook
+from ramify.rollout.admission import SlotGate
+from ramify.rollout.branching import Branching
+from ramify.rollout.calls import run_calls
+from ramify.rollout.grants import BranchKey
+from ramify.rollout.sessions import SessionKeeper
 from ramify.rollout.settings import AgentParts
-from ramify.rollout.turn import Turn, run_calls, write_turn
+from ramify.rollout.turn import Turn, turn_request, write, write_probed
+from ramify.rollout.walk import Walk
 
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """Where a trajectory stands: just before its next turn.
-
-    Attributes:
-        key: Its place in the order of grants; None for a top-up, which never branches.
-        path: Of the policy node that comes next.
-        context: Tokens so far.
-        spent: Tokens after the prompt.
-        calls: Tool calls made.
-        depth: Tool results on the path.
-        decided: Of these, how many the branching rule has decided on.
-        baseline: Entropy of the first k tokens of its root, once written.
-        history: Decisions on its path.
-        sessions: Its tools' states.
-    """
-
-    key: BranchKey | None
-    path: NodePath
-    context: tuple[int, ...]
-    spent: int
-    calls: int
-    depth: int
-    decided: int
-    baseline: Entropy | None
-    history: tuple[BranchDecision, ...]
-    sessions: Mapping[str, ToolSession]
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A walk, forked at a tool result, that waits for its grant."""
-
-    walk: Walk
-    forks: tuple[Mapping[str, ToolSession], ...]
+Value = TypeVar("Value")
 
 
 async def grow_trees(
@@ -77,12 +46,18 @@ async def grow_trees(
         problems: One batch.
         step: Of the run; with the place in the batch it names the draws.
         on_tree: Called with each tree as soon as it is whole (progress).
+
+    Raises:
+        EngineError: The engine broke its contract, or a prompt does not fit its context.
+        ConfigError: The branching rule's numbers of roots do not fit n.
     """
-    in_flight = asyncio.Semaphore(parts.max_trees or max(1, len(problems)))
+    gate = SlotGate(parts.slots)
+    seconds = parts.limits.step_seconds
+    ends = None if seconds is None else asyncio.get_running_loop().time() + seconds
 
     async def grow(slot: int, problem: Problem) -> Tree:
-        async with in_flight:
-            tree = await TreeGrower(parts, problem, TreeKey(step, slot)).grow()
+        async with gate.tree(parts.limits.n) as trajectory_ended:
+            tree = await TreeGrower(parts, problem, TreeKey(step, slot), ends, trajectory_ended).grow()
         if on_tree is not None:
             on_tree(tree)
         return tree
@@ -102,240 +77,282 @@ def _first(failure: BaseException) -> BaseException:
     return failure
 
 
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What comes after a turn: its end, or what is added to the context."""
+
+    stop: StopReason | None = None
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    opens_context: bool = False
+
+
 class TreeGrower:
     """Grows one tree."""
 
-    def __init__(self, parts: AgentParts, problem: Problem, key: TreeKey) -> None:
+    def __init__(
+        self,
+        parts: AgentParts,
+        problem: Problem,
+        key: TreeKey,
+        ends: float | None,
+        trajectory_ended: Callable[[], None],
+    ) -> None:
+        """Prepare one tree; `ends` is the step's deadline on the event loop's clock."""
         self._parts = parts
         self._problem = problem
         self._key = key
-        self._nodes: list[Node] = []
-        self._decisions: dict[str, BranchDecision] = {}
-        self._candidates: dict[tuple[BranchKey, int], _Candidate] = {}
-        self._opened: list[dict[str, ToolSession]] = []
-        self._specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in parts.tools.values())
-        # A rule that never wants a child is not asked: what it "decided" would look like a rule that is stuck.
-        self._may_branch = parts.brancher.max_children > 0 and all(spec.forks for spec in self._specs)
-        self._num_roots = parts.brancher.num_roots(parts.limits.n, ())
-        self._next_root = self._num_roots
-        self._book = GrantBook(
-            parts.limits.n - self._num_roots,
-            parts.limits.max_calls,
-            parts.brancher.max_children if self._may_branch else 0,
-        )
+        self._ends = ends
+        self._trajectory_ended = trajectory_ended
+        self._nodes: dict[str, Node] = {}
+        self._contexts: dict[str, tuple[int, ...]] = {}
 
     async def grow(self) -> Tree:
         """Run until every trajectory has ended."""
-        prompt = self._parts.renderer.start(self._problem, self._specs)
+        specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self._parts.tools.values())
+        prompt = self._parts.renderer.start(self._problem, specs)
         if len(prompt) >= self._parts.engine.info().context_tokens:
             raise EngineError(
                 f"problem {self._problem.id!r}: the prompt has {len(prompt)} tokens, the engine's context "
                 f"{self._parts.engine.info().context_tokens}"
             )
-        self._nodes.append(Node("", (), None, Source.PROMPT, prompt, self._parts.renderer.decode(prompt)))
-        name = stream(
-            self._parts.run_seed, self._key.step, self._key.slot, self._key.attempt, self._problem.id, "roots"
+        self._add(Node("", (), None, Source.PROMPT, prompt, self._parts.renderer.decode(prompt)))
+        group = asyncio.TaskGroup()
+        self._keeper = SessionKeeper(self._parts.tools, self._problem, group)
+        self._branching = Branching(
+            self._parts,
+            self._problem,
+            self._key,
+            self._keeper,
+            partial(self._start_root, group),
+            partial(self._spawn, group),
         )
-        ranks = permutation(name, self._num_roots)
         try:
-            async with asyncio.TaskGroup() as self._group:
-                for root in range(self._num_roots):
-                    rank = int(ranks[root])
-                    self._book.start_root(rank)
-                    self._spawn_root(root, (rank,))
-                self._settle()
+            async with group:
+                self._branching.start()
         finally:
-            # Trajectories close their own sessions as they end; after a failure some never began, or were only
-            # half opened or half forked.
-            await _close(self._opened)
-        return make_tree(self._problem, self._key, self._nodes, list(self._decisions.values()))
+            # Trajectories close their own sessions as they end; after a failure some never began.
+            await self._keeper.close_all()
+        decisions = list(self._branching.decisions.values())
+        tree = make_tree(self._problem, self._key, list(self._nodes.values()), decisions)
+        self._audit(tree)
+        return tree
 
-    def _spawn_root(self, root: int, key: BranchKey | None) -> None:
-        walk = Walk(key, (root,), self._nodes[0].token_ids, 0, 0, 0, 0, None, (), {})
-        self._spawn(walk)
+    def _start_root(self, group: asyncio.TaskGroup, root: int, key: BranchKey | None) -> None:
+        seconds = self._parts.limits.trajectory_seconds
+        own = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        self._spawn(group, Walk(key, (root,), self._nodes[""].token_ids, deadline=own))
 
-    def _spawn(self, walk: Walk) -> None:
-        task = self._group.create_task(self._run(walk))
+    def _spawn(self, group: asyncio.TaskGroup, walk: Walk) -> None:
+        ends = [time for time in (walk.deadline, self._ends) if time is not None]
+        task = group.create_task(self._run(replace(walk, deadline=min(ends, default=None))))
         self._parts.live.enter()
         # Not at the end of `_run`: a task that is cancelled before it first runs never enters its body.
         task.add_done_callback(lambda _: self._parts.live.leave())
 
     async def _run(self, walk: Walk) -> None:
+        last = walk
         try:
-            if not walk.sessions:
-                walk = replace(walk, sessions=await self._open())
-            await self._advance(walk)
+            if walk.sessions is None:
+                opened = await self._in_time(walk, self._keeper.open())
+                last = walk = replace(walk, sessions=opened or {})
+            going: Walk | None = walk
+            while going is not None:
+                last = going
+                going = await self._step(last)
         finally:
-            await _close((walk.sessions,))
+            if last.sessions is not None:
+                await self._keeper.close((last.sessions,))
+        self._trajectory_ended()
+        if last.key is not None and not any(last.path[1:]):
+            self._branching.root_ended(last.path[0], self._trajectory(self._nodes[node_id(last.path)]))
+        self._branching.ended(last.key)
 
-    async def _open(self) -> Mapping[str, ToolSession]:
-        sessions: dict[str, ToolSession] = {}
-        self._opened.append(sessions)
-        for name, tool in self._parts.tools.items():
-            sessions[name] = await tool.open(self._problem)
-        return sessions
-
-    async def _fork(self, sessions: Mapping[str, ToolSession]) -> Mapping[str, ToolSession]:
-        copies: dict[str, ToolSession] = {}
-        self._opened.append(copies)
-        for name, session in sessions.items():
-            copies[name] = await session.fork()
-        return copies
-
-    async def _advance(self, walk: Walk) -> None:
-        going: Walk | None = walk
-        while going is not None:
-            walk = going
-            going = await self._step(walk)
-        if walk.key is not None:
-            self._book.finish(walk.key)
-            self._settle()
+    async def _in_time(self, walk: Walk, action: Coroutine[Any, Any, Value]) -> Value | None:
+        """What `action` returns, or None once the trajectory's deadline has passed."""
+        try:
+            async with asyncio.timeout_at(walk.deadline) as limit:
+                return await action
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return None
 
     async def _step(self, walk: Walk) -> Walk | None:
-        """One turn and its tool calls; None when the trajectory has ended."""
+        """One node of the policy and what comes after it; None when the trajectory has ended."""
         room = self._room(walk)
-        asks = walk.key is not None and walk.depth > walk.decided and self._may_branch
-        # Also when the budget is spent already: whether it is depends on who was fast, and requests must not.
-        probing = asks and self._book.budget > 0
-        turn = await write_turn(
-            self._parts,
-            self._key,
-            self._problem.id,
-            walk.path,
-            walk.context,
-            room,
-            partial(self._decide, walk) if probing else None,
-        )
-        if asks and not probing and turn.entropy is not None:
-            await self._decide(walk, turn.entropy)
-        if asks and turn.entropy is not None:
-            # Grants are not known in logical time, so later decisions see the plan and never what was taken.
-            decision = replace(self._decisions[node_id(walk.path[:-1])], taken=0)
-            walk = replace(walk, history=(*walk.history, decision), decided=walk.depth)
-        if walk.baseline is None:
-            walk = replace(walk, baseline=turn.entropy)
-        return await self._after_turn(walk, turn, room)
-
-    async def _after_turn(self, walk: Walk, turn: Turn, room: int) -> Walk | None:
-        text = self._parts.renderer.decode(turn.token_ids)
-        parsed = self._parts.renderer.parse(text)
+        written = await self._in_time(walk, self._write(walk, room))
+        if written is None:
+            self._end(walk, _cut_node(walk))
+            return None
+        turn, decision = written
+        text = self._parts.renderer.decode(walk.context[len(walk.context) - walk.shared :] + turn.token_ids)
+        node = _policy_node(walk, turn, text[len(walk.shared_text) :])
+        walk = walk.heard(turn.entropy, decision)
+        if self._asks(walk):
+            if turn.finish is Finish.LENGTH and len(turn.token_ids) < room:
+                return await self._branch_after(walk, node)
+            # The turn ended within the tokens that branches would share: there is nothing to branch from.
+            self._branching.skip(walk)
+            walk = replace(walk, decided=walk.depth)
+        parsed: ParsedTurn | None = self._parts.renderer.parse(text)
         if turn.finish is Finish.LENGTH and isinstance(parsed, Malformed):
-            self._end(walk, turn, text, StopReason.TOKENS)
+            parsed = None
+        reply = await self._in_time(walk, self._reply(walk, node, parsed, room))
+        return self._go_on(walk, node, reply or _Reply(StopReason.DEADLINE))
+
+    def _asks(self, walk: Walk) -> bool:
+        return walk.key is not None and walk.depth > walk.decided and self._branching.asks
+
+    async def _write(self, walk: Walk, room: int) -> tuple[Turn, BranchDecision | None]:
+        request = turn_request(
+            self._parts, self._key, self._problem.id, walk.path, walk.context, walk.shared, room
+        )
+        if not self._asks(walk):
+            return await write(self._parts, request), None
+        if self._parts.branch_at == "after_probe":
+            window = min(self._parts.brancher.probe_tokens, room)
+            return await write(self._parts, replace(request, max_new_tokens=window)), None
+        made: list[BranchDecision] = []
+
+        async def decide(entropy: Entropy) -> None:
+            place = replace(walk, path=walk.path[:-1])
+            made.append(await self._branching.decide(place, (*walk.turns, entropy)))
+
+        # Also when the budget is spent already: whether it is depends on who was fast, and requests must not.
+        turn = await write_probed(self._parts, request, decide)
+        return turn, made[0]
+
+    async def _branch_after(self, walk: Walk, node: Node) -> Walk:
+        self._add(node)
+        # A character that the node breaks off in belongs to the text of what comes next.
+        shared_text = node.text.rstrip("\N{REPLACEMENT CHARACTER}")
+        self._nodes[node.id] = replace(node, text=shared_text)
+        going = replace(
+            walk.added(walk.path, node.token_ids), shared=len(node.token_ids), shared_text=shared_text
+        )
+        place = replace(going, path=walk.path)
+        decision = await self._in_time(walk, self._branching.decide(place, going.turns))
+        return going.heard(None, decision)
+
+    async def _reply(self, walk: Walk, node: Node, parsed: ParsedTurn | None, room: int) -> _Reply:
+        """What comes after the turn `parsed` (None: it was cut by its budget of tokens)."""
+        reply = await self._answer(walk, node, parsed)
+        fresh = await self._fresh_context(walk, node, reply)
+        if fresh is not None:
+            return replace(reply, stop=None, token_ids=fresh, opens_context=True)
+        if reply.stop is None and len(node.token_ids) + len(reply.token_ids) >= room:
+            return _Reply(StopReason.TOKENS)
+        return reply
+
+    async def _fresh_context(self, walk: Walk, node: Node, reply: _Reply) -> tuple[int, ...] | None:
+        """What the rewriter puts in the place of the context, if that leaves room to go on."""
+        if self._parts.rewriter is None:
             return None
+        nodes = [replace(node, calls=reply.calls, stop=reply.stop)]
+        if reply.stop is None:
+            nodes.append(self._tool_node(nodes[0], reply))
+        fresh = await self._parts.rewriter.rewrite(self._trajectory(*nodes))
+        if not fresh:
+            return None
+        spent = walk.spent + len(node.token_ids) + len(fresh)
+        fits = spent < self._parts.limits.max_tokens and len(fresh) < self._context_tokens
+        return fresh if fits else None
+
+    async def _answer(self, walk: Walk, node: Node, parsed: ParsedTurn | None) -> _Reply:
+        if parsed is None:
+            return _Reply(StopReason.TOKENS)
         if not isinstance(parsed, Calls):
-            stop = StopReason.MALFORMED if isinstance(parsed, Malformed) else StopReason.ANSWERED
-            self._end(walk, turn, text, stop)
+            return _Reply(StopReason.MALFORMED if isinstance(parsed, Malformed) else StopReason.ANSWERED)
+        if walk.calls + len(parsed.calls) > self._parts.limits.max_calls:
+            return _Reply(StopReason.CALLS)
+        assert walk.sessions is not None
+        calls = tuple(replace(call, id=f"{node.id}:{i}") for i, call in enumerate(parsed.calls))
+        results = await run_calls(self._parts, self._key, node.id, calls, walk.sessions)
+        return _Reply(None, calls, results, self._parts.renderer.after(results))
+
+    def _go_on(self, walk: Walk, node: Node, reply: _Reply) -> Walk | None:
+        if reply.stop is not None:
+            self._end(walk, replace(node, stop=reply.stop))
             return None
-        identifier = node_id(walk.path)
-        calls = tuple(replace(c, id=f"{identifier}:{i}") for i, c in enumerate(parsed.calls))
-        if walk.calls + len(calls) > self._parts.limits.max_calls:
-            self._end(walk, turn, text, StopReason.CALLS)
-            return None
-        results = await run_calls(self._parts, self._key, identifier, calls, walk.sessions)
-        answer = self._parts.renderer.after(results)
-        if len(turn.token_ids) + len(answer) >= room:
-            self._end(walk, turn, text, StopReason.TOKENS)
-            return None
-        caller = replace(self._policy_node(walk, turn, text, None), calls=calls)
-        path = (*walk.path, 0)
-        self._nodes += [
-            caller,
-            Node(
-                node_id(path),
-                path,
-                caller.id,
-                Source.TOOL,
-                answer,
-                self._parts.renderer.decode(answer),
-                results=results,
-            ),
-        ]
+        caller = replace(node, calls=reply.calls)
+        answer = self._tool_node(caller, reply)
+        self._add(caller)
+        self._add(answer)
+        walk = walk.added(walk.path, node.token_ids)
+        if reply.opens_context:
+            walk = replace(walk, context=())
+        walk = walk.added(answer.path, answer.token_ids)
         return replace(
-            walk,
-            path=(*path, 0),
-            context=walk.context + turn.token_ids + answer,
-            spent=walk.spent + len(turn.token_ids) + len(answer),
-            calls=walk.calls + len(calls),
-            depth=walk.depth + 1,
+            walk, calls=walk.calls + len(reply.calls), depth=walk.depth + (1 if reply.results else 0)
         )
 
     def _room(self, walk: Walk) -> int:
         """Tokens that may still be added."""
-        context = self._parts.engine.info().context_tokens - len(walk.context)
-        return min(self._parts.limits.max_tokens - walk.spent, context)
+        return min(self._parts.limits.max_tokens - walk.spent, self._context_tokens - len(walk.context))
 
-    def _end(self, walk: Walk, turn: Turn, text: str, stop: StopReason) -> None:
-        self._nodes.append(self._policy_node(walk, turn, text, stop))
+    @property
+    def _context_tokens(self) -> int:
+        return self._parts.engine.info().context_tokens
 
-    def _policy_node(self, walk: Walk, turn: Turn, text: str, stop: StopReason | None) -> Node:
+    def _tool_node(self, caller: Node, reply: _Reply) -> Node:
+        path = (*caller.path, 0)
         return Node(
-            id=node_id(walk.path),
-            path=walk.path,
-            parent=node_id(walk.path[:-1]),
-            source=Source.POLICY,
-            token_ids=turn.token_ids,
-            text=text,
-            behavior_logprobs=turn.logprobs,
-            entropy=turn.entropy,
-            policy_version=turn.policy_version,
-            stop=stop,
+            node_id(path),
+            path,
+            caller.id,
+            Source.TOOL,
+            reply.token_ids,
+            self._parts.renderer.decode(reply.token_ids),
+            results=reply.results,
+            opens_context=reply.opens_context,
         )
 
-    async def _decide(self, walk: Walk, entropy: Entropy) -> None:
-        """Put the tool result before `walk`'s turn to the rule; fork now, while the tools' state is its own."""
-        assert walk.key is not None
-        assert walk.baseline is not None
-        place = walk.path[:-1]
-        name = stream(
-            self._parts.run_seed,
-            self._key.step,
-            self._key.slot,
-            self._key.attempt,
-            self._problem.id,
-            place,
-            "branch",
-        )
-        candidate = BranchCandidate(place, walk.depth, entropy, walk.baseline, uniform(name))
-        proposal = self._parts.brancher.propose(candidate, walk.history)
-        decision = BranchDecision(
-            node_id(place),
-            walk.depth,
-            candidate.rise,
-            proposal.probability,
-            proposal.children,
-            0,
-            proposal.entropy_acted,
-        )
-        self._decisions[decision.node] = decision
-        if proposal.children and not self._book.spent:
-            forks = [await self._fork(walk.sessions) for _ in range(proposal.children)]
-            branch = replace(walk, history=(*walk.history, decision), decided=walk.depth)
-            self._candidates[walk.key, walk.depth] = _Candidate(branch, tuple(forks))
-        self._book.resolve(walk.key, walk.depth, proposal.children)
-        self._settle()
+    def _add(self, node: Node) -> None:
+        self._nodes[node.id] = node
 
-    def _settle(self) -> None:
-        settlement = self._book.settle()
-        for grant in settlement.grants:
-            candidate = self._candidates.pop((grant.key, grant.depth), None)
-            if candidate is not None:
-                self._branch(candidate, grant)
-        for _ in range(settlement.top_ups):
-            self._spawn_root(self._next_root, None)
-            self._next_root += 1
+    def _end(self, walk: Walk, leaf: Node) -> None:
+        self._add(leaf)
+        self._contexts[leaf.id] = walk.context + leaf.token_ids
 
-    def _branch(self, candidate: _Candidate, grant: Grant) -> None:
-        walk, children = candidate.walk, grant.children
-        place = node_id(walk.path[:-1])
-        self._decisions[place] = replace(self._decisions[place], taken=children)
-        for index, key in enumerate(grant.child_keys, start=1):
-            path = (*walk.path[:-1], index)
-            self._spawn(replace(walk, key=key, path=path, sessions=candidate.forks[index - 1]))
-        if children < len(candidate.forks):
-            self._group.create_task(_close(candidate.forks[children:]))
+    def _trajectory(self, *last: Node) -> Trajectory:
+        """The path from the prompt through `last`, of which only the first need be below a known node."""
+        path = last[0].path
+        above = [self._nodes[node_id(path[:depth])] for depth in range(len(path))]
+        return Trajectory(self._problem, (*above, *last))
+
+    def _audit(self, tree: Tree) -> None:
+        """Every trajectory's last context is what its nodes say."""
+        for trajectory in tree.trajectories:
+            if trajectory.segments[-1].token_ids != self._contexts[trajectory.leaf.id]:
+                raise RuntimeError(
+                    f"problem {self._problem.id!r}: trajectory {trajectory.leaf.id} lost tokens"
+                )
 
 
-async def _close(groups: Sequence[Mapping[str, ToolSession]]) -> None:
-    for sessions in groups:
-        for session in sessions.values():
-            await session.close()
+def _policy_node(walk: Walk, turn: Turn, text: str) -> Node:
+    return Node(
+        id=node_id(walk.path),
+        path=walk.path,
+        parent=node_id(walk.path[:-1]),
+        source=Source.POLICY,
+        token_ids=turn.token_ids,
+        text=text,
+        behavior_logprobs=turn.logprobs,
+        entropy=turn.entropy,
+        policy_version=turn.policy_version,
+    )
+
+
+def _cut_node(walk: Walk) -> Node:
+    """The leaf of a trajectory that was cut in mid-turn: a forced end writes no token."""
+    return Node(
+        id=node_id(walk.path),
+        path=walk.path,
+        parent=node_id(walk.path[:-1]),
+        source=Source.POLICY,
+        token_ids=(),
+        text="",
+        stop=StopReason.DEADLINE,
+    )

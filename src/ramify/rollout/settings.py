@@ -2,42 +2,60 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from ramify.core.errors import ConfigError
-from ramify.core.protocols import Brancher, Engine, EventSink, Renderer, Tool
+from ramify.core.protocols import Brancher, ContextRewriter, Engine, EventSink, Renderer, Tool
 from ramify.core.quiescence import LiveCount
+from ramify.rollout.waits import WaitBoard
+
+BranchAt: TypeAlias = Literal["before_probe", "after_probe"]
+"""Where branches hang: at the tool result, as in the papers, or behind the k tokens whose entropy decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """The size of a tree.
+    """The size of a tree and the time it may take.
 
     Attributes:
         n: Trajectories (leaves) of a problem.
         max_tokens: Tokens of one trajectory after its prompt, tool results included.
         max_calls: Tool calls of one trajectory; one call more ends it (StopReason.CALLS).
         temperature: Of sampling; training allows no other transformation of the distribution.
+        max_result_chars: A longer tool result is cut, and says so.
+        trajectory_seconds: Time that a trajectory may take, its waiting for tools included (StopReason.DEADLINE).
+        step_seconds: The same for all trajectories of a step together.
     """
 
     n: int
     max_tokens: int
     max_calls: int
     temperature: float = 1.0
+    max_result_chars: int = 20_000
+    trajectory_seconds: float | None = None
+    step_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("n", "max_tokens"):
+        for name in ("n", "max_tokens", "max_result_chars"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"rollout.{name}: expected at least 1, got {getattr(self, name)}")
         if self.max_calls < 0 or self.temperature < 0:
             raise ConfigError("rollout.max_calls and rollout.temperature: expected at least 0")
+        for name in ("trajectory_seconds", "step_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and seconds <= 0:
+                raise ConfigError(f"rollout.{name}: expected more than 0, got {seconds}")
 
 
 @dataclass(frozen=True, slots=True)
 class AgentParts:
     """Everything an agent runs on; the same for training, evaluation and data making.
 
-    `max_trees` trees are grown side by side (None: all), so that no waiting trajectory loses its slot in the engine
-    to a tree that has not started.
+    A problem's tree is started when `slots` trajectories leave room for all of its own (None: all at once), so
+    that no waiting trajectory loses its slot in the engine to a tree that has not started.
+
+    Raises:
+        ConfigError: The engine speaks the ids of another tokenizer.
     """
 
     engine: Engine
@@ -47,5 +65,16 @@ class AgentParts:
     limits: RolloutLimits
     events: EventSink
     run_seed: int
-    max_trees: int | None = None
+    branch_at: BranchAt = "before_probe"
+    rewriter: ContextRewriter | None = None
+    slots: int | None = None
     live: LiveCount = field(default_factory=LiveCount)
+    waits: WaitBoard = field(default_factory=WaitBoard)
+
+    def __post_init__(self) -> None:
+        info = self.engine.info()
+        if info.tokenizer != self.renderer.fingerprint:
+            raise ConfigError(
+                f"engine {info.name!r} speaks the ids of another tokenizer ({info.tokenizer}) than the one that "
+                f"writes prompts and trains ({self.renderer.fingerprint}); give both the same model folder"
+            )

@@ -1,24 +1,19 @@
-"""One turn of the policy, and the tool calls at its end."""
+"""One turn of the policy: requests to the engine, and what comes back checked."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from ramify.core.draws import stream
 from ramify.core.errors import EngineError
-from ramify.core.messages import ToolCall, ToolResult, ToolStatus
-from ramify.core.protocols import Event, ToolSession
 from ramify.core.records import Completion, Finish, Request
 from ramify.core.tree import Entropy, NodePath, TreeKey
 from ramify.rollout.settings import AgentParts
 
-QUEUE_SECONDS = 10.0
-"""What a call may wait inside the tool (for a free process) before its own deadline starts to run."""
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A whole turn: chunks (a probe and its continuation) joined."""
+    """What one node of the policy holds: chunks (a probe and its continuation) joined."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -28,20 +23,20 @@ class Turn:
 
 
 def turn_seed(run_seed: int, key: TreeKey, problem_id: str, path: NodePath) -> int:
-    """The stream of the draws of the turn at `path`: no two turns of a run share one."""
+    """The stream of the draws of the node at `path`: no two nodes of a run share one."""
     return stream(run_seed, key.step, key.slot, key.attempt, problem_id, path)
 
 
-async def write_turn(
+def turn_request(
     parts: AgentParts,
     key: TreeKey,
     problem_id: str,
     path: NodePath,
     context: tuple[int, ...],
+    shared: int,
     budget: int,
-    on_probe: Callable[[Entropy], Awaitable[None]] | None,
-) -> Turn:
-    """Let the policy write one turn after `context`.
+) -> Request:
+    """Ask for the turn at `path` after `context`.
 
     Args:
         parts: The agent.
@@ -49,95 +44,93 @@ async def write_turn(
         problem_id: Of the tree.
         path: Of the policy node; names the stream of its draws.
         context: Tokens so far.
-        budget: Most tokens of the turn, at least 1.
-        on_probe: Called with the entropy of the first k tokens as soon as they are written; the turn goes on
-            from them. None: the entropy is still recorded, the turn is one request.
-
-    Raises:
-        EngineError: The weights changed within the turn, which this loop does not ask for.
+        shared: Tokens at the end of `context` that belong to this turn already.
+        budget: Most tokens to write, at least 1.
     """
-    window = parts.brancher.probe_tokens
-    request = Request(
+    return Request(
         token_ids=context,
         seed=turn_seed(parts.run_seed, key, problem_id, path),
-        max_new_tokens=min(window, budget) if on_probe else budget,
+        max_new_tokens=budget,
         stops=parts.renderer.stops,
+        stop_context=shared,
         temperature=parts.limits.temperature,
-        entropy_first_k=window,
+        entropy_first_k=0 if shared else parts.brancher.probe_tokens,
         priority=(key.slot, *path),
     )
-    done = await parts.engine.generate(request)
-    entropy = Entropy.mean(done.entropies)
-    if window and entropy is None:
-        raise EngineError(f"engine {parts.engine.info().name!r} reported no entropy for a probe of {window}")
-    if on_probe and entropy is not None:
-        await on_probe(entropy)
-    if done.finish is Finish.LENGTH and len(done.token_ids) < budget:
-        done = await _go_on(parts, request, done, budget)
-    return Turn(done.token_ids, done.logprobs, entropy, done.finish, _one_version(done))
 
 
-async def _go_on(parts: AgentParts, request: Request, probe: Completion, budget: int) -> Completion:
-    rest = await parts.engine.generate(
+async def write(parts: AgentParts, request: Request) -> Turn:
+    """Have `request` written.
+
+    Raises:
+        EngineError: The engine broke its contract, or changed its weights within the turn.
+    """
+    with parts.waits.on("engine"):
+        done = await parts.engine.generate(request)
+    return _turn(_checked(parts.engine.info().name, request, done), request)
+
+
+async def write_probed(
+    parts: AgentParts, request: Request, on_probe: Callable[[Entropy], Awaitable[None]]
+) -> Turn:
+    """The same in two requests: `on_probe` gets the entropy of the first k tokens as soon as they are written."""
+    budget, window = request.max_new_tokens, parts.brancher.probe_tokens
+    probe = await write(parts, replace(request, max_new_tokens=min(window, budget)))
+    assert probe.entropy is not None
+    await on_probe(probe.entropy)
+    size = len(probe.token_ids)
+    if probe.finish is not Finish.LENGTH or size >= budget:
+        return probe
+    rest = await write(
+        parts,
         replace(
             request,
             token_ids=request.token_ids + probe.token_ids,
-            max_new_tokens=budget - len(probe.token_ids),
-            stop_context=len(probe.token_ids),
+            max_new_tokens=budget - size,
+            stop_context=request.stop_context + size,
             entropy_first_k=0,
-        )
+        ),
     )
-    return Completion(
+    if rest.policy_version != probe.policy_version:
+        raise _mixed({rest.policy_version, probe.policy_version})
+    return Turn(
         probe.token_ids + rest.token_ids,
         probe.logprobs + rest.logprobs,
-        probe.entropies,
+        probe.entropy,
         rest.finish,
-        probe.version_runs + rest.version_runs,
+        rest.policy_version,
     )
 
 
-def _one_version(completion: Completion) -> int:
-    versions = {version for version, _ in completion.version_runs}
+def _turn(done: Completion, request: Request) -> Turn:
+    versions = {version for version, _ in done.version_runs}
     if len(versions) != 1:
-        raise EngineError(f"one turn was written by policy versions {sorted(versions)}")
-    return versions.pop()
+        raise _mixed(versions)
+    entropy = Entropy.mean(done.entropies[: request.entropy_first_k])
+    return Turn(done.token_ids, done.logprobs, entropy, done.finish, versions.pop())
 
 
-async def run_calls(
-    parts: AgentParts,
-    key: TreeKey,
-    node: str,
-    calls: tuple[ToolCall, ...],
-    sessions: Mapping[str, ToolSession],
-) -> tuple[ToolResult, ...]:
-    """Run the calls of one turn in order. Whatever happens to one is a typed result.
-
-    `node` is the id of the policy node that called.
-    """
-    return tuple([await _run_call(parts, key, node, call, sessions) for call in calls])
+def _mixed(versions: set[int]) -> EngineError:
+    return EngineError(f"one turn was written by policy versions {sorted(versions)}")
 
 
-async def _run_call(
-    parts: AgentParts, key: TreeKey, node: str, call: ToolCall, sessions: Mapping[str, ToolSession]
-) -> ToolResult:
-    if call.name not in sessions:
-        return ToolResult(call.id, ToolStatus.UNKNOWN_TOOL, f"There is no tool named {call.name}.")
-    if call.malformed is not None:
-        return ToolResult(
-            call.id, ToolStatus.MALFORMED, f"The call to {call.name} was not run: {call.malformed}."
-        )
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    deadline = parts.tools[call.name].spec.timeout_seconds
-    try:
-        async with asyncio.timeout(deadline + QUEUE_SECONDS):
-            result = await sessions[call.name].call(call)
-    except TimeoutError:
-        text = f"The call to {call.name} was stopped after {deadline:g} seconds."
-        result = ToolResult(call.id, ToolStatus.TIMEOUT, text)
-    parts.events.emit(
-        Event(
-            f"tool/{call.name}", (key.step, key.slot), node, loop.time() - started, {"status": result.status}
-        )
-    )
-    return result
+def _checked(engine: str, request: Request, done: Completion) -> Completion:
+    count = len(done.token_ids)
+    wrong = ""
+    if not 1 <= count <= request.max_new_tokens:
+        wrong = f"{count} tokens for a request of 1 to {request.max_new_tokens}"
+    elif done.finish is Finish.LENGTH and count < request.max_new_tokens:
+        wrong = f"{count} of {request.max_new_tokens} tokens as finished by length"
+    elif len(done.logprobs) != count:
+        wrong = f"{len(done.logprobs)} logprobs for {count} tokens"
+    elif not all(map(math.isfinite, done.logprobs)):
+        wrong = "a logprob that is not a finite number"
+    elif sum(size for _, size in done.version_runs) != count:
+        wrong = f"policy versions of {sum(size for _, size in done.version_runs)} tokens for {count} tokens"
+    elif len(done.entropies) < min(count, request.entropy_first_k):
+        wrong = f"{len(done.entropies)} entropies for a probe of {min(count, request.entropy_first_k)} tokens"
+    elif not all(0 <= e.lower <= e.upper < math.inf for e in done.entropies):
+        wrong = "an entropy that is not a finite number of nats, lower end first"
+    if wrong:
+        raise EngineError(f"engine {engine!r} returned {wrong}")
+    return done

@@ -10,6 +10,9 @@ from typing import Final
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Sandbox, SandboxResult, SandboxStatus, ToolSession
 
+QUEUE_SECONDS = 10.0
+"""What a call may wait for a free sandbox process before the program's own time starts to run."""
+
 _ERROR_LINES = 12
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-fA-F]+")
 
@@ -34,8 +37,13 @@ class PythonTool:
     def __init__(self, sandbox: Sandbox, timeout_seconds: float = 10.0, max_output_chars: int = 8192) -> None:
         self._sandbox = sandbox
         self._max_output_chars = max_output_chars
+        self._program_seconds = timeout_seconds
         self._spec = ToolSpec(
-            "python", _DESCRIPTION, _PARAMETERS, forks=True, timeout_seconds=timeout_seconds
+            "python",
+            _DESCRIPTION,
+            _PARAMETERS,
+            forks=True,
+            timeout_seconds=timeout_seconds + QUEUE_SECONDS,
         )
 
     @property
@@ -57,7 +65,7 @@ class PythonTool:
         if call.malformed is not None or not isinstance(code, str):
             reason = call.malformed or 'expected one argument "code" with the program as text'
             return ToolResult(call.id, ToolStatus.MALFORMED, f"The call could not be read: {reason}.")
-        result = await self._sandbox.run(code, self._spec.timeout_seconds)
+        result = await self._sandbox.run(code, self._program_seconds)
         status, text = self._observe(result)
         return ToolResult(call.id, status, text, {"sandbox_level": result.level})
 
@@ -66,7 +74,7 @@ class PythonTool:
         if result.status is SandboxStatus.TIMEOUT:
             return (
                 ToolStatus.TIMEOUT,
-                f"The program was stopped: it ran longer than {self._spec.timeout_seconds:g} seconds.",
+                f"The program was stopped: it ran longer than {self._program_seconds:g} seconds.",
             )
         if result.status is SandboxStatus.OK:
             output = _ADDRESS.sub("at 0x...", result.stdout).rstrip()

@@ -13,9 +13,8 @@ from ramify.core.tree import Entropy
 
 
 def candidate(rise, draw=0.5, width=0.0):
-    return BranchCandidate(
-        (0, 0), 1, Entropy(1.0 + rise, 1.0 + rise + width), Entropy(1.0, 1.0 + width), draw
-    )
+    turns = (Entropy(1.0, 1.0 + width), Entropy(1.0 + rise, 1.0 + rise + width))
+    return BranchCandidate((0, 0), 1, 0, turns, 0, draw)
 
 
 def threshold(**changes):

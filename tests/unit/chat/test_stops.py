@@ -1,4 +1,5 @@
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from model_folders import write_tokenizer
 from ramify.chat.stops import StopMatcher
 from ramify.chat.tags import stop_strings
 from ramify.chat.tokenizer import ChatTokenizer
+from ramify.core.errors import ConfigError
 
 STOPS = stop_strings(("search", "python"))
 PIECES = st.lists(st.text("ab<>/\u00e9", max_size=4).map(str.encode), min_size=1, max_size=12)
@@ -33,6 +35,8 @@ def by_force(table, stops, ids):
 )
 def test_the_matcher_agrees_with_brute_force_at_every_token(table, stops, picks):
     ids = [pick % len(table) for pick in picks]
+    # Every byte has a token, so that every stop can be written.
+    table = [*table, *(bytes([byte]) for byte in "ab<>/\u00e9".encode())]
     matcher = StopMatcher(table, stops)
     for end in range(1, len(ids) + 1):
         assert matcher.completes(ids[:end]) == by_force(table, stops, ids[:end])
@@ -47,9 +51,33 @@ def test_stops_of_several_bytes_a_character_are_found_across_torn_tokens(pieces)
     table = sorted(set(pieces))
     ids = [table.index(piece) for piece in pieces]
     stops = ("\u00e9", "<\u20ac")
+    table += [bytes([byte]) for byte in "".join(stops).encode()]
     matcher = StopMatcher(table, stops)
     for end in range(1, len(ids) + 1):
         assert matcher.completes(ids[:end]) == by_force(table, stops, ids[:end])
+
+
+@pytest.mark.parametrize(
+    ("table", "stop", "possible"),
+    [
+        ([b"<", b"/a", b">"], "</a>", True),
+        ([b"x<", b"/a", b">y"], "</a>", True),
+        ([b"--</a>--"], "</a>", True),
+        ([b"x</", b"a>z"], "</a>", True),
+        ([b"<", b"/", b"a"], "</a>", False),
+        ([b"<", b"a", b">y"], "</a>", False),
+        ([b"a>", b"b</"], "</a></a>", False),
+        ([b"a>", b"b</", b"a></"], "</a></a>", True),
+        ([b"<", b"/", b"a", b">"], "", False),
+        ([b""], "a", False),
+    ],
+)
+def test_a_stop_that_no_tokens_spell_is_refused(table, stop, possible):
+    if possible:
+        assert not StopMatcher(table, [stop]).completes([0]) or stop.encode() in table[0]
+    else:
+        with pytest.raises(ConfigError, match=re.escape(repr(stop))):
+            StopMatcher(table, [stop])
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tags-are-tokens", "tags-are-text"])

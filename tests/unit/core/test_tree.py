@@ -194,7 +194,7 @@ def test_an_id_spells_its_path(path):
 
 def test_truncated_is_not_terminated():
     cut = {reason for reason in StopReason if reason.truncated}
-    assert cut == {StopReason.TOKENS, StopReason.CALLS}
+    assert cut == {StopReason.TOKENS, StopReason.CALLS, StopReason.DEADLINE}
 
 
 def test_mean_entropy_keeps_the_bracket():

@@ -24,7 +24,7 @@ def length(seed, key, start):
 
 def play(seed, roots, budget, fanout, order):
     """Grow with events in a random order; returns what was granted where, and the number of top-ups."""
-    book = GrantBook(budget, MAX_DEPTH, fanout)
+    book = GrantBook(MAX_DEPTH, fanout)
     alive = {}
     granted, tops = {}, 0
 
@@ -38,8 +38,9 @@ def play(seed, roots, budget, fanout, order):
         tops += settlement.top_ups
 
     for root in range(roots):
-        book.start_root(root)
+        book.start_root((root,))
         alive[root,] = 0
+    book.open(budget)
     settle()
     while alive:
         key = order.choice(sorted(alive))
@@ -71,9 +72,10 @@ def test_grants_do_not_depend_on_the_order_of_events(seed, roots, budget, fanout
 
 
 def test_small_keys_are_served_first():
-    book = GrantBook(budget=1, max_depth=1, fanout=1)
-    book.start_root(0)
-    book.start_root(1)
+    book = GrantBook(max_depth=1, fanout=1)
+    book.start_root((0,))
+    book.start_root((1,))
+    book.open(1)
     book.resolve((1,), 1, 1)
     assert book.settle().grants == ()
     book.resolve((0,), 1, 1)
@@ -84,8 +86,9 @@ def test_small_keys_are_served_first():
 
 @pytest.mark.parametrize("max_depth", [0, 2])
 def test_top_ups_start_once_branches_cannot_use_the_budget(max_depth):
-    book = GrantBook(budget=3, max_depth=max_depth, fanout=1)
-    book.start_root(0)
+    book = GrantBook(max_depth=max_depth, fanout=1)
+    book.start_root((0,))
+    book.open(3)
     assert book.settle().top_ups == (3 if max_depth == 0 else 0)
     book.resolve((0,), 1, 0)
     at_depth_one = book.settle().top_ups
@@ -94,7 +97,8 @@ def test_top_ups_start_once_branches_cannot_use_the_budget(max_depth):
 
 
 def test_children_are_cut_to_what_is_left():
-    book = GrantBook(budget=2, max_depth=1, fanout=3)
-    book.start_root(0)
+    book = GrantBook(max_depth=1, fanout=3)
+    book.start_root((0,))
+    book.open(2)
     book.resolve((0,), 1, 3)
     assert [grant.children for grant in book.settle().grants] == [2]

@@ -7,7 +7,8 @@ from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
 from ramify.algos.branch_none import FlatBrancher
 from ramify.chat.renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.messages import ToolResult, ToolStatus
+from ramify.core.errors import EngineError
+from ramify.core.messages import ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
@@ -215,51 +216,54 @@ class FailingTool(SlowTool):
 
 
 @pytest.mark.parametrize("opens", [False, True])
-def test_sessions_are_closed_when_a_tool_cannot_be_opened_or_forked(model_folder, opens):
+def test_a_tool_that_cannot_be_opened_or_forked_answers_with_errors(model_folder, opens):
     parts = agent(model_folder, RULES[0])
     parts.tools["python"] = FailingTool("python", "code", opens)
-    with pytest.raises(OSError, match="no copy" if opens else "no session"):
-        grow(parts)
+    (tree,), _ = grow(parts)
+    assert len(tree.trajectories) == 8
+    results = [r for t in tree.trajectories for call, r in t.exchanges if call.name == "python"]
+    broken = [r for r in results if r.status is ToolStatus.ERROR]
+    assert broken
+    assert all(("no copy" if opens else "no session") in r.text for r in broken)
+    assert opens or broken == results
     assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
     assert parts.live.value == 0
 
 
 def test_a_branch_that_is_cancelled_before_it_runs_leaves_nothing_behind(model_folder):
-    """The first root's call fails in the same turn of the event loop in which the second root branches."""
-
-    class Meeting(SlowTool):
-        async def open(self, problem):
-            session = await super().open(problem)
-            is_first = self.open_sessions == 1
-            fork = session.fork
-
-            async def fail(call):
-                await self.meet.wait()
-                raise OSError("the tool broke")
-
-            async def answer(call):
-                return ToolResult(call.id, ToolStatus.OK, "42")
-
-            async def fork_when_met():
-                asyncio.get_running_loop().call_later(1.0, self.meet.set)
-                await self.meet.wait()
-                return await fork()
-
-            session.call, session.fork = (fail, fork) if is_first else (answer, fork_when_met)
-            return session
-
+    """The first root's engine call fails in the same turn of the event loop in which the second root branches."""
     always = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=3)
     parts = agent(
         model_folder, always, n=6, play=lambda context, seed: ScriptedTurn("<search> Paris </search>")
     )
+    meet = asyncio.Event()
+    engine = parts.engine
+
+    class Breaking:
+        info = staticmethod(engine.info)
+
+        async def generate(self, request):
+            if request.priority[1] == 0 and len(request.priority) > 2:
+                await meet.wait()
+                raise EngineError("the engine broke")
+            return await engine.generate(request)
+
+    class Meeting(SlowTool):
+        async def open(self, problem):
+            session = await super().open(problem)
+            fork = session.fork
+
+            async def fork_when_met():
+                asyncio.get_running_loop().call_later(1.0, meet.set)
+                await meet.wait()
+                return await fork()
+
+            session.fork = fork_when_met
+            return session
+
     parts.tools["search"] = Meeting("search", "query")
-
-    async def main():
-        parts.tools["search"].meet = asyncio.Event()
-        await grow_trees(parts, [problem()], 0)
-
-    with pytest.raises(OSError, match="the tool broke"):
-        run_virtual(main())
+    with pytest.raises(EngineError, match="the engine broke"):
+        run_virtual(grow_trees(replace(parts, engine=Breaking()), [problem()], 0))
     assert parts.live.value == 0
     assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
 
