@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ramify.chat.renderer import TagRenderer
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.learner.optimizer import OptimizerSettings, Schedule
-    from ramify.rollout.settings import AgentParts, RolloutLimits
+    from ramify.rollout.settings import AgentParts, BranchAt, RolloutLimits
     from ramify.tools.search import SearchTool
 
 
@@ -166,6 +166,7 @@ def build_agent(
     brancher: Brancher,
     limits: "RolloutLimits",
     events: EventSink,
+    branch_at: "BranchAt" = "before_probe",
 ) -> "AgentParts":
     """The agent of training, evaluation and data making; only the local engine asks for the model."""
     from ramify.rollout.settings import AgentParts
@@ -180,6 +181,7 @@ def build_agent(
         limits=limits,
         events=events,
         run_seed=run.seed,
+        branch_at=branch_at,
         # Which tree gets a place that has become free would depend on which tool was fast.
         slots=None if run.deterministic else built.info().num_slots,
         live=live,
@@ -222,7 +224,15 @@ def build_limits(section: LimitsSection, n: int) -> "RolloutLimits":
     """The size of a tree with n leaves."""
     from ramify.rollout.settings import RolloutLimits
 
-    return RolloutLimits(n, section.max_tokens, section.max_calls, section.temperature)
+    return RolloutLimits(
+        n=n,
+        max_tokens=section.max_tokens,
+        max_calls=section.max_calls,
+        temperature=section.temperature,
+        max_result_chars=section.max_result_chars,
+        trajectory_seconds=section.trajectory_seconds,
+        step_seconds=section.step_seconds,
+    )
 
 
 def build_reward(section: RewardSection) -> RewardFn:

@@ -15,6 +15,7 @@ from ramify.config.schema_parts import (
     Section,
     ToolsSection,
     UserPath,
+    refuse_clocks,
 )
 
 
@@ -52,7 +53,8 @@ class EvalRecipe(Section):
     reward: RewardSection
 
     @model_validator(mode="after")
-    def _says_what_is_correct(self) -> "EvalRecipe":
+    def _consistent(self) -> "EvalRecipe":
         if self.reward.name == "length":
             raise ValueError('reward.name: expected a reward that tells right from wrong, "length" does not')
+        refuse_clocks(self.run, self.sampling, "sampling")
         return self

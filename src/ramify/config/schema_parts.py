@@ -153,20 +153,31 @@ BranchingSection = Annotated[
 
 
 class LimitsSection(Section):
-    """What one trajectory may use: tokens after the prompt (results included) and tool calls."""
+    """What one trajectory may use: tokens after the prompt (results included), tool calls, and time.
+
+    `max_result_chars` cuts a tool result; `trajectory_seconds` and `step_seconds` end what is not ready by then.
+    """
 
     max_tokens: PositiveInt
     max_calls: Count
     temperature: NonNegativeFloat = 1.0
+    max_result_chars: PositiveInt = 20_000
+    trajectory_seconds: PositiveFloat | None = None
+    step_seconds: PositiveFloat | None = None
 
 
 class RolloutSection(LimitsSection):
-    """One step's trees: n trajectories a problem, m of them from the prompt."""
+    """One step's trees: n trajectories a problem, m of them from the prompt.
+
+    `branch_at`: branches hang at the tool result, as in the papers, or behind the tokens whose entropy decided,
+    which they then share (without the papers' bias towards what those tokens happen to be).
+    """
 
     problems_per_step: PositiveInt
     n: Annotated[int, Field(ge=1, le=4096, strict=True)]
     m: PositiveInt
     branching: BranchingSection
+    branch_at: Literal["before_probe", "after_probe"] = "before_probe"
 
     @model_validator(mode="after")
     def _budget(self) -> "RolloutSection":
@@ -213,3 +224,16 @@ class RunSection(Section):
     deterministic: bool = False
     save_every: PositiveInt = 5
     keep_last: PositiveInt = 2
+
+
+def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:
+    """A run that is to be repeated exactly counts calls and tokens: what ends by the clock differs each time.
+
+    Raises:
+        ValueError: Such a run has a deadline for trajectories or steps.
+    """
+    for key in ("trajectory_seconds", "step_seconds"):
+        if run.deterministic and getattr(limits, key) is not None:
+            raise ValueError(
+                f"{name}.{key}: expected no deadline with run.deterministic; use max_calls and max_tokens"
+            )

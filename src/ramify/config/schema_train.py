@@ -16,6 +16,7 @@ from ramify.config.schema_parts import (
     ToolsSection,
     TrainedModelSection,
     UserPath,
+    refuse_clocks,
 )
 
 
@@ -68,4 +69,5 @@ class TrainRecipe(Section):
     def _consistent(self) -> "TrainRecipe":
         if self.algorithm.name == "grpo" and self.rollout.branching.name != "none":
             raise ValueError('algorithm.name: "grpo" is flat, so rollout.branching must be "none"')
+        refuse_clocks(self.run, self.rollout, "rollout")
         return self

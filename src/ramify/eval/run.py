@@ -68,8 +68,12 @@ async def _evaluate(recipe: EvalRecipe, console: RunConsole, title: str) -> Eval
             del tree
             phase.advance()
 
+        def show_waits(waits: str) -> None:
+            phase.advance(0, waiting=waits)
+
         try:
-            evaluation = await evaluate(agent, build_reward(recipe.reward), problems, sampling.k, show)
+            async with agent.waits.shown(show_waits):
+                evaluation = await evaluate(agent, build_reward(recipe.reward), problems, sampling.k, show)
         finally:
             await agent.engine.close()
             await toolbox.close()

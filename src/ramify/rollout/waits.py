@@ -1,8 +1,8 @@
 """What the trajectories of a step are waiting for, in words."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 
 class WaitBoard:
@@ -23,6 +23,21 @@ class WaitBoard:
             yield
         finally:
             del group[ticket]
+
+    @asynccontextmanager
+    async def shown(self, show: Callable[[str], None], every_seconds: float = 1.0) -> AsyncIterator[None]:
+        """Within the block, hand what is being waited for to `show` from time to time."""
+
+        async def tick() -> None:
+            while True:
+                await asyncio.sleep(every_seconds)
+                show(self.describe(asyncio.get_running_loop().time()))
+
+        task = asyncio.create_task(tick())
+        try:
+            yield
+        finally:
+            task.cancel()
 
     def describe(self, now: float) -> str:
         """One short line, "engine 12, search 3 (9 s)", with the age of the oldest wait from a second on."""

@@ -114,7 +114,7 @@ def record(
 ) -> None:
     """Write the trace, the times and the metrics of a step."""
     traced = [
-        TracedTree(tree, tuple(given), tuple(float(a.mean()) for a in token_advantages))
+        TracedTree(tree, tuple(given), tuple(float(a.mean()) if len(a) else 0.0 for a in token_advantages))
         for tree, given, token_advantages in zip(trees, rewards, advantages, strict=True)
     ]
     write_trees(run.folder.trees(step), traced)

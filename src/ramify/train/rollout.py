@@ -66,16 +66,18 @@ class Rollout:
     ) -> tuple[tuple[Tree, ...], list[Sequence[Reward]]]:
         """The trees of one step of the run with the rewards of their leaves."""
         await self.agent.engine.load_weights("shared", step)
-        done = 0
+        left = len(problems)
 
-        def show(tree: Tree) -> None:
-            nonlocal done
+        def ready(tree: Tree) -> None:
+            nonlocal left
             del tree
-            done += 1
-            if done < len(problems):
-                phase.advance(0, waiting=f"{len(problems) - done} of {len(problems)} trees")
+            left -= 1
 
-        trees = await grow_trees(self.agent, problems, step, on_tree=show)
+        def show(waits: str) -> None:
+            phase.advance(0, waiting=f"{left} of {len(problems)} trees: {waits}")
+
+        async with self.agent.waits.shown(show):
+            trees = await grow_trees(self.agent, problems, step, on_tree=ready)
         return trees, [await self.reward.score(tree.trajectories) for tree in trees]
 
     async def close(self) -> None:
@@ -117,6 +119,7 @@ def build_rollout(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrain
         brancher=build_brancher(recipe.rollout),
         limits=build_limits(recipe.rollout, recipe.rollout.n),
         events=timing,
+        branch_at=recipe.rollout.branch_at,
     )
     return Rollout(task, agent, timing, build_reward(recipe.reward))
 
