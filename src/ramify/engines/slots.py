@@ -70,8 +70,11 @@ class SlotTable:
         return self.shape.num_slots - int(self.active.sum())
 
     def clear(self) -> None:
-        """Forget every parked token. Only while no row is active."""
+        """Forget every parked token and which row was used when. Only while no row is active."""
+        # Also when: which row a sequence gets decides the order of a batch, and with it the last bits of logits.
         self.lengths[:] = 0
+        self._last_used[:] = 0
+        self._clock = 0
 
     def free(self) -> None:
         """Give the memory back now; whoever still holds the table would keep it otherwise."""
