@@ -19,9 +19,9 @@ from ramify.core.errors import EngineError
 from ramify.core.quiescence import LiveCount
 from ramify.core.records import Completion, EngineInfo, Finish, Request
 from ramify.core.tree import Entropy
-from ramify.engines.decode_groups import DecodeGroups, group_rows
 from ramify.engines.decoder import Decoder
 from ramify.engines.sampling import Sampled, Sampler, sample
+from ramify.engines.shared_prefixes import DecodeRows, group_rows
 from ramify.engines.slot_attention import StepAttention, Stretch
 from ramify.engines.slots import CacheShape, SlotTable
 
@@ -93,7 +93,7 @@ class LocalEngine:
         self._closed = False
         self._waiting: list[_Sequence] = []
         self._active: dict[int, _Sequence] = {}
-        self._groups: DecodeGroups | None = None
+        self._decode: DecodeRows | None = None
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._driver: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -216,17 +216,17 @@ class LocalEngine:
     def _step(self) -> None:
         stretches = self._admit()
         fresh = {stretch.row for stretch in stretches}
-        if self._groups is None and len(fresh) < len(self._active):
+        if self._decode is None and len(fresh) < len(self._active):
             rows = np.array([row for row in self._active if row not in fresh], np.int64)
-            self._groups = group_rows(rows, self._table.tokens, self._table.lengths)
-        groups = self._groups
-        writers = [self._active[row] for row in groups.rows.tolist()] if groups is not None else []
+            self._decode = group_rows(rows, self._table.tokens, self._table.lengths)
+        decode = self._decode
+        writers = [self._active[row] for row in decode.rows.tolist()] if decode is not None else []
         logits = self._forward(
-            [s.turn[-1] if s.num_written else int(s.ids[-1]) for s in writers], groups, stretches
+            [s.turn[-1] if s.num_written else int(s.ids[-1]) for s in writers], decode, stretches
         )
         if fresh:
             writers += [self._active[stretch.row] for stretch in stretches]
-            self._groups = None
+            self._decode = None
         self._take(writers, self._sample(writers, logits))
 
     def _admit(self) -> list[Stretch]:
@@ -254,16 +254,16 @@ class LocalEngine:
             self._waiting.remove(sequence)
             if seat.length < len(sequence.ids) - 1:
                 stretches.append(Stretch(seat.row, seat.length, len(sequence.ids)))
-            self._groups = None
+            self._decode = None
         return stretches
 
     def _forward(
-        self, tokens: list[int], groups: DecodeGroups | None, stretches: list[Stretch]
+        self, tokens: list[int], decode: DecodeRows | None, stretches: list[Stretch]
     ) -> torch.Tensor:
-        """Feed one token for each row of `groups`, then the stretches; logits of what comes next. [A, V]"""
+        """Feed one token for each row of `decode`, then the stretches; logits of what comes next. [A, V]"""
         if self._decoder is None:
             self._decoder = Decoder(self._model, self._table.shape.context_tokens)
-        attend = StepAttention(self._table, groups, stretches, self._model.dtype, self._device)
+        attend = StepAttention(self._table, decode, stretches)
         fed = [self._table.tokens[s.row, s.start : s.stop] for s in stretches]
         token_ids = torch.from_numpy(np.concatenate([np.array(tokens, np.int64), *fed])).to(self._device)
         hidden = self._decoder.hidden(token_ids, attend.places, attend)
@@ -271,12 +271,12 @@ class LocalEngine:
             ends = np.cumsum([len(tokens), *(s.size for s in stretches)])[1:] - 1
             last = np.concatenate([np.arange(len(tokens)), ends])
             hidden = hidden[torch.from_numpy(last).to(self._device)]
-        self._record(tokens, groups, stretches)
+        self._record(tokens, decode, stretches)
         return self._decoder.logits(hidden)
 
-    def _record(self, tokens: list[int], groups: DecodeGroups | None, stretches: list[Stretch]) -> None:
-        if groups is not None:
-            self._table.append(groups.rows, tokens)
+    def _record(self, tokens: list[int], decode: DecodeRows | None, stretches: list[Stretch]) -> None:
+        if decode is not None:
+            self._table.append(decode.rows, tokens)
         for stretch in stretches:
             self._table.lengths[stretch.row] = stretch.stop
         self.counters.prefilled += sum(stretch.size - 1 for stretch in stretches)
@@ -327,4 +327,4 @@ class LocalEngine:
         self._table.park(sequence.row)
         del self._active[sequence.row]
         sequence.row = -1
-        self._groups = None
+        self._decode = None

@@ -68,14 +68,21 @@ def sample(
         greedy = torch.from_numpy(temperatures == 0).to(logits.device)
         tokens = torch.where(greedy, scores.argmax(dim=-1), tokens)
     chosen = probabilities.gather(1, tokens[:, None])[:, 0].double().log()
-    return Sampled(tokens.cpu().numpy(), chosen.cpu().numpy(), _entropies(probabilities, entropy_rows))
+    return Sampled(tokens.cpu().numpy(), chosen.cpu().numpy(), _entropies(scores, probabilities, entropy_rows))
 
 
-def _entropies(probabilities: torch.Tensor, rows: list[int]) -> dict[int, float]:
+def _entropies(scores: torch.Tensor, probabilities: torch.Tensor, rows: list[int]) -> dict[int, float]:
+    """H = ln sum exp(s) - sum p s, with the largest score subtracted from all. [B, V], [B, V]"""
     if not rows:
         return {}
-    wanted = torch.special.entr(probabilities[torch.tensor(rows, device=probabilities.device)])
-    return dict(zip(rows, wanted.sum(dim=-1).tolist(), strict=True))
+    if len(rows) < len(scores):
+        index = torch.tensor(rows, device=scores.device)
+        scores, probabilities = scores[index], probabilities[index]
+    top = scores.amax(dim=-1, keepdim=True)
+    # An impossible token has score -inf and probability 0; it adds nothing.
+    mean = (probabilities * (scores - top).clamp_(min=torch.finfo(scores.dtype).min)).sum(dim=-1)
+    entropies = -probabilities.amax(dim=-1).log() - mean
+    return dict(zip(rows, entropies.tolist(), strict=True))
 
 
 def _invert(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:

@@ -78,7 +78,7 @@ class SlotTable:
 
     def free(self) -> None:
         """Give the memory back now; whoever still holds the table would keep it otherwise."""
-        self._store.untyped_storage().resize_(0)
+        self._store = self.keys = self.values = self._store.new_empty(0)
 
     def longest_prefix(self, token_ids: TokenIds) -> Match:
         """The row whose computed tokens share the longest prefix with `token_ids`.

@@ -49,24 +49,6 @@ def grouped_sdpa(
     )
 
 
-def sdpa_with_lse(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scaling: float,
-    mask: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention with the log-sum-exp of its scores, so that parts over different keys can be merged. CPU only.
-
-    Shapes: query [B, H, T, D], key and value [B, H, S, D], mask (added) broadcastable to [B, H, T, S]
-    -> [B, H, T, D], [B, H, T] (float32).
-    """
-    output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, attn_mask=mask, scale=scaling
-    )
-    return output, lse
-
-
 def _causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float) -> torch.Tensor:
     num_queries, num_keys = query.shape[2], key.shape[2]
     if num_queries == num_keys:

@@ -1,0 +1,71 @@
+"""Which of the rows that write begin with the same tokens, so that those are read from one of them.
+
+One query a row is little work for many keys, so what a decode step costs is how many keys it reads.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_WORTH = 1000
+"""Keys that a shared prefix has to save to be worth its own calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixGroup:
+    """Rows `start..stop-1` (in the order of the step) share their first `prefix` tokens."""
+
+    start: int
+    stop: int
+    prefix: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """The rows that feed one token each, in the order of the step. Valid as long as they are the same.
+
+    Attributes:
+        rows: In the table. [B]
+        groups: Slices of `rows`; a row is in one at most.
+    """
+
+    rows: npt.NDArray[np.int64]
+    groups: tuple[PrefixGroup, ...]
+
+
+def group_rows(
+    rows: npt.NDArray[np.int64], tokens: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]
+) -> DecodeRows:
+    """Order `rows` so that those with a long common beginning are neighbours; depends on what they hold alone.
+
+    Args:
+        rows: Of the sequences that write. [B]
+        tokens: Of the table. [slots, context]
+        lengths: Of the table. [slots]
+    """
+    size = int(lengths[rows].max())
+    order = np.sort(rows)
+    if size * (len(rows) - 1) <= _WORTH:
+        return DecodeRows(order, ())
+    order = np.array(sorted(order.tolist(), key=lambda row: tokens[row, : lengths[row]].tobytes()))
+    differs = tokens[order[1:], :size] != tokens[order[:-1], :size]
+    common = np.where(differs.any(axis=1), differs.argmax(axis=1), size)
+    common = np.minimum(common, np.minimum(lengths[order[1:]], lengths[order[:-1]]))
+    return DecodeRows(order, tuple(_best(common.tolist(), 0, len(order))[1]))
+
+
+def _best(common: list[int], low: int, high: int) -> tuple[int, list[PrefixGroup]]:
+    """Most keys saved among places low..high-1, and the groups that save them.
+
+    `common[i]` is what the rows at places i and i + 1 share.
+    """
+    if high - low < 2:
+        return 0, []
+    cut = min(range(low, high - 1), key=common.__getitem__)
+    together = common[cut] * (high - low - 1) - _WORTH
+    left, right = _best(common, low, cut + 1), _best(common, cut + 1, high)
+    apart = left[0] + right[0]
+    if together > max(apart, 0):
+        return together, [PrefixGroup(low, high, common[cut])]
+    return apart, left[1] + right[1]
