@@ -139,6 +139,8 @@ class Branching:
     def _propose(self, candidate: BranchCandidate, walk: Walk) -> tuple[Proposal, bool]:
         rule = self._parts.brancher
         proposal = rule.propose(candidate, walk.history)
+        if not 0 <= proposal.children <= rule.max_children:
+            raise ConfigError(f"branching: {proposal.children} children, expected 0 to {rule.max_children}")
         ends = candidate.extremes
         if ends is None:
             return proposal, False
@@ -203,4 +205,4 @@ class Branching:
                     deadline=deadline,
                 )
             )
-        self._keeper.discard(candidate.forks[children:])
+        self._keeper.close(*candidate.forks[children:])

@@ -1,31 +1,15 @@
 """Tool calls under a deadline: whatever a tool does, the loop gets a typed answer in time."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+import json
+from collections.abc import Mapping
+from dataclasses import replace
 
-from ramify.core.errors import RamifyError
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Event, ToolSession
 from ramify.core.tree import TreeKey
+from ramify.rollout.asking import Failure, abandon, first_good, issue
 from ramify.rollout.settings import AgentParts
-
-Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why nothing came of asking a tool: its deadline fired (`raised` is None) or it raised."""
-
-    raised: Exception | None
-
-    @property
-    def reason(self) -> str:
-        """In words, for the policy."""
-        if self.raised is None:
-            return "it did not answer in time"
-        return f"{type(self.raised).__name__}: {self.raised}"
 
 
 async def run_calls(
@@ -40,11 +24,6 @@ async def run_calls(
     `node` is the id of the policy node that called.
     """
     return tuple([await _run_call(parts, key, node, call, sessions) for call in calls])
-
-
-async def within(seconds: float, asked: Coroutine[Any, Any, Value]) -> Value | Failure:
-    """What `asked` returns, or why it did not; one that ignores its cancellation is left behind."""
-    return await _first_good((asyncio.ensure_future(asked),), seconds)
 
 
 async def _run_call(
@@ -69,62 +48,47 @@ async def _run_call(
 
 async def _ask(session: ToolSession, call: ToolCall, spec: ToolSpec) -> tuple[ToolResult | Failure, int]:
     """The answer, and how often the call was issued: a slow call that may run twice is issued once more."""
-    first = asyncio.ensure_future(session.call(call))
+    first = issue(lambda: session.call(call))
     left = spec.timeout_seconds
     if spec.hedge_seconds is None or spec.hedge_seconds >= left:
-        return await _first_good((first,), left), 1
+        return await first_good((first,), left), 1
     try:
         done, _ = await asyncio.wait((first,), timeout=spec.hedge_seconds)
     except asyncio.CancelledError:
-        _abandon(first)
+        abandon(first)
         raise
     if done:
-        return await _first_good((first,), 0.0), 1
-    second = asyncio.ensure_future(session.call(call))
-    return await _first_good((first, second), left - spec.hedge_seconds), 2
-
-
-async def _first_good(tasks: tuple["asyncio.Task[Value]", ...], seconds: float) -> Value | Failure:
-    """The first value; when there is none in time, the last failure."""
-    ends = asyncio.get_running_loop().time() + seconds
-    pending, failure = set(tasks), Failure(None)
-    try:
-        while pending:
-            left = max(0.0, ends - asyncio.get_running_loop().time())
-            done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                return Failure(None)
-            for task in done:
-                try:
-                    return task.result()
-                except RamifyError:
-                    raise
-                except asyncio.CancelledError:
-                    failure = Failure(RuntimeError("it was cancelled"))
-                except Exception as error:  # noqa: BLE001 - a tool may raise anything; the policy is told
-                    failure = Failure(error)
-        return failure
-    finally:
-        for task in pending:
-            _abandon(task)
-
-
-def _abandon(task: "asyncio.Task[Any]") -> None:
-    """Cancel without waiting: a task that goes on all the same must not hold up the trajectory."""
-    task.cancel()
-    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return await first_good((first,), 0.0), 1
+    second = issue(lambda: session.call(call))
+    return await first_good((first, second), left - spec.hedge_seconds), 2
 
 
 def _typed(answer: ToolResult | Failure, call: ToolCall, spec: ToolSpec) -> ToolResult:
+    flaw = None if isinstance(answer, Failure) else _flaw(answer)
+    if flaw is not None:
+        answer = Failure(TypeError(flaw))
     if isinstance(answer, ToolResult):
-        return answer
-    if not isinstance(answer, Failure):
-        answer = Failure(TypeError(f"it answered with {type(answer).__name__}, not with a ToolResult"))
+        return replace(answer, call_id=call.id)
     if answer.raised is None:
         text = f"The call to {call.name} was stopped after {spec.timeout_seconds:g} seconds."
         return ToolResult(call.id, ToolStatus.TIMEOUT, text)
     text = f"The call to {call.name} failed: {answer.reason}"
     return ToolResult(call.id, ToolStatus.ERROR, text, {"raised": type(answer.raised).__name__})
+
+
+def _flaw(answer: object) -> str | None:
+    """What keeps a tool's answer from being shown, recorded and read back."""
+    if not isinstance(answer, ToolResult):
+        return f"it answered with {type(answer).__name__}, not with a ToolResult"
+    if not isinstance(answer.text, str) or not isinstance(answer.status, ToolStatus):
+        return "its answer has no text or no status"
+    try:
+        kept = json.loads(json.dumps(answer.info, allow_nan=False, default=dict)) == answer.info
+    except (TypeError, ValueError, RecursionError):
+        kept = False
+    if not isinstance(answer.info, Mapping) or not kept:
+        return "the info of its answer would not come back from JSON as it was"
+    return None
 
 
 def _shortened(result: ToolResult, limit: int) -> ToolResult:

@@ -22,6 +22,7 @@ from ramify.core.tree import (
     node_id,
 )
 from ramify.rollout.admission import SlotGate
+from ramify.rollout.asking import detached
 from ramify.rollout.branching import Branching
 from ramify.rollout.calls import run_calls
 from ramify.rollout.grants import BranchKey
@@ -119,7 +120,7 @@ class TreeGrower:
             )
         self._add(Node("", (), None, Source.PROMPT, prompt, self._parts.renderer.decode(prompt)))
         group = asyncio.TaskGroup()
-        self._keeper = SessionKeeper(self._parts.tools, self._problem, group)
+        self._keeper = SessionKeeper(self._parts.tools, self._problem)
         self._branching = Branching(
             self._parts,
             self._problem,
@@ -132,7 +133,7 @@ class TreeGrower:
             async with group:
                 self._branching.start()
         finally:
-            # Trajectories close their own sessions as they end; after a failure some never began.
+            # Trajectories close their own sessions as they end; after a failure some are still open.
             await self._keeper.close_all()
         decisions = list(self._branching.decisions.values())
         tree = make_tree(self._problem, self._key, list(self._nodes.values()), decisions)
@@ -152,22 +153,25 @@ class TreeGrower:
         task.add_done_callback(lambda _: self._parts.live.leave())
 
     async def _run(self, walk: Walk) -> None:
-        last = walk
-        try:
-            if walk.sessions is None:
-                opened = await self._in_time(walk, self._keeper.open())
-                last = walk = replace(walk, sessions=opened or {})
-            going: Walk | None = walk
-            while going is not None:
-                last = going
-                going = await self._step(last)
-        finally:
-            if last.sessions is not None:
-                await self._keeper.close((last.sessions,))
+        last, going = walk, await self._opened(walk)
+        while going is not None:
+            last = going
+            going = await self._step(last)
+        if last.sessions is not None:
+            self._keeper.close(last.sessions)
         self._trajectory_ended()
         if last.key is not None and not any(last.path[1:]):
             self._branching.root_ended(last.path[0], self._trajectory(self._nodes[node_id(last.path)]))
         self._branching.ended(last.key)
+
+    async def _opened(self, walk: Walk) -> Walk | None:
+        if walk.sessions is not None:
+            return walk
+        sessions = None if self._is_late(walk) else await self._in_time(walk, self._keeper.open())
+        if sessions is None:
+            self._cut(walk)
+            return None
+        return replace(walk, sessions=sessions)
 
     async def _in_time(self, walk: Walk, action: Coroutine[Any, Any, Value]) -> Value | None:
         """What `action` returns, or None once the trajectory's deadline has passed."""
@@ -179,12 +183,15 @@ class TreeGrower:
                 raise
             return None
 
+    def _is_late(self, walk: Walk) -> bool:
+        return walk.deadline is not None and asyncio.get_running_loop().time() >= walk.deadline
+
     async def _step(self, walk: Walk) -> Walk | None:
         """One node of the policy and what comes after it; None when the trajectory has ended."""
         room = self._room(walk)
-        written = await self._in_time(walk, self._write(walk, room))
+        written = None if self._is_late(walk) else await self._in_time(walk, self._write(walk, room))
         if written is None:
-            self._end(walk, _cut_node(walk))
+            self._cut(walk)
             return None
         turn, decision = written
         text = self._parts.renderer.decode(walk.context[len(walk.context) - walk.shared :] + turn.token_ids)
@@ -224,16 +231,18 @@ class TreeGrower:
         turn = await write_probed(self._parts, request, decide)
         return turn, made[0]
 
-    async def _branch_after(self, walk: Walk, node: Node) -> Walk:
-        self._add(node)
+    async def _branch_after(self, walk: Walk, node: Node) -> Walk | None:
         # A character that the node breaks off in belongs to the text of what comes next.
         shared_text = node.text.rstrip("\N{REPLACEMENT CHARACTER}")
-        self._nodes[node.id] = replace(node, text=shared_text)
+        self._add(replace(node, text=shared_text))
         going = replace(
             walk.added(walk.path, node.token_ids), shared=len(node.token_ids), shared_text=shared_text
         )
         place = replace(going, path=walk.path)
         decision = await self._in_time(walk, self._branching.decide(place, going.turns))
+        if decision is None:
+            self._cut(going)
+            return None
         return going.heard(None, decision)
 
     async def _reply(self, walk: Walk, node: Node, parsed: ParsedTurn | None, room: int) -> _Reply:
@@ -253,7 +262,7 @@ class TreeGrower:
         nodes = [replace(node, calls=reply.calls, stop=reply.stop)]
         if reply.stop is None:
             nodes.append(self._tool_node(nodes[0], reply))
-        fresh = await self._parts.rewriter.rewrite(self._trajectory(*nodes))
+        fresh = await detached("the rewriter", self._parts.rewriter.rewrite(self._trajectory(*nodes)))
         if not fresh:
             return None
         spent = walk.spent + len(node.token_ids) + len(fresh)
@@ -282,6 +291,7 @@ class TreeGrower:
         self._add(answer)
         walk = walk.added(walk.path, node.token_ids)
         if reply.opens_context:
+            self._contexts[caller.id] = walk.context
             walk = replace(walk, context=())
         walk = walk.added(answer.path, answer.token_ids)
         return replace(
@@ -316,6 +326,19 @@ class TreeGrower:
         self._add(leaf)
         self._contexts[leaf.id] = walk.context + leaf.token_ids
 
+    def _cut(self, walk: Walk) -> None:
+        """A deadline has passed in mid-turn: a forced end writes no token."""
+        leaf = Node(
+            id=node_id(walk.path),
+            path=walk.path,
+            parent=node_id(walk.path[:-1]),
+            source=Source.POLICY,
+            token_ids=(),
+            text="",
+            stop=StopReason.DEADLINE,
+        )
+        self._end(walk, leaf)
+
     def _trajectory(self, *last: Node) -> Trajectory:
         """The path from the prompt through `last`, of which only the first need be below a known node."""
         path = last[0].path
@@ -323,12 +346,14 @@ class TreeGrower:
         return Trajectory(self._problem, (*above, *last))
 
     def _audit(self, tree: Tree) -> None:
-        """Every trajectory's last context is what its nodes say."""
+        """There are n trajectories, and each context of each of them is what its nodes say."""
+        place = f"problem {self._problem.id!r}"
+        if len(tree.trajectories) != self._parts.limits.n:
+            raise RuntimeError(f"{place}: {len(tree.trajectories)} trajectories")
         for trajectory in tree.trajectories:
-            if trajectory.segments[-1].token_ids != self._contexts[trajectory.leaf.id]:
-                raise RuntimeError(
-                    f"problem {self._problem.id!r}: trajectory {trajectory.leaf.id} lost tokens"
-                )
+            for segment in trajectory.segments:
+                if segment.token_ids != self._contexts[segment.nodes[-1].id]:
+                    raise RuntimeError(f"{place}: trajectory {trajectory.leaf.id} lost tokens")
 
 
 def _policy_node(walk: Walk, turn: Turn, text: str) -> Node:
@@ -342,17 +367,4 @@ def _policy_node(walk: Walk, turn: Turn, text: str) -> Node:
         behavior_logprobs=turn.logprobs,
         entropy=turn.entropy,
         policy_version=turn.policy_version,
-    )
-
-
-def _cut_node(walk: Walk) -> Node:
-    """The leaf of a trajectory that was cut in mid-turn: a forced end writes no token."""
-    return Node(
-        id=node_id(walk.path),
-        path=walk.path,
-        parent=node_id(walk.path[:-1]),
-        source=Source.POLICY,
-        token_ids=(),
-        text="",
-        stop=StopReason.DEADLINE,
     )

@@ -1,13 +1,14 @@
 """The tools' states of a trajectory: opened with it, copied for a branch, closed at its end."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.protocols import Tool, ToolSession
-from ramify.rollout.calls import Failure, within
+from ramify.rollout.asking import Failure, within
 
 Sessions: TypeAlias = Mapping[str, ToolSession]
 """By the tool's name."""
@@ -38,44 +39,65 @@ class SessionKeeper:
 
     tools: Mapping[str, Tool]
     problem: Problem
-    group: asyncio.TaskGroup
-    _held: dict[int, Sessions] = field(default_factory=dict)
+    _held: dict[int, dict[str, ToolSession]] = field(default_factory=dict)
+    _closing: list["asyncio.Task[object]"] = field(default_factory=list)
 
     async def open(self) -> Sessions:
         """Sessions for a new root; a tool that fails or is late answers with errors from then on."""
         opened = self._hold()
         for name, tool in self.tools.items():
-            opened[name] = _sound(await within(tool.spec.timeout_seconds, tool.open(self.problem)))
+            await self._take(opened, name, partial(tool.open, self.problem))
         return opened
 
     async def fork(self, sessions: Sessions) -> Sessions:
         """Copies of `sessions` as they are now."""
         copies = self._hold()
         for name, session in sessions.items():
-            copies[name] = _sound(await within(self.tools[name].spec.timeout_seconds, session.fork()))
+            await self._take(copies, name, partial(_fork, session))
         return copies
 
-    async def close(self, groups: Sequence[Sessions]) -> None:
-        """Close and forget; a tool that fails to close has lost its claim to be waited for."""
+    def close(self, *groups: Sessions) -> None:
+        """Close and forget. Nobody waits for it but `close_all`."""
         for sessions in groups:
             self._held.pop(id(sessions), None)
             for name, session in sessions.items():
-                await within(self.tools[name].spec.timeout_seconds, session.close())
-
-    def discard(self, groups: Sequence[Sessions]) -> None:
-        """Close without waiting."""
-        if groups:
-            self.group.create_task(self.close(groups))
+                seconds = self.tools[name].spec.timeout_seconds
+                self._closing.append(asyncio.create_task(within(seconds, partial(_close, session))))
 
     async def close_all(self) -> None:
-        """Close what is still held: after a failure, also what was only half opened or half copied."""
-        await self.close(tuple(self._held.values()))
+        """Close what is still held (after a failure, also what was half opened or half copied); wait for it.
+
+        A tool that does not close within its deadline has lost its claim to be waited for.
+        """
+        self.close(*self._held.values())
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
     def _hold(self) -> dict[str, ToolSession]:
         sessions: dict[str, ToolSession] = {}
         self._held[id(sessions)] = sessions
         return sessions
 
+    async def _take(
+        self, sessions: dict[str, ToolSession], name: str, give: Callable[[], Awaitable[ToolSession]]
+    ) -> None:
+        """Put the session that `give` gives among `sessions`; one that comes too late is closed."""
 
-def _sound(session: ToolSession | Failure) -> ToolSession:
-    return BrokenSession(session.reason) if isinstance(session, Failure) else session
+        async def take() -> None:
+            session = await give()
+            if name in sessions or id(sessions) not in self._held:
+                await session.close()
+            else:
+                sessions[name] = session
+
+        answer = await within(self.tools[name].spec.timeout_seconds, take)
+        if isinstance(answer, Failure):
+            sessions[name] = BrokenSession(answer.reason)
+
+
+# Looked up within the task that asks: what a tool calls a session may lack even these.
+async def _fork(session: ToolSession) -> ToolSession:
+    return await session.fork()
+
+
+async def _close(session: ToolSession) -> None:
+    await session.close()

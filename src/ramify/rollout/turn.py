@@ -8,6 +8,7 @@ from ramify.core.draws import stream
 from ramify.core.errors import EngineError
 from ramify.core.records import Completion, Finish, Request
 from ramify.core.tree import Entropy, NodePath, TreeKey
+from ramify.rollout.asking import detached
 from ramify.rollout.settings import AgentParts
 
 
@@ -65,9 +66,10 @@ async def write(parts: AgentParts, request: Request) -> Turn:
     Raises:
         EngineError: The engine broke its contract, or changed its weights within the turn.
     """
+    name = parts.engine.info().name
     with parts.waits.on("engine"):
-        done = await parts.engine.generate(request)
-    return _turn(_checked(parts.engine.info().name, request, done), request)
+        done = await detached(f"engine {name!r}", parts.engine.generate(request))
+    return _turn(name, request, _checked(name, request, done))
 
 
 async def write_probed(
@@ -92,7 +94,7 @@ async def write_probed(
         ),
     )
     if rest.policy_version != probe.policy_version:
-        raise _mixed({rest.policy_version, probe.policy_version})
+        raise _mixed(parts.engine.info().name, {rest.policy_version, probe.policy_version})
     return Turn(
         probe.token_ids + rest.token_ids,
         probe.logprobs + rest.logprobs,
@@ -102,16 +104,16 @@ async def write_probed(
     )
 
 
-def _turn(done: Completion, request: Request) -> Turn:
+def _turn(engine: str, request: Request, done: Completion) -> Turn:
     versions = {version for version, _ in done.version_runs}
     if len(versions) != 1:
-        raise _mixed(versions)
+        raise _mixed(engine, versions)
     entropy = Entropy.mean(done.entropies[: request.entropy_first_k])
     return Turn(done.token_ids, done.logprobs, entropy, done.finish, versions.pop())
 
 
-def _mixed(versions: set[int]) -> EngineError:
-    return EngineError(f"one turn was written by policy versions {sorted(versions)}")
+def _mixed(engine: str, versions: set[int]) -> EngineError:
+    return EngineError(f"engine {engine!r} wrote one turn with policy versions {sorted(versions)}")
 
 
 def _checked(engine: str, request: Request, done: Completion) -> Completion:

@@ -1,0 +1,88 @@
+"""Asking code that is not ours: it may hang, raise anything, or not agree to be cancelled."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ramify.core.errors import RamifyError
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why nothing came of asking: the time was up (`raised` is None), or it raised."""
+
+    raised: BaseException | None
+
+    @property
+    def reason(self) -> str:
+        """In words, for the policy."""
+        if self.raised is None:
+            return "it did not answer in time"
+        return f"{type(self.raised).__name__}: {self.raised}"
+
+
+def issue(ask: Callable[[], Awaitable[Value]]) -> "asyncio.Task[Value | Failure]":
+    """Start asking. The task ends in a value or a failure; ramify's own errors are raised."""
+    return asyncio.ensure_future(_caught(ask))
+
+
+async def first_good(tasks: "tuple[asyncio.Task[Value | Failure], ...]", seconds: float) -> Value | Failure:
+    """The first value within `seconds`, or the last failure once all have failed; the others are abandoned."""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + seconds
+    pending = set(tasks)
+    failure = Failure(None)
+    try:
+        while pending:
+            left = max(0.0, ends - loop.time())
+            done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return Failure(None)
+            for answer in (task.result() for task in tasks if task in done):
+                if not isinstance(answer, Failure):
+                    return answer
+                failure = answer
+        return failure
+    finally:
+        for task in tasks:
+            abandon(task)
+
+
+async def within(seconds: float, ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
+    """What asking gives within `seconds`, or why it gives nothing."""
+    return await first_good((issue(ask),), seconds)
+
+
+async def detached(who: str, asked: Coroutine[Any, Any, Value]) -> Value:
+    """What `asked` returns or raises, but a cancellation does not wait until `asked` agrees to it.
+
+    Raises:
+        RuntimeError: `asked` was cancelled although nobody here did so; the trajectory would be lost silently.
+    """
+    task = asyncio.ensure_future(asked)
+    try:
+        await asyncio.wait((task,))
+    finally:
+        abandon(task)
+    if task.cancelled():
+        raise RuntimeError(f"{who} cancelled what it was asked for")
+    return task.result()
+
+
+def abandon(task: "asyncio.Task[Any]") -> None:
+    """Cancel without waiting, and without a word about how it ends."""
+    task.cancel()
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+
+async def _caught(ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
+    try:
+        return await ask()
+    except (RamifyError, KeyboardInterrupt):
+        raise
+    # Also SystemExit, a library's panic, or a cancellation of its own: the policy is told, the run goes on.
+    except BaseException as error:  # noqa: BLE001
+        return Failure(error)
