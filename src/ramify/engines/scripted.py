@@ -24,11 +24,12 @@ from ramify.core.tree import Entropy
 class ScriptedTurn:
     """One turn: its text, the entropies of its first tokens (repeated to the end) and how long a token takes.
 
+    An entropy is a number or, as of an engine that sees the most likely tokens only, a pair (lower, upper).
     `ends` says whether the end-of-turn token follows the text (an answer) or not.
     """
 
     text: str
-    entropies: tuple[float, ...] = (0.0,)
+    entropies: tuple[float | tuple[float, float], ...] = (0.0,)
     seconds_per_token: float = 0.0
     ends: bool = False
 
@@ -37,13 +38,39 @@ Script = Callable[[str, int], ScriptedTurn]
 """(text of the context before the turn, seed of the request) -> the turn."""
 
 
+@dataclass(frozen=True, slots=True)
+class TurnTable:
+    """The script of a file: turns by the number of tool results so far; the last ones are played for ever."""
+
+    turns: tuple[tuple[ScriptedTurn, ...], ...]
+
+    def __call__(self, context: str, seed: int) -> ScriptedTurn:
+        """One of the turns that may come now, drawn by the request's seed."""
+        choices = self.turns[min(context.count(RESULT_CLOSE), len(self.turns) - 1)]
+        return choices[int(uniform(seed) * len(choices))]
+
+    @property
+    def exact_entropy(self) -> bool:
+        """Whether every entropy is a number."""
+        turns = (turn for choices in self.turns for turn in choices)
+        return not any(isinstance(entropy, tuple) for turn in turns for entropy in turn.entropies)
+
+
 class ScriptedEngine:
     """Implements `core.protocols.Engine`."""
 
-    def __init__(self, tokenizer: ChatTokenizer, script: Script, context_tokens: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        script: Script,
+        context_tokens: int = 1 << 20,
+        exact_entropy: bool = True,
+    ) -> None:
+        """Play `script`; `exact_entropy` says whether all of its entropies are numbers."""
         self._tokenizer = tokenizer
         self._script = script
         self._context_tokens = context_tokens
+        self._exact_entropy = exact_entropy
         self._version = 0
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
 
@@ -69,10 +96,8 @@ class ScriptedEngine:
             written.append(self._tokenizer.eos_id)
             finish = Finish.EOS
         await asyncio.sleep(turn.seconds_per_token * len(written))
-        entropies = tuple(
-            Entropy(*(turn.entropies[min(i, len(turn.entropies) - 1)],) * 2)
-            for i in range(min(len(written), request.entropy_first_k))
-        )
+        count = min(len(written), request.entropy_first_k)
+        entropies = tuple(_entropy(turn.entropies[min(i, len(turn.entropies) - 1)]) for i in range(count))
         logprobs = (0.0,) * len(written)
         return Completion(tuple(written), logprobs, entropies, finish, ((self._version, len(written)),))
 
@@ -81,13 +106,13 @@ class ScriptedEngine:
         self._version = version
 
     def info(self) -> EngineInfo:
-        """A script has room for everybody and knows its entropies exactly."""
+        """A script has room for everybody."""
         return EngineInfo(
             "scripted",
             self._tokenizer.vocab_size,
             self._context_tokens,
             1 << 20,
-            True,
+            self._exact_entropy,
             self._version,
             self._tokenizer.fingerprint,
         )
@@ -96,10 +121,10 @@ class ScriptedEngine:
         """Nothing is held."""
 
 
-def load_script(path: Path) -> Script:
+def load_script(path: Path) -> TurnTable:
     """Read a script file: TOML tables `[[turns]]` with `after` (tool results so far), `text`, `entropies`, `ends`.
 
-    Of the turns with the same `after`, one is drawn by the request's seed; where `after` is beyond the last
+    An entropy is a number or a pair [lower, upper]. Of the turns with the same `after`, one is drawn by the request's seed; where `after` is beyond the last
     one, the last one's turns are played.
 
     Raises:
@@ -118,15 +143,24 @@ def load_script(path: Path) -> Script:
             f"{path}: expected turns for after = 0, 1, ... without a gap, found {sorted(turns)}"
         )
 
-    def script(context: str, seed: int) -> ScriptedTurn:
-        choices = turns[min(context.count(RESULT_CLOSE), len(turns) - 1)]
-        return choices[int(uniform(seed) * len(choices))]
-
-    return script
+    return TurnTable(tuple(tuple(turns[after]) for after in range(len(turns))))
 
 
 def _turn(table: Mapping[str, Any]) -> ScriptedTurn:
-    entropies = tuple(map(float, table["entropies"]))
+    entropies = tuple(map(_given, table["entropies"]))
     if not isinstance(table["text"], str) or not entropies:
         raise ValueError("text must be a string, entropies a list that is not empty")
     return ScriptedTurn(table["text"], entropies, ends=bool(table.get("ends", False)))
+
+
+def _given(entropy: object) -> float | tuple[float, float]:
+    match entropy:
+        case int() | float():
+            return float(entropy)
+        case [int() | float() as lower, int() | float() as upper] if lower <= upper:
+            return float(lower), float(upper)
+    raise ValueError(f"an entropy must be a number or a pair [lower, upper], not {entropy!r}")
+
+
+def _entropy(scripted: float | tuple[float, float]) -> Entropy:
+    return Entropy(*scripted) if isinstance(scripted, tuple) else Entropy(scripted, scripted)

@@ -28,6 +28,16 @@ def test_turns_by_results_so_far_the_last_ones_for_ever(tmp_path):
     assert script("", 1).entropies == (0.5, 1.0)
 
 
+def test_pairs_are_brackets_and_the_script_says_so(tmp_path):
+    path = tmp_path / "script.toml"
+    path.write_text(TURNS)
+    assert load_script(path).exact_entropy
+    path.write_text(TURNS.replace("[0.5, 1]", "[0.5, [1, 2.5]]"))
+    script = load_script(path)
+    assert script("", 1).entropies == (0.5, (1.0, 2.5))
+    assert not script.exact_entropy
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -36,7 +46,8 @@ def test_turns_by_results_so_far_the_last_ones_for_ever(tmp_path):
         (TURNS.replace("after = 0", "after = 'x'"), "expected [[turns]] tables"),
         (TURNS.replace("after = 0", "after = 2"), "without a gap, found [1, 2]"),
         (TURNS.replace("[0.5, 1]", "[]"), "entropies a list that is not empty"),
-        (TURNS.replace("[0.5, 1]", "['low']"), "expected [[turns]] tables"),
+        (TURNS.replace("[0.5, 1]", "['low']"), "a number or a pair [lower, upper], not 'low'"),
+        (TURNS.replace("[0.5, 1]", "[[2, 1]]"), "a number or a pair [lower, upper], not [2, 1]"),
         (TURNS.replace('"<search> a </search>"', "3"), "text must be a string"),
         ("turns = [", "expected [[turns]] tables"),
     ],
