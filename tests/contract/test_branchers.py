@@ -5,51 +5,115 @@ from typing import get_args
 
 import pytest
 
+from ramify.algos.branch_none import FlatBrancher
+from ramify.chat.renderer import TagRenderer
+from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.build import build_brancher
-from ramify.config.schema_parts import BranchingSection, RolloutSection
+from ramify.config.schema_rollout import BranchingSection, RolloutSection
 from ramify.core.records import BranchCandidate
 from ramify.core.tree import BranchDecision, Entropy
+from ramify.engines.scripted import ScriptedEngine
+from ramify.engines.virtual_clock import run_virtual
+from ramify.obs.timing import TimingLog
+from ramify.rollout.grow import grow_trees
+from ramify.rollout.settings import AgentParts, RolloutLimits
+from scripted_agents import SlowTool, problem, script
 
 NAMES = [get_args(s.model_fields["name"].annotation)[0] for s in get_args(get_args(BranchingSection)[0])]
+SWITCHES = (
+    "stale_segment",
+    "child_baseline_after_branch",
+    "summed_over_tokens",
+    "baseline_never_reset",
+    "slot_order",
+)
+OFF = dict.fromkeys(SWITCHES, False)
+RULES = {
+    "none": {"name": "none"},
+    "threshold": {"name": "threshold", "min_rise": 0.05},
+    "bernoulli": {"name": "bernoulli", "children": 2},
+    "balanced": {"name": "balanced", "children": 2},
+    "balanced coin": {"name": "balanced", "draw": "bernoulli"},
+    "random": {"name": "random", "rate": 0.4},
+    "arpo as released": {"name": "seed_compat_arpo"},
+    "arpo without defects": {"name": "seed_compat_arpo", **OFF},
+    "aepo as released": {"name": "seed_compat_aepo"},
+    "aepo with dynamic rollouts": {"name": "seed_compat_aepo", "dynamic_rollouts": True},
+    "aepo without defects": {"name": "seed_compat_aepo", "penalty_per_prompt": False, **OFF},
+}
+COUNTS_ROUNDS = {"aepo as released", "aepo with dynamic rollouts"}
 DRAWS = [0.0, 0.2, 0.5, 0.8, 0.999999]
 RISES = [-5.0, -1.0, -0.1, 0.0, 0.1, 1.0, 5.0]
 HISTORY = (BranchDecision("0.0", 1, 0.3, 0.6, 1, 0, True),)
 
+every_rule = pytest.mark.parametrize("name", RULES)
+
+
+def section(name, n=8, m=4):
+    table = {"problems_per_step": 1, "n": n, "max_tokens": 9, "max_calls": 3}
+    needs_m = not (RULES[name]["name"] in ("none", "balanced") or RULES[name].get("dynamic_rollouts"))
+    branching = {**RULES[name], "probe_tokens": 3}
+    return RolloutSection.model_validate({**table, **({"m": m} if needs_m else {}), "branching": branching})
+
 
 def rule(name, n=8, m=4):
-    return build_brancher(
-        RolloutSection(
-            problems_per_step=1,
-            n=n,
-            m=m,
-            max_tokens=9,
-            max_calls=3,
-            branching={"name": name, "probe_tokens": 3},
-        )
-    )
+    return build_brancher(section(name, n, m), vocab_size=1000)
 
 
 def candidate(rise, draw):
-    baseline = Entropy(6.0, 6.5)
-    entropy = Entropy(6.0 + rise, 7.0 + rise)
-    return BranchCandidate((0, 0), 1, 0, (baseline, entropy), 0, draw)
+    baseline = Entropy(6.0, 6.5, 3)
+    entropy = Entropy(6.0 + rise, 7.0 + rise, 3)
+    return BranchCandidate((0, 0, 0, 0), 2, 0, (baseline, entropy, entropy), 0, draw)
+
+
+def agent(folder, brancher, latency_seed=0, branch_at="before_probe"):
+    tokenizer = ChatTokenizer(folder)
+    tools = {
+        name: SlowTool(name, key, latency_seed) for name, key in (("search", "query"), ("python", "code"))
+    }
+    return AgentParts(
+        engine=ScriptedEngine(tokenizer, script),
+        renderer=TagRenderer(tokenizer, [tool.spec for tool in tools.values()]),
+        tools=tools,
+        brancher=brancher,
+        limits=RolloutLimits(n=8, max_tokens=400, max_calls=3),
+        events=TimingLog(),
+        run_seed=7,
+        branch_at=branch_at,
+    )
+
+
+def grow(parts, num_problems=3):
+    return run_virtual(grow_trees(parts, [problem(f"p{i}") for i in range(num_problems)], 0))[0]
+
+
+@pytest.fixture(scope="module")
+def monitors(model_folder):
+    """Trajectories that ended: with tool results and without."""
+    trees = grow(agent(model_folder, FlatBrancher(probe_tokens=3)))
+    trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
+    assert {len(trajectory.exchanges) for trajectory in trajectories} >= {0, 1, 3}
+    return trajectories
 
 
 def test_all_rules_are_here():
-    assert {"none", "threshold", "bernoulli"} <= set(NAMES)
+    assert {table["name"] for table in RULES.values()} == set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_roots_and_windows_are_within_bounds(name):
-    for n, m in [(1, 1), (8, 4), (8, 8)]:
+@every_rule
+def test_roots_and_windows_are_within_bounds(name, monitors):
+    for n, m in [(1, 1), (2, 1), (8, 4), (8, 8)]:
         brancher = rule(name, n, m)
-        assert 1 <= brancher.num_roots(n, ()) <= n
+        assert brancher.num_monitor in (0, 1)
+        first = brancher.first_roots(n)
+        assert max(1, brancher.num_monitor) <= first <= n
+        for monitor in monitors:
+            assert first <= brancher.num_roots(n, (monitor,)) <= n
         assert brancher.probe_tokens == 3
-        assert brancher.num_monitor >= 0
         assert brancher.max_children >= 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_rule
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("rise", RISES)
 def test_a_proposal_is_within_bounds_and_repeatable(name, rise, draw):
@@ -63,23 +127,49 @@ def test_a_proposal_is_within_bounds_and_repeatable(name, rise, draw):
     assert rule(name).propose(candidate(rise, draw), HISTORY) == proposal
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_rule
 def test_more_entropy_never_makes_a_branch_less_likely(name):
     probabilities = [rule(name).propose(candidate(rise, 0.5), ()).probability for rise in RISES]
     assert probabilities == sorted(probabilities)
-    assert (probabilities[0] < probabilities[-1]) == (name != "none")
+    looks_at_entropy = section(name).branching.looks_at_entropy
+    assert (probabilities[0] < probabilities[-1]) == looks_at_entropy
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_entropy_acted_means_that_the_decision_differs_from_that_at_no_rise(name):
+@every_rule
+@pytest.mark.parametrize("history", [(), HISTORY], ids=["first", "after a branch"])
+def test_entropy_acted_means_that_the_decision_differs_from_that_at_no_rise(name, history):
+    acted = set()
     for draw in DRAWS:
-        level = rule(name).propose(candidate(0.0, draw), ())
+        level = rule(name).propose(candidate(0.0, draw), history)
         for rise in RISES:
-            proposal = rule(name).propose(candidate(rise, draw), ())
+            proposal = rule(name).propose(candidate(rise, draw), history)
             assert proposal.entropy_acted == (bool(proposal.children) != bool(level.children))
+            acted.add(proposal.entropy_acted)
+    assert (True in acted) == section(name).branching.looks_at_entropy
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_where_the_tool_result_hangs_changes_nothing(name):
+@every_rule
+def test_where_the_tool_result_hangs_changes_nothing_but_for_a_rule_that_counts_rounds(name):
     here = candidate(0.4, 0.5)
-    assert rule(name).propose(here, ()) == rule(name).propose(replace(here, path=(7, 0, 1, 0), depth=2), ())
+    there = replace(here, path=(7, 0, 1, 0))
+    assert rule(name).propose(here, ()) == rule(name).propose(there, ())
+    deeper = replace(there, depth=3)
+    changed = rule(name).propose(here, ()).probability != rule(name).propose(deeper, ()).probability
+    assert changed == (name in COUNTS_ROUNDS)
+
+
+@every_rule
+@pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
+def test_trees_have_n_leaves_and_do_not_depend_on_latencies(name, branch_at, model_folder):
+    first = grow(agent(model_folder, rule(name), 0, branch_at))
+    for tree in first:
+        assert len(tree.trajectories) == 8
+        roots = len(tree.children[""])
+        assert roots + sum(decision.taken for decision in tree.decisions) == 8
+        # The monitored one is root 0 as it went on by itself.
+        brancher = rule(name)
+        assert roots >= brancher.num_roots(8, (tree.trajectories[0],))
+    assert any(decision.taken for tree in first for decision in tree.decisions) == (name != "none")
+    for latency_seed in range(1, 6):
+        again = grow(agent(model_folder, rule(name), latency_seed, branch_at))
+        assert [(tree.nodes, tree.decisions) for tree in again] == [(t.nodes, t.decisions) for t in first]

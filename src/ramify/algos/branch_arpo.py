@@ -8,67 +8,13 @@ released code does.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ramify.core.errors import ConfigError
+from ramify.algos.branch_roots import FixedRoots
 from ramify.core.records import BranchCandidate, Proposal
-from ramify.core.tree import BranchDecision, Trajectory
+from ramify.core.tree import BranchDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Roots:
-    """What both rules share: a fixed number of roots.
-
-    Attributes:
-        m: Trajectories that start from the prompt.
-        children: Branches that a positive decision asks for (Z), beside the parent's own continuation.
-        probe_tokens: k, tokens that the entropy is averaged over.
-    """
-
-    m: int
-    children: int
-    probe_tokens: int
-
-    def __post_init__(self) -> None:
-        for name in ("m", "children", "probe_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"branching: {name} = {getattr(self, name)}, expected at least 1")
-
-    @property
-    def num_monitor(self) -> int:
-        """The number of roots is known at once."""
-        return 0
-
-    @property
-    def max_children(self) -> int:
-        """Z."""
-        return self.children
-
-    @property
-    def keeps_slot_order(self) -> bool:
-        """The order of the roots is drawn."""
-        return False
-
-    def first_roots(self, n: int) -> int:
-        """All m.
-
-        Raises:
-            ConfigError: m is above n.
-        """
-        return self.num_roots(n, ())
-
-    def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """The fixed m.
-
-        Raises:
-            ConfigError: m is above n.
-        """
-        del monitor
-        if self.m > n:
-            raise ConfigError(f"branching: m = {self.m} roots, expected at most n = {n}")
-        return self.m
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdBrancher(_Roots):
+class ThresholdBrancher(FixedRoots):
     """Branch where the rise exceeds `min_rise` nats (0: the paper's alpha = tau)."""
 
     min_rise: float
@@ -81,7 +27,7 @@ class ThresholdBrancher(_Roots):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BernoulliBrancher(_Roots):
+class BernoulliBrancher(FixedRoots):
     """Branch with probability P = clip(alpha + beta rise, 0, 1); beta is per nat."""
 
     alpha: float
@@ -90,7 +36,23 @@ class BernoulliBrancher(_Roots):
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide by the candidate's own draw: draw < P."""
         del history
-        probability = min(max(self.alpha + self.beta * candidate.rise, 0.0), 1.0)
-        branch = candidate.draw < probability
-        without = candidate.draw < min(max(self.alpha, 0.0), 1.0)
-        return Proposal(self.children if branch else 0, probability, branch != without)
+        probability, level = (clip(self.alpha + self.beta * rise) for rise in (candidate.rise, 0.0))
+        return toss(self.children, probability, level, candidate.draw)
+
+
+def clip(value: float) -> float:
+    """Into [0, 1]."""
+    return min(max(value, 0.0), 1.0)
+
+
+def toss(children: int, probability: float, at_no_rise: float, draw: float) -> Proposal:
+    """Branch where `draw` in [0, 1) is below the probability.
+
+    Args:
+        children: What a positive decision asks for.
+        probability: Of branching.
+        at_no_rise: The same had entropy not changed.
+        draw: The candidate's own.
+    """
+    branch = draw < probability
+    return Proposal(children if branch else 0, probability, branch != (draw < at_no_rise))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ramify.algos.branch_roots import require_at_least_one
 from ramify.core.errors import ConfigError
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Trajectory
@@ -34,12 +35,21 @@ class FlatBrancher:
         return False
 
     def first_roots(self, n: int) -> int:
-        """All n."""
-        return n
+        """All n.
+
+        Raises:
+            ConfigError: n is below 1.
+        """
+        return self.num_roots(n, ())
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """All n."""
+        """All n.
+
+        Raises:
+            ConfigError: n is below 1.
+        """
         del monitor
+        require_at_least_one(n=n)
         return n
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:

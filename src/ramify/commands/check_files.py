@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+from ramify.config.build import read_rate
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_parts import EngineSection, ScriptedEngineSection, ToolsSection
+from ramify.config.schema_rollout import RandomBranching, RolloutSection
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
@@ -22,6 +24,7 @@ def check_train_files(recipe: TrainRecipe) -> None:
     require_file("data.train", recipe.data.train)
     require_tools(recipe.tools)
     require_script(recipe.engine)
+    require_rate(recipe.rollout)
 
 
 def check_rollout_files(recipe: TrainRecipe) -> None:
@@ -33,6 +36,7 @@ def check_rollout_files(recipe: TrainRecipe) -> None:
     require_file("data.train", recipe.data.train)
     require_tools(recipe.tools)
     require_script(recipe.engine)
+    require_rate(recipe.rollout)
 
 
 def check_eval_files(recipe: EvalRecipe) -> None:
@@ -81,3 +85,10 @@ def require_script(section: EngineSection) -> None:
     """Raise ConfigError unless a scripted engine's script is there."""
     if isinstance(section, ScriptedEngineSection):
         require_file("engine.script", section.script)
+
+
+def require_rate(section: RolloutSection) -> None:
+    """Raise ConfigError or DataError unless a rate that is to be taken from a run is there."""
+    rule = section.branching
+    if isinstance(rule, RandomBranching) and rule.rate_from is not None:
+        read_rate(rule.rate_from)

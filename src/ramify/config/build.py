@@ -8,22 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.config.schema_parts import BernoulliBranching as BernoulliSection
 from ramify.config.schema_parts import (
     EngineSection,
     LimitsSection,
     LocalEngineSection,
     ModelSection,
-    NoBranching,
     OptimizerSection,
     RewardSection,
-    RolloutSection,
     RunSection,
     SandboxSection,
     SearchSection,
     ToolsSection,
 )
-from ramify.config.schema_parts import ThresholdBranching as ThresholdSection
+from ramify.config.schema_rollout import (
+    BalancedBranching,
+    BernoulliBranching,
+    NoBranching,
+    RandomBranching,
+    RolloutSection,
+    SeedCompatAepoBranching,
+    SeedCompatArpoBranching,
+    ThresholdBranching,
+)
 from ramify.config.schema_train import AlgorithmSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
@@ -203,21 +209,101 @@ def _engine(
         )
     from ramify.engines.scripted import ScriptedEngine, load_script
 
-    return ScriptedEngine(renderer.tokenizer, load_script(section.script), context_tokens)
+    script = load_script(section.script)
+    return ScriptedEngine(renderer.tokenizer, script, context_tokens, script.exact_entropy)
 
 
-def build_brancher(section: RolloutSection) -> Brancher:
-    """The branching rule."""
+def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
+    """The branching rule; the released arithmetic divides by the logarithm of the tokenizer's `vocab_size`.
+
+    Raises:
+        ConfigError: The rate of another run is asked for and its folder is no run folder.
+        DataError: That run's metrics hold no rate.
+    """
+    from ramify.algos.branch_aepo import BalancedBrancher
     from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
     from ramify.algos.branch_none import FlatBrancher
+    from ramify.algos.branch_random import RandomBrancher
 
+    # Rules that find the number of roots themselves are the ones whose m is absent.
+    m = section.m or section.n
     match section.branching:
         case NoBranching(probe_tokens=k):
             return FlatBrancher(k)
-        case ThresholdSection(min_rise=rise, probe_tokens=k, children=z):
-            return ThresholdBrancher(m=section.m, min_rise=rise, children=z, probe_tokens=k)
-        case BernoulliSection(alpha=alpha, beta=beta, probe_tokens=k, children=z):
-            return BernoulliBrancher(m=section.m, alpha=alpha, beta=beta, children=z, probe_tokens=k)
+        case ThresholdBranching(min_rise=rise, probe_tokens=k, children=z):
+            return ThresholdBrancher(m=m, min_rise=rise, children=z, probe_tokens=k)
+        case BernoulliBranching(alpha=alpha, beta=beta, probe_tokens=k, children=z):
+            return BernoulliBrancher(m=m, alpha=alpha, beta=beta, children=z, probe_tokens=k)
+        case RandomBranching(rate=rate, rate_from=run, probe_tokens=k, children=z):
+            found = read_rate(run) if run is not None else rate
+            assert found is not None
+            return RandomBrancher(m=m, rate=found, children=z, probe_tokens=k)
+        case BalancedBranching() as rule:
+            return BalancedBrancher(
+                alpha=rule.alpha,
+                gamma=rule.gamma,
+                slope=rule.slope,
+                tau=rule.tau,
+                budget_beta=rule.budget_beta,
+                children=rule.children,
+                probe_tokens=rule.probe_tokens,
+            )
+        case SeedCompatArpoBranching() | SeedCompatAepoBranching() as rule:
+            return _seed_compat(rule, section.m, vocab_size)
+
+
+def _seed_compat(
+    rule: SeedCompatArpoBranching | SeedCompatAepoBranching, m: int | None, vocab_size: int
+) -> Brancher:
+    from ramify.algos.branch_seed_compat import ReleasedAepoBrancher, ReleasedArpoBrancher, ReleasedStatistic
+
+    statistic = ReleasedStatistic(
+        vocab_size=vocab_size,
+        stale_segment=rule.stale_segment,
+        summed_over_tokens=rule.summed_over_tokens,
+        child_baseline_after_branch=rule.child_baseline_after_branch,
+        baseline_never_reset=rule.baseline_never_reset,
+    )
+    if isinstance(rule, SeedCompatAepoBranching):
+        return ReleasedAepoBrancher(
+            m=m,
+            statistic=statistic,
+            branch_probability=rule.branch_probability,
+            entropy_weight=rule.entropy_weight,
+            slot_order=rule.slot_order,
+            root_segment_in_average=rule.root_segment_in_average,
+            penalty_per_prompt=rule.penalty_per_prompt,
+            probe_tokens=rule.probe_tokens,
+        )
+    assert m is not None
+    return ReleasedArpoBrancher(
+        m=m,
+        statistic=statistic,
+        branch_probability=rule.branch_probability,
+        entropy_weight=rule.entropy_weight,
+        slot_order=rule.slot_order,
+        children=1,
+        probe_tokens=rule.probe_tokens,
+    )
+
+
+def read_rate(run_dir: Path) -> float:
+    """The branch rate that a training run has had.
+
+    Raises:
+        ConfigError: The folder is no run folder.
+        DataError: The run's metrics cannot be read, or hold no rate.
+    """
+    from ramify.obs.metrics import read_metrics
+    from ramify.obs.tree_metrics import realised_rate
+
+    path = run_dir / "metrics.jsonl"
+    if not path.is_file():
+        raise ConfigError(f"rollout.branching.rate_from: expected a run's folder, {path} is missing")
+    rate = realised_rate(read_metrics(path))
+    if rate is None:
+        raise DataError(f"{path}: expected branch/rate and branch/decisions, found no step with decisions")
+    return rate
 
 
 def build_limits(section: LimitsSection, n: int) -> "RolloutLimits":

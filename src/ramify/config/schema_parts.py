@@ -1,12 +1,12 @@
-"""Schemas of the parts that recipes share: model, tools, sandbox, engine, rollout, reward.
+"""Schemas of the parts that recipes share: model, tools, sandbox, engine, limits, reward, optimizer, run.
 
 A required field has no default; an unknown key is refused. Paths are relative to the working directory.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 # Strict, since `true` would pass for 1 elsewhere.
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
@@ -30,11 +30,6 @@ class Section(BaseModel):
     """A table of a recipe."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
-
-
-def _name_only(value: Any) -> Any:  # noqa: ANN401 - any TOML value
-    """`branching = "none"` is short for `branching = {name = "none"}`."""
-    return {"name": value} if isinstance(value, str) else value
 
 
 class ModelSection(Section):
@@ -102,56 +97,6 @@ class ScriptedEngineSection(Section):
 EngineSection = Annotated[LocalEngineSection | ScriptedEngineSection, Field(discriminator="name")]
 
 
-class NoBranching(Section):
-    """Flat sampling: every trajectory starts from the prompt."""
-
-    name: Literal["none"]
-    probe_tokens: PositiveInt = 20
-
-
-class ThresholdBranching(Section):
-    """Branch when the entropy after a result rises by more than `min_rise` nats per token (ARPO, section 3.1).
-
-    `alpha`, `beta` and `tau` of the paper may be given instead: min_rise = (tau - alpha) / beta.
-    """
-
-    name: Literal["threshold"]
-    min_rise: float = 0.0
-    probe_tokens: PositiveInt = 20
-    children: PositiveInt = 1
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_paper(cls, data: Any) -> Any:  # noqa: ANN401 - any TOML value
-        if not isinstance(data, dict) or not {"alpha", "beta", "tau"} & data.keys():
-            return data
-        rest = {key: value for key, value in data.items() if key not in ("alpha", "beta", "tau")}
-        try:
-            alpha, beta, tau = (float(data[key]) for key in ("alpha", "beta", "tau"))
-        except (KeyError, TypeError, ValueError):
-            raise ValueError("expected alpha, beta and tau together, as numbers") from None
-        if "min_rise" in data or beta <= 0:
-            raise ValueError("expected min_rise or alpha, beta > 0 and tau, not both")
-        return {**rest, "min_rise": (tau - alpha) / beta}
-
-
-class BernoulliBranching(Section):
-    """Branch with probability clip(alpha + beta * rise); beta per nat (the release's 0.2 on 20-token sums)."""
-
-    name: Literal["bernoulli"]
-    alpha: Fraction = 0.5
-    beta: float = 0.335
-    probe_tokens: PositiveInt = 20
-    children: PositiveInt = 1
-
-
-BranchingSection = Annotated[
-    NoBranching | ThresholdBranching | BernoulliBranching,
-    Field(discriminator="name"),
-    BeforeValidator(_name_only),
-]
-
-
 class LimitsSection(Section):
     """What one trajectory may use: tokens after the prompt (results included), tool calls, and time.
 
@@ -164,28 +109,6 @@ class LimitsSection(Section):
     max_result_chars: PositiveInt = 20_000
     trajectory_seconds: PositiveFloat | None = None
     step_seconds: PositiveFloat | None = None
-
-
-class RolloutSection(LimitsSection):
-    """One step's trees: n trajectories a problem, m of them from the prompt.
-
-    `branch_at`: branches hang at the tool result, as in the papers, or behind the tokens whose entropy decided,
-    which they then share (without the papers' bias towards what those tokens happen to be).
-    """
-
-    problems_per_step: PositiveInt
-    n: Annotated[int, Field(ge=1, le=4096, strict=True)]
-    m: PositiveInt
-    branching: BranchingSection
-    branch_at: Literal["before_probe", "after_probe"] = "before_probe"
-
-    @model_validator(mode="after")
-    def _budget(self) -> "RolloutSection":
-        if self.m > self.n:
-            raise ValueError(f"m: expected at most n = {self.n}, got {self.m}")
-        if self.temperature <= 0:
-            raise ValueError("temperature: training samples, so it must be above 0")
-        return self
 
 
 class RewardSection(Section):

@@ -9,7 +9,6 @@ from ramify.config.schema_parts import (
     OptimizerSection,
     PositiveInt,
     RewardSection,
-    RolloutSection,
     RunSection,
     SandboxSection,
     Section,
@@ -18,6 +17,7 @@ from ramify.config.schema_parts import (
     UserPath,
     refuse_clocks,
 )
+from ramify.config.schema_rollout import RolloutSection
 
 
 class TrainDataSection(Section):

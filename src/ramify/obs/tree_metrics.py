@@ -13,6 +13,7 @@ from ramify.obs.metrics import MetricsRow
 
 WARNING_STEPS = 20
 MIN_P_STD = 0.02
+MAX_UNDECIDED = 0.2
 
 
 def omega(tree: Tree) -> Floats:
@@ -47,13 +48,23 @@ def tree_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> 
     }
 
 
-def entropy_warnings(history: Sequence[MetricsRow]) -> tuple[str, ...]:
-    """One line for each way in which an entropy rule does not act; for rules that look at entropy only.
+def realised_rate(history: Sequence[MetricsRow]) -> float | None:
+    """Share of all decisions of a run that wanted a branch; None where its metrics do not say."""
+    decided = [row for row in history if row.get("branch/decisions") is not None]
+    if not decided:
+        return None
+    weights = [_value(row, "branch/decisions") for row in decided]
+    return float(np.average([_value(row, "branch/rate") for row in decided], weights=weights))
 
-    Looks at the last 20 steps that had decisions and says nothing before there are 20.
+
+def entropy_warnings(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tuple[str, ...]:
+    """One line for each way in which an entropy rule does not act.
+
+    Looks at the last 20 steps that had decisions and says nothing before there are 20. A rule that does not look at
+    entropy is never warned about.
     """
     recent = [row for row in history if row.get("branch/rate") is not None][-WARNING_STEPS:]
-    if len(recent) < WARNING_STEPS:
+    if len(recent) < WARNING_STEPS or not looks_at_entropy:
         return ()
     rates = [_value(row, "branch/rate") for row in recent]
     p_std = float(np.mean([_value(row, "branch/p_std") for row in recent]))
@@ -68,6 +79,12 @@ def entropy_warnings(history: Sequence[MetricsRow]) -> tuple[str, ...]:
         warnings.append(
             f"branching is stuck: {share} of the tool results wanted a branch over {WARNING_STEPS} steps; "
             "the budget goes to the first ones or to none (check min_rise, alpha and the baseline)"
+        )
+    undecided = float(np.mean([_value(row, "branch/undecided") for row in recent]))
+    if undecided > MAX_UNDECIDED:
+        warnings.append(
+            f"entropy brackets are too wide: they leave {undecided:.0%} of the decisions open over "
+            f"{WARNING_STEPS} steps; have the engine report more of the likeliest tokens"
         )
     return tuple(warnings)
 
@@ -144,9 +161,11 @@ def _branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
         return totals
     return {
         **totals,
+        "branch/decisions": float(len(decisions)),
         "branch/rate": _mean([decision.planned > 0 for decision in decisions]),
         "branch/p_std": float(np.std([decision.probability for decision in decisions])),
         "branch/entropy_acted": _mean([decision.entropy_acted for decision in decisions]),
+        "branch/undecided": _mean([decision.undecided for decision in decisions]),
     }
 
 

@@ -66,7 +66,10 @@ def run_rl(
                         raise Interrupted(f"{stopped}; state saved in {saved}, go on with --resume") from None
             finally:
                 runner.run(run.rollout.close())
-        for warning in entropy_warnings(read_metrics(run.folder.root / "metrics.jsonl")):
+        looks = recipe.rollout.branching.looks_at_entropy
+        for warning in entropy_warnings(
+            read_metrics(run.folder.root / "metrics.jsonl"), looks_at_entropy=looks
+        ):
             console.note(warning)
         return run.saver.save(state)
 

@@ -116,7 +116,7 @@ def build_rollout(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrain
         renderer=task.renderer,
         model=model,
         context_tokens=task.context_tokens,
-        brancher=build_brancher(recipe.rollout),
+        brancher=build_brancher(recipe.rollout, task.renderer.tokenizer.vocab_size),
         limits=build_limits(recipe.rollout, recipe.rollout.n),
         events=timing,
         branch_at=recipe.rollout.branch_at,

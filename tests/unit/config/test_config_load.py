@@ -5,12 +5,8 @@ import pytest
 
 from ramify.config.load import check_recipe, load_recipe, read_toml, resolved
 from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_parts import (
-    BernoulliBranching,
-    NoBranching,
-    ScriptedEngineSection,
-    ThresholdBranching,
-)
+from ramify.config.schema_parts import ScriptedEngineSection
+from ramify.config.schema_rollout import BernoulliBranching, NoBranching, ThresholdBranching
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
@@ -74,6 +70,7 @@ script = "turns.jsonl"
 [reward]
 name = "hierarchical"
 """
+RULES = "none, threshold, bernoulli, balanced, random, seed_compat_arpo, seed_compat_aepo"
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
 
 
@@ -131,7 +128,7 @@ def test_a_recipe_with_its_defaults(recipe):
         ("tools.python.max_output_chars=9", lambda r: r.tools.python.max_output_chars, 9),
         ("tools.python={}", lambda r: r.tools.python.max_output_chars, 4000),
         ("sandbox.min_level=0", lambda r: r.sandbox.min_level, 0),
-        ("rollout.branching=none", lambda r: r.rollout.branching, NoBranching(name="none")),
+        ("rollout.branching=threshold", lambda r: r.rollout.branching, ThresholdBranching(name="threshold")),
         ("rollout.branching.beta=0.1", lambda r: r.rollout.branching.beta, 0.1),
         ("rollout.branching.beta=-0.1", lambda r: r.rollout.branching.beta, -0.1),
         ("rollout.branching={name='threshold'}", lambda r: r.rollout.branching.name, "threshold"),
@@ -215,15 +212,15 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("model.dtype=half", "model.dtype: expected 'float32', got 'half'"),
         (
             "rollout.branching.name=foo",
-            "rollout.branching.name: expected one of none, threshold, bernoulli, got 'foo'",
+            f"rollout.branching.name: expected one of {RULES}, got 'foo'",
         ),
         (
             "rollout.branching=foo",
-            "rollout.branching.name: expected one of none, threshold, bernoulli, got 'foo'",
+            f"rollout.branching.name: expected one of {RULES}, got 'foo'",
         ),
         (
             "rollout.branching={}",
-            "rollout.branching.name: expected one of none, threshold, bernoulli, found none",
+            f"rollout.branching.name: expected one of {RULES}, found none",
         ),
         ("rollout.branching=3", "rollout.branching: expected a table, got 3"),
         (
@@ -240,7 +237,7 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("algorithm.name=grpo", 'algorithm.name: "grpo" is flat, so rollout.branching must be "none"'),
         (
             'rollout.branching="foo\\nbar"',
-            r"rollout.branching.name: expected one of none, threshold, bernoulli, got 'foo\nbar'",
+            Rf"rollout.branching.name: expected one of {RULES}, got 'foo\nbar'",
         ),
         ("learner.optimizer.betas=[0.9]", "learner.optimizer.betas.1: expected a value, found none"),
     ],
@@ -307,12 +304,16 @@ def test_the_name_stands_for_the_file():
     ("schema", "text"),
     [
         (TrainRecipe, TRAIN),
-        (TrainRecipe, TRAIN.replace('{ name = "bernoulli", alpha = 0.4 }', '"none"')),
+        (TrainRecipe, TRAIN.replace('{ name = "bernoulli", alpha = 0.4 }', '"none"').replace("m = 4\n", "")),
+        (
+            TrainRecipe,
+            TRAIN.replace('{ name = "bernoulli", alpha = 0.4 }', '"balanced"').replace("m = 4\n", ""),
+        ),
         (TrainRecipe, TRAIN.replace('{ name = "bernoulli"', '{ name = "threshold", beta = 0.2, tau = 0.5')),
         (SftRecipe, SFT),
         (EvalRecipe, EVAL),
     ],
-    ids=["train", "flat", "threshold", "sft", "eval"],
+    ids=["train", "flat", "balanced", "threshold", "sft", "eval"],
 )
 def test_a_resolved_recipe_is_the_recipe(tmp_path, schema, text):
     path = tmp_path / "recipe.toml"
@@ -331,11 +332,18 @@ def test_shipped_recipes_load_and_survive(path):
     assert check_recipe(schema, json.loads(resolved(loaded)), "again") == loaded
 
 
+def test_flat_sampling_from_the_command_line(recipe):
+    told = refusal(recipe, "rollout.branching=none")
+    assert told == 'rollout.m: branching "none" starts all n = 8 from the prompt; leave m out, got 4'
+    assert load(recipe, "rollout.branching=none", "rollout.m=8").rollout.m == 8
+
+
 def test_another_name_drops_what_only_the_old_form_knows(recipe):
     recipe.write_text(TRAIN.replace('name = "local"', 'name = "local"\nslots = 7'))
     assert load(recipe, "engine.name=local").engine.slots == 7
     engine = load(recipe, "engine.name=scripted", "engine.script=turns.toml").engine
     assert engine == ScriptedEngineSection(name="scripted", script=Path("turns.toml"))
-    assert load(recipe, "rollout.branching.name=none").rollout.branching == NoBranching(name="none")
+    branching = load(recipe, "rollout.branching.name=none", "rollout.m=8").rollout.branching
+    assert branching == NoBranching(name="none")
     recipe.write_text(TRAIN.replace('name = "local"', 'name = "local"\nslotz = 7'))
     assert refusal(recipe, "engine.name=scripted", "engine.script=turns.toml") == "engine.slotz: unknown key"

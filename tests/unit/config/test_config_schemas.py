@@ -2,17 +2,17 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from ramify.config.schema_eval import EvalRecipe, SamplingSection
-from ramify.config.schema_parts import (
+from ramify.config.schema_parts import SandboxSection
+from ramify.config.schema_rollout import (
     BernoulliBranching,
     BranchingSection,
     NoBranching,
     RolloutSection,
-    SandboxSection,
     ThresholdBranching,
 )
 
 BRANCHING = TypeAdapter(BranchingSection)
-ROLLOUT = {"problems_per_step": 1, "n": 4, "m": 2, "max_tokens": 9, "max_calls": 0, "branching": "none"}
+ROLLOUT = {"problems_per_step": 1, "n": 4, "m": 2, "max_tokens": 9, "max_calls": 0, "branching": "threshold"}
 
 
 @pytest.mark.parametrize(

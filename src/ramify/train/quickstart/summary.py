@@ -58,7 +58,7 @@ def make_report(
             **{name: metadata.version(name) for name in _PACKAGES},
         },
         sandbox_level=sandbox_level,
-        warnings=entropy_warnings(rows),
+        warnings=entropy_warnings(rows, looks_at_entropy=rl.rollout.branching.looks_at_entropy),
     )
 
 

@@ -1,0 +1,268 @@
+"""Schemas of a training rollout: the branching rules, and the size of one step's trees.
+
+Rule weights are per nat of a mean over `probe_tokens` tokens, except those of the `seed_compat_*` rules.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ramify.config.schema_parts import (
+    Fraction,
+    LimitsSection,
+    NonNegativeFloat,
+    PositiveInt,
+    Section,
+    UserPath,
+)
+
+
+class _Branching(Section):
+    """What every rule has."""
+
+    name: str
+
+    @property
+    def needs_m(self) -> bool:
+        """Whether the recipe says how many trajectories start from the prompt."""
+        return True
+
+    @property
+    def looks_at_entropy(self) -> bool:
+        """Whether entropies can change a decision."""
+        return True
+
+
+class NoBranching(_Branching):
+    """Flat sampling: every trajectory starts from the prompt."""
+
+    name: Literal["none"]
+    probe_tokens: PositiveInt = 20
+
+    @property
+    def needs_m(self) -> bool:
+        """All n start from the prompt."""
+        return False
+
+    @property
+    def looks_at_entropy(self) -> bool:
+        """There is nothing to decide."""
+        return False
+
+
+class ThresholdBranching(_Branching):
+    """Branch when the entropy after a result rises by more than `min_rise` nats per token (ARPO, section 3.1).
+
+    `alpha`, `beta` and `tau` of the paper may be given instead: min_rise = (tau - alpha) / beta.
+    """
+
+    name: Literal["threshold"]
+    min_rise: float = 0.0
+    probe_tokens: PositiveInt = 20
+    children: PositiveInt = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_paper(cls, data: Any) -> Any:  # noqa: ANN401 - any TOML value
+        if not isinstance(data, dict) or not {"alpha", "beta", "tau"} & data.keys():
+            return data
+        rest = {key: value for key, value in data.items() if key not in ("alpha", "beta", "tau")}
+        try:
+            alpha, beta, tau = (float(data[key]) for key in ("alpha", "beta", "tau"))
+        except (KeyError, TypeError, ValueError):
+            raise ValueError("expected alpha, beta and tau together, as numbers") from None
+        if "min_rise" in data or beta <= 0:
+            raise ValueError("expected min_rise or alpha, beta > 0 and tau, not both")
+        return {**rest, "min_rise": (tau - alpha) / beta}
+
+
+class BernoulliBranching(_Branching):
+    """Branch with probability clip(alpha + beta * rise); beta per nat (the release's 0.2 on 20-token sums)."""
+
+    name: Literal["bernoulli"]
+    alpha: Fraction = 0.5
+    beta: float = 0.335
+    probe_tokens: PositiveInt = 20
+    children: PositiveInt = 1
+
+
+class BalancedBranching(_Branching):
+    """AEPO (arXiv 2510.14545): a monitored trajectory splits the budget, branches in a row become less likely.
+
+    m = n sigmoid(budget_beta (H_root - H_tool)), at least a quarter of n, so `rollout.m` is left out.
+    P = clip((alpha + gamma * rise) * (1 - slope * l)), with l the steps in a row just before this one that branched on
+    a rise. `draw = "threshold"` (paper) branches where P > `tau` (0.5); `draw = "bernoulli"` with probability P.
+    """
+
+    name: Literal["balanced"]
+    alpha: Fraction = 0.5
+    gamma: float = 0.335
+    slope: Fraction = 0.05
+    draw: Literal["threshold", "bernoulli"] = "threshold"
+    tau: Fraction | None = None
+    budget_beta: NonNegativeFloat = 0.84
+    probe_tokens: PositiveInt = 20
+    children: PositiveInt = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_tau(cls, data: Any) -> Any:  # noqa: ANN401 - any TOML value
+        if (
+            isinstance(data, dict)
+            and data.get("draw", "threshold") == "threshold"
+            and data.get("tau") is None
+        ):
+            return {**data, "tau": 0.5}
+        return data
+
+    @model_validator(mode="after")
+    def _acting(self) -> "BalancedBranching":
+        if self.draw == "bernoulli" and self.tau is not None:
+            raise ValueError('tau: acts with draw = "threshold" only; leave it out')
+        return self
+
+    @property
+    def needs_m(self) -> bool:
+        """The rule finds m itself."""
+        return False
+
+
+class RandomBranching(_Branching):
+    """The control: branch with probability `rate`, whatever the entropies are.
+
+    `rate_from` takes the rate that another run has had: the share of its decisions that wanted a branch, read from the
+    metrics in its folder when the run starts.
+    """
+
+    name: Literal["random"]
+    rate: Fraction | None = None
+    rate_from: UserPath | None = None
+    probe_tokens: PositiveInt = 20
+    children: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> "RandomBranching":
+        if (self.rate is None) == (self.rate_from is None):
+            raise ValueError("expected rate or rate_from, one of the two")
+        return self
+
+    @property
+    def looks_at_entropy(self) -> bool:
+        """That is what it is for."""
+        return False
+
+
+class SeedCompatArpoBranching(_Branching):
+    """The arithmetic of ARPO's released code: branch with probability clip(branch_probability + entropy_weight * dh).
+
+    Switches, on as released; B numbers are those of docs/paper-index.md. One child a branch (`beam_size` 2).
+
+    Attributes:
+        stale_segment: B2. dh is of the turn before the tool result, not of the one after it.
+        child_baseline_after_branch: B2. The baseline of a branch is its own first turn, not its root's.
+        summed_over_tokens: B3. A sum over the window divided by ln V, not a mean in nats. The other half of B3, sums
+            over the ten likeliest tokens, is not there: engines report entropies, not the terms of the sum.
+        baseline_never_reset: B1. A place of the batch keeps the first baseline that it has ever seen, of whichever
+            problem. It is state of the process: a resumed run starts with none.
+        slot_order: B5. The first root's branches are served first.
+    """
+
+    name: Literal["seed_compat_arpo"]
+    branch_probability: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.5
+    entropy_weight: float = 0.2
+    probe_tokens: PositiveInt = 20
+    stale_segment: bool = True
+    child_baseline_after_branch: bool = True
+    summed_over_tokens: bool = True
+    baseline_never_reset: bool = True
+    slot_order: bool = True
+
+
+class SeedCompatAepoBranching(_Branching):
+    """The arithmetic of AEPO's released code: P = clip(1 + entropy_weight * dh - branch_probability / (1 - 0.05 l)).
+
+    The first five switches are those of `seed_compat_arpo`, on as released.
+
+    Attributes:
+        penalty_per_prompt: B23. l counts the prompt's rounds that made a new trajectory on any path: the tool results
+            before this one, since nearly every round makes one until the budget is spent. Off: as in `balanced`.
+        dynamic_rollouts: m = clip(int(n sigmoid(0.5 gap)) + 1, 1, n) from a monitored trajectory, which stays one of
+            the n; then `rollout.m` is left out. Off, as in the released scripts: `rollout.m`.
+        root_segment_in_average: B20. Its first segment counts among those after tool results.
+    """
+
+    name: Literal["seed_compat_aepo"]
+    branch_probability: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.5
+    entropy_weight: float = 0.2
+    probe_tokens: PositiveInt = 20
+    stale_segment: bool = True
+    child_baseline_after_branch: bool = True
+    summed_over_tokens: bool = True
+    baseline_never_reset: bool = True
+    slot_order: bool = True
+    penalty_per_prompt: bool = True
+    dynamic_rollouts: bool = False
+    root_segment_in_average: bool = True
+
+    @model_validator(mode="after")
+    def _acting(self) -> "SeedCompatAepoBranching":
+        if not self.dynamic_rollouts and not self.root_segment_in_average:
+            raise ValueError("root_segment_in_average: acts with dynamic_rollouts = true only; leave it out")
+        return self
+
+    @property
+    def needs_m(self) -> bool:
+        """Unless it is found from a monitored trajectory."""
+        return not self.dynamic_rollouts
+
+
+def _name_only(value: Any) -> Any:  # noqa: ANN401 - any TOML value
+    """`branching = "none"` is short for `branching = {name = "none"}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+BranchingSection = Annotated[
+    NoBranching
+    | ThresholdBranching
+    | BernoulliBranching
+    | BalancedBranching
+    | RandomBranching
+    | SeedCompatArpoBranching
+    | SeedCompatAepoBranching,
+    Field(discriminator="name"),
+    BeforeValidator(_name_only),
+]
+
+
+class RolloutSection(LimitsSection):
+    """One step's trees: n trajectories a problem, m of them from the prompt (left out where the rule finds it).
+
+    `branch_at`: branches hang at the tool result, as in the papers, or behind the tokens whose entropy decided,
+    which they then share (without the papers' bias towards what those tokens happen to be).
+    """
+
+    problems_per_step: PositiveInt
+    n: Annotated[int, Field(ge=1, le=4096, strict=True)]
+    m: PositiveInt | None = None
+    branching: BranchingSection
+    branch_at: Literal["before_probe", "after_probe"] = "before_probe"
+
+    @model_validator(mode="after")
+    def _budget(self) -> "RolloutSection":
+        rule = self.branching
+        if self.m is None:
+            if rule.needs_m:
+                raise ValueError("m: expected a value, found none")
+        elif self.m > self.n:
+            raise ValueError(f"m: expected at most n = {self.n}, got {self.m}")
+        elif rule.name == "none" and self.m < self.n:
+            raise ValueError(
+                f'm: branching "none" starts all n = {self.n} from the prompt; leave m out, got {self.m}'
+            )
+        elif rule.name != "none" and not rule.needs_m:
+            raise ValueError(f'm: branching "{rule.name}" finds m by itself; leave it out, got {self.m}')
+        if rule.name == "none" and self.branch_at != "before_probe":
+            raise ValueError('branch_at: branching "none" has no branches; leave it out')
+        if self.temperature <= 0:
+            raise ValueError("temperature: training samples, so it must be above 0")
+        return self

@@ -1,0 +1,92 @@
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from ramify.config.schema_rollout import BranchingSection, RolloutSection
+
+BRANCHING = TypeAdapter(BranchingSection)
+ROLLOUT = {"problems_per_step": 1, "n": 8, "max_tokens": 9, "max_calls": 3}
+
+
+def rollout(branching, **changes):
+    return RolloutSection.model_validate({**ROLLOUT, "branching": branching, **changes})
+
+
+FIXED = ["threshold", "bernoulli", {"name": "random", "rate": 0.5}, "seed_compat_arpo", "seed_compat_aepo"]
+FOUND = ["balanced", {"name": "seed_compat_aepo", "dynamic_rollouts": True}]
+
+
+@pytest.mark.parametrize("branching", FIXED)
+def test_rules_that_are_told_the_number_of_roots(branching):
+    assert rollout(branching, m=8).m == 8
+    with pytest.raises(ValidationError, match="m: expected a value, found none"):
+        rollout(branching)
+    with pytest.raises(ValidationError, match="m: expected at most n = 8, got 9"):
+        rollout(branching, m=9)
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        rollout(branching, m=0)
+
+
+@pytest.mark.parametrize("branching", FOUND)
+def test_rules_that_find_the_number_of_roots(branching):
+    assert rollout(branching).m is None
+    with pytest.raises(ValidationError, match="finds m by itself; leave it out, got 4"):
+        rollout(branching, m=4)
+
+
+def test_flat_sampling_starts_everything_from_the_prompt():
+    assert rollout("none").m is None
+    assert rollout("none", m=8).m == 8
+    with pytest.raises(ValidationError, match="starts all n = 8 from the prompt; leave m out, got 4"):
+        rollout("none", m=4)
+    with pytest.raises(ValidationError, match="branch_at"):
+        rollout("none", branch_at="after_probe")
+
+
+@pytest.mark.parametrize("key", ["probe_tokens", "children"])
+@pytest.mark.parametrize("name", ["threshold", "bernoulli", "balanced", "random"])
+def test_impossible_counts_are_refused_by_name(name, key):
+    with pytest.raises(ValidationError, match=rf"{key}\n\s+Input should be greater than or equal to 1"):
+        BRANCHING.validate_python({"name": name, key: 0})
+
+
+def test_no_trajectories_are_refused_by_name():
+    with pytest.raises(ValidationError, match=r"n\n\s+Input should be greater than or equal to 1"):
+        rollout("none", n=0)
+
+
+def test_tau_belongs_to_the_draw_that_compares_with_it():
+    assert BRANCHING.validate_python("balanced").tau == 0.5
+    assert BRANCHING.validate_python({"name": "balanced", "tau": 0.3}).tau == 0.3
+    assert BRANCHING.validate_python({"name": "balanced", "draw": "bernoulli"}).tau is None
+    with pytest.raises(ValidationError, match="tau: acts with draw"):
+        BRANCHING.validate_python({"name": "balanced", "draw": "bernoulli", "tau": 0.5})
+
+
+@pytest.mark.parametrize("rates", [{}, {"rate": 0.5, "rate_from": "runs/a"}])
+def test_the_control_takes_its_rate_from_one_place(rates):
+    with pytest.raises(ValidationError, match="rate or rate_from, one of the two"):
+        BRANCHING.validate_python({"name": "random", **rates})
+
+
+def test_a_switch_that_cannot_act_is_refused():
+    with pytest.raises(ValidationError, match="root_segment_in_average: acts with dynamic_rollouts"):
+        BRANCHING.validate_python({"name": "seed_compat_aepo", "root_segment_in_average": False})
+
+
+@pytest.mark.parametrize("name", ["seed_compat_arpo", "seed_compat_aepo"])
+def test_released_arithmetic_is_as_released_by_default(name):
+    rule = BRANCHING.validate_python(name)
+    switches = {key: value for key, value in rule if isinstance(value, bool)}
+    assert switches.pop("dynamic_rollouts", False) is False
+    assert switches
+    assert all(switches.values())
+    assert (rule.branch_probability, rule.entropy_weight, rule.probe_tokens) == (0.5, 0.2, 20)
+
+
+def test_rules_that_do_not_look_at_entropy_say_so():
+    blind = {
+        rule.name
+        for b in [*FIXED, *FOUND, "none"]
+        if not (rule := BRANCHING.validate_python(b)).looks_at_entropy
+    }
+    assert blind == {"none", "random"}
