@@ -1,11 +1,35 @@
-"""A scripted agent over a real renderer: what the rollout tests and the trainer tests play."""
+"""A scripted agent over a real renderer: what the rollout tests and the trainer tests play.
+
+Tools, sessions and the engine take a time that is drawn from `latency_seed` and from what they are asked, so that
+two seeds give two orders of events; what they answer depends on what they are asked alone.
+"""
 
 import asyncio
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cache
 
+from ramify.chat.renderer import TagRenderer
+from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream, uniform
 from ramify.core.messages import Message, Problem, ToolResult, ToolSpec, ToolStatus
-from ramify.engines.scripted import ScriptedTurn
+from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
+from ramify.engines.virtual_clock import run_virtual
+from ramify.rollout.grow import grow_trees
+from ramify.rollout.settings import AgentParts, RolloutLimits
+
+CALL_SECONDS = 100
+"""No call takes longer."""
+
+
+class EventList:
+    """An event sink."""
+
+    def __init__(self):
+        self.events = []
+
+    def emit(self, event):
+        self.events.append(event)
 
 
 class SlowTool:
@@ -14,18 +38,27 @@ class SlowTool:
     Its state is the number of calls on the trajectory; a fork must copy it.
     """
 
-    def __init__(self, name, argument, latency_seed=0, calls=None):
+    def __init__(self, name, argument, latency_seed=0, hedge_seconds=None):
         self.spec = ToolSpec(
-            name, "test tool", {"type": "object", "required": [argument]}, forks=True, timeout_seconds=1000.0
+            name,
+            "test tool",
+            {"type": "object", "required": [argument]},
+            forks=True,
+            timeout_seconds=1000.0,
+            hedge_seconds=hedge_seconds,
         )
         self.argument = argument
         self.latency_seed = latency_seed
-        self.log = calls if calls is not None else []
+        self.issued = Counter()
         self.open_sessions = 0
 
     async def open(self, problem):
+        await asyncio.sleep(0.1 * uniform(stream(self.latency_seed, problem.id, "open")))
+        return self.session(0)
+
+    def session(self, calls):
         self.open_sessions += 1
-        return SlowSession(self, 0)
+        return SlowSession(self, calls)
 
 
 @dataclass
@@ -35,22 +68,56 @@ class SlowSession:
     closed: bool = False
 
     async def call(self, call):
-        latency = uniform(stream(self.tool.latency_seed, call.id))
-        await asyncio.sleep(100 * latency)
+        self.tool.issued[call.id] += 1
+        attempt = self.tool.issued[call.id]
+        await asyncio.sleep(CALL_SECONDS * uniform(stream(self.tool.latency_seed, call.id, attempt)))
         self.calls += 1
-        self.tool.log.append(call.id)
         return ToolResult(
             call.id, ToolStatus.OK, f"{call.arguments[self.tool.argument]} call {self.calls} answer 42"
         )
 
     async def fork(self):
-        self.tool.open_sessions += 1
-        return SlowSession(self.tool, self.calls)
+        await asyncio.sleep(0.1 * uniform(stream(self.tool.latency_seed, self.calls, "fork")))
+        return self.tool.session(self.calls)
 
     async def close(self):
         if not self.closed:
             self.closed = True
             self.tool.open_sessions -= 1
+
+
+class WrappedEngine:
+    """Another engine, asked through `generate`: the base of engines that misbehave in one way."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.info = inner.info
+
+    async def generate(self, request):
+        return await self.inner.generate(request)
+
+
+class SlowEngine(WrappedEngine):
+    """Takes longer than the script says."""
+
+    latency_seed = 0
+
+    async def generate(self, request):
+        name = stream(self.latency_seed, request.priority, request.stop_context)
+        await asyncio.sleep(10 * uniform(name))
+        return await self.inner.generate(request)
+
+
+class RecordingEngine(WrappedEngine):
+    """Keeps the requests."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.requests = []
+
+    async def generate(self, request):
+        self.requests.append(request)
+        return await self.inner.generate(request)
 
 
 def script(context, seed):
@@ -67,3 +134,66 @@ def script(context, seed):
 
 def problem(identifier="p0", text="what is 12 plus 30 ?"):
     return Problem(identifier, (Message.of("user", text),), ("42",))
+
+
+tokenizer_of = cache(ChatTokenizer)
+
+
+def agent(
+    folder,
+    brancher,
+    play=script,
+    *,
+    n=8,
+    max_calls=3,
+    max_tokens=400,
+    exact_entropy=True,
+    limits=None,
+    **parts,
+):
+    """An agent with two tools; `limits` are further ones, `parts` those that are not the default."""
+    tokenizer = tokenizer_of(folder)
+    tools = parts.pop("tools", None) or {
+        "search": SlowTool("search", "query"),
+        "python": SlowTool("python", "code"),
+    }
+    renderer = TagRenderer(tokenizer, [tool.spec for tool in tools.values()])
+    limits = RolloutLimits(n=n, max_tokens=max_tokens, max_calls=max_calls, **(limits or {}))
+    engine = SlowEngine(ScriptedEngine(tokenizer, play, exact_entropy=exact_entropy))
+    return AgentParts(engine, renderer, tools, brancher, limits, EventList(), 7, **parts)
+
+
+def with_latencies(parts, seed):
+    """The same agent under other latencies."""
+    for timed in (parts.engine, *parts.tools.values()):
+        timed.latency_seed = seed
+    return parts
+
+
+def with_engine(parts, wrapper, *arguments):
+    """The same agent with its engine wrapped."""
+    return replace(parts, engine=wrapper(parts.engine, *arguments))
+
+
+def grow(parts, problems=None, step=0, left_tasks=0):
+    """Trees and the virtual seconds that they took; nothing may be left behind but `left_tasks` that refuse to end."""
+
+    async def main():
+        trees = await grow_trees(parts, problems or [problem()], step)
+        seconds = asyncio.get_running_loop().time()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1 + left_tasks
+        return trees, seconds
+
+    grown, _ = run_virtual(main())
+    assert parts.live.value == 0
+    assert [tool.open_sessions for tool in parts.tools.values()] == [0] * len(parts.tools)
+    assert parts.waits.describe(0.0) == ""
+    return grown
+
+
+def grow_one(parts, **options):
+    """The tree of one problem."""
+    ((tree,), _) = grow(parts, **options)
+    return tree
