@@ -1,7 +1,15 @@
+import json
+from pathlib import Path
+
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from ramify.commands.check_files import require_rate
+from ramify.config.build import build_brancher
+from ramify.config.load import load_recipe
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.errors import ConfigError, DataError
 
 BRANCHING = TypeAdapter(BranchingSection)
 ROLLOUT = {"problems_per_step": 1, "n": 8, "max_tokens": 9, "max_calls": 3}
@@ -90,3 +98,41 @@ def test_rules_that_do_not_look_at_entropy_say_so():
         if not (rule := BRANCHING.validate_python(b)).looks_at_entropy
     }
     assert blind == {"none", "random"}
+
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+
+
+@pytest.mark.parametrize("name", ["aepo_reasoning_7b", "aepo_deepsearch_14b"])
+def test_the_recipes_of_aepo_balance(name):
+    section = load_recipe(TrainRecipe, RECIPES / f"{name}.toml", ()).rollout
+    rule = build_brancher(section, vocab_size=151_936)
+    assert (section.branching.name, section.m, rule.num_monitor) == ("balanced", None, 1)
+    assert (rule.alpha, rule.gamma, rule.slope, rule.tau, rule.budget_beta) == (0.5, 0.335, 0.05, None, 0.84)
+
+
+def metrics(folder, *rows):
+    folder.mkdir()
+    lines = [json.dumps({"step": step, **row}) + "\n" for step, row in enumerate(rows, start=1)]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    return rollout({"name": "random", "rate_from": str(folder)}, m=4)
+
+
+def test_the_control_branches_as_often_as_another_run(tmp_path):
+    rows = [{"branch/rate": 0.5, "branch/decisions": 30}, {"branch/rate": 0.9, "branch/decisions": 10}]
+    section = metrics(tmp_path / "run", *rows)
+    require_rate(section)
+    assert build_brancher(section, vocab_size=9).rate == pytest.approx(0.6)
+    assert build_brancher(rollout({"name": "random", "rate": 0.3}, m=4), vocab_size=9).rate == 0.3
+
+
+@pytest.mark.parametrize("look", [require_rate, lambda section: build_brancher(section, vocab_size=9)])
+def test_a_folder_without_a_rate_is_refused_in_one_line(tmp_path, look):
+    with pytest.raises(
+        ConfigError, match=r"^rollout\.branching\.rate_from: .*nowhere/metrics\.jsonl is missing$"
+    ):
+        look(rollout({"name": "random", "rate_from": str(tmp_path / "nowhere")}, m=4))
+    with pytest.raises(
+        DataError, match=r"metrics\.jsonl: expected branch/rate .* found no step with decisions$"
+    ):
+        look(metrics(tmp_path / "sft", {"loss": 1.0}))
