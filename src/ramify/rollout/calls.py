@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Event, ToolSession
@@ -48,7 +49,7 @@ async def _run_call(
 
 async def _ask(session: ToolSession, call: ToolCall, spec: ToolSpec) -> tuple[ToolResult | Failure, int]:
     """The answer, and how often the call was issued: a slow call that may run twice is issued once more."""
-    first = issue(lambda: session.call(call))
+    first = issue(partial(_answer, session, call))
     left = spec.timeout_seconds
     if spec.hedge_seconds is None or spec.hedge_seconds >= left:
         return await first_good((first,), left), 1
@@ -59,36 +60,38 @@ async def _ask(session: ToolSession, call: ToolCall, spec: ToolSpec) -> tuple[To
         raise
     if done:
         return await first_good((first,), 0.0), 1
-    second = issue(lambda: session.call(call))
+    second = issue(partial(_answer, session, call))
     return await first_good((first, second), left - spec.hedge_seconds), 2
 
 
-def _typed(answer: ToolResult | Failure, call: ToolCall, spec: ToolSpec) -> ToolResult:
-    flaw = None if isinstance(answer, Failure) else _flaw(answer)
-    if flaw is not None:
-        answer = Failure(TypeError(flaw))
-    if isinstance(answer, ToolResult):
-        return replace(answer, call_id=call.id)
-    if answer.raised is None:
-        text = f"The call to {call.name} was stopped after {spec.timeout_seconds:g} seconds."
-        return ToolResult(call.id, ToolStatus.TIMEOUT, text)
-    text = f"The call to {call.name} failed: {answer.reason}"
-    return ToolResult(call.id, ToolStatus.ERROR, text, {"raised": type(answer.raised).__name__})
+async def _answer(session: ToolSession, call: ToolCall) -> ToolResult:
+    """The answer of a tool that keeps its promise: it can be shown, recorded and read back.
 
-
-def _flaw(answer: object) -> str | None:
-    """What keeps a tool's answer from being shown, recorded and read back."""
+    Raises:
+        TypeError: Of one that does not.
+    """
+    answer: object = await session.call(call)
     if not isinstance(answer, ToolResult):
-        return f"it answered with {type(answer).__name__}, not with a ToolResult"
+        raise TypeError(f"it answered with {type(answer).__name__}, not with a ToolResult")
     if not isinstance(answer.text, str) or not isinstance(answer.status, ToolStatus):
-        return "its answer has no text or no status"
+        raise TypeError("its answer has no text or no status")
     try:
         kept = json.loads(json.dumps(answer.info, allow_nan=False, default=dict)) == answer.info
     except (TypeError, ValueError, RecursionError):
         kept = False
     if not isinstance(answer.info, Mapping) or not kept:
-        return "the info of its answer would not come back from JSON as it was"
-    return None
+        raise TypeError("the info of its answer would not come back from JSON as it was")
+    return replace(answer, call_id=call.id)
+
+
+def _typed(answer: ToolResult | Failure, call: ToolCall, spec: ToolSpec) -> ToolResult:
+    if isinstance(answer, ToolResult):
+        return answer
+    if answer.raised is None:
+        text = f"The call to {call.name} was stopped after {spec.timeout_seconds:g} seconds."
+        return ToolResult(call.id, ToolStatus.TIMEOUT, text)
+    text = f"The call to {call.name} failed: {answer.reason}"
+    return ToolResult(call.id, ToolStatus.ERROR, text, {"raised": type(answer.raised).__name__})
 
 
 def _shortened(result: ToolResult, limit: int) -> ToolResult:
