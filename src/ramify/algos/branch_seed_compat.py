@@ -21,7 +21,6 @@ from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, NodePath, Trajectory
 
 PENALTY_SLOPE = 0.05
-BUDGET_BETA = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +106,7 @@ class ReleasedAepoBrancher:
         branch_probability: p, in (0, 1).
         entropy_weight: w.
         slot_order: The first root is served first; off: the order of the roots is drawn.
+        budget_beta: Weight of H_root - H_tool where m is found; 0.5 in the release.
         root_segment_in_average: H_tool averages over all segments, the first one included; off: those after results.
         penalty_per_prompt: l counts the prompt's rounds that made a new trajectory, whichever path it is on. In logical
             time these are the rounds so far: nearly every round makes one until the budget is spent. Off: the
@@ -122,6 +122,7 @@ class ReleasedAepoBrancher:
     branch_probability: float
     entropy_weight: float
     slot_order: bool
+    budget_beta: float
     root_segment_in_average: bool
     penalty_per_prompt: bool
     probe_tokens: int
@@ -160,7 +161,7 @@ class ReleasedAepoBrancher:
         return self.m
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """The fixed m, or clip(int(n sigmoid(0.5 (H_root - H_tool))) + 1, 1, n); n where nothing is to average.
+        """The fixed m, or clip(int(n sigmoid(budget_beta (H_root - H_tool))) + 1, 1, n); n without entropies.
 
         Raises:
             ConfigError: n is below 1, or m above n.
@@ -173,7 +174,7 @@ class ReleasedAepoBrancher:
         if not seen.root or not averaged:
             return n
         gap = self.statistic.of(seen.root) - self.statistic.of(averaged)
-        return min(max(int(n * sigmoid(BUDGET_BETA * gap)) + 1, least), n)
+        return min(max(int(n * sigmoid(self.budget_beta * gap)) + 1, least), n)
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Toss a coin of the chance that (u + w dh) (1 - 0.05 l) >= p for u uniform in [0, 1)."""

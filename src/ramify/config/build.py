@@ -271,6 +271,7 @@ def _seed_compat(
             branch_probability=rule.branch_probability,
             entropy_weight=rule.entropy_weight,
             slot_order=rule.slot_order,
+            budget_beta=rule.budget_beta,
             root_segment_in_average=rule.root_segment_in_average,
             penalty_per_prompt=rule.penalty_per_prompt,
             probe_tokens=rule.probe_tokens,

@@ -186,8 +186,8 @@ class SeedCompatAepoBranching(_Branching):
     Attributes:
         penalty_per_prompt: B23. l counts the prompt's rounds that made a new trajectory on any path: the tool results
             before this one, since nearly every round makes one until the budget is spent. Off: as in `balanced`.
-        dynamic_rollouts: m = clip(int(n sigmoid(0.5 gap)) + 1, 1, n) from a monitored trajectory, which stays one of
-            the n; then `rollout.m` is left out. Off, as in the released scripts: `rollout.m`.
+        dynamic_rollouts: m = clip(int(n sigmoid(budget_beta * gap)) + 1, 1, n) from a monitored trajectory, which stays
+            one of the n; then `rollout.m` is left out. Off, as in the released scripts: `rollout.m`.
         root_segment_in_average: B20. Its first segment counts among those after tool results.
     """
 
@@ -202,12 +202,15 @@ class SeedCompatAepoBranching(_Branching):
     slot_order: bool = True
     penalty_per_prompt: bool = True
     dynamic_rollouts: bool = False
+    budget_beta: NonNegativeFloat = 0.5
     root_segment_in_average: bool = True
 
     @model_validator(mode="after")
     def _acting(self) -> "SeedCompatAepoBranching":
-        if not self.dynamic_rollouts and not self.root_segment_in_average:
-            raise ValueError("root_segment_in_average: acts with dynamic_rollouts = true only; leave it out")
+        if not self.dynamic_rollouts:
+            for key in ("budget_beta", "root_segment_in_average"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ValueError(f"{key}: acts with dynamic_rollouts = true only; leave it out")
         return self
 
     @property

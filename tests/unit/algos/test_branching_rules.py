@@ -81,7 +81,12 @@ def released_arpo(stat, **changes):
 
 def released_aepo(stat, **changes):
     settings = {"m": 8, "branch_probability": 0.5, "entropy_weight": 0.2, "slot_order": True}
-    switches = {"root_segment_in_average": False, "penalty_per_prompt": True, "probe_tokens": 20}
+    switches = {
+        "budget_beta": 0.5,
+        "root_segment_in_average": False,
+        "penalty_per_prompt": True,
+        "probe_tokens": 20,
+    }
     return ReleasedAepoBrancher(statistic=stat, **(settings | switches | changes))
 
 

@@ -76,9 +76,12 @@ def test_the_control_takes_its_rate_from_one_place(rates):
         BRANCHING.validate_python({"name": "random", **rates})
 
 
-def test_a_switch_that_cannot_act_is_refused():
-    with pytest.raises(ValidationError, match="root_segment_in_average: acts with dynamic_rollouts"):
-        BRANCHING.validate_python({"name": "seed_compat_aepo", "root_segment_in_average": False})
+@pytest.mark.parametrize(("key", "value"), [("root_segment_in_average", False), ("budget_beta", 0.6)])
+def test_a_switch_that_cannot_act_is_refused(key, value):
+    with pytest.raises(ValidationError, match=f"{key}: acts with dynamic_rollouts"):
+        BRANCHING.validate_python({"name": "seed_compat_aepo", key: value})
+    dynamic = {"name": "seed_compat_aepo", "dynamic_rollouts": True, key: value}
+    assert getattr(BRANCHING.validate_python(dynamic), key) == value
 
 
 @pytest.mark.parametrize("name", ["seed_compat_arpo", "seed_compat_aepo"])
