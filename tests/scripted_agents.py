@@ -176,16 +176,21 @@ def with_engine(parts, wrapper, *arguments):
 
 
 def grow(parts, problems=None, step=0, left_tasks=0):
-    """Trees and the virtual seconds that they took; nothing may be left behind but `left_tasks` that refuse to end."""
+    """Trees and the virtual seconds that they took.
+
+    Nothing may be left behind but `left_tasks` tasks that do not agree to be cancelled (None: any number).
+    """
 
     async def main():
         trees = await grow_trees(parts, problems or [problem()], step)
         seconds = asyncio.get_running_loop().time()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 1 + left_tasks
+        assert left_tasks is None or len(asyncio.all_tasks()) == 1 + left_tasks
         return trees, seconds
 
+    for tool in parts.tools.values():
+        tool.issued.clear()
     grown, _ = run_virtual(main())
     assert parts.live.value == 0
     assert [tool.open_sessions for tool in parts.tools.values()] == [0] * len(parts.tools)
