@@ -19,11 +19,11 @@ from ramify.core.errors import EngineError
 from ramify.core.quiescence import LiveCount
 from ramify.core.records import Completion, EngineInfo, Finish, Request
 from ramify.core.tree import Entropy
-from ramify.engines.decoder import Decoder
+from ramify.engines.model_step import ModelStep, cache_shape
 from ramify.engines.sampling import Sampled, Sampler, sample
 from ramify.engines.shared_prefixes import DecodeRows, group_rows
-from ramify.engines.slot_attention import StepAttention, Stretch
-from ramify.engines.slots import CacheShape, SlotTable
+from ramify.engines.slot_attention import Stretch
+from ramify.engines.slots import SlotTable
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +64,7 @@ class LocalEngine:
         num_slots: int,
         context_tokens: int,
         live: LiveCount | None = None,
+        entropy_top_k: int | None = None,
         sampler: Sampler = sample,
     ) -> None:
         """Share `model` with whoever else holds it.
@@ -75,19 +76,16 @@ class LocalEngine:
             context_tokens: Longest sequence.
             live: In deterministic mode, the number of living trajectories: the engine steps only when all of
                 them wait for it, and admits in the order of priorities.
+            entropy_top_k: Report brackets of entropies from so many of the most likely tokens, as served models
+                do; None: report them exactly.
             sampler: Chooses tokens; one that plays a script serves replays and benchmarks.
         """
-        config = model.config
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = CacheShape(
-            config.num_hidden_layers, num_slots, config.num_key_value_heads, context_tokens, head_dim
-        )
-        self._model = model
         self._tokenizer = tokenizer
-        self._device = model.device
-        self._table = SlotTable(shape, model.dtype, model.device)
-        self._decoder: Decoder | None = None
+        self._vocab_size: int = model.config.vocab_size
+        self._table = SlotTable(cache_shape(model, num_slots, context_tokens), model.dtype, model.device)
+        self._model_step = ModelStep(model, self._table)
         self._live = live
+        self._entropy_top_k = entropy_top_k
         self._sampler = sampler
         self._version = 0
         self._closed = False
@@ -141,7 +139,7 @@ class LocalEngine:
                 "finish or cancel them first"
             )
         self._table.clear()
-        self._decoder = None
+        self._model_step.weights_changed()
         self._version = version
 
     def info(self) -> EngineInfo:
@@ -149,10 +147,10 @@ class LocalEngine:
         shape = self._table.shape
         return EngineInfo(
             "local",
-            self._model.config.vocab_size,
+            self._vocab_size,
             shape.context_tokens,
             shape.num_slots,
-            True,
+            self._entropy_top_k is None,
             self._version,
             self._tokenizer.fingerprint,
         )
@@ -164,7 +162,7 @@ class LocalEngine:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
             self._driver = None
-        self._decoder = None
+        self._model_step.forget()
         self._table.free()
 
     def _check(self, request: Request) -> None:
@@ -221,9 +219,11 @@ class LocalEngine:
             self._decode = group_rows(rows, self._table.tokens, self._table.lengths)
         decode = self._decode
         writers = [self._active[row] for row in decode.rows.tolist()] if decode is not None else []
-        logits = self._forward(
-            [s.turn[-1] if s.num_written else int(s.ids[-1]) for s in writers], decode, stretches
-        )
+        tokens = np.array([s.turn[-1] if s.num_written else s.ids[-1] for s in writers], np.int64)
+        logits = self._model_step(decode, tokens, stretches)
+        self.counters.prefilled += sum(stretch.size - 1 for stretch in stretches)
+        self.counters.written += len(self._active)
+        self.counters.steps += 1
         if fresh:
             writers += [self._active[stretch.row] for stretch in stretches]
             self._decode = None
@@ -257,32 +257,6 @@ class LocalEngine:
             self._decode = None
         return stretches
 
-    def _forward(
-        self, tokens: list[int], decode: DecodeRows | None, stretches: list[Stretch]
-    ) -> torch.Tensor:
-        """Feed one token for each row of `decode`, then the stretches; logits of what comes next. [A, V]"""
-        if self._decoder is None:
-            self._decoder = Decoder(self._model, self._table.shape.context_tokens)
-        attend = StepAttention(self._table, decode, stretches)
-        fed = [self._table.tokens[s.row, s.start : s.stop] for s in stretches]
-        token_ids = torch.from_numpy(np.concatenate([np.array(tokens, np.int64), *fed])).to(self._device)
-        hidden = self._decoder.hidden(token_ids, attend.places, attend)
-        if stretches:
-            ends = np.cumsum([len(tokens), *(s.size for s in stretches)])[1:] - 1
-            last = np.concatenate([np.arange(len(tokens)), ends])
-            hidden = hidden[torch.from_numpy(last).to(self._device)]
-        self._record(tokens, decode, stretches)
-        return self._decoder.logits(hidden)
-
-    def _record(self, tokens: list[int], decode: DecodeRows | None, stretches: list[Stretch]) -> None:
-        if decode is not None:
-            self._table.append(decode.rows, tokens)
-        for stretch in stretches:
-            self._table.lengths[stretch.row] = stretch.stop
-        self.counters.prefilled += sum(stretch.size - 1 for stretch in stretches)
-        self.counters.written += len(tokens) + len(stretches)
-        self.counters.steps += 1
-
     def _sample(self, writers: list[_Sequence], logits: torch.Tensor) -> Sampled:
         return self._sampler(
             logits,
@@ -290,11 +264,12 @@ class LocalEngine:
             np.array([s.request.seed for s in writers], np.uint64),
             np.array([len(s.ids) + s.num_written for s in writers], np.uint64),
             [i for i, s in enumerate(writers) if s.num_written < s.request.entropy_first_k],
+            self._entropy_top_k,
         )
 
     def _take(self, writers: list[_Sequence], sampled: Sampled) -> None:
         for index, value in sampled.entropies.items():
-            writers[index].entropies.append(Entropy(value, value))
+            writers[index].entropies.append(value)
         pairs = zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), strict=True)
         for sequence, (token, logprob) in zip(writers, pairs, strict=True):
             sequence.turn.append(token)

@@ -8,6 +8,8 @@ import numpy.typing as npt
 import torch
 
 from ramify.core.draws import uniforms
+from ramify.core.entropy import top_k_bracket
+from ramify.core.tree import Entropy
 
 _ROWS_AT_ONCE = 64
 
@@ -18,7 +20,7 @@ class Sampled:
 
     tokens: npt.NDArray[np.int64]
     logprobs: npt.NDArray[np.float64]
-    entropies: dict[int, float]
+    entropies: dict[int, Entropy]
 
 
 class Sampler(Protocol):
@@ -31,6 +33,7 @@ class Sampler(Protocol):
         seeds: npt.NDArray[np.uint64],
         positions: npt.NDArray[np.uint64],
         entropy_rows: list[int],
+        entropy_top_k: int | None,
     ) -> Sampled:
         """One token for each row of the logits."""
         ...
@@ -42,6 +45,7 @@ def sample(
     seeds: npt.NDArray[np.uint64],
     positions: npt.NDArray[np.uint64],
     entropy_rows: list[int],
+    entropy_top_k: int | None = None,
 ) -> Sampled:
     """Draw one token a row by inverting the distribution function at the draw of (seed, position).
 
@@ -50,7 +54,9 @@ def sample(
         temperatures: Per row; 0 takes the most likely token, with logprob and entropy at temperature 1. [B]
         seeds: Streams. [B]
         positions: Position of the new token in its context: its number in the stream. [B]
-        entropy_rows: Rows whose full-vocabulary entropy at the sampling temperature is wanted.
+        entropy_rows: Rows whose entropy at the sampling temperature is wanted.
+        entropy_top_k: Show only so many of the most likely tokens, so that the entropy is a bracket; None: it is
+            exact, over the whole vocabulary.
     """
     scores = logits.float()
     if not (temperatures == 1).all():
@@ -68,21 +74,29 @@ def sample(
         greedy = torch.from_numpy(temperatures == 0).to(logits.device)
         tokens = torch.where(greedy, scores.argmax(dim=-1), tokens)
     chosen = probabilities.gather(1, tokens[:, None])[:, 0].double().log()
-    return Sampled(tokens.cpu().numpy(), chosen.cpu().numpy(), _entropies(scores, probabilities, entropy_rows))
+    entropies = _entropies(scores, probabilities, entropy_rows, entropy_top_k) if entropy_rows else {}
+    return Sampled(tokens.cpu().numpy(), chosen.cpu().numpy(), entropies)
 
 
-def _entropies(scores: torch.Tensor, probabilities: torch.Tensor, rows: list[int]) -> dict[int, float]:
-    """H = ln sum exp(s) - sum p s, with the largest score subtracted from all. [B, V], [B, V]"""
-    if not rows:
-        return {}
+def _entropies(
+    scores: torch.Tensor, probabilities: torch.Tensor, rows: list[int], top_k: int | None
+) -> dict[int, Entropy]:
     if len(rows) < len(scores):
         index = torch.tensor(rows, device=scores.device)
         scores, probabilities = scores[index], probabilities[index]
+    size = scores.shape[1]
+    if top_k is not None:
+        tops = torch.log_softmax(scores, dim=-1).topk(min(top_k, size)).values.tolist()
+        return {row: top_k_bracket(top, size) for row, top in zip(rows, tops, strict=True)}
+    return {row: Entropy(h, h) for row, h in zip(rows, _exact(scores, probabilities).tolist(), strict=True)}
+
+
+def _exact(scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+    """H = ln sum exp(s) - sum p s, with the largest score subtracted from all. [B, V], [B, V] -> [B]"""
     top = scores.amax(dim=-1, keepdim=True)
     # An impossible token has score -inf and probability 0; it adds nothing.
     mean = (probabilities * (scores - top).clamp_(min=torch.finfo(scores.dtype).min)).sum(dim=-1)
-    entropies = -probabilities.amax(dim=-1).log() - mean
-    return dict(zip(rows, entropies.tolist(), strict=True))
+    return -probabilities.amax(dim=-1).log() - mean
 
 
 def _invert(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:

@@ -40,7 +40,8 @@ class SlotTable:
 
     Attributes:
         shape: Its sizes.
-        keys, values: [layers, slots, kv heads, context, head dim]
+        keys, values: One position more than the context, where nothing is kept.
+            [layers, slots, kv heads, context + 1, head dim]
         tokens: Ids of each row; meaningful up to its length. [slots, context]
         lengths: Tokens of each row whose keys and values have been computed. [slots]
         active: Rows of sequences that are being written. [slots]
@@ -53,7 +54,7 @@ class SlotTable:
             shape.num_layers,
             shape.num_slots,
             shape.num_kv_heads,
-            shape.context_tokens,
+            shape.context_tokens + 1,
             shape.head_dim,
         )
         self._store = torch.zeros(size, dtype=dtype, device=device)
@@ -63,6 +64,11 @@ class SlotTable:
         self.active = np.zeros(shape.num_slots, np.bool_)
         self._last_used = np.zeros(shape.num_slots, np.int64)
         self._clock = 0
+
+    @property
+    def spare_position(self) -> int:
+        """A position that belongs to no token."""
+        return self.shape.context_tokens
 
     @property
     def num_free(self) -> int:
@@ -124,7 +130,7 @@ class SlotTable:
         self.active[row] = True
         return Match(row, length)
 
-    def append(self, rows: npt.NDArray[np.int64], token_ids: Sequence[int]) -> None:
+    def append(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int64]) -> None:
         """Record that each of `rows` now holds keys and values of one more token."""
         self.tokens[rows, self.lengths[rows]] = token_ids
         self.lengths[rows] += 1

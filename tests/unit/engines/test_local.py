@@ -7,6 +7,7 @@ import torch
 
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream
+from ramify.core.errors import EngineError
 from ramify.core.quiescence import LiveCount
 from ramify.core.records import Finish, Request
 from ramify.engines.local import LocalEngine
@@ -193,3 +194,76 @@ def test_a_failure_inside_a_step_reaches_every_caller(model, tokenizer, monkeypa
 
     answers = asyncio.run(main())
     assert all(isinstance(answer, IndexError) for answer in answers)
+
+
+def test_a_closed_engine_says_so_to_those_who_wait_and_to_those_who_come(model, tokenizer):
+    engine = engine_of(model, tokenizer, slots=1)
+    request = Request(tokenizer.encode("add"), 1, 250)
+
+    async def main():
+        waiting = [asyncio.create_task(engine.generate(request)) for _ in range(2)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await engine.close()
+        await engine.close()
+        return await asyncio.gather(*waiting, engine.generate(request), return_exceptions=True)
+
+    *told, late = asyncio.run(main())
+    assert all(isinstance(error, EngineError) for error in told)
+    assert isinstance(late, EngineError)
+    assert "closed" in str(late)
+
+
+@pytest.mark.parametrize(
+    ("size", "new", "told"),
+    [(290, 11, "290 tokens for 11 more.* 300 tokens"), (0, 5, "not 0 and 5"), (3, 0, "and 0")],
+)
+def test_a_request_that_cannot_be_served_is_refused_with_its_sizes(model, tokenizer, size, new, told):
+    with pytest.raises(EngineError, match=told):
+        asyncio.run(engine_of(model, tokenizer).generate(Request((5,) * size, 1, new)))
+
+
+def test_weights_cannot_change_under_a_sequence(model, tokenizer):
+    engine = engine_of(model, tokenizer)
+
+    async def main():
+        task = asyncio.create_task(engine.generate(Request(tokenizer.encode("add"), 1, 250)))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="1 sequences were being written"):
+            await engine.load_weights("shared", 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await engine.load_weights("shared", 2)
+
+    asyncio.run(main())
+    assert engine.info().policy_version == 2
+
+
+def test_a_cancelled_sequence_leaves_what_it_computed_for_others(model, tokenizer):
+    engine = engine_of(model, tokenizer)
+    prompt = tokenizer.encode("the capital of France is Paris , 12 plus 30")
+
+    async def main():
+        task = asyncio.create_task(engine.generate(Request(prompt, 1, 200)))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        fed = engine.counters.prefilled
+        await engine.generate(Request(prompt, 2, 3))
+        return fed
+
+    assert asyncio.run(main()) == engine.counters.prefilled == len(prompt) - 1
+
+
+def test_a_bracket_of_entropies_is_said_to_be_one(model, tokenizer):
+    request = Request(tokenizer.encode("the capital"), 1, 4, entropy_first_k=4)
+
+    def entropies(top_k):
+        engine = LocalEngine(model, tokenizer, num_slots=2, context_tokens=300, entropy_top_k=top_k)
+        assert engine.info().exact_entropy is (top_k is None)
+        return asyncio.run(engine.generate(request)).entropies
+
+    for exact, bracket in zip(entropies(None), entropies(20), strict=True):
+        assert bracket.lower < exact.lower < bracket.upper

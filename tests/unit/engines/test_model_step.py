@@ -1,0 +1,182 @@
+"""A step computes what the model computes, however its tokens are split into rows and stretches."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from model_folders import write_model
+from ramify.engines.decode_graphs import Bucket, StaticStep, bucket_for
+from ramify.engines.decoder import Decoder
+from ramify.engines.model_step import ModelStep, cache_shape
+from ramify.engines.shared_prefixes import DecodeRows, PrefixGroup
+from ramify.engines.slot_attention import Stretch
+from ramify.engines.slots import CacheShape, SlotTable
+from ramify.modeling.load import load_model
+
+PROMPT = [5, 9, 33, 60, 81, 12, 7, 7, 40]
+TAILS = [[101], [102, 90, 4], [103, 8], [104, 17, 17, 22]]
+
+
+@pytest.fixture(scope="module", params=["qwen2", "qwen3", "llama"])
+def folder(request, tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("step") / request.param, request.param)
+
+
+def table_of(model, num_slots=6):
+    return SlotTable(cache_shape(model, num_slots, 64), model.dtype, model.device)
+
+
+def expected(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0, -1].float()
+
+
+def fill(model, table, step):
+    """Rows 0..3 hold the prompt and a tail each, of which the last token has not been fed."""
+    contexts = [PROMPT + tail for tail in TAILS]
+    for row, ids in enumerate(contexts):
+        table.tokens[row, : len(ids)] = ids
+    step(
+        None,
+        np.zeros(0, np.int64),
+        [Stretch(row, 0, len(ids) - 1) for row, ids in enumerate(contexts) if row],
+    )
+    return contexts
+
+
+@pytest.mark.parametrize("groups", [(), (PrefixGroup(0, 3, 9),), (PrefixGroup(1, 3, 6),)])
+@torch.inference_mode()
+def test_rows_that_write_beside_stretches_that_continue(folder, groups):
+    model = load_model(folder)
+    table = table_of(model)
+    step = ModelStep(model, table)
+    contexts = fill(model, table, step)
+    longer = [*contexts[3], 55, 56, 57]
+    table.tokens[3, : len(longer)] = longer
+    rows = np.array([2, 1, 4])
+    table.tokens[4], table.lengths[4] = table.tokens[1], table.lengths[1]
+    table.keys[:, 4], table.values[:, 4] = table.keys[:, 1], table.values[:, 1]
+    fed = np.array([contexts[2][-1], contexts[1][-1], 77])
+    logits = step(
+        DecodeRows(rows, groups), fed, [Stretch(3, len(contexts[3]) - 1, len(longer)), Stretch(0, 0, 10)]
+    )
+    wanted = [contexts[2], contexts[1], [*contexts[1][:-1], 77], longer, contexts[0]]
+    for got, ids in zip(logits, wanted, strict=True):
+        torch.testing.assert_close(got, expected(model, ids), atol=2e-5, rtol=1e-4)
+    assert table.lengths.tolist() == [10, 12, 11, 16, 12, 0]
+
+
+@torch.inference_mode()
+def test_bfloat16_weights(folder):
+    model = load_model(folder, "bfloat16")
+    table = table_of(model)
+    step = ModelStep(model, table)
+    contexts = fill(model, table, step)
+    assert table.keys.dtype == torch.bfloat16
+    logits = step(DecodeRows(np.array([1, 2]), ()), np.array([c[-1] for c in contexts[1:3]]), [])
+    for got, ids in zip(logits.float(), contexts[1:3], strict=True):
+        want = torch.log_softmax(expected(model, ids), -1)
+        assert (torch.log_softmax(got, -1) - want).abs().max() < 0.1
+
+
+@torch.inference_mode()
+def test_a_static_step_over_all_rows_is_the_step_of_those_that_write(folder):
+    model = load_model(folder)
+    table = table_of(model)
+    step = ModelStep(model, table)
+    contexts = fill(model, table, step)
+    table.lengths[0], table.tokens[0, :3] = 3, [1, 2, 3]
+    before = table.keys[:, 0, :, :3].clone()
+    static = StaticStep(Decoder(model, 65), table, Bucket(4, 32))
+    for rows in ([1, 3], [2]):
+        static.fill(np.array(rows), np.array([contexts[row][-1] for row in rows]))
+        logits = static.compute()
+        for row in rows:
+            torch.testing.assert_close(logits[row], expected(model, contexts[row]), atol=2e-5, rtol=1e-4)
+    assert torch.equal(table.keys[:, 0, :, :3], before)
+
+
+def test_buckets_are_powers_of_two_within_the_table():
+    shape = CacheShape(1, 24, 1, 3000, 8)
+    assert bucket_for(0, 1, shape) == Bucket(1, 256)
+    assert bucket_for(4, 256, shape) == Bucket(8, 256)
+    assert bucket_for(15, 257, shape) == Bucket(16, 512)
+    assert bucket_for(16, 2049, shape) == Bucket(24, 3000)
+
+
+def test_weights_are_those_of_the_last_change(folder):
+    model = load_model(folder)
+    table = table_of(model)
+    step = ModelStep(model, table)
+    table.tokens[0, :4] = [5, 6, 7, 8]
+
+    def logits():
+        with torch.inference_mode():
+            return step(None, np.zeros(0, np.int64), [Stretch(0, 0, 4)])[0]
+
+    old = logits()
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.mul_(1.5)
+    step.weights_changed()
+    table.clear()
+    new = logits()
+    torch.testing.assert_close(new, expected(model, [5, 6, 7, 8]), atol=2e-5, rtol=1e-4)
+    assert (new - old).abs().max() > 1e-3
+
+
+def test_an_adapter_around_a_linear_module_is_called(folder):
+    class Adapter(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 0.5
+
+    model = load_model(folder)
+    for layer in model.model.layers:
+        plain = layer.mlp.up_proj
+        layer.mlp.up_proj = Adapter(plain.in_features, plain.out_features, bias=False)
+        layer.mlp.up_proj.weight = plain.weight
+    table = table_of(model)
+    table.tokens[0, :4] = [5, 6, 7, 8]
+    with torch.inference_mode():
+        logits = ModelStep(model, table)(None, np.zeros(0, np.int64), [Stretch(0, 0, 4)])[0]
+    torch.testing.assert_close(logits, expected(model, [5, 6, 7, 8]), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "linear", "factor": 2.0},
+        {"rope_type": "dynamic", "factor": 2.0},
+        {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32},
+    ],
+)
+def test_rotary_embeddings_of_other_kinds(tmp_path, rope):
+    folder = write_model(tmp_path / "m", "llama")
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {"rope_theta": 10000.0, **rope}
+    (folder / "config.json").write_text(json.dumps(config))
+    model = load_model(folder)
+    table = table_of(model)
+    table.tokens[0, :6] = ids = [5, 6, 7, 8, 90, 91]
+    with torch.inference_mode():
+        logits = ModelStep(model, table)(None, np.zeros(0, np.int64), [Stretch(0, 0, 6)])[0]
+    torch.testing.assert_close(logits, expected(model, ids), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.gpu
+def test_graphs_compute_the_steps_of_the_model(folder):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    model = load_model(folder, "bfloat16", "cuda")
+    plain = load_model(folder, "bfloat16")
+    table = table_of(model)
+    step = ModelStep(model, table)
+    with torch.inference_mode():
+        contexts = fill(model, table, step)
+        for _ in range(2):
+            table.lengths[1:3] = [len(c) - 1 for c in contexts[1:3]]
+            logits = step(DecodeRows(np.array([1, 2]), ()), np.array([c[-1] for c in contexts[1:3]]), [])
+            for got, ids in zip(logits.float().cpu(), contexts[1:3], strict=True):
+                want = torch.log_softmax(expected(plain, ids), -1)
+                assert (torch.log_softmax(got, -1) - want).abs().max() < 0.1

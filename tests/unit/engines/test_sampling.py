@@ -1,0 +1,64 @@
+import numpy as np
+import torch
+
+from ramify.core.entropy import top_k_bracket
+from ramify.engines.sampling import sample
+
+SCORES = torch.tensor([[2.0, 1.0, -1.0, 0.5], [0.0, float("-inf"), 3.0, 3.0]])
+
+
+def draw(scores, seeds, temperature=1.0, rows=(0, 1), top_k=None):
+    count = len(scores)
+    return sample(
+        scores,
+        np.full(count, temperature),
+        np.array(seeds, np.uint64),
+        np.zeros(count, np.uint64),
+        list(rows),
+        top_k,
+    )
+
+
+def test_frequencies_logprobs_and_impossible_tokens():
+    count = 20000
+    sampled = draw(SCORES[1:].expand(count, -1), range(count), temperature=2.0, rows=())
+    expected = torch.log_softmax(SCORES[1] / 2.0, -1)
+    frequencies = np.bincount(sampled.tokens, minlength=4) / count
+    np.testing.assert_allclose(frequencies, expected.exp().numpy(), atol=0.012)
+    assert frequencies[1] == 0
+    np.testing.assert_allclose(sampled.logprobs, expected[sampled.tokens].numpy(), atol=1e-6)
+
+
+def test_exact_entropies_of_the_rows_that_ask():
+    for rows in ([0, 1], [1], [0]):
+        entropies = draw(SCORES, [1, 2], temperature=0.7, rows=rows).entropies
+        assert list(entropies) == rows
+        for row, entropy in entropies.items():
+            p = torch.softmax(SCORES[row].double() / 0.7, -1)
+            assert entropy.lower == entropy.upper
+            assert abs(entropy.lower - torch.special.entr(p).sum().item()) < 1e-6
+
+
+def test_large_scores_keep_entropies_exact():
+    scores = 1e4 + 3 * SCORES[:1]
+    p = torch.softmax(scores.double(), -1)
+    entropy = draw(scores, [1], rows=[0]).entropies[0]
+    assert abs(entropy.lower - torch.special.entr(p).sum().item()) < 1e-5
+
+
+def test_brackets_from_the_most_likely_tokens_hold_the_exact_entropy():
+    exact = draw(SCORES, [1, 2]).entropies
+    for top_k in (1, 2, 3):
+        for row, bracket in draw(SCORES, [1, 2], top_k=top_k).entropies.items():
+            tops = torch.log_softmax(SCORES[row], -1).topk(top_k).values.tolist()
+            assert bracket == top_k_bracket(tops, 4)
+            assert bracket.lower - 1e-6 <= exact[row].lower <= bracket.upper + 1e-6
+    assert (
+        draw(SCORES, [1, 2], top_k=9).entropies[0].lower == draw(SCORES, [1, 2], top_k=4).entropies[0].upper
+    )
+
+
+def test_greedy_takes_the_most_likely_token_at_temperature_one():
+    sampled = draw(SCORES, [1, 2], temperature=0.0)
+    assert sampled.tokens.tolist() == [0, 2]
+    np.testing.assert_allclose(sampled.logprobs, torch.log_softmax(SCORES, -1).amax(-1).numpy(), atol=1e-6)
