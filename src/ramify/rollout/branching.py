@@ -53,7 +53,7 @@ class Branching:
             start_branch: Starts a branch.
 
         Raises:
-            ConfigError: The rule's numbers of roots do not fit n.
+            ConfigError: The rule's numbers do not fit n or each other.
         """
         self._parts = parts
         self._problem = problem
@@ -66,6 +66,8 @@ class Branching:
         brancher = parts.brancher
         # A rule that never wants a child is not asked: what it "decided" would look like a rule that is stuck.
         self.asks = brancher.max_children > 0 and all(tool.spec.forks for tool in parts.tools.values())
+        if self.asks and brancher.probe_tokens < 1:
+            raise ConfigError(f"branching: probe_tokens = {brancher.probe_tokens}, expected at least 1")
         self._book = GrantBook(parts.limits.max_calls, brancher.max_children if self.asks else 0)
         self._first = self._count(brancher.first_roots(parts.limits.n), max(1, brancher.num_monitor))
         self._ranks = self._root_ranks()

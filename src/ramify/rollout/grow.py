@@ -50,7 +50,7 @@ async def grow_trees(
 
     Raises:
         EngineError: The engine broke its contract, or a prompt does not fit its context.
-        ConfigError: The branching rule's numbers of roots do not fit n.
+        ConfigError: The branching rule's numbers do not fit n or each other.
     """
     gate = SlotGate(parts.slots)
     seconds = parts.limits.step_seconds

@@ -114,10 +114,11 @@ def test_a_session_that_cannot_be_had_answers_with_errors(model_folder, method, 
 @pytest.mark.parametrize("behavior", BEHAVIORS)
 def test_nobody_waits_for_a_tool_to_close(model_folder, behavior):
     """What the policy does takes as long as ever; the tree is done when the tool has had its time to close."""
-    plain = agent(model_folder, RULE)
+    rule = ThresholdBrancher(m=4, min_rise=100.0, children=1, probe_tokens=3)
+    plain = agent(model_folder, rule)
     (expected,), usual = grow(plain)
     tool = Stubborn("close", BEHAVIORS[behavior][0])
-    parts = agent(model_folder, RULE, tools={"search": SlowTool("search", "query"), "python": tool})
+    parts = agent(model_folder, rule, tools={"search": SlowTool("search", "query"), "python": tool})
     stuck = behavior == "ignores its cancellation"
     (tree,), seconds = grow(parts, left_tasks=None if stuck else 0)
     assert tree.nodes == expected.nodes

@@ -1,0 +1,191 @@
+"""One turn: what an engine may not do, and what the rule makes of entropies that are brackets."""
+
+import asyncio
+import math
+from dataclasses import replace
+
+import pytest
+
+from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
+from ramify.core.errors import ConfigError, EngineError
+from ramify.core.records import Finish
+from ramify.core.tree import Entropy
+from ramify.engines.scripted import ScriptedTurn
+from scripted_agents import WrappedEngine, agent, grow, grow_one, script, tokenizer_of, with_engine
+
+RULE = ThresholdBrancher(m=2, min_rise=0.0, children=1, probe_tokens=3)
+
+
+def without_logprob(request, done):
+    return replace(done, logprobs=done.logprobs[:-1])
+
+
+def with_nan(request, done):
+    return replace(done, logprobs=(math.nan, *done.logprobs[1:]))
+
+
+def with_infinity(request, done):
+    return replace(done, logprobs=(*done.logprobs[:-1], -math.inf))
+
+
+def with_too_many_tokens(request, done):
+    size = request.max_new_tokens + 1
+    return replace(
+        done, token_ids=(7,) * size, logprobs=(0.0,) * size, finish=Finish.STOP, version_runs=((0, size),)
+    )
+
+
+def with_no_tokens(request, done):
+    return replace(done, token_ids=(), logprobs=(), entropies=(), version_runs=())
+
+
+def without_entropies(request, done):
+    return replace(done, entropies=()) if request.entropy_first_k else done
+
+
+def with_an_entropy_that_is_nan(request, done):
+    return replace(done, entropies=(Entropy(math.nan, math.nan),) * len(done.entropies))
+
+
+def with_a_negative_entropy(request, done):
+    return replace(done, entropies=(Entropy(-0.1, 0.1),) * len(done.entropies))
+
+
+def with_ends_swapped(request, done):
+    return replace(done, entropies=(Entropy(0.2, 0.1),) * len(done.entropies))
+
+
+def with_length_too_early(request, done):
+    return replace(done, finish=Finish.LENGTH)
+
+
+def with_two_versions(request, done):
+    return replace(done, version_runs=((0, 1), (1, len(done.token_ids) - 1)))
+
+
+def with_versions_of_other_tokens(request, done):
+    return replace(done, version_runs=((0, len(done.token_ids) + 1),))
+
+
+def with_another_version_after_the_probe(request, done):
+    return replace(done, version_runs=((min(request.stop_context, 1), len(done.token_ids)),))
+
+
+class Spoiling(WrappedEngine):
+    def __init__(self, inner, spoil):
+        super().__init__(inner)
+        self.spoil = spoil
+
+    async def generate(self, request):
+        return self.spoil(request, await self.inner.generate(request))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (without_logprob, "returned 16 logprobs for 17 tokens"),
+        (with_nan, "a logprob that is not a finite number"),
+        (with_infinity, "a logprob that is not a finite number"),
+        (with_too_many_tokens, "401 tokens for a request of 1 to 400"),
+        (with_no_tokens, "0 tokens for a request of 1 to 400"),
+        (without_entropies, "0 entropies for a probe of 3 tokens"),
+        (with_an_entropy_that_is_nan, "an entropy that is not a finite number of nats, lower end first"),
+        (with_a_negative_entropy, "an entropy that is not a finite number of nats, lower end first"),
+        (with_ends_swapped, "an entropy that is not a finite number of nats, lower end first"),
+        (with_length_too_early, "17 of 400 tokens as finished by length"),
+        (with_two_versions, r"one turn with policy versions \[0, 1\]"),
+        (with_versions_of_other_tokens, "policy versions of 18 tokens for 17 tokens"),
+        (with_another_version_after_the_probe, r"one turn with policy versions \[0, 1\]"),
+    ],
+)
+def test_an_engine_that_breaks_its_contract_is_named(model_folder, spoil, told):
+    def play(context, seed):
+        done = "</result>" in context
+        return ScriptedTurn(
+            "<think> find Paris and 12 plus 30 </think><search> Paris </search>", (float(done),)
+        )
+
+    parts = agent(model_folder, RULE, play, n=4)
+    with pytest.raises(EngineError, match=f"^engine 'scripted' .*{told}$"):
+        grow(with_engine(parts, Spoiling, spoil))
+    assert parts.live.value == 0
+    assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
+
+
+def test_new_weights_between_the_shared_tokens_and_the_rest_make_two_versions(model_folder):
+    """The two parts are two nodes, so each has the version that wrote it."""
+    parts = agent(model_folder, RULE, branch_at="after_probe")
+    tree = grow_one(with_engine(parts, Spoiling, with_another_version_after_the_probe))
+    assert {tree.by_id[decision.node].policy_version for decision in tree.decisions} == {0}
+    assert {child.policy_version for d in tree.decisions for child in tree.children[d.node]} == {1}
+
+
+class Quitting(WrappedEngine):
+    """Cancels what it is asked for by itself."""
+
+    async def generate(self, request):
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+
+def test_an_engine_that_gives_up_by_itself_does_not_lose_a_trajectory_silently(model_folder):
+    parts = with_engine(agent(model_folder, RULE, n=4), Quitting)
+    with pytest.raises(RuntimeError, match="engine 'scripted' cancelled what it was asked for"):
+        grow(parts)
+    assert parts.live.value == 0
+
+
+def test_an_engine_with_another_tokenizer_is_refused_when_the_parts_are_put_together(model_folder, tmp_path):
+    from model_folders import write_tokenizer
+
+    write_tokenizer(tmp_path / "other", vocab_size=500)
+    parts = agent(model_folder, RULE)
+    info = replace(parts.engine.info(), tokenizer=tokenizer_of(tmp_path / "other").fingerprint)
+    engine = WrappedEngine(parts.engine)
+    engine.info = lambda: info
+    with pytest.raises(ConfigError, match="engine 'scripted' speaks the ids of another tokenizer"):
+        replace(parts, engine=engine)
+
+
+def bracketed(width):
+    """The script with every entropy a bracket of this width, its middle as before."""
+
+    def play(context, seed):
+        turn = script(context, seed)
+        return replace(
+            turn, entropies=tuple((max(0.0, e - width / 2), e + width / 2) for e in turn.entropies)
+        )
+
+    return play
+
+
+def test_decisions_that_the_brackets_leave_open_are_recorded(model_folder):
+    rules = [RULE, BernoulliBrancher(m=2, alpha=0.5, beta=0.5, children=1, probe_tokens=3)]
+    for rule in rules:
+        exact = grow_one(agent(model_folder, rule))
+        assert exact.decisions
+        assert not any(decision.undecided for decision in exact.decisions)
+        open_ones = []
+        for width in (0.02, 4.0):
+            parts = agent(model_folder, rule, bracketed(width), exact_entropy=False)
+            assert not parts.engine.info().exact_entropy
+            tree = grow_one(parts)
+            open_ones.append(sum(decision.undecided for decision in tree.decisions) / len(tree.decisions))
+            turns = {node.id: node.entropy for node in tree.nodes if node.entropy is not None}
+            assert all(0 <= e.lower < e.upper for e in turns.values())
+        assert open_ones[0] <= 0.2
+        assert open_ones[1] >= 0.8
+
+
+def test_a_decision_is_open_just_when_the_ends_of_the_rise_disagree(model_folder):
+    tree = grow_one(agent(model_folder, RULE, bracketed(0.3), exact_entropy=False))
+    seen = set()
+    for decision in tree.decisions:
+        result = tree.by_id[decision.node]
+        after = tree.children[result.id][0].entropy
+        root = tree.by_id[decision.node.split(".")[0]].entropy
+        assert decision.rise == after.lower - root.lower
+        least, greatest = after.lower - root.upper, after.upper - root.lower
+        assert decision.undecided == (least <= 0 < greatest)
+        seen.add(decision.undecided)
+    assert seen == {True, False}

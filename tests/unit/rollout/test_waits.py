@@ -1,0 +1,70 @@
+"""What a step waits for, in words."""
+
+import asyncio
+
+import pytest
+
+from ramify.algos.branch_arpo import ThresholdBrancher
+from ramify.engines.virtual_clock import run_virtual
+from ramify.rollout.grow import grow_trees
+from ramify.rollout.waits import WaitBoard
+from scripted_agents import agent, problem
+
+
+def test_the_board_counts_and_tells_the_age_of_the_oldest():
+    board = WaitBoard()
+
+    async def wait(what, seconds):
+        with board.on(what):
+            await asyncio.sleep(seconds)
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            for what, seconds in (("search", 9), ("search", 4), ("engine", 5)):
+                group.create_task(wait(what, seconds))
+            seen = []
+            for pause in (0.5, 3, 1, 1, 4):
+                await asyncio.sleep(pause)
+                seen.append(board.describe(asyncio.get_running_loop().time()))
+        return seen
+
+    assert run_virtual(main())[0] == [
+        "engine 1, search 2",
+        "engine 1 (4 s), search 2 (4 s)",
+        "engine 1 (4 s), search 1 (4 s)",
+        "search 1 (6 s)",
+        "",
+    ]
+
+
+def test_a_wait_that_fails_is_over():
+    board = WaitBoard()
+
+    async def main():
+        async def fail():
+            with board.on("search"):
+                assert board.describe(0.0) == "search 1"
+                raise ValueError("broken")
+
+        with pytest.raises(ValueError, match="broken"):
+            await fail()
+        return board.describe(5.0)
+
+    assert run_virtual(main())[0] == ""
+
+
+def test_what_is_waited_for_is_shown_while_trees_grow(model_folder):
+    parts = agent(model_folder, ThresholdBrancher(m=3, min_rise=0.0, children=1, probe_tokens=3))
+    shown = []
+
+    async def main():
+        async with parts.waits.shown(shown.append, every_seconds=1.0):
+            await grow_trees(parts, [problem()], 0)
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1
+
+    _, seconds = run_virtual(main())
+    assert len(shown) == int(seconds)
+    assert shown[0].startswith("engine 3")
+    assert any("search 1" in line for line in shown)
+    assert any("python" in line and line.endswith("s)") for line in shown)
