@@ -23,7 +23,7 @@ from ramify.engines.model_step import ModelStep, cache_shape
 from ramify.engines.sampling import Sampled, Sampler, sample
 from ramify.engines.shared_prefixes import DecodeRows, group_rows
 from ramify.engines.slot_attention import Stretch
-from ramify.engines.slots import SlotTable
+from ramify.engines.slots import Match, SlotTable
 
 
 @dataclass(eq=False, slots=True)
@@ -235,6 +235,7 @@ class LocalEngine:
             return []
         self._waiting.sort(key=lambda sequence: sequence.request.priority)
         ready: list[_Sequence] = []
+        matches: list[Match] = []
         pending: set[bytes] = set()
         free = self._table.num_free
         for sequence in self._waiting:
@@ -242,13 +243,16 @@ class LocalEngine:
                 break
             # A request whose context is being computed in this very step waits one step and then copies it.
             rest = sequence.ids[:-1]
-            if self._table.longest_prefix(rest).length < len(rest):
+            match = self._table.longest_prefix(rest)
+            if match.length < len(rest):
                 if rest.tobytes() in pending:
                     continue
                 pending.add(rest.tobytes())
             ready.append(sequence)
+            matches.append(match)
         stretches: list[Stretch] = []
-        for sequence, seat in zip(ready, self._table.seat([s.ids for s in ready]), strict=True):
+        seats = self._table.seat([sequence.ids for sequence in ready], matches)
+        for sequence, seat in zip(ready, seats, strict=True):
             sequence.row = seat.row
             self._active[seat.row] = sequence
             self._waiting.remove(sequence)

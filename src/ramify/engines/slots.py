@@ -102,26 +102,31 @@ class SlotTable:
         whole = best & ~self.active & (self.lengths == most)
         return Match(int(np.argmax(whole if whole.any() else best)), int(most))
 
-    def seat(self, contexts: Sequence[TokenIds]) -> list[Match]:
+    def seat(self, contexts: Sequence[TokenIds], matches: Sequence[Match]) -> list[Match]:
         """Give each context an active row that holds as much of it as any row does; the last token is never held.
 
         Contexts that go on from the whole of a parked row take it as it is. The others get the row that is needed
-        least, filled from the row that matches best. At most `num_free` contexts.
+        least, filled from the row that matches best.
+
+        Args:
+            contexts: At most `num_free`.
+            matches: The longest prefix of each context without its last token, as of now.
         """
-        matches = [self.longest_prefix(context[:-1]) for context in contexts]
         seats: dict[int, Match] = {}
         for index, match in enumerate(matches):
             if match.length and not self.active[match.row] and self.lengths[match.row] == match.length:
                 seats[index] = self._take(contexts[index], match.row, match.length)
         rest = [index for index in range(len(contexts)) if index not in seats]
         sources = {matches[index].row for index in rest if matches[index].length}
-        spare = self._least_needed(sources) if rest else []
-        for index, row in zip(rest, spare, strict=False):
-            # A row that was taken meanwhile may have been the match.
-            match = self.longest_prefix(contexts[index][:-1])
+        overwritten: set[int] = set()
+        for index, row in zip(rest, self._least_needed(sources) if rest else [], strict=False):
+            match = matches[index]
+            if match.row in overwritten:
+                match = self.longest_prefix(contexts[index][:-1])
             if match.length and match.row != row:
                 self._store[:, :, row, :, : match.length] = self._store[:, :, match.row, :, : match.length]
             seats[index] = self._take(contexts[index], row, match.length)
+            overwritten.add(row)
         return [seats[index] for index in range(len(contexts))]
 
     def _take(self, token_ids: TokenIds, row: int, length: int) -> Match:
