@@ -29,11 +29,23 @@ def tree_of(nodes):
     return make_tree(PROBLEM, TreeKey(0, 0), nodes)
 
 
-def random_tree(rng, depth=3, contexts=True, vocab=50):
-    """Two or three roots; at least one path has `depth` policy nodes; some nodes open a context or are empty."""
+def random_tree(rng, depth=3, contexts=True, vocab=50, split_turns=False):
+    """Two or three roots; at least one path has `depth` turns; some nodes open a context or are empty.
+
+    With `split_turns`, some turns are in two nodes, of which the second may be one of several.
+    """
     nodes = [node((), Source.PROMPT, rng.integers(2, vocab, rng.integers(1, 6)))]
 
     def grow(path, level, longest):
+        if split_turns and rng.random() < 0.3:
+            nodes.append(node(path, Source.POLICY, rng.integers(2, vocab, rng.integers(1, 4))))
+            parts = rng.integers(1, 3)
+            for part in range(parts):
+                finish((*path, part), level, longest and part == parts - 1)
+        else:
+            finish(path, level, longest)
+
+    def finish(path, level, longest):
         ends = level == depth or (not longest and rng.random() < 0.3)
         nodes.append(node(path, Source.POLICY, rng.integers(2, vocab, rng.integers(1, 6)), leaf=ends))
         if ends:

@@ -120,6 +120,24 @@ class RecordingEngine(WrappedEngine):
         return await self.inner.generate(request)
 
 
+@dataclass
+class FoldsMemory:
+    """A context rewriter: after result number `after`, the prompt and what was found instead of all that was said.
+
+    Each finding ends as a result does, so that `script` still knows how many there were.
+    """
+
+    tokenizer: ChatTokenizer
+    after: int
+
+    async def rewrite(self, trajectory):
+        results = [result.text for _, result in trajectory.exchanges]
+        if trajectory.leaf.stop is not None or len(results) != self.after:
+            return None
+        summary = "".join(f"{text}\n</result>" for text in results)
+        return trajectory.nodes[0].token_ids + self.tokenizer.encode_plain(summary)
+
+
 def script(context, seed):
     """Three turns at most; which tool, which entropy and when to answer come from the seed and the context."""
     done = context.count("\n</result>")

@@ -109,7 +109,7 @@ def assert_close(actual, expected):
 def test_loss_and_every_gradient_equal_the_sum_over_trajectories(models, shared, sharing, budget):
     stock, ours = models
     rng = np.random.default_rng(len(shared) + 10 * len(sharing))
-    trees = [off_policy(rng, random_tree(rng, depth=depth), stock) for depth in (3, 4, 3)]
+    trees = [off_policy(rng, random_tree(rng, depth=d, split_turns=d == 4), stock) for d in (3, 4, 3)]
     advantages = [random_advantages(rng, tree) for tree in trees]
     credits = [credit(tree, a, shared, sharing) for tree, a in zip(trees, advantages, strict=True)]
 

@@ -1,0 +1,152 @@
+"""Trees that were really grown, with contexts opened in mid-trajectory, against plain passes over each context."""
+
+import numpy as np
+import pytest
+from plain_sums import advantage, leaves_below, loss_weight, surrogate, trajectory_logprobs
+from transformers import AutoModelForCausalLM
+
+from ramify.algos.branch_arpo import ThresholdBrancher
+from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.ops import credit, token_denominator
+from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.core.tree import Source
+from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.pack import pack
+from ramify.learner.update import Learner
+from ramify.modeling.load import load_model
+from random_trees import random_advantages, with_behavior
+from scripted_agents import FoldsMemory, agent, grow, problem, tokenizer_of
+
+TEMPERATURE = 0.8
+
+
+@pytest.fixture(scope="module", params=["before_probe", "after_probe"])
+def trees(request, model_folder):
+    rule = ThresholdBrancher(m=2, min_rise=-0.2, children=1, probe_tokens=3)
+    rewriter = FoldsMemory(tokenizer_of(model_folder), 1)
+    parts = agent(model_folder, rule, n=5, rewriter=rewriter, branch_at=request.param)
+    grown, _ = grow(parts, [problem("p0"), problem("p1", "solve the number sum")])
+    split = any(len(t.policy_nodes) > 1 + len(t.exchanges) for tree in grown for t in tree.trajectories)
+    assert split == (request.param == "after_probe")
+    assert {len(t.segments) for tree in grown for t in tree.trajectories} == {1, 2}
+    assert any(decision.taken for tree in grown for decision in tree.decisions)
+    return grown
+
+
+@pytest.fixture(scope="module")
+def models(model_folder):
+    stock = AutoModelForCausalLM.from_pretrained(model_folder, attn_implementation="eager")
+    return stock, load_model(model_folder)
+
+
+def learner_for(model, loss):
+    return Learner(
+        model,
+        optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
+        schedule=Schedule(),
+        total_steps=10,
+        loss=loss,
+        temperature=TEMPERATURE,
+        max_grad_norm=1e9,
+        chunk_tokens=64,
+    )
+
+
+def plain_logprobs(stock, tree):
+    """ln pi of each written token, from one pass of the stock model over each context: {(node id, index): value}."""
+    found = {}
+    for trajectory in tree.trajectories:
+        for identifier, i, logprob in trajectory_logprobs(stock, trajectory, TEMPERATURE):
+            found[identifier, i] = float(logprob.detach())
+    return found
+
+
+def test_packed_rows_give_the_logprobs_of_each_context_alone(models, trees):
+    stock, ours = models
+    learner = learner_for(ours, NegativeLogLikelihood())
+    rows = pack(trees, [supervised_credit(tree) for tree in trees], 100_000)
+    expected = [
+        plain[node.id, i]
+        for tree in trees
+        for plain in [plain_logprobs(stock, tree)]
+        for node in tree.nodes
+        if node.source is Source.POLICY
+        for i in range(len(node.token_ids))
+    ]
+    assert learner.logprobs(rows)[0] == pytest.approx(expected, abs=2e-5)
+
+
+def test_positions_restart_and_no_context_attends_to_another(trees):
+    for tree in trees:
+        (row,) = pack([tree], [supervised_credit(tree)], 100_000)
+        place, starts = 0, {}
+        for node in tree.nodes:
+            starts[node.id] = place
+            place += len(node.token_ids)
+        assert place == len(row.token_ids)
+        attended = {}
+        for index, span in enumerate(row.segments):
+            above = attended[span.parent] if span.parent >= 0 else []
+            attended[index] = [*above, *range(span.start, span.stop)]
+        for trajectory in tree.trajectories:
+            for segment in trajectory.segments:
+                rows = [starts[n.id] + i for n in segment.nodes for i in range(len(n.token_ids))]
+                assert row.positions[rows].tolist() == list(range(len(rows)))
+                last = next(i for i, s in enumerate(row.segments) if s.start <= rows[-1] < s.stop)
+                assert [at for at in attended[last] if at <= rows[-1]] == rows
+        openings = [n for n in tree.nodes if n.opens_context]
+        assert openings
+        assert all(row.positions[starts[n.id]] == 0 for n in openings)
+
+
+@pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
+@pytest.mark.parametrize("sharing", ["soft", "hard"])
+def test_credit_reaches_the_tokens_of_all_contexts(trees, shared, sharing):
+    rng = np.random.default_rng(2)
+    for tree in trees:
+        advantages = random_advantages(rng, tree)
+        given = credit(tree, advantages, shared, sharing)
+        offsets = [
+            {n.id: sum(len(o.token_ids) for o in t.policy_nodes[:at]) for at, n in enumerate(t.policy_nodes)}
+            for t in tree.trajectories
+        ]
+        for node in tree.nodes:
+            if node.source is not Source.POLICY:
+                continue
+            below = leaves_below(tree, node.id)
+            for i in range(len(node.token_ids)):
+                plus = minus = total = 0.0
+                for j in below:
+                    weight = loss_weight(tree, j, node.id, shared)
+                    value = advantage(tree, advantages, j, node.id, offsets[j][node.id] + i, shared, sharing)
+                    plus += weight * max(value, 0.0)
+                    minus += weight * min(value, 0.0)
+                    total += weight
+                got = given[node.id]
+                assert (got.s_plus[i], got.s_minus[i]) == pytest.approx((plus, minus))
+                assert (got.weight[i], got.num_paths[i]) == pytest.approx((total, len(below)))
+
+
+@pytest.mark.parametrize("shared", ["repeat", "mass"])
+def test_the_loss_is_the_sum_over_trajectories_of_all_their_contexts(models, trees, shared):
+    stock, ours = models
+    rng = np.random.default_rng(6)
+    old, advantages = [], []
+    for tree in trees:
+        plain = plain_logprobs(stock, tree)
+        shifted = {
+            n.id: [plain.get((n.id, i), 0.0) + rng.uniform(-0.15, 0.15) for i in range(len(n.token_ids))]
+            for n in tree.nodes
+        }
+        old.append(with_behavior(tree, shifted))
+        advantages.append(random_advantages(rng, tree))
+    credits = [credit(tree, a, shared, "soft") for tree, a in zip(old, advantages, strict=True)]
+    settings = {"low": 0.2, "high": 0.28, "dual": 3.0, "temperature": TEMPERATURE}
+    sums = [surrogate(stock, t, a, shared, "soft", **settings) for t, a in zip(old, advantages, strict=True)]
+    denominator = sum(weight for _, weight in sums)
+    report = learner_for(ours, ClippedSurrogate(0.2, 0.28, 3.0)).update(
+        pack(old, credits, 100_000), token_denominator(credits)
+    )
+    assert token_denominator(credits) == pytest.approx(denominator)
+    assert report.loss == pytest.approx(sum(float(v.detach()) for v, _ in sums) / denominator, rel=1e-4)
+    assert report.gap_max == pytest.approx(0.15, abs=0.02)
