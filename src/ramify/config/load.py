@@ -32,7 +32,7 @@ def load_recipe(schema: type[Recipe], path: Path, overrides: Sequence[str]) -> R
     Args:
         schema: What it must look like.
         path: The TOML file.
-        overrides: `a.b=c`, where c is a TOML value or else plain text; later ones win.
+        overrides: `a.b=c`, where c is a TOML value or else plain text; `a.b=` leaves the key out. Later ones win.
 
     Raises:
         ConfigError: One line that names the file, the key and what was expected.
@@ -77,11 +77,11 @@ def resolved(recipe: BaseModel) -> str:
 
 
 def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) -> None:
-    key, _, text = override.partition("=")
+    key, equals, text = override.partition("=")
     names = [name.strip() for name in key.split(".")]
     text = text.strip()
     shown = " ".join(override.split())
-    if not text or not all(names):
+    if not equals or not all(names):
         raise ConfigError(f"-s {shown}: expected key.name=value")
     table = recipe
     for name in names[:-1]:
@@ -92,6 +92,9 @@ def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) ->
         if not isinstance(below, dict):
             raise ConfigError(f"-s {shown}: {name} is a value, not a table")
         table = below
+    if not text:
+        table.pop(names[-1], None)
+        return
     table[names[-1]] = _value(text)
     if names[-1] == "name":
         _take_form(schema, names[:-1], table)

@@ -157,9 +157,15 @@ def test_a_rule_takes_no_key_of_another(recipe):
     assert told == "rollout.branching.beta: unknown key"
 
 
-@pytest.mark.parametrize(
-    "override", ["rollout.n", "=3", "", "rollout..n=3", ".n=3", "rollout.n=", "rollout.n= "]
-)
+@pytest.mark.parametrize("override", ["rollout.m=", "rollout.m= "])
+def test_an_override_without_a_value_leaves_the_key_out(recipe, override):
+    loaded = load(recipe, "rollout.branching=balanced", override)
+    assert (loaded.rollout.m, loaded.rollout.branching.name) == (None, "balanced")
+    assert load(recipe, override, "rollout.m=3").rollout.m == 3
+    assert refusal(recipe, "rollout.n=") == "rollout.n: expected a value, found none"
+
+
+@pytest.mark.parametrize("override", ["rollout.n", "=3", "", "rollout..n=3", ".n=3"])
 def test_an_override_that_is_none(recipe, override):
     with pytest.raises(ConfigError) as caught:
         load(recipe, override)
