@@ -36,7 +36,7 @@ def write_tiny_model(folder: Path, seed: int = 0) -> None:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    _write_tokenizer(folder, seed)
+    write_tiny_tokenizer(folder, seed)
     config = Qwen2Config(
         vocab_size=VOCAB_SIZE,
         hidden_size=256,
@@ -61,7 +61,7 @@ def words_of(folder: Path) -> list[str]:
     return words
 
 
-def _write_tokenizer(folder: Path, seed: int) -> None:
+def write_tiny_tokenizer(folder: Path, seed: int) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     generator = random.Random(seed)

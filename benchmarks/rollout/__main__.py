@@ -13,6 +13,7 @@ run_family(
         "4.clean": _SCHEDULE,
         "4.tail": _SCHEDULE,
         "4b": _SCHEDULE,
+        "4.grants": _SCHEDULE,
         "10.rollout": _ENGINE,
         "11": _ENGINE,
     },

@@ -1,0 +1,70 @@
+"""Two other ways to spend a problem's branch budget, to see what grants in logical time cost and give."""
+
+from collections.abc import Iterator
+
+from ramify.rollout.grants import BranchKey, Grant, GrantBook, Settlement
+
+
+class FirstComeBook(GrantBook):
+    """Whoever asks while something is left gets it: no waits, and a tree that depends on who was fast."""
+
+    def _decide(self, budget: int) -> Iterator[Grant]:
+        for depth, key in list(self._waiting):
+            children = min(self._waiting.pop((depth, key)), budget - self._used - self._top_ups)
+            grant = Grant(key, depth, children)
+            self._used += children
+            self._alive.update(dict.fromkeys(grant.child_keys, depth))
+            yield grant
+
+
+class QuotaBook(GrantBook):
+    """Every root has an equal share, which it halves with each branch: no waits, and shares that lie idle.
+
+    What a trajectory leaves of its share at its end starts from the prompt.
+    """
+
+    def __init__(self, max_depth: int, fanout: int) -> None:
+        super().__init__(max_depth, fanout)
+        self._roots: list[BranchKey] = []
+        self._shares: dict[BranchKey, int] = {}
+        self._ended: set[BranchKey] = set()
+
+    def open(self, budget: int) -> None:
+        """Deal the budget out."""
+        super().open(budget)
+        share, more = divmod(budget, len(self._roots))
+        self._shares = {key: share + (place < more) for place, key in enumerate(sorted(self._roots))}
+
+    def start_root(self, key: BranchKey) -> None:
+        """A root starts."""
+        super().start_root(key)
+        self._roots.append(key)
+
+    def finish(self, key: BranchKey) -> None:
+        """What is left of the trajectory's share is free."""
+        super().finish(key)
+        self._ended.add(key)
+
+    def settle(self) -> Settlement:
+        """Decide everything."""
+        if self._budget is None:
+            return Settlement((), 0)
+        grants = tuple(self._decide(self._budget))
+        spent = [key for key in self._shares if key in self._ended or self._alive[key] == self.max_depth]
+        top_ups = sum(self._shares.pop(key) for key in spent)
+        self._top_ups += top_ups
+        return Settlement(grants, top_ups)
+
+    def _decide(self, budget: int) -> Iterator[Grant]:
+        del budget
+        for depth, key in list(self._waiting):
+            children = min(self._waiting.pop((depth, key)), self._shares.get(key, 0))
+            grant = Grant(key, depth, children)
+            self._used += children
+            if children:
+                left = self._shares[key] - children
+                heirs = (key, *grant.child_keys)
+                share, more = divmod(left, len(heirs))
+                self._shares.update({heir: share + (place < more) for place, heir in enumerate(heirs)})
+                self._alive.update(dict.fromkeys(grant.child_keys, depth))
+            yield grant
