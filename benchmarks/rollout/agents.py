@@ -32,9 +32,10 @@ class NoEvents:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """One rollout: how long it took, its trees, what the engine did."""
+    """One rollout: how long it took, by the clock and of the processor; its trees; what the engine did."""
 
     seconds: float
+    cpu_seconds: float
     trees: tuple[Tree, ...]
     counters: EngineCounters
 
@@ -126,16 +127,16 @@ class Agent:
         self._step += 1
         before = replace(self._engine.counters)
         problems = [self.texts.problem(f"p{index}", size) for index, size in enumerate(prompts)]
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         self._runner.run(self._parts.engine.load_weights("shared", self._step))
         # Every run draws the same numbers, so that runs differ in time only.
         trees = self._runner.run(grow_trees(self._parts, problems, 0))
-        seconds = time.perf_counter() - started
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
         done = self._engine.counters
         counters = EngineCounters(
             done.prefilled - before.prefilled, done.written - before.written, done.steps - before.steps
         )
-        return Grown(seconds, trees, counters)
+        return Grown(seconds, cpu_seconds, trees, counters)
 
     def close(self) -> None:
         """Stop the engine."""

@@ -110,11 +110,12 @@ class TrlSide:
     def run(self) -> dict[str, Any]:
         """One rollout of the whole group."""
         self.turn, self.active = 0, list(range(len(self.workload["turns"])))
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         prompt_ids, completion_ids, mask, *_ = self.trainer._generate([self.prompt] * len(self.active))
         seconds = time.perf_counter() - started
         return {
             "seconds": seconds,
+            "cpu_seconds": time.process_time() - cpu_started,
             "prompt": [len(ids) for ids in prompt_ids],
             "written": [sum(row) for row in mask],
             "all": [len(ids) for ids in completion_ids],
