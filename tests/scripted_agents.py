@@ -22,6 +22,11 @@ CALL_SECONDS = 100
 """No call takes longer."""
 
 
+def part(*name):
+    """A number in [0, 1) that belongs to a name."""
+    return stream(*name) / 2**63
+
+
 class EventList:
     """An event sink."""
 
@@ -53,7 +58,7 @@ class SlowTool:
         self.open_sessions = 0
 
     async def open(self, problem):
-        await asyncio.sleep(0.1 * uniform(stream(self.latency_seed, problem.id, "open")))
+        await asyncio.sleep(0.1 * part(self.latency_seed, problem.id, "open"))
         return self.session(0)
 
     def session(self, calls):
@@ -70,14 +75,14 @@ class SlowSession:
     async def call(self, call):
         self.tool.issued[call.id] += 1
         attempt = self.tool.issued[call.id]
-        await asyncio.sleep(CALL_SECONDS * uniform(stream(self.tool.latency_seed, call.id, attempt)))
+        await asyncio.sleep(CALL_SECONDS * part(self.tool.latency_seed, call.id, attempt))
         self.calls += 1
         return ToolResult(
             call.id, ToolStatus.OK, f"{call.arguments[self.tool.argument]} call {self.calls} answer 42"
         )
 
     async def fork(self):
-        await asyncio.sleep(0.1 * uniform(stream(self.tool.latency_seed, self.calls, "fork")))
+        await asyncio.sleep(0.1 * part(self.tool.latency_seed, self.calls, "fork"))
         return self.tool.session(self.calls)
 
     async def close(self):
@@ -103,8 +108,7 @@ class SlowEngine(WrappedEngine):
     latency_seed = 0
 
     async def generate(self, request):
-        name = stream(self.latency_seed, request.priority, request.stop_context)
-        await asyncio.sleep(10 * uniform(name))
+        await asyncio.sleep(10 * part(self.latency_seed, request.priority, request.stop_context))
         return await self.inner.generate(request)
 
 
