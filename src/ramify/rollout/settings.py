@@ -24,7 +24,7 @@ class RolloutLimits:
         temperature: Of sampling; training allows no other transformation of the distribution.
         max_result_chars: A longer tool result is cut, and says so.
         trajectory_seconds: Time that a trajectory may take, its waiting for tools included (StopReason.DEADLINE).
-        step_seconds: The same for all trajectories of a step together.
+        step_seconds: The same for all trajectories of a step together; the tools' time to close comes on top.
     """
 
     n: int
