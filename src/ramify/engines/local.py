@@ -25,6 +25,9 @@ from ramify.engines.shared_prefixes import DecodeRows, group_rows
 from ramify.engines.slot_attention import Stretch
 from ramify.engines.slots import Match, SlotTable
 
+_TURNS_AFTER_AN_END = 8
+"""Turns of the event loop between a step that ended sequences and the next."""
+
 
 @dataclass(eq=False, slots=True)
 class _Sequence:
@@ -198,8 +201,10 @@ class LocalEngine:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            self._step()
-            await asyncio.sleep(0)
+            num_ended = self._step()
+            # Trajectories whose tools answer at once come back before the next step instead of some steps later.
+            for _ in range(_TURNS_AFTER_AN_END if num_ended else 1):
+                await asyncio.sleep(0)
 
     def _stopped(self, driver: "asyncio.Task[None]") -> None:
         """A failure of the driver reaches every caller."""
@@ -211,7 +216,8 @@ class LocalEngine:
                 sequence.future.set_exception(error)
 
     @torch.inference_mode()
-    def _step(self) -> None:
+    def _step(self) -> int:
+        """One step of the model for all that can go on; returns how many sequences it ended."""
         stretches = self._admit()
         fresh = {stretch.row for stretch in stretches}
         if self._decode is None and len(fresh) < len(self._active):
@@ -227,7 +233,7 @@ class LocalEngine:
         if fresh:
             writers += [self._active[stretch.row] for stretch in stretches]
             self._decode = None
-        self._take(writers, self._sample(writers, logits))
+        return self._take(writers, self._sample(writers, logits))
 
     def _admit(self) -> list[Stretch]:
         """Give waiting requests rows; returns the contexts to feed (of those that feed more than one token)."""
@@ -271,7 +277,8 @@ class LocalEngine:
             self._entropy_top_k,
         )
 
-    def _take(self, writers: list[_Sequence], sampled: Sampled) -> None:
+    def _take(self, writers: list[_Sequence], sampled: Sampled) -> int:
+        num_ended = 0
         for index, value in sampled.entropies.items():
             writers[index].entropies.append(value)
         pairs = zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), strict=True)
@@ -280,9 +287,11 @@ class LocalEngine:
             sequence.logprobs.append(logprob)
             finish = self._finish(sequence, token)
             if finish is not None:
+                num_ended += 1
                 self._release(sequence)
                 if not sequence.future.done():
                     sequence.future.set_result(self._completion(sequence, finish))
+        return num_ended
 
     def _finish(self, sequence: _Sequence, token: int) -> Finish | None:
         if token in self._tokenizer.eos_ids:
