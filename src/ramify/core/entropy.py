@@ -22,7 +22,8 @@ def top_k_bracket(logprobs: Sequence[float], vocab_size: int) -> Entropy:
     """
     if not 1 <= len(logprobs) <= vocab_size:
         raise ValueError(f"{len(logprobs)} logprobs for a vocabulary of {vocab_size}")
-    known = [math.exp(value) for value in logprobs]
+    # Rounding in an engine can leave a certain token a little above probability 1.
+    known = [min(1.0, math.exp(value)) for value in logprobs]
     head = math.fsum(_term(p) for p in known)
     rest = max(0.0, 1.0 - math.fsum(known))
     others = vocab_size - len(known)

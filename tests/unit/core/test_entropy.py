@@ -44,6 +44,10 @@ def test_a_uniform_distribution_has_ln_v_nats_however_many_tokens_are_known(voca
     assert bracket.upper == pytest.approx(math.log(vocab_size), rel=1e-6)
 
 
+def test_rounding_above_certainty_is_no_negative_entropy():
+    assert top_k_bracket([1e-7], 100) == Entropy(0.0, 0.0)
+
+
 @given(st.floats(0.0, 12.0), st.floats(0.0, 3.0), st.integers(1, 50))
 def test_the_length_of_a_segment_does_not_change_its_mean(lower, width, length):
     tokens = (Entropy(lower, lower + width),) * length
