@@ -96,7 +96,8 @@ def _exact(scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
     top = scores.amax(dim=-1, keepdim=True)
     # An impossible token has score -inf and probability 0; it adds nothing.
     mean = (probabilities * (scores - top).clamp_(min=torch.finfo(scores.dtype).min)).sum(dim=-1)
-    return -probabilities.amax(dim=-1).log() - mean
+    # Rounding can leave a certain token a little above probability 1.
+    return (-probabilities.amax(dim=-1).log() - mean).clamp_(min=0.0)
 
 
 def _invert(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
