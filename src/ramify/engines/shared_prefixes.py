@@ -4,6 +4,7 @@ One query a row is little work for many keys, so what a decode step costs is how
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -62,10 +63,12 @@ def _best(common: list[int], low: int, high: int) -> tuple[int, list[PrefixGroup
     """
     if high - low < 2:
         return 0, []
-    cut = min(range(low, high - 1), key=common.__getitem__)
-    together = common[cut] * (high - low - 1) - _WORTH
-    left, right = _best(common, low, cut + 1), _best(common, cut + 1, high)
-    apart = left[0] + right[0]
+    least = min(common[low : high - 1])
+    # Cut at all of them at once: many problems share the same beginning, and one by one would recurse as deep.
+    cuts = [place + 1 for place in range(low, high - 1) if common[place] == least]
+    parts = [_best(common, start, stop) for start, stop in pairwise((low, *cuts, high))]
+    apart = sum(saved for saved, _ in parts)
+    together = least * (high - low - 1) - _WORTH
     if together > max(apart, 0):
-        return together, [PrefixGroup(low, high, common[cut])]
-    return apart, left[1] + right[1]
+        return together, [PrefixGroup(low, high, least)]
+    return apart, [group for _, groups in parts for group in groups]

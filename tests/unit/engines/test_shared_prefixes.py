@@ -53,3 +53,9 @@ def test_every_member_of_a_group_begins_with_its_prefix(seed):
         rows = decode.rows[group.start : group.stop]
         assert (lengths[rows] >= group.prefix).all()
         assert (tokens[rows, : group.prefix] == tokens[rows[0], : group.prefix]).all()
+
+
+def test_thousands_of_rows_with_one_beginning_are_one_group():
+    tokens, lengths = rows_of(*([1] * 30 + [row] for row in range(3000)), width=40)
+    (group,) = group_rows(np.arange(3000), tokens, lengths).groups
+    assert (group.start, group.stop, group.prefix) == (0, 3000, 30)
