@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.rollout.schedule_engine import CapacityEngine
-from benchmarks.rollout.schedule_tools import TimedSession, TimedTool
+from benchmarks.rollout.schedule_tools import TIMEOUTS, TimedSession, TimedTool
 from ramify.chat.renderer import TagRenderer
 from ramify.core.draws import stream, uniform
 from ramify.core.messages import Calls, Problem, ToolCall, ToolResult, ToolStatus
@@ -21,7 +21,6 @@ from ramify.rollout.turn import turn_seed
 
 THREADS = 64
 ATTEMPTS = 3
-TIMEOUTS = {"search": 60.0, "python": 120.0}
 _RUN_SEED = 0
 
 

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from benchmarks.rollout.schedule_barrier import ATTEMPTS, THREADS, TIMEOUTS, BarrierLoop, Rounds
+from benchmarks.rollout.schedule_barrier import ATTEMPTS, THREADS, BarrierLoop, Rounds
 from benchmarks.rollout.schedule_engine import CapacityEngine, EmptyEngine, EngineCosts, Work
-from benchmarks.rollout.schedule_tools import DEADLINE, HEDGE, SPECS, TimedTool
+from benchmarks.rollout.schedule_tools import DEADLINE, HEDGE, SPECS, TIMEOUTS, TimedTool
 from benchmarks.rollout.schedule_workload import LATENCIES, MAX_CALLS, Script, Waits
 from ramify.algos.branch_arpo import BernoulliBrancher
-from ramify.core.messages import Problem
+from ramify.core.messages import Problem, ToolSpec
 from ramify.core.protocols import Brancher, Event
 from ramify.core.tree import Tree
 from ramify.engines.virtual_clock import run_virtual
@@ -72,10 +72,11 @@ class Batch:
     script: Script
     problems: Sequence[Problem]
     waits: Waits
+    specs: Sequence[ToolSpec] = SPECS
 
     def tools(self) -> list[TimedTool]:
         """Fresh ones."""
-        return [TimedTool(spec, self.script.result, self.waits.seconds) for spec in SPECS]
+        return [TimedTool(spec, self.script.result, self.waits.seconds) for spec in self.specs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,20 @@ HEDGE = 5.0
 """Seconds after which a search of ours is issued once more. A program is not: it may have effects."""
 
 
-def _spec(name: str, argument: str, hedge: float | None) -> ToolSpec:
+TIMEOUTS = {"search": 60.0, "python": 120.0}
+"""Seconds that one call may take in the released scripts, and by default in our recipes."""
+
+
+def _spec(name: str, argument: str, deadline: float, hedge: float | None) -> ToolSpec:
     parameters = {"type": "object", "required": [argument]}
-    return ToolSpec(name, name, parameters, forks=True, timeout_seconds=DEADLINE, hedge_seconds=hedge)
+    return ToolSpec(name, name, parameters, forks=True, timeout_seconds=deadline, hedge_seconds=hedge)
 
 
-SPECS = (_spec("search", "query", HEDGE), _spec("python", "code", None))
+SPECS = (_spec("search", "query", DEADLINE, HEDGE), _spec("python", "code", DEADLINE, None))
+PATIENT_SPECS = (
+    _spec("search", "query", TIMEOUTS["search"], None),
+    _spec("python", "code", TIMEOUTS["python"], None),
+)
 
 Answer = Callable[[str, Problem, str], str]
 """(tool, problem, id of the call) -> text."""
