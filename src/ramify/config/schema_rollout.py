@@ -152,10 +152,8 @@ class RandomBranching(_Branching):
         return False
 
 
-class SeedCompatArpoBranching(_Branching):
-    """The arithmetic of ARPO's released code: branch with probability clip(branch_probability + entropy_weight * dh).
-
-    Switches, on as released; B numbers are those of docs/paper-index.md. One child a branch (`beam_size` 2).
+class _ReleasedArithmetic(_Branching):
+    """What the released code of both papers has; switches are on as released, B numbers are those of docs/paper-index.md.
 
     Attributes:
         stale_segment: B2. dh is of the turn before the tool result, not of the one after it.
@@ -167,7 +165,6 @@ class SeedCompatArpoBranching(_Branching):
         slot_order: B5. The first root's branches are served first.
     """
 
-    name: Literal["seed_compat_arpo"]
     branch_probability: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.5
     entropy_weight: float = 0.2
     probe_tokens: PositiveInt = 20
@@ -178,10 +175,17 @@ class SeedCompatArpoBranching(_Branching):
     slot_order: bool = True
 
 
-class SeedCompatAepoBranching(_Branching):
-    """The arithmetic of AEPO's released code: P = clip(1 + entropy_weight * dh - branch_probability / (1 - 0.05 l)).
+class SeedCompatArpoBranching(_ReleasedArithmetic):
+    """The arithmetic of ARPO's released code: branch with probability clip(branch_probability + entropy_weight * dh).
 
-    The first five switches are those of `seed_compat_arpo`, on as released.
+    One child a branch (`beam_size` 2).
+    """
+
+    name: Literal["seed_compat_arpo"]
+
+
+class SeedCompatAepoBranching(_ReleasedArithmetic):
+    """The arithmetic of AEPO's released code: P = clip(1 + entropy_weight * dh - branch_probability / (1 - 0.05 l)).
 
     Attributes:
         penalty_per_prompt: B23. l counts the prompt's rounds that made a new trajectory on any path: the tool results
@@ -192,14 +196,6 @@ class SeedCompatAepoBranching(_Branching):
     """
 
     name: Literal["seed_compat_aepo"]
-    branch_probability: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.5
-    entropy_weight: float = 0.2
-    probe_tokens: PositiveInt = 20
-    stale_segment: bool = True
-    child_baseline_after_branch: bool = True
-    summed_over_tokens: bool = True
-    baseline_never_reset: bool = True
-    slot_order: bool = True
     penalty_per_prompt: bool = True
     dynamic_rollouts: bool = False
     budget_beta: NonNegativeFloat = 0.5

@@ -50,8 +50,8 @@ class Problem:
 class ToolSpec:
     """What the model and the loop need to know of a tool.
 
-    `parameters` is a JSON schema; `forks` says whether a session can be forked (a tool that cannot is never
-    branched after); `timeout_seconds` is the deadline of one call. A call that has not answered after
+    `parameters` is a JSON schema; `forks` says whether a session can be forked (an agent with a tool that cannot
+    does not branch); `timeout_seconds` is the deadline of one call. A call that has not answered after
     `hedge_seconds` is issued a second time and the first answer counts: only for calls that may run twice.
     """
 

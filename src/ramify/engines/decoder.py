@@ -15,9 +15,6 @@ from transformers import PreTrainedModel
 
 from ramify.engines.linears import Projection, project
 
-_FIXED_ANGLES = ("default", "linear", "llama3", "yarn")
-"""Kinds of rotary embedding whose angle depends on the position alone."""
-
 
 class Attend(Protocol):
     """Attention of one layer over the tokens of a step."""
@@ -61,14 +58,13 @@ class Decoder:
         self._norm = _norm(inner.norm)
         self._head = project([model.lm_head])
         self._rotary = inner.rotary_emb
-        self._table: tuple[torch.Tensor, torch.Tensor] | None = None
-        if self._rotary.rope_type in _FIXED_ANGLES:
-            self._table = self._compute_angles(torch.arange(context_tokens, device=model.device))
+        # `modeling.load` lets in only rotary embeddings whose angle depends on the position alone.
+        self._angles = self._compute_angles(torch.arange(context_tokens, device=model.device))
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Last hidden states after the final norm. [T], [T] -> [T, H]"""
         x = self._embed(token_ids)
-        angles = self._compute_angles(positions) if self._table is None else _at(self._table, positions)
+        angles = self._angles[0][positions], self._angles[1][positions]
         for index, layer in enumerate(self._layers):
             x = x + self._attention(index, layer, layer.before_attention(x), angles, attend)
             gate, up = layer.gate_up(layer.before_mlp(x))
@@ -99,12 +95,6 @@ class Decoder:
         cosines, sines = self._rotary(self._embed.weight, positions[None])
         first, second = sines[0, :, None].chunk(2, dim=-1)
         return cosines[0, :, None], torch.cat((-first, second), dim=-1)
-
-
-def _at(
-    table: tuple[torch.Tensor, torch.Tensor], positions: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return table[0][positions], table[1][positions]
 
 
 def _rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

@@ -222,7 +222,10 @@ class LocalEngine:
         fresh = {stretch.row for stretch in stretches}
         if self._decode is None and len(fresh) < len(self._active):
             rows = np.array([row for row in self._active if row not in fresh], np.int64)
-            self._decode = group_rows(rows, self._table.tokens, self._table.lengths)
+            if self._table.on_cpu_in_float32:
+                self._decode = group_rows(rows, self._table.tokens, self._table.lengths)
+            else:
+                self._decode = DecodeRows(np.sort(rows), ())
         decode = self._decode
         writers = [self._active[row] for row in decode.rows.tolist()] if decode is not None else []
         tokens = np.array([s.turn[-1] if s.num_written else s.ids[-1] for s in writers], np.int64)

@@ -11,6 +11,9 @@ from ramify.core.draws import uniforms
 from ramify.core.entropy import top_k_bracket
 from ramify.core.tree import Entropy
 
+_UNIT = 2.0**52
+"""Probability 1 in the whole numbers that a token is drawn from."""
+
 _ROWS_AT_ONCE = 64
 
 
@@ -101,7 +104,8 @@ def _exact(scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
 
 
 def _invert(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
-    # Scaling by the last value keeps a draw next to 1 inside the vocabulary in spite of rounding.
-    targets = (draws * cumulative[:, -1])[:, None]
-    return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(max=probabilities.shape[1] - 1)
+    # Whole numbers add up to the same in any order, which a GPU does not promise for others.
+    cumulative = (probabilities.double() * _UNIT).to(torch.int64).cumsum(dim=-1)
+    total = cumulative[:, -1]
+    targets = torch.minimum((draws * total).to(torch.int64), total - 1)
+    return torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0]

@@ -12,6 +12,9 @@ import numpy.typing as npt
 _WORTH = 1000
 """Keys that a shared prefix has to save to be worth its own calls."""
 
+_DEEPEST = 100
+"""Prefixes within prefixes beyond which nothing more is shared."""
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixGroup:
@@ -56,17 +59,17 @@ def group_rows(
     return DecodeRows(order, tuple(_best(common.tolist(), 0, len(order))[1]))
 
 
-def _best(common: list[int], low: int, high: int) -> tuple[int, list[PrefixGroup]]:
+def _best(common: list[int], low: int, high: int, depth: int = 0) -> tuple[int, list[PrefixGroup]]:
     """Most keys saved among places low..high-1, and the groups that save them.
 
     `common[i]` is what the rows at places i and i + 1 share.
     """
-    if high - low < 2:
+    if high - low < 2 or depth == _DEEPEST:
         return 0, []
     least = min(common[low : high - 1])
     # Cut at all of them at once: many problems share the same beginning, and one by one would recurse as deep.
     cuts = [place + 1 for place in range(low, high - 1) if common[place] == least]
-    parts = [_best(common, start, stop) for start, stop in pairwise((low, *cuts, high))]
+    parts = [_best(common, start, stop, depth + 1) for start, stop in pairwise((low, *cuts, high))]
     apart = sum(saved for saved, _ in parts)
     together = least * (high - low - 1) - _WORTH
     if together > max(apart, 0):

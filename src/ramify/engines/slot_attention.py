@@ -50,7 +50,7 @@ class StepAttention:
             Stretch(row, size, size + 1) for row, size in zip(rows.tolist(), lengths.tolist(), strict=True)
         ]
         self._by_row: RowAttention | None = None
-        if decode and table.keys.device.type == "cpu" and table.keys.dtype == torch.float32:
+        if decode and table.on_cpu_in_float32:
             self._by_row = RowAttention(table, decode, lengths + 1)
             one_by_one = []
         self._stretches = [(s, _hidden(s, table.keys)) for s in (*one_by_one, *stretches)]

@@ -71,6 +71,11 @@ class SlotTable:
         return self.shape.context_tokens
 
     @property
+    def on_cpu_in_float32(self) -> bool:
+        """Whether numpy can read keys and values where they lie."""
+        return self.keys.device.type == "cpu" and self.keys.dtype == torch.float32
+
+    @property
     def num_free(self) -> int:
         """Sequences that can still become active."""
         return self.shape.num_slots - int(self.active.sum())

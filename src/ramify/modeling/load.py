@@ -17,6 +17,9 @@ from ramify.core.errors import DataError
 from ramify.modeling.attention import ATTENTION_NAME
 
 SUPPORTED_FAMILIES = ("qwen2", "qwen3", "llama")
+SUPPORTED_ROTATIONS = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary embedding whose angle depends on the position alone."""
+
 disable_progress_bar()  # type: ignore[no-untyped-call]  # the command line draws its own
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -46,7 +49,8 @@ def check_architecture(config: dict[str, Any], place: str) -> None:
     """Refuse models that packed trees cannot be exact for; `place` begins the message.
 
     Raises:
-        DataError: Unsupported family, sliding-window or linear attention, or dropout above zero.
+        DataError: Unsupported family, activation or rotary embedding, sliding-window or linear attention, or dropout
+            above zero.
     """
     family = config.get("model_type")
     if family not in SUPPORTED_FAMILIES:
@@ -58,6 +62,16 @@ def check_architecture(config: dict[str, Any], place: str) -> None:
         kinds.add("sliding_attention")
     if kinds:
         raise DataError(f"{place}: layers of kind {sorted(kinds)} are not supported, expected full_attention")
+    if config.get("hidden_act", "silu") != "silu":
+        raise DataError(f"{place}: hidden_act = {config['hidden_act']!r} is not supported, expected 'silu'")
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.get(key) or {}
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind not in SUPPORTED_ROTATIONS:
+            raise DataError(
+                f"{place}: {key} of type {kind!r} is not supported, expected one of {SUPPORTED_ROTATIONS} "
+                "(its angles depend on what else is in a pass)"
+            )
     for key, value in config.items():
         if "dropout" in key and isinstance(value, int | float) and value > 0:
             raise DataError(

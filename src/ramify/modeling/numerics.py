@@ -1,5 +1,7 @@
 """Threads and determinism of torch, for the whole process."""
 
+import os
+
 import torch
 
 
@@ -7,4 +9,7 @@ def set_numerics(threads: int | None, deterministic: bool) -> None:
     """Use `threads` threads (None: torch's own choice) and, on request, only deterministic operations."""
     if threads is not None:
         torch.set_num_threads(threads)
+    if deterministic:
+        # cuBLAS reads it when it is first used, and torch refuses deterministic products on a GPU without it.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)

@@ -50,7 +50,7 @@ def tree_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> 
 
 def realised_rate(history: Sequence[MetricsRow]) -> float | None:
     """Share of all decisions of a run that wanted a branch; None where its metrics do not say."""
-    decided = [row for row in history if row.get("branch/decisions") is not None]
+    decided = [row for row in history if row.get("branch/decisions")]
     if not decided:
         return None
     weights = [_value(row, "branch/decisions") for row in decided]
@@ -60,9 +60,15 @@ def realised_rate(history: Sequence[MetricsRow]) -> float | None:
 def entropy_warnings(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tuple[str, ...]:
     """One line for each way in which an entropy rule does not act.
 
-    Looks at the last 20 steps that had decisions and says nothing before there are 20. A rule that does not look at
-    entropy is never warned about.
+    Looks at the last 20 steps that had decisions and says nothing before there are 20, except that there were none at
+    all in 20 steps. A rule that does not look at entropy is never warned about.
     """
+    asked = [row["branch/decisions"] for row in history if row.get("branch/decisions") is not None]
+    if looks_at_entropy and len(asked) >= WARNING_STEPS and not any(asked[-WARNING_STEPS:]):
+        return (
+            f"branching is never asked for: no decision in {WARNING_STEPS} steps (no tool results, a tool that cannot "
+            "fork, or, with branch_at = after_probe, turns that end within probe_tokens)",
+        )
     recent = [row for row in history if row.get("branch/rate") is not None][-WARNING_STEPS:]
     if len(recent) < WARNING_STEPS or not looks_at_entropy:
         return ()
@@ -156,12 +162,12 @@ def _branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     totals = {
         "branch/planned": float(sum(decision.planned for decision in decisions)),
         "branch/taken": float(sum(decision.taken for decision in decisions)),
+        "branch/decisions": float(len(decisions)),
     }
     if not decisions:
         return totals
     return {
         **totals,
-        "branch/decisions": float(len(decisions)),
         "branch/rate": _mean([decision.planned > 0 for decision in decisions]),
         "branch/p_std": float(np.std([decision.probability for decision in decisions])),
         "branch/entropy_acted": _mean([decision.entropy_acted for decision in decisions]),

@@ -231,7 +231,7 @@ class TreeGrower:
         turn = await write_probed(self._parts, request, decide)
         return turn, made[0]
 
-    async def _branch_after(self, walk: Walk, node: Node) -> Walk | None:
+    async def _branch_after(self, walk: Walk, node: Node) -> Walk:
         # A character that the node breaks off in belongs to the text of what comes next.
         shared_text = node.text.rstrip("\N{REPLACEMENT CHARACTER}")
         self._add(replace(node, text=shared_text))
@@ -240,9 +240,7 @@ class TreeGrower:
         )
         place = replace(going, path=walk.path)
         decision = await self._in_time(walk, self._branching.decide(place, going.turns))
-        if decision is None:
-            self._cut(going)
-            return None
+        # Without a decision the deadline has passed, and the next step ends the trajectory.
         return going.heard(None, decision)
 
     async def _reply(self, walk: Walk, node: Node, parsed: ParsedTurn | None, room: int) -> _Reply:

@@ -147,7 +147,6 @@ def test_an_adapter_around_a_linear_module_is_called(folder):
     "rope",
     [
         {"rope_type": "linear", "factor": 2.0},
-        {"rope_type": "dynamic", "factor": 2.0},
         {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32},
     ],
 )

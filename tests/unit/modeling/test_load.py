@@ -123,6 +123,9 @@ def test_missing_folder_configuration_or_weights(tmp_path):
         ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
         ({"use_sliding_window": True}, "sliding_attention"),
         ({"attention_dropout": 0.1}, "attention_dropout = 0.1, expected 0"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_parameters of type 'dynamic'"),
+        ({"rope_scaling": {"type": "longrope"}}, "rope_scaling of type 'longrope'"),
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
     ],
 )

@@ -107,7 +107,12 @@ def test_rewards_of_the_wrong_length_are_refused():
 
 
 def history(num_steps, rate, p_std, undecided=0.0):
-    values = {"branch/rate": rate, "branch/p_std": p_std, "branch/undecided": undecided}
+    values = {
+        "branch/decisions": 9.0,
+        "branch/rate": rate,
+        "branch/p_std": p_std,
+        "branch/undecided": undecided,
+    }
     return [{"step": step, **values} for step in range(num_steps)]
 
 
@@ -136,6 +141,15 @@ def test_does_not_warn_early_or_when_the_rule_acts_or_without_decisions():
     assert warned([{"step": step, "reward/mean": 0.0} for step in range(40)]) == []
 
 
+def test_warns_about_a_rule_that_is_never_asked():
+    unasked = [{"step": step, "branch/decisions": 0.0} for step in range(20)]
+    assert warned(unasked) == ["branching is never asked for"]
+    assert warned([*history(20, 0.5, 0.3), *unasked]) == ["branching is never asked for"]
+    assert warned(unasked[1:]) == []
+    assert warned([*unasked[1:], *history(1, 0.5, 0.3)]) == []
+    assert warned(unasked, looks_at_entropy=False) == []
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
 def test_does_not_warn_about_a_rule_that_does_not_look_at_entropy(rate):
     assert warned(history(40, rate, 0.0), looks_at_entropy=False) == []
@@ -144,9 +158,9 @@ def test_does_not_warn_about_a_rule_that_does_not_look_at_entropy(rate):
 def test_the_rate_of_a_run_weighs_steps_by_their_decisions():
     rows = [
         {"step": 1, "branch/rate": 0.5, "branch/decisions": 30.0},
-        {"step": 2, "branch/planned": 0.0},
+        {"step": 2, "branch/planned": 0.0, "branch/decisions": 0.0},
         {"step": 3, "branch/rate": 0.9, "branch/decisions": 10.0},
     ]
     assert realised_rate(rows) == pytest.approx(0.6)
-    assert realised_rate([{"step": 1, "branch/planned": 0.0}]) is None
+    assert realised_rate([{"step": 1, "branch/decisions": 0.0}]) is None
     assert realised_rate([]) is None

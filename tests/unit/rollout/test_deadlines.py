@@ -31,6 +31,16 @@ def quick(parts):
     return replace(parts, engine=parts.engine.inner)
 
 
+class WrappedRule:
+    """Another rule with something changed."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
 class Taking(SlowTool):
     """A tool whose calls take `seconds(call)`, and that opens, forks and closes at once."""
 
@@ -232,3 +242,42 @@ def test_the_step_deadline_cuts_a_branch_that_has_waited(model_folder):
     (tree,), seconds = grow(parts)
     assert seconds == pytest.approx(55.0, abs=1e-6)
     assert len(tree.trajectories) == 3
+
+
+@pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
+def test_a_monitored_root_that_is_cut_while_its_tools_are_copied_has_ended(model_folder, branch_at):
+    class NeverCopied(Taking):
+        def session(self, calls):
+            session = super().session(calls)
+
+            async def fork():
+                await asyncio.Event().wait()
+
+            session.fork = fork
+            return session
+
+    ends = []
+
+    class Monitoring(WrappedRule):
+        num_monitor = 1
+
+        def first_roots(self, n):
+            return 1
+
+        def num_roots(self, n, monitor):
+            ends.append(monitor[0].stop)
+            return 2
+
+    always = Monitoring(ThresholdBrancher(m=1, min_rise=-100.0, children=1, probe_tokens=3))
+    parts = agent(
+        model_folder,
+        always,
+        lambda context, seed: ScriptedTurn(SEARCH),
+        n=4,
+        branch_at=branch_at,
+        tools={"search": NeverCopied(lambda _: 1)},
+        limits={"trajectory_seconds": 30.0},
+    )
+    (tree,), _ = grow(quick(parts))
+    assert ends == [StopReason.DEADLINE]
+    assert len(tree.trajectories) == 4
