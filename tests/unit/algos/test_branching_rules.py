@@ -6,96 +6,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ramify.algos.branch_aepo import BalancedBrancher, steps_in_a_row
-from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
+from branch_cases import (
+    balanced,
+    bernoulli,
+    candidate,
+    frequency,
+    monitored,
+    released_aepo,
+    released_arpo,
+    statistic,
+    threshold,
+    wanted,
+)
+from ramify.algos.branch_aepo import steps_in_a_row
 from ramify.algos.branch_none import FlatBrancher
 from ramify.algos.branch_random import RandomBrancher
-from ramify.algos.branch_seed_compat import ReleasedAepoBrancher, ReleasedArpoBrancher, ReleasedStatistic
 from ramify.core.draws import stream, uniforms
 from ramify.core.errors import ConfigError
-from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
-from ramify.core.records import BranchCandidate
-from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, Trajectory, node_id
-
-V = 151_936
-
-
-def candidate(rise, draw=0.5, width=0.0):
-    turns = (Entropy(1.0, 1.0 + width), Entropy(1.0 + rise, 1.0 + rise + width))
-    return BranchCandidate((0, 0), 1, 0, turns, 0, draw)
-
-
-def wanted(rise=0.3, planned=1):
-    return BranchDecision("0.0", 1, rise, 0.6, planned, 0, True)
-
-
-def monitored(root, *after, split=False):
-    """Root 0 with a turn of each entropy (None: it has none), tool results between them.
-
-    `split`: each turn after a result is two nodes, as where branches share its first tokens.
-    """
-    message = (Message.of("user", "?"),)
-    nodes = [Node("", (), None, Source.PROMPT, (1,), "?"), turn((0,), root)]
-    for entropy in after:
-        path = (*nodes[-1].path, 0)
-        call = ToolCall(nodes[-1].id, "search", {"query": "?"})
-        nodes[-1] = replace(nodes[-1], calls=(call,))
-        result = ToolResult(call.id, ToolStatus.OK, "!")
-        nodes.append(Node(node_id(path), path, node_id(path[:-1]), Source.TOOL, (2,), "!", results=(result,)))
-        nodes.append(turn((*path, 0), entropy))
-        if split:
-            nodes.append(turn((*path, 0, 0), None))
-    nodes[-1] = replace(nodes[-1], stop=StopReason.ANSWERED)
-    return Trajectory(Problem("p", message, ("!",)), tuple(nodes))
-
-
-def turn(path, entropy):
-    known = None if entropy is None else Entropy(entropy, entropy + 0.5, 20)
-    parent = node_id(path[:-1])
-    return Node(node_id(path), path, parent, Source.POLICY, (3,), "t", (-0.1,), known, policy_version=0)
-
-
-def threshold(**changes):
-    return ThresholdBrancher(**({"m": 8, "min_rise": 0.0, "children": 1, "probe_tokens": 6} | changes))
-
-
-def bernoulli(**changes):
-    settings = {"m": 8, "alpha": 0.5, "beta": 0.335, "children": 1, "probe_tokens": 6}
-    return BernoulliBrancher(**(settings | changes))
-
-
-def balanced(**changes):
-    settings = {"alpha": 0.5, "gamma": 0.335, "slope": 0.05, "tau": 0.5, "budget_beta": 0.84}
-    return BalancedBrancher(**(settings | {"children": 1, "probe_tokens": 20} | changes))
-
-
-def statistic(**switches):
-    off = {"stale_segment": False, "summed_over_tokens": False, "child_baseline_after_branch": False}
-    return ReleasedStatistic(**({"vocab_size": V, "baseline_never_reset": False} | off | switches))
-
-
-def released_arpo(stat, **changes):
-    settings = {"m": 8, "branch_probability": 0.5, "entropy_weight": 0.2, "slot_order": True}
-    return ReleasedArpoBrancher(statistic=stat, **(settings | {"children": 1, "probe_tokens": 20} | changes))
-
-
-def released_aepo(stat, **changes):
-    settings = {"m": 8, "branch_probability": 0.5, "entropy_weight": 0.2, "slot_order": True}
-    switches = {
-        "budget_beta": 0.5,
-        "root_segment_in_average": False,
-        "penalty_per_prompt": True,
-        "probe_tokens": 20,
-    }
-    return ReleasedAepoBrancher(statistic=stat, **(settings | switches | changes))
-
-
-def frequency(rule, make, history=()):
-    draws = uniforms(np.full(20_000, stream("rate"), np.uint64), np.arange(20_000, dtype=np.uint64))
-    return np.mean([rule.propose(make(draw), history).children for draw in draws])
-
-
-# ARPO
 
 
 def test_threshold_branches_where_the_rise_exceeds_the_minimum():
@@ -283,133 +210,6 @@ def test_random_branches_at_its_rate_whatever_the_entropy(rate):
 
 
 # the released arithmetic
-
-
-def staged(*means, own_from=0, path=(0, 0, 0, 0), slot=0, depth=None, draw=0.5, count=20):
-    turns = tuple(Entropy(mean, mean, count) for mean in means)
-    return BranchCandidate(path, depth or len(means) - 1, slot, turns, own_from, draw)
-
-
-@pytest.mark.parametrize(
-    ("switches", "rise"),
-    [
-        ({}, 1.1 - 0.3),
-        ({"stale_segment": True}, 0.7 - 0.3),
-        ({"child_baseline_after_branch": True}, 1.1 - 0.5),
-        ({"stale_segment": True, "child_baseline_after_branch": True}, 0.7 - 0.5),
-        ({"summed_over_tokens": True}, (1.1 - 0.3) * 20 / math.log(V)),
-    ],
-)
-def test_each_switch_moves_the_statistic(switches, rise):
-    assert statistic(**switches).rise(staged(0.3, 0.5, 0.7, 1.1, own_from=1)) == pytest.approx(rise)
-
-
-def test_without_switches_the_statistic_is_the_rise_of_the_other_rules():
-    here = staged(0.3, 0.5, 1.1, own_from=1)
-    assert statistic().rise(here) == here.rise
-
-
-def test_the_first_segment_of_a_trajectory_has_no_rise_when_it_is_its_own_baseline():
-    stale = statistic(stale_segment=True, child_baseline_after_branch=True)
-    assert stale.rise(staged(0.3, 1.1)) == 0.0
-    assert stale.rise(staged(0.3, 0.5, 0.7, 1.1, own_from=2)) == 0.0
-    # A branch behind its parent's probe has no turn of its own yet.
-    assert stale.rise(staged(0.3, 0.5, 1.1, own_from=2)) == 0.0
-
-
-def test_short_segments_score_lower_when_summed():
-    rule = statistic(summed_over_tokens=True)
-    long, short = rule.rise(staged(0.0, 1.0, count=20)), rule.rise(staged(0.0, 1.0, count=5))
-    assert long == pytest.approx(4 * short)
-
-
-def test_a_baseline_that_is_never_reset_belongs_to_another_problem_from_the_second_step_on():
-    kept = statistic(baseline_never_reset=True)
-    assert kept.rise(staged(0.3, 1.0)) == pytest.approx(0.7)
-    assert kept.rise(staged(0.6, 1.0)) == pytest.approx(0.7)
-    assert kept.rise(staged(0.6, 1.0, slot=1)) == pytest.approx(0.4)
-    assert kept.rise(staged(0.6, 1.0, path=(1, 0))) == pytest.approx(0.4)
-    assert statistic(baseline_never_reset=True).rise(staged(0.6, 1.0)) == pytest.approx(0.4)
-
-
-def test_a_branch_keeps_a_baseline_of_its_own_where_it_left_its_parent():
-    kept = statistic(baseline_never_reset=True, child_baseline_after_branch=True)
-    assert kept.rise(staged(0.3, 1.0, path=(0, 0))) == pytest.approx(0.7)
-    first = staged(0.3, 0.5, 1.0, own_from=1, path=(0, 0, 1, 0))
-    assert kept.rise(first) == pytest.approx(0.5)
-    later = staged(0.3, 0.9, 0.8, 1.0, own_from=1, path=(0, 0, 1, 0, 0, 0))
-    assert kept.rise(later) == pytest.approx(0.5)
-
-
-def test_baselines_are_those_of_the_tree_without_the_switch():
-    """Two batches with the problems in another order: the same rises."""
-    batch = [staged(0.3, 1.0), staged(0.6, 1.0), staged(0.1, 0.2)]
-    rule = statistic()
-    first = [rule.rise(replace(one, slot=slot)) for slot, one in enumerate(batch)]
-    second = [rule.rise(replace(one, slot=slot)) for slot, one in enumerate(reversed(batch))]
-    assert first == second[::-1]
-
-
-@pytest.mark.parametrize("rise", [-4.0, -1.0, 0.0, 1.0, 4.0])
-def test_released_arpo_branches_with_probability_p_plus_w_times_dh(rise):
-    rule = released_arpo(statistic())
-    expected = min(max(0.5 + 0.2 * rise, 0.0), 1.0)
-    assert rule.propose(staged(5.0, 5.0 + rise), ()).probability == pytest.approx(expected)
-    found = frequency(rule, lambda draw: staged(5.0, 5.0 + rise, draw=draw))
-    assert found == pytest.approx(expected, abs=0.012)
-
-
-def test_on_a_window_of_20_tokens_the_weight_per_nat_is_that_of_the_other_rules():
-    summed = released_arpo(statistic(summed_over_tokens=True))
-    for rise in (-0.4, 0.4):
-        ours = bernoulli().propose(candidate(rise), ()).probability
-        assert summed.propose(staged(1.0, 1.0 + rise), ()).probability == pytest.approx(ours, abs=2e-4)
-
-
-@pytest.mark.parametrize(("steps", "expected"), [(0, 0.5), (1, 0.474), (2, 0.444), (3, 0.412)])
-def test_released_aepo_penalty(steps, expected):
-    per_prompt = released_aepo(statistic())
-    here = staged(1.0, 1.0, depth=steps + 1)
-    assert per_prompt.propose(here, ()).probability == pytest.approx(expected, abs=5e-4)
-    found = frequency(per_prompt, lambda draw: replace(here, draw=draw))
-    assert found == pytest.approx(expected, abs=0.012)
-    per_path = released_aepo(statistic(), penalty_per_prompt=False)
-    assert per_path.propose(here, (wanted(),) * steps).probability == pytest.approx(expected, abs=5e-4)
-    assert per_path.propose(here, ()).probability == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("rise", [-4.0, -1.0, 1.0, 4.0])
-def test_released_aepo_chance_at_a_rise(rise):
-    made = released_aepo(statistic()).propose(staged(5.0, 5.0 + rise, depth=2), ())
-    assert made.probability == pytest.approx(min(max(1 + 0.2 * rise - 0.5 / 0.95, 0.0), 1.0))
-
-
-def test_released_aepo_stops_when_the_penalty_is_everything():
-    assert released_aepo(statistic()).propose(staged(1.0, 9.0, depth=22, draw=0.0), ()).probability == 0.0
-
-
-@pytest.mark.parametrize(("n", "expected"), [(16, [5, 7, 9, 10, 12]), (12, [4, 5, 7, 8, 9])])
-def test_released_budget_split(n, expected):
-    rule = released_aepo(statistic(), m=None)
-    assert rule.num_monitor == rule.first_roots(n) == 1
-    gaps = [-2, -1, 0, 1, 2]
-    assert [rule.num_roots(n, (monitored(3.0 + gap, 3.0),)) for gap in gaps] == expected
-    summed = released_aepo(statistic(summed_over_tokens=True), m=None)
-    per_nat = math.log(V) / 20
-    assert [summed.num_roots(n, (monitored(3.0 + gap * per_nat, 3.0),)) for gap in gaps] == expected
-    made = [rule.num_roots(n, (monitored(8.0 + gap, 8.0),)) for gap in np.linspace(-8, 8, 65)]
-    assert made == sorted(made)
-    assert min(made) >= 1
-    assert max(made) <= n
-
-
-def test_the_first_segment_in_the_average_halves_the_gap_of_one_result():
-    with_root = released_aepo(statistic(), m=None, root_segment_in_average=True)
-    without = released_aepo(statistic(), m=None)
-    assert with_root.num_roots(16, (monitored(5.0, 1.0),)) == without.num_roots(16, (monitored(3.0, 1.0),))
-    assert with_root.num_roots(16, (monitored(5.0),)) == 9
-    assert without.num_roots(16, (monitored(5.0),)) == 16
-    assert with_root.num_roots(16, (monitored(None),)) == 16
 
 
 @pytest.mark.parametrize("slot_order", [True, False])

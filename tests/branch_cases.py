@@ -1,0 +1,93 @@
+"""Candidates, histories and rules that the tests of branching rules decide on."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ramify.algos.branch_aepo import BalancedBrancher
+from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
+from ramify.algos.branch_seed_compat import ReleasedAepoBrancher, ReleasedArpoBrancher, ReleasedStatistic
+from ramify.core.draws import stream, uniforms
+from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.records import BranchCandidate
+from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, Trajectory, node_id
+
+V = 151_936
+
+
+def candidate(rise, draw=0.5, width=0.0):
+    turns = (Entropy(1.0, 1.0 + width), Entropy(1.0 + rise, 1.0 + rise + width))
+    return BranchCandidate((0, 0), 1, 0, turns, 0, draw)
+
+
+def wanted(rise=0.3, planned=1):
+    return BranchDecision("0.0", 1, rise, 0.6, planned, 0, True)
+
+
+def monitored(root, *after, split=False):
+    """Root 0 with a turn of each entropy (None: it has none), tool results between them.
+
+    `split`: each turn after a result is two nodes, as where branches share its first tokens.
+    """
+    message = (Message.of("user", "?"),)
+    nodes = [Node("", (), None, Source.PROMPT, (1,), "?"), turn((0,), root)]
+    for entropy in after:
+        path = (*nodes[-1].path, 0)
+        call = ToolCall(nodes[-1].id, "search", {"query": "?"})
+        nodes[-1] = replace(nodes[-1], calls=(call,))
+        result = ToolResult(call.id, ToolStatus.OK, "!")
+        nodes.append(Node(node_id(path), path, node_id(path[:-1]), Source.TOOL, (2,), "!", results=(result,)))
+        nodes.append(turn((*path, 0), entropy))
+        if split:
+            nodes.append(turn((*path, 0, 0), None))
+    nodes[-1] = replace(nodes[-1], stop=StopReason.ANSWERED)
+    return Trajectory(Problem("p", message, ("!",)), tuple(nodes))
+
+
+def turn(path, entropy):
+    known = None if entropy is None else Entropy(entropy, entropy + 0.5, 20)
+    parent = node_id(path[:-1])
+    return Node(node_id(path), path, parent, Source.POLICY, (3,), "t", (-0.1,), known, policy_version=0)
+
+
+def threshold(**changes):
+    return ThresholdBrancher(**({"m": 8, "min_rise": 0.0, "children": 1, "probe_tokens": 6} | changes))
+
+
+def bernoulli(**changes):
+    settings = {"m": 8, "alpha": 0.5, "beta": 0.335, "children": 1, "probe_tokens": 6}
+    return BernoulliBrancher(**(settings | changes))
+
+
+def balanced(**changes):
+    settings = {"alpha": 0.5, "gamma": 0.335, "slope": 0.05, "tau": 0.5, "budget_beta": 0.84}
+    return BalancedBrancher(**(settings | {"children": 1, "probe_tokens": 20} | changes))
+
+
+def statistic(**switches):
+    off = {"stale_segment": False, "summed_over_tokens": False, "child_baseline_after_branch": False}
+    return ReleasedStatistic(**({"vocab_size": V, "baseline_never_reset": False} | off | switches))
+
+
+def released_arpo(stat, **changes):
+    settings = {"m": 8, "branch_probability": 0.5, "entropy_weight": 0.2, "slot_order": True}
+    return ReleasedArpoBrancher(statistic=stat, **(settings | {"children": 1, "probe_tokens": 20} | changes))
+
+
+def released_aepo(stat, **changes):
+    settings = {"m": 8, "branch_probability": 0.5, "entropy_weight": 0.2, "slot_order": True}
+    switches = {
+        "budget_beta": 0.5,
+        "root_segment_in_average": False,
+        "penalty_per_prompt": True,
+        "probe_tokens": 20,
+    }
+    return ReleasedAepoBrancher(statistic=stat, **(settings | switches | changes))
+
+
+def frequency(rule, make, history=()):
+    draws = uniforms(np.full(20_000, stream("rate"), np.uint64), np.arange(20_000, dtype=np.uint64))
+    return np.mean([rule.propose(make(draw), history).children for draw in draws])
+
+
+# ARPO
