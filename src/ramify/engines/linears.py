@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 
 Projection: TypeAlias = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 """[T, in] -> for each module [T, out]."""
@@ -50,7 +51,10 @@ def _packed(modules: Sequence[torch.nn.Linear]) -> Projection:
     multiply: Any = torch.ops.mkldnn._linear_pointwise
 
     def call(x: torch.Tensor) -> Sequence[torch.Tensor]:
-        product = multiply(x, packed, bias, "none", [], "")
+        # A product of each number of rows would be planned, and its plan kept, on its own: hundreds of megabytes.
+        size = len(x)
+        padded = F.pad(x, (0, 0, 0, -size % _ROWS))
+        product = multiply(padded, packed, bias, "none", [], "")[:size]
         return torch.split_with_sizes(product, sizes, dim=-1) if len(sizes) > 1 else (product,)
 
     return call
