@@ -64,12 +64,13 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
     """Read a tokenizer and check that transformers reads the same ids from the folder.
 
     Raises:
-        DataError: They differ, or a file is missing.
+        DataError: They differ, a file is missing, or the model has fewer rows than the tokenizer has ids.
     """
     from transformers import AutoTokenizer
 
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.core.messages import Message
+    from ramify.modeling.load import read_model_config
 
     ours = ChatTokenizer(folder)
     theirs = AutoTokenizer.from_pretrained(folder)
@@ -82,6 +83,13 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
             f"{folder}: tokenizer.json and transformers' {type(theirs).__name__} give different ids; "
             "set tokenizer_class to PreTrainedTokenizerFast or use the model's own tokenizer"
         )
+    if (folder / "config.json").is_file():
+        rows = read_model_config(folder).get("vocab_size")
+        if isinstance(rows, int) and rows < ours.vocab_size:
+            raise DataError(
+                f"{folder}: tokenizer.json has {ours.vocab_size} tokens, config.json vocab_size = {rows}; "
+                "use the model's own tokenizer"
+            )
     return ours
 
 

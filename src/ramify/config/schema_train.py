@@ -70,4 +70,9 @@ class TrainRecipe(Section):
         if self.algorithm.name == "grpo" and self.rollout.branching.name != "none":
             raise ValueError('algorithm.name: "grpo" is flat, so rollout.branching must be "none"')
         refuse_clocks(self.run, self.rollout, "rollout")
+        if self.run.deterministic and getattr(self.rollout.branching, "baseline_never_reset", False):
+            raise ValueError(
+                "rollout.branching.baseline_never_reset: expected false with run.deterministic; those baselines are "
+                "not kept over a resume"
+            )
         return self

@@ -157,6 +157,12 @@ def test_a_rule_takes_no_key_of_another(recipe):
     assert told == "rollout.branching.beta: unknown key"
 
 
+def test_a_rule_that_forgets_at_a_resume_is_refused_where_runs_are_to_be_equal(recipe):
+    rule = ("rollout.branching=seed_compat_arpo", "run.deterministic=true")
+    assert "baseline_never_reset: expected false with run.deterministic" in refusal(recipe, *rule)
+    assert load(recipe, *rule, "rollout.branching.baseline_never_reset=false").run.deterministic
+
+
 @pytest.mark.parametrize("override", ["rollout.m=", "rollout.m= "])
 def test_an_override_without_a_value_leaves_the_key_out(recipe, override):
     loaded = load(recipe, "rollout.branching=balanced", override)
