@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ramify.config.build import read_rate
+from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_parts import EngineSection, ScriptedEngineSection, ToolsSection
 from ramify.config.schema_rollout import RandomBranching, RolloutSection

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ramify.config.other_runs import read_rate
 from ramify.config.schema_parts import (
     EngineSection,
     LimitsSection,
@@ -294,25 +295,6 @@ def _seed_compat(
         children=1,
         probe_tokens=rule.probe_tokens,
     )
-
-
-def read_rate(run_dir: Path) -> float:
-    """The branch rate that a training run has had.
-
-    Raises:
-        ConfigError: The folder is no run folder.
-        DataError: The run's metrics cannot be read, or hold no rate.
-    """
-    from ramify.obs.metrics import read_metrics
-    from ramify.obs.tree_metrics import realised_rate
-
-    path = run_dir / "metrics.jsonl"
-    if not path.is_file():
-        raise ConfigError(f"rollout.branching.rate_from: expected a run's folder, {path} is missing")
-    rate = realised_rate(read_metrics(path))
-    if rate is None:
-        raise DataError(f"{path}: expected branch/rate and branch/decisions, found no step with decisions")
-    return rate
 
 
 def build_limits(section: LimitsSection, n: int) -> "RolloutLimits":

@@ -51,9 +51,9 @@ def _packed(modules: Sequence[torch.nn.Linear]) -> Projection:
     multiply: Any = torch.ops.mkldnn._linear_pointwise
 
     def call(x: torch.Tensor) -> Sequence[torch.Tensor]:
-        # A product of each number of rows would be planned, and its plan kept, on its own: hundreds of megabytes.
+        # Each number of rows is planned, and its plan kept, on its own: hundreds of megabytes for hundreds of sizes.
         size = len(x)
-        padded = F.pad(x, (0, 0, 0, -size % _ROWS))
+        padded = F.pad(x, (0, 0, 0, -size % _ROWS)) if size > _ROWS else x
         product = multiply(padded, packed, bias, "none", [], "")[:size]
         return torch.split_with_sizes(product, sizes, dim=-1) if len(sizes) > 1 else (product,)
 
