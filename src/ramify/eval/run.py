@@ -8,13 +8,12 @@ from ramify.algos.branch_none import FlatBrancher
 from ramify.config.build import (
     build_agent,
     build_limits,
-    build_model,
     build_problems,
     build_renderer,
     build_reward,
-    build_tokenizer,
     build_tools,
 )
+from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
 from ramify.core.tree import Tree

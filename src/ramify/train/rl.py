@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ramify.algos.ops import Credit, credit, token_denominator
-from ramify.config.build import build_estimator, build_loss, build_model, build_optimizer
+from ramify.config.build import build_estimator, build_loss, build_optimizer
+from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import Interrupted
 from ramify.core.protocols import Estimator

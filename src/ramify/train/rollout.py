@@ -11,13 +11,12 @@ from ramify.config.build import (
     build_agent,
     build_brancher,
     build_limits,
-    build_model,
     build_problems,
     build_renderer,
     build_reward,
-    build_tokenizer,
     build_tools,
 )
+from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.messages import Problem
 from ramify.core.protocols import RewardFn

@@ -9,7 +9,8 @@ from pathlib import Path
 from ramify.algos.ops import token_denominator
 from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
 from ramify.chat.renderer import TagRenderer
-from ramify.config.build import build_model, build_optimizer, build_tokenizer
+from ramify.config.build import build_optimizer
+from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.schema_sft import SftRecipe
 from ramify.core.errors import DataError, Interrupted
 from ramify.core.tree import Tree, TreeKey

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from model_folders import write_model
-from ramify.config.build import build_tokenizer
+from ramify.config.build_model import build_tokenizer
 from ramify.core.errors import DataError
 
 

@@ -1,0 +1,72 @@
+"""From a checked recipe to the model and its tokenizer.
+
+Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ramify.config.schema_parts import ModelSection
+from ramify.core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ramify.chat.tokenizer import ChatTokenizer
+
+
+def build_tokenizer(folder: Path) -> "ChatTokenizer":
+    """Read a tokenizer and check that transformers reads the same ids from the folder.
+
+    Raises:
+        DataError: They differ, a file is missing, or the model has fewer rows than the tokenizer has ids.
+    """
+    from transformers import AutoTokenizer
+
+    from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.core.messages import Message
+    from ramify.modeling.load import read_model_config
+
+    ours = ChatTokenizer(folder)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    messages = [Message.of("user", "What is 12 + 30?\n<think> 1372 </think> caf\u00e9 \u4e2d\u6587")]
+    text = ours.chat_text(messages)
+    plain = [{"role": message.role, "content": message.text} for message in messages]
+    expected = theirs.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
+    if text != expected or list(ours.encode(text)) != theirs(text, add_special_tokens=False)["input_ids"]:
+        raise DataError(
+            f"{folder}: tokenizer.json and transformers' {type(theirs).__name__} give different ids; "
+            "set tokenizer_class to PreTrainedTokenizerFast or use the model's own tokenizer"
+        )
+    if (folder / "config.json").is_file():
+        rows = read_model_config(folder).get("vocab_size")
+        if isinstance(rows, int) and rows < ours.vocab_size:
+            raise DataError(
+                f"{folder}: tokenizer.json has {ours.vocab_size} tokens, config.json vocab_size = {rows}; "
+                "use the model's own tokenizer"
+            )
+    return ours
+
+
+def build_model(section: ModelSection, context_tokens: int) -> "PreTrainedModel":
+    """Load the model and check that sequences of `context_tokens` fit it.
+
+    Raises:
+        ConfigError: They do not fit.
+        DataError: The folder cannot be read.
+    """
+    import torch
+
+    from ramify.modeling.load import load_model
+
+    has_gpu = torch.cuda.is_available()
+    if section.device == "cuda" and not has_gpu:
+        raise ConfigError('model.device: expected a GPU, torch finds none; set it to "cpu"')
+    device = ("cuda" if has_gpu else "cpu") if section.device == "auto" else section.device
+    model = load_model(section.path, section.dtype, device)
+    limit = int(model.config.max_position_embeddings)
+    if context_tokens > limit:
+        raise ConfigError(
+            f"model.path: {section.path} has {limit} positions, but prompt and response may take {context_tokens}"
+        )
+    return model
