@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.ops import credit, token_denominator
+from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack

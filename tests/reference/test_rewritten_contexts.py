@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.ops import credit, token_denominator
+from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
 from ramify.core.tree import Source
 from ramify.learner.optimizer import AdamWSettings, Schedule

@@ -1,50 +1,102 @@
-"""GRPO: advantages relative to the group, and PPO's clipped surrogate (arXiv 2402.03300, arXiv 1707.06347)."""
+"""GRPO and the papers that differ from it by a setting: group-relative advantages, PPO's clipped surrogate.
+
+paper                                        advantage (GroupRelative)        aggregation      clip
+GRPO (arXiv 2402.03300, equations 3, 19)     scale std, pooled                sequence_mean    eps both sides
+Dr. GRPO (arXiv 2503.20783, section 3.2)     scale none, pooled               fixed_length     eps both sides
+DAPO (arXiv 2503.14476, equation 8)          scale std, pooled                token_mean       eps_low < eps_high
+RLOO (arXiv 2402.14740, equation 7)          scale none, leave_subtree_out    token_mean       eps both sides
+ARPO (arXiv 2507.19849, section 3.2)         scale std, pooled, on a tree     token_mean       eps both sides
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from ramify.algos.losses import LossInputs, LossOutput
-from ramify.algos.ops import normalize, spread
+from ramify.algos.ops import (
+    STD_FLOOR,
+    Shared,
+    along,
+    centered,
+    leaf_weights,
+    leaves_below,
+    spread,
+    spread_of,
+    values,
+)
 from ramify.core.errors import ConfigError
-from ramify.core.records import Floats, Reward
+from ramify.core.records import Floats, Notes, Reward
 from ramify.core.tree import Tree
 
-_MAX_LOG_RATIO = 20.0
+Baseline: TypeAlias = Literal["pooled", "leave_subtree_out"]
+"""What a reward is compared with: the mean over the group, or over the leaves that are not below the token."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRelative:
-    """A = (R - mean) / (std + 1e-6) over the leaves of a tree, std with Bessel's correction.
+    """Advantages relative to the group of a tree's leaves, whether they started at the prompt or at a branch.
 
-    A group of one, or of equal rewards, has no advantage.
+    `pooled`: A_j = R_j - mean(R), the same at each token. Shared tokens then follow the gradient shrunk by 1 - d/n (d of
+    n leaves below). `leave_subtree_out`: A_{j,t} = R_j - mean of R over the leaves not below t, which restores it; on a
+    flat group it is leave-one-out, R_j - mean of the others (RLOO). A token above all leaves has nothing to be compared
+    with: A = 0. `scale = "std"` divides by std + 1e-6 of the group (Bessel's correction).
+
+    With `shared = "mass"` means and deviations weigh each leaf by its mass, so that a root that branched often does
+    not pull the baseline. A group of one, or of equal rewards, has no advantage.
     """
 
-    def moments(self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> Mapping[str, float]:
+    shared: Shared
+    scale: Literal["std", "none"] = "std"
+    baseline: Baseline = "pooled"
+
+    def moments(
+        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
+    ) -> Mapping[str, float]:
         """Nothing is shared between groups."""
-        del trees, rewards
+        del trees, rewards, notes
         return {}
 
     def advantages(
-        self, tree: Tree, rewards: Sequence[Reward], sums: Mapping[str, float]
+        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
     ) -> tuple[Floats, ...]:
-        """One array for each trajectory, the same number for each token. [G][T]"""
-        del sums
-        return spread(tree, normalize(rewards, np.ones(len(rewards))))
+        """One array for each trajectory. [G][T]"""
+        del notes, sums
+        weights, returns = leaf_weights(tree, self.shared), values(rewards)
+        scale = 1.0 if self.scale == "none" else spread_of(returns, weights) + STD_FLOOR
+        if self.baseline == "leave_subtree_out" and returns.min() < returns.max():
+            return _against_the_others(tree, returns, weights, scale)
+        return spread(tree, centered(returns, weights) / scale)
+
+
+def _against_the_others(tree: Tree, returns: Floats, weights: Floats, scale: float) -> tuple[Floats, ...]:
+    baseline = {}
+    for key, below in leaves_below(tree).items():
+        others = weights.copy()
+        others[below] = 0
+        baseline[key] = np.average(returns, weights=others) if others.any() else None
+    return tuple(
+        along(
+            trajectory,
+            lambda node, own=own: np.full(  # type: ignore[misc]
+                len(node.token_ids), 0.0 if (b := baseline[node.id]) is None else (own - b) / scale
+            ),
+        )
+        for trajectory, own in zip(tree.trajectories, returns, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ClippedSurrogate:
-    """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old.
+    """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old (arXiv 1707.06347, equation 7).
 
-    With a dual clip c the negative side is S- min(max(r, 1 - clip_low), c) (arXiv 1912.09729). The logarithm of
-    the ratio is held within 20 nats, beyond which there is no gradient.
+    With a dual clip c the negative side is S- min(max(r, 1 - clip_low), c) (arXiv 1912.09729, equation 5).
 
     Attributes:
         clip_low: 0 <= clip_low < 1.
-        clip_high: At least 0.
+        clip_high: At least 0; DAPO's clip-higher is clip_high > clip_low.
         dual_clip: Above 1; None switches it off.
 
     Raises:
@@ -56,25 +108,32 @@ class ClippedSurrogate:
     dual_clip: float | None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.clip_low < 1 or self.clip_high < 0:
-            raise ConfigError(
-                f"clip_low = {self.clip_low}, clip_high = {self.clip_high}: expected 0 <= clip_low < 1, clip_high >= 0"
-            )
-        if self.dual_clip is not None and self.dual_clip <= 1:
-            raise ConfigError(f"dual_clip = {self.dual_clip}: expected a number above 1, or none")
+        check_clips(self.clip_low, self.clip_high, self.dual_clip)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """Sum over the tokens; `clip_fraction` is the share of a token's credit that is clipped."""
-        log_ratio = inputs.policy_logprobs - inputs.old_logprobs
-        ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
-        low, high = 1 - self.clip_low, 1 + self.clip_high
-        plus, minus = ratio.clamp(max=high), ratio.clamp(min=low)
-        if self.dual_clip is not None:
-            minus = minus.clamp(max=self.dual_clip)
+        ratio = inputs.ratio
+        plus = ratio.clamp(max=1 + self.clip_high)
+        minus = clipped_below(ratio, self.clip_low, self.dual_clip)
         loss = -(inputs.s_plus * plus + inputs.s_minus * minus).sum()
-        with torch.no_grad():
-            clipped = inputs.s_plus * (plus != ratio) - inputs.s_minus * (minus != ratio)
-            credit = inputs.s_plus - inputs.s_minus
-            share = torch.where(credit > 0, clipped / credit, 0.0)
-            sums = {"clip_fraction": (share * inputs.num_paths).sum()}
-        return LossOutput(loss, sums)
+        return LossOutput(loss, {"clip_fraction": inputs.clip_fraction(plus != ratio, minus != ratio)})
+
+
+def clipped_below(ratio: torch.Tensor, clip_low: float, dual_clip: float | None) -> torch.Tensor:
+    """What the negative side of a clipped surrogate multiplies: min(max(r, 1 - clip_low), dual_clip). [W]"""
+    held = ratio.clamp(min=1 - clip_low)
+    return held if dual_clip is None else held.clamp(max=dual_clip)
+
+
+def check_clips(clip_low: float, clip_high: float, dual_clip: float | None) -> None:
+    """See that the edges of a clip are in order.
+
+    Raises:
+        ConfigError: They are not.
+    """
+    if not 0 <= clip_low < 1 or clip_high < 0:
+        raise ConfigError(
+            f"clip_low = {clip_low}, clip_high = {clip_high}: expected 0 <= clip_low < 1, clip_high >= 0"
+        )
+    if dual_clip is not None and dual_clip <= 1:
+        raise ConfigError(f"dual_clip = {dual_clip}: expected a number above 1, or none")

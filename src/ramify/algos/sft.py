@@ -2,9 +2,13 @@
 
 import numpy as np
 
+from ramify.algos.credit import Weighting
 from ramify.algos.losses import LossInputs, LossOutput
 from ramify.core.records import NodeCredit
 from ramify.core.tree import Source, Tree
+
+SUPERVISED = Weighting(shared="split")
+"""The weighting under which each written token counts once."""
 
 
 def supervised_credit(tree: Tree) -> dict[str, NodeCredit]:

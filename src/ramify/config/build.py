@@ -30,16 +30,14 @@ from ramify.config.schema_rollout import (
     SeedCompatArpoBranching,
     ThresholdBranching,
 )
-from ramify.config.schema_train import AlgorithmSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
-from ramify.core.protocols import Brancher, Engine, Estimator, EventSink, RewardFn, Sandbox, Tool
+from ramify.core.protocols import Brancher, Engine, EventSink, RewardFn, Sandbox, Tool
 from ramify.core.quiescence import LiveCount
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ramify.algos.losses import PolicyLoss
     from ramify.chat.renderer import TagRenderer
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.learner.optimizer import OptimizerSettings, Schedule
@@ -263,21 +261,6 @@ def build_reward(section: RewardSection) -> RewardFn:
     if section.name == "length":
         return LengthReward()
     return HierarchicalReward({"exact": exact_match, "f1": f1}[section.match], bonus=section.bonus)
-
-
-def build_estimator(section: AlgorithmSection) -> Estimator:
-    """The advantage estimator."""
-    from ramify.algos.arpo import ArpoEstimator
-    from ramify.algos.grpo import GroupRelative
-
-    return GroupRelative() if section.name == "grpo" else ArpoEstimator(section.shared)
-
-
-def build_loss(section: AlgorithmSection) -> "PolicyLoss":
-    """The policy loss."""
-    from ramify.algos.grpo import ClippedSurrogate
-
-    return ClippedSurrogate(section.clip_low, section.clip_high, section.dual_clip)
 
 
 def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Schedule]":

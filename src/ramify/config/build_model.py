@@ -10,9 +10,12 @@ from ramify.config.schema_parts import ModelSection
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import PreTrainedModel
 
     from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.learner.annotate import Reference
 
 
 def build_tokenizer(folder: Path) -> "ChatTokenizer":
@@ -70,3 +73,31 @@ def build_model(section: ModelSection, context_tokens: int) -> "PreTrainedModel"
             f"model.path: {section.path} has {limit} positions, but prompt and response may take {context_tokens}"
         )
     return model
+
+
+def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Reference":
+    """The model that the run started from: the base with the adapters off, or a frozen copy of the recipe's model.
+
+    Raises:
+        DataError: The folder cannot be read.
+    """
+    from contextlib import contextmanager
+
+    from ramify.modeling.load import load_model
+    from ramify.modeling.lora import adapters_off, has_adapters
+
+    if has_adapters(model):
+
+        @contextmanager
+        def base() -> "Iterator[PreTrainedModel]":
+            with adapters_off(model):
+                yield model
+
+        return base
+    frozen = load_model(section.path, section.dtype, str(model.device)).requires_grad_(False)
+
+    @contextmanager
+    def copy() -> "Iterator[PreTrainedModel]":
+        yield frozen
+
+    return copy

@@ -1,9 +1,8 @@
 """The schema of a reinforcement-learning recipe (`ramify train`, `ramify rollout`)."""
 
-from typing import Annotated, Literal
+from pydantic import model_validator
 
-from pydantic import Field, model_validator
-
+from ramify.config.schema_algorithm import AlgorithmSection, check_against_rollout
 from ramify.config.schema_parts import (
     EngineSection,
     OptimizerSection,
@@ -26,21 +25,6 @@ class TrainDataSection(Section):
     train: UserPath
     epochs: PositiveInt = 1
     max_prompt_tokens: PositiveInt
-
-
-class AlgorithmSection(Section):
-    """Advantages and loss.
-
-    `shared`: how often a shared token counts (repeat: once for each trajectory; split: once; mass: unbiased).
-    `advantage`: soft (each trajectory's own) or hard (their mean on shared tokens).
-    """
-
-    name: Literal["arpo", "grpo"]
-    shared: Literal["repeat", "split", "mass"] = "repeat"
-    advantage: Literal["soft", "hard"] = "soft"
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    clip_high: Annotated[float, Field(gt=0)] = 0.2
-    dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
 
 
 class LearnerSection(Section):
@@ -67,8 +51,12 @@ class TrainRecipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainRecipe":
-        if self.algorithm.name == "grpo" and self.rollout.branching.name != "none":
-            raise ValueError('algorithm.name: "grpo" is flat, so rollout.branching must be "none"')
+        check_against_rollout(
+            self.algorithm,
+            is_flat=self.rollout.branching.name == "none",
+            n=self.rollout.n,
+            has_exact_entropy=self.engine.name == "local",
+        )
         refuse_clocks(self.run, self.rollout, "rollout")
         if self.run.deterministic and getattr(self.rollout.branching, "baseline_never_reset", False):
             raise ValueError(

@@ -14,6 +14,7 @@ from ramify.core.records import (
     Completion,
     EngineInfo,
     Floats,
+    Notes,
     Proposal,
     Request,
     Reward,
@@ -163,12 +164,14 @@ class Brancher(Protocol):
 class Estimator(Protocol):
     """Turns rewards into advantages."""
 
-    def moments(self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> Mapping[str, float]:
+    def moments(
+        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
+    ) -> Mapping[str, float]:
         """Sums over the whole rollout batch that `advantages` needs, to be added up over ranks in float64."""
         ...
 
     def advantages(
-        self, tree: Tree, rewards: Sequence[Reward], sums: Mapping[str, float]
+        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
     ) -> tuple[Floats, ...]:
         """One array for each trajectory, with a number for each token that the policy wrote. [G][T]"""
         ...

@@ -1,12 +1,13 @@
 """Records that pass between stages: requests, completions, rewards, credit and packed rows.
 
-Axis letters: P problems, G trajectories of a tree, N tokens of a node, T tokens of a trajectory, R tokens of a
-packed row, W written tokens of a packed row, V vocabulary. Logprobs and entropies are nats.
+Axis letters: P problems, G trajectories of a tree, J trajectories of trees packed together, N tokens of a node, T
+tokens of a trajectory, R tokens of a packed row, W written tokens of a packed row, V vocabulary. Logprobs and entropies are nats.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -166,6 +167,60 @@ class NodeCredit:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeNotes:
+    """What a pass of the learner without gradient found at the tokens of a policy node; None: not asked for.
+
+    policy_logprobs: under the weights before the first update on this rollout; ref_logprobs: under the reference
+    model; entropies: of the policy, nats. [N] each
+    """
+
+    policy_logprobs: Floats | None = None
+    ref_logprobs: Floats | None = None
+    entropies: Floats | None = None
+
+
+Notes: TypeAlias = Mapping[str, NodeNotes]
+"""Notes of each policy node of a tree, by node id; empty where no pass was asked for."""
+
+NO_NOTES: Notes = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class PathCredit:
+    """Trajectories of one or more trees, for a loss that looks at whole paths. [J] each
+
+    Attributes:
+        advantages: One for each trajectory.
+        weights: Loss weights, corrections included; 0 where the trajectory is left out of the loss.
+        num_written: Tokens that the policy wrote.
+        tree: Number of the tree among those packed together.
+    """
+
+    advantages: Floats
+    weights: Floats
+    num_written: Ints
+    tree: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSpan:
+    """Tokens of one policy node among the written tokens of a row.
+
+    Attributes:
+        tree: Number of the tree among those packed together.
+        node: Its id.
+        start, stop: Range in the row's `written`.
+        paths: Numbers, among the trajectories of all trees packed together, of those through the node. [d]
+    """
+
+    tree: int
+    node: str
+    start: int
+    stop: int
+    paths: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentSpan:
     """A run of tokens in a packed row that attends to itself causally and to all of its ancestors.
 
@@ -188,8 +243,12 @@ class PackedRow:
         written: Row index of each token that a policy wrote. [W]
         predictor: Row index of the token whose hidden state predicts it (a parent's last one, for the first
             token of a branch). [W]
+        spans: The policy nodes that the written tokens belong to; they cover `written` in order.
         s_plus, s_minus, weight, num_paths: See `NodeCredit`. [W]
-        behavior_logprobs: [W]
+        behavior_logprobs: Under the distribution sampled from. [W]
+        old_logprobs: That the ratio is taken to: recomputed ones where there are notes, else the former. [W]
+        ref_logprobs: Under the reference model; None where no pass was asked for. [W]
+        num_repeated: Tokens that are here only as context, because another row computes them too.
     """
 
     token_ids: Ints
@@ -197,8 +256,12 @@ class PackedRow:
     segments: tuple[SegmentSpan, ...]
     written: Ints
     predictor: Ints
+    spans: tuple[WrittenSpan, ...]
     s_plus: Floats
     s_minus: Floats
     weight: Floats
     num_paths: Floats
     behavior_logprobs: Floats
+    old_logprobs: Floats
+    ref_logprobs: Floats | None
+    num_repeated: int

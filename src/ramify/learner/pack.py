@@ -4,33 +4,75 @@ A run of nodes without a fork is one segment. A node that opens a context starts
 ancestors. The first token of a branch is predicted by the last token before it, wherever in the row that lies.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ramify.core.records import Floats, Ints, NodeCredit, PackedRow, SegmentSpan
+from ramify.core.errors import DataError
+from ramify.core.records import (
+    NO_NOTES,
+    Floats,
+    Ints,
+    NodeCredit,
+    NodeNotes,
+    Notes,
+    PackedRow,
+    SegmentSpan,
+    WrittenSpan,
+)
 from ramify.core.tree import Node, Source, Tree
+from ramify.learner.pieces import Piece, one_path_each, split
 
 
 def pack(
-    trees: Sequence[Tree], credits: Sequence[Mapping[str, NodeCredit]], token_budget: int
+    trees: Sequence[Tree],
+    credits: Sequence[Mapping[str, NodeCredit]],
+    token_budget: int,
+    *,
+    notes: Sequence[Notes] | None = None,
+    keep_dead: bool = False,
+    share_prefixes: bool = True,
 ) -> tuple[PackedRow, ...]:
     """Lay out all trees that have credit, as many whole ones to a row as fit into `token_budget` tokens.
 
-    A tree larger than the budget gets a row of its own. Trees without any credit are left out; they count in
+    A tree larger than the budget is split at branch points into pieces that are whole paths: each repeats the tokens
+    above it as context, and a written token carries its credit in one piece only, so sums over rows stay exact and a
+    row never holds more than the budget or one path. Trees and pieces without any credit are left out; they count in
     the denominator only.
+
+    Args:
+        trees: Of one optimizer step.
+        credits: Of each tree.
+        token_budget: Tokens of a row.
+        notes: What the annotation pass found, if there was one.
+        keep_dead: Keep what has weight without advantage: a KL term or an entropy bonus acts on it too.
+        share_prefixes: False gives each trajectory a row of its own, for models whose layers do not see all of the
+            context in the same way (sliding windows, linear attention).
 
     Raises:
         ValueError: Credit and tree do not match, or a context starts with a written token.
+        DataError: A logprob is not a number.
     """
-    flat = [flatten(tree, credit) for tree, credit in zip(trees, credits, strict=True) if not is_dead(credit)]
-    return join(flat, token_budget)
+    rows: list[PackedRow] = []
+    first_path = 0
+    for number, (tree, credit) in enumerate(zip(trees, credits, strict=True)):
+        given = NO_NOTES if notes is None else notes[number]
+        if not is_dead(credit.values(), keep_dead):
+            pieces = split(tree, token_budget) if share_prefixes else one_path_each(tree)
+            live = (
+                p for p in pieces if not is_dead((credit[n] for n in p.trained if n in credit), keep_dead)
+            )
+            rows.extend(_flatten(tree, credit, given, piece, number, first_path) for piece in live)
+        first_path += len(tree.trajectories)
+    return join(rows, token_budget) if share_prefixes else tuple(rows)
 
 
-def is_dead(credit: Mapping[str, NodeCredit]) -> bool:
-    """Whether no token of a tree has credit, so that a loss on it is zero with zero gradient."""
-    return not any(node.s_plus.any() or node.s_minus.any() for node in credit.values())
+def is_dead(credits: Iterable[NodeCredit], keep_weighted: bool = False) -> bool:
+    """Whether no token of some nodes has credit, so that a loss on them is zero with zero gradient."""
+    return not any(
+        node.s_plus.any() or node.s_minus.any() or (keep_weighted and node.weight.any()) for node in credits
+    )
 
 
 def join(rows: Sequence[PackedRow], token_budget: int) -> tuple[PackedRow, ...]:
@@ -47,19 +89,27 @@ def join(rows: Sequence[PackedRow], token_budget: int) -> tuple[PackedRow, ...]:
     return tuple(_joined(group) for group in groups)
 
 
-def flatten(tree: Tree, credit: Mapping[str, NodeCredit]) -> PackedRow:
-    """Lay out one tree.
-
-    Raises:
-        ValueError: Credit and tree do not match, or a context starts with a written token.
-    """
-    layout = _Layout()
+def _flatten(
+    tree: Tree,
+    credit: Mapping[str, NodeCredit],
+    notes: Notes,
+    piece: Piece,
+    number: int,
+    first_path: int,
+) -> PackedRow:
+    layout = _Layout(number, first_path, piece.trained)
     ends: dict[str, _End] = {}
-    for node in tree.nodes:
+    inside = piece.ids
+    for node in piece.nodes:
         fresh = node.parent is None or node.opens_context
         before = _START if fresh else ends[node.parent or ""]
-        forks = len(tree.children[node.id]) != 1
-        ends[node.id] = layout.add(node, before, credit.get(node.id), forks)
+        forks = sum(child.id in inside for child in tree.children[node.id]) != 1
+        policy = node.source is Source.POLICY
+        if (node.id in credit) != policy:
+            raise ValueError(f"node {node.id!r}: credit belongs on policy nodes and on all of them")
+        ends[node.id] = layout.add(node, before, forks)
+        if policy and node.id in piece.trained and node.token_ids:
+            layout.write(node, before.last, credit[node.id], notes.get(node.id), piece.paths[node.id])
     return layout.row()
 
 
@@ -83,69 +133,98 @@ _START = _End(segment=-1, last=-1, depth=0, forks=True)
 class _Layout:
     """A row in the making."""
 
+    tree: int
+    first_path: int
+    trained: Set[str]
     tokens: list[int] = field(default_factory=list)
     positions: list[Ints] = field(default_factory=list)
-    spans: list[SegmentSpan] = field(default_factory=list)
+    segments: list[SegmentSpan] = field(default_factory=list)
     predictor: list[Ints] = field(default_factory=list)
     written: list[Ints] = field(default_factory=list)
+    spans: list[WrittenSpan] = field(default_factory=list)
     credits: list[NodeCredit] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    behavior: list[Floats] = field(default_factory=list)
+    old: list[Floats] = field(default_factory=list)
+    ref: list[Floats] = field(default_factory=list)
+    num_written: int = 0
+    num_repeated: int = 0
 
-    def add(self, node: Node, before: _End, credit: NodeCredit | None, forks: bool) -> _End:
+    def add(self, node: Node, before: _End, forks: bool) -> _End:
         """Append a node's tokens behind `before`."""
         size = len(node.token_ids)
-        if (credit is not None) != (node.source is Source.POLICY):
-            raise ValueError(f"node {node.id!r}: credit belongs on policy nodes and on all of them")
         if not size:
             return replace(before, forks=before.forks or forks)
         start = len(self.tokens)
         self.tokens.extend(node.token_ids)
         self.positions.append(np.arange(before.depth, before.depth + size))
-        segment = self._span(before, start, size)
-        if credit is not None:
-            self._write(node, start, before.last, credit)
-        return _End(segment, start + size - 1, before.depth + size, forks)
+        if node.id not in self.trained:
+            self.num_repeated += size
+        return _End(self._segment(before, start, size), start + size - 1, before.depth + size, forks)
 
-    def _span(self, before: _End, start: int, size: int) -> int:
+    def _segment(self, before: _End, start: int, size: int) -> int:
         if before.forks:
-            self.spans.append(SegmentSpan(before.segment, start, start + size))
-            return len(self.spans) - 1
-        span = self.spans[before.segment]
-        self.spans[before.segment] = SegmentSpan(span.parent, span.start, start + size)
+            self.segments.append(SegmentSpan(before.segment, start, start + size))
+            return len(self.segments) - 1
+        span = self.segments[before.segment]
+        self.segments[before.segment] = SegmentSpan(span.parent, span.start, start + size)
         return before.segment
 
-    def _write(self, node: Node, start: int, before: int, credit: NodeCredit) -> None:
+    def write(
+        self, node: Node, before: int, credit: NodeCredit, notes: NodeNotes | None, paths: Ints
+    ) -> None:
+        """Mark the node that was added last as written by the policy; `before` is the row index that predicts it."""
         size = len(node.token_ids)
         if before < 0:
             raise ValueError(
                 f"node {node.id!r}: its context starts with a written token, which nothing predicts"
             )
-        parts = (credit.s_plus, credit.s_minus, credit.weight, credit.num_paths, node.behavior_logprobs)
+        behavior = np.array(node.behavior_logprobs)
+        old = notes.policy_logprobs if notes is not None and notes.policy_logprobs is not None else behavior
+        parts = (credit.s_plus, credit.s_minus, credit.weight, credit.num_paths, behavior, old)
         if any(len(part) != size for part in parts):
             raise ValueError(
                 f"node {node.id!r}: {size} tokens, credit and logprobs of {[len(p) for p in parts]}"
             )
-        index = np.arange(start, start + size)
+        for what, part in zip(
+            ("advantage", "advantage", "weight", "path", "sampled logprob", "logprob"), parts, strict=True
+        ):
+            if not np.isfinite(part).all():
+                raise DataError(
+                    f"node {node.id!r} of tree {self.tree}: a {what} is not a finite number; nothing was trained on it"
+                )
+        index = np.arange(len(self.tokens) - size, len(self.tokens))
         previous = index - 1
         previous[0] = before
         self.written.append(index)
         self.predictor.append(previous)
+        span = WrittenSpan(
+            self.tree, node.id, self.num_written, self.num_written + size, paths + self.first_path
+        )
+        self.spans.append(span)
+        self.num_written += size
         self.credits.append(credit)
-        self.logprobs.extend(node.behavior_logprobs)
+        self.behavior.append(behavior)
+        self.old.append(old)
+        if notes is not None and notes.ref_logprobs is not None:
+            self.ref.append(notes.ref_logprobs)
 
     def row(self) -> PackedRow:
         """The finished row."""
         return PackedRow(
             token_ids=np.array(self.tokens, dtype=np.int64),
             positions=_whole(self.positions),
-            segments=tuple(self.spans),
+            segments=tuple(self.segments),
             written=_whole(self.written),
             predictor=_whole(self.predictor),
+            spans=tuple(self.spans),
             s_plus=_reals([c.s_plus for c in self.credits]),
             s_minus=_reals([c.s_minus for c in self.credits]),
             weight=_reals([c.weight for c in self.credits]),
             num_paths=_reals([c.num_paths for c in self.credits]),
-            behavior_logprobs=np.array(self.logprobs, dtype=np.float64),
+            behavior_logprobs=_reals(self.behavior),
+            old_logprobs=_reals(self.old),
+            ref_logprobs=_reals(self.ref) if self.ref else None,
+            num_repeated=self.num_repeated,
         )
 
 
@@ -159,11 +238,26 @@ def _joined(rows: Sequence[PackedRow]) -> PackedRow:
         segments=_shifted([row.segments for row in rows], offsets),
         written=_whole([row.written + offset for row, offset in zip(rows, offsets, strict=True)]),
         predictor=_whole([row.predictor + offset for row, offset in zip(rows, offsets, strict=True)]),
+        spans=_spans_shifted(rows),
         s_plus=_reals([row.s_plus for row in rows]),
         s_minus=_reals([row.s_minus for row in rows]),
         weight=_reals([row.weight for row in rows]),
         num_paths=_reals([row.num_paths for row in rows]),
         behavior_logprobs=_reals([row.behavior_logprobs for row in rows]),
+        old_logprobs=_reals([row.old_logprobs for row in rows]),
+        ref_logprobs=None
+        if rows[0].ref_logprobs is None
+        else _reals([row.ref_logprobs for row in rows if row.ref_logprobs is not None]),
+        num_repeated=sum(row.num_repeated for row in rows),
+    )
+
+
+def _spans_shifted(rows: Sequence[PackedRow]) -> tuple[WrittenSpan, ...]:
+    offsets = np.cumsum([0, *(len(row.written) for row in rows)]).tolist()
+    return tuple(
+        replace(span, start=span.start + offset, stop=span.stop + offset)
+        for row, offset in zip(rows, offsets[:-1], strict=True)
+        for span in row.spans
     )
 
 

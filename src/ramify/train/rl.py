@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ramify.algos.ops import Credit, credit, token_denominator
-from ramify.config.build import build_estimator, build_loss, build_optimizer
+from ramify.config.build import build_optimizer
+from ramify.config.build_algorithm import build_objective
 from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import Interrupted
-from ramify.core.protocols import Estimator
 from ramify.core.records import Floats, Reward
 from ramify.core.tree import Tree
-from ramify.learner.pack import pack
-from ramify.learner.update import Learner, UpdateReport
+from ramify.learner.report import UpdateReport
+from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
 from ramify.train.interrupts import StopOnCtrlC
+from ramify.train.learning import Learning, build_learning
 from ramify.train.rollout import Rollout, build_rollout, build_task
 from ramify.train.run_folder import RunFolder, claim_run_folder
 from ramify.train.state import LoopState, Saver, restore, starting_point
@@ -34,8 +34,7 @@ class RlRun:
     recipe: TrainRecipe
     folder: RunFolder
     rollout: Rollout
-    estimator: Estimator
-    learner: Learner
+    learning: Learning
     saver: Saver
     total_steps: int
 
@@ -81,31 +80,15 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnCtrlC, phase: Phase) -> Lo
     indices, cursor = task.order.take(state.cursor, run.recipe.rollout.problems_per_step)
     problems = [task.problems[index] for index in indices]
     trees, rewards = stop.run(run.rollout.grow(problems, state.step, phase))
-    sums = run.estimator.moments(trees, rewards)
-    advantages = [run.estimator.advantages(t, r, sums) for t, r in zip(trees, rewards, strict=True)]
-    reports = update(run, trees, advantages)
+    notes = run.learning.annotate(trees)
+    advantages = run.learning.advantages(trees, rewards, notes)
+    reports = run.learning.update(trees, advantages, notes)
     state = replace(state, step=state.step + 1, cursor=cursor)
     record(run, state.step, trees, rewards, advantages, reports)
     phase.advance(
         waiting="", reward=tree_metrics(trees, rewards)["reward/mean"], gradient=reports[0].grad_norm
     )
     return state
-
-
-def update(run: RlRun, trees: Sequence[Tree], advantages: Sequence[Sequence[Floats]]) -> list[UpdateReport]:
-    """One optimiser step for each mini-batch of whole problems."""
-    algorithm, learner = run.recipe.algorithm, run.recipe.learner
-    credits: list[Credit] = [
-        credit(tree, given, algorithm.shared, algorithm.advantage)
-        for tree, given in zip(trees, advantages, strict=True)
-    ]
-    size = learner.problems_per_minibatch
-    reports: list[UpdateReport] = []
-    for start in range(0, len(trees), size):
-        part = slice(start, start + size)
-        rows = pack(trees[part], credits[part], learner.token_budget)
-        reports.append(run.learner.update(rows, token_denominator(credits[part])))
-    return reports
 
 
 def record(
@@ -141,8 +124,10 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
         "update/non_finite": float(sum(report.outcome == "non_finite" for report in reports)),
         "update/gap_mean": finite(first.gap_mean) if first else None,
         "update/gap_max": finite(first.gap_max) if first else None,
-        "update/clip_fraction": finite(first.metrics["clip_fraction"]) if first else None,
+        "update/gap_ess": finite(first.gap_ess) if first else None,
         "update/tokens": float(sum(report.num_tokens for report in reports)),
+        "update/repeated_tokens": float(sum(report.num_repeated for report in reports)),
+        **{f"update/{name}": finite(value) for name, value in (first.metrics if first else {}).items()},
     }
 
 
@@ -166,7 +151,7 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tup
             optimizer=optimizer,
             schedule=schedule,
             total_steps=steps * minibatches,
-            loss=build_loss(recipe.algorithm),
+            objective=build_objective(recipe.algorithm),
             temperature=rollout.temperature,
             max_grad_norm=recipe.learner.optimizer.max_grad_norm,
         )
@@ -178,8 +163,7 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tup
         recipe=recipe,
         folder=folder,
         rollout=build_rollout(recipe, task, lambda: learner.model),
-        estimator=build_estimator(recipe.algorithm),
-        learner=learner,
+        learning=build_learning(recipe, learner),
         saver=Saver(folder, learner, recipe.model.path, recipe.run.seed, recipe.run.keep_last),
         total_steps=steps,
     )

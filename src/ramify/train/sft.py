@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ramify.algos.ops import token_denominator
-from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.algos.credit import denominator
+from ramify.algos.losses import Objective
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
 from ramify.chat.renderer import TagRenderer
 from ramify.config.build import build_optimizer
 from ramify.config.build_model import build_model, build_tokenizer
@@ -17,7 +18,9 @@ from ramify.core.tree import Tree, TreeKey
 from ramify.data.demonstrations import Demonstration, load_demonstrations
 from ramify.data.order import ProblemOrder
 from ramify.learner.pack import pack
-from ramify.learner.update import Learner, UpdateReport
+from ramify.learner.report import UpdateReport
+from ramify.learner.update import Learner
+from ramify.modeling.load import packs_trees
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
@@ -63,7 +66,7 @@ def _train(
             optimizer=optimizer,
             schedule=schedule,
             total_steps=total,
-            loss=NegativeLogLikelihood(),
+            objective=Objective(NegativeLogLikelihood()),
             temperature=1.0,
             max_grad_norm=recipe.learner.optimizer.max_grad_norm,
         )
@@ -117,7 +120,8 @@ def demonstrate(
 def train_on(learner: Learner, trees: Sequence[Tree], token_budget: int) -> UpdateReport:
     """One optimiser step on the mean negative log-likelihood of the assistant's tokens."""
     credits = [supervised_credit(tree) for tree in trees]
-    return learner.update(pack(trees, credits, token_budget), token_denominator(credits))
+    rows = pack(trees, credits, token_budget, share_prefixes=packs_trees(learner.model))
+    return learner.update(rows, denominator(trees, SUPERVISED))
 
 
 def sft_metrics(report: UpdateReport) -> dict[str, float | None]:

@@ -6,7 +6,7 @@ import torch
 from model_makers import learner_for, tiny
 
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.ops import credit, token_denominator
+from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
 from ramify.core.errors import TrainingError
 from ramify.core.tree import Source

@@ -1,0 +1,208 @@
+"""Credit: from advantages A[trajectory, token] to four numbers for each unique token.
+
+With them any clipped token-level surrogate that looks at the sign of A alone is the same as a sum over trajectories:
+with loss weights w and corrections rho fixed before the forward pass, S+ = sum w rho max(A, 0), S- = sum w rho
+min(A, 0), W = sum w, and the number of paths.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.algos.ops import Shared, by_node, leaf_weights, num_paths
+from ramify.core.errors import ConfigError
+from ramify.core.records import Floats, NodeCredit, PathCredit
+from ramify.core.tree import Source, Tree
+
+Sharing: TypeAlias = Literal["soft", "hard"]
+"""Whether a shared token sees each trajectory's advantage (soft) or their mean (hard)."""
+
+Aggregation: TypeAlias = Literal["token_mean", "sequence_mean", "fixed_length"]
+"""Mean over tokens (DAPO, the released ARPO); mean over trajectories of their token means (GRPO, the ARPO paper); sum
+over tokens divided by the same length for each trajectory (Dr. GRPO)."""
+
+Credit: TypeAlias = Mapping[str, NodeCredit]
+"""Credit of each policy node of a tree, by node id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighting:
+    """How much each token of each trajectory counts in a loss.
+
+    Attributes:
+        shared: w is 1 for `repeat`, 1/d for `split` (d trajectories through the token), the leaf's mass for `mass`.
+        sharing: See `Sharing`.
+        aggregation: `sequence_mean` divides w by the written tokens of the whole path.
+        fixed_length: L of `fixed_length`, tokens; None otherwise.
+
+    Raises:
+        ConfigError: `fixed_length` is given or missing against `aggregation`.
+    """
+
+    shared: Shared = "repeat"
+    sharing: Sharing = "soft"
+    aggregation: Aggregation = "token_mean"
+    fixed_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.fixed_length is not None) != (self.aggregation == "fixed_length"):
+            raise ConfigError(
+                f"fixed_length = {self.fixed_length} with aggregation {self.aggregation!r}: a length belongs to "
+                "aggregation fixed_length and to no other"
+            )
+
+
+def untruncated(tree: Tree) -> npt.NDArray[np.bool_]:
+    """Which trajectories ended by themselves. [G]"""
+    return np.array([not trajectory.stop.truncated for trajectory in tree.trajectories])
+
+
+def credit(
+    tree: Tree,
+    advantages: Sequence[Floats],
+    weighting: Weighting,
+    *,
+    corrections: Sequence[Floats] | None = None,
+    kept: npt.NDArray[np.bool_] | None = None,
+) -> dict[str, NodeCredit]:
+    """Add up the credit of all trajectories through each policy node, by node id.
+
+    Soft: S+ and S- as above. Hard (ARPO, arXiv 2507.19849, section 3.2): A' is the mean of A over the leaves below,
+    weighted by mass under `mass`, and S+ = sum w rho max(A', 0), S- = sum w rho min(A', 0).
+
+    Args:
+        tree: The tree.
+        advantages: One array for each trajectory, with a number for each written token. [G][T]
+        weighting: Loss weights w.
+        corrections: rho of each trajectory's written tokens; None: 1. [G][T]
+        kept: Trajectories that carry loss; the others weigh nothing (they stay in the denominator). None: all. [G]
+
+    Raises:
+        ValueError: A trajectory's array has not one number for each written token.
+    """
+    gathered: dict[str, _Gathered] = {}
+    masses = leaf_weights(tree, weighting.shared)
+    for i, trajectory in enumerate(tree.trajectories):
+        rho = np.ones(trajectory.num_written) if corrections is None else corrections[i]
+        for name, array in (("advantages", advantages[i]), ("corrections", rho)):
+            if len(array) != trajectory.num_written:
+                raise ValueError(
+                    f"trajectory {trajectory.leaf.id!r}: {len(array)} {name} for {trajectory.num_written} written tokens"
+                )
+        scale = 1.0 / max(trajectory.num_written, 1) if weighting.aggregation == "sequence_mean" else 1.0
+        keep = 1.0 if kept is None or kept[i] else 0.0
+        for (node, a), (_, r) in zip(
+            by_node(trajectory, advantages[i]), by_node(trajectory, rho), strict=True
+        ):
+            gathered.setdefault(node.id, _Gathered([], [], [], [])).add(a, r, masses[i] * keep, scale)
+    paths = num_paths(tree)
+    return {key: part.credit(weighting, paths[key]) for key, part in gathered.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """What the trajectories through one node bring along: [N], [N], a number, a number each."""
+
+    advantages: list[Floats]
+    corrections: list[Floats]
+    masses: list[float]
+    scales: list[float]
+
+    def add(self, advantages: Floats, corrections: Floats, mass: float, scale: float) -> None:
+        self.advantages.append(advantages)
+        self.corrections.append(corrections)
+        self.masses.append(mass)
+        self.scales.append(scale)
+
+    def credit(self, weighting: Weighting, paths: int) -> NodeCredit:
+        advantages, rho = np.stack(self.advantages), np.stack(self.corrections)  # [d, N]
+        masses = np.array(self.masses)[:, None]
+        weights = masses * np.array(self.scales)[:, None] / (paths if weighting.shared == "split" else 1)
+        if weighting.sharing == "hard" and masses.any():
+            advantages = np.broadcast_to((masses * advantages).sum(0) / masses.sum(), advantages.shape)
+        corrected = weights * rho
+        size = advantages.shape[1]
+        return NodeCredit(
+            s_plus=(corrected * np.maximum(advantages, 0)).sum(0),
+            s_minus=(corrected * np.minimum(advantages, 0)).sum(0),
+            weight=np.full(size, weights.sum()),
+            num_paths=np.full(size, float(np.count_nonzero(masses))),
+        )
+
+
+def denominator(trees: Sequence[Tree], weighting: Weighting) -> float:
+    """What the sum over the trees of an optimizer step is divided by, over all its trajectories.
+
+    token_mean: sum over tokens of W (num_paths, one, or the sum of masses); sequence_mean: sum of leaf weights;
+    fixed_length: sum of leaf weights times L (Dr. GRPO, arXiv 2503.20783). Dead groups, masked trajectories and masked
+    corrections count as if they carried loss.
+    """
+    return sum(_tree_denominator(tree, weighting) for tree in trees)
+
+
+def _tree_denominator(tree: Tree, weighting: Weighting) -> float:
+    leaves = leaf_weights(tree, weighting.shared)
+    match weighting.aggregation:
+        case "sequence_mean":
+            return float(leaves.sum())
+        case "fixed_length":
+            assert weighting.fixed_length is not None
+            return float(leaves.sum()) * weighting.fixed_length
+        case "token_mean":
+            lengths = np.array([trajectory.num_written for trajectory in tree.trajectories])
+            if weighting.shared == "split":
+                return float(sum(len(n.token_ids) for n in tree.nodes if n.source is Source.POLICY))
+            return float((leaves * lengths).sum())
+
+
+def path_credit(
+    trees: Sequence[Tree],
+    advantages: Sequence[Sequence[Floats]],
+    weighting: Weighting,
+    *,
+    corrections: Sequence[Sequence[Floats]] | None = None,
+    kept: Sequence[npt.NDArray[np.bool_]] | None = None,
+) -> PathCredit:
+    """The trajectories of an optimizer step, for a loss that looks at whole paths.
+
+    Args:
+        trees: Of the step.
+        advantages: Equal at all tokens of a trajectory. [P][G][T]
+        weighting: `repeat` or `mass`, soft.
+        corrections: Equal at all tokens of a trajectory; None: 1. [P][G][T]
+        kept: Trajectories that carry loss. [P][G]
+
+    Raises:
+        ConfigError: `split` or hard, which give a trajectory no weight and no advantage of its own.
+        ValueError: Advantages or corrections differ between the tokens of one trajectory.
+    """
+    if weighting.shared == "split" or weighting.sharing == "hard":
+        raise ConfigError(
+            "a loss on whole trajectories: expected shared = repeat or mass and advantage = soft"
+        )
+    weights = []
+    for t, tree in enumerate(trees):
+        weight = leaf_weights(tree, weighting.shared)
+        if corrections is not None:
+            weight = weight * np.array([_constant(rho, 1.0) for rho in corrections[t]])
+        weights.append(weight if kept is None else weight * kept[t])
+    trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
+    return PathCredit(
+        advantages=np.array([_constant(a, 0.0) for given in advantages for a in given]),
+        weights=np.concatenate([np.empty(0), *weights]),
+        num_written=np.array([trajectory.num_written for trajectory in trajectories], dtype=np.int64),
+        tree=np.array([t for t, tree in enumerate(trees) for _ in tree.trajectories], dtype=np.int64),
+    )
+
+
+def _constant(array: Floats, empty: float) -> float:
+    if not len(array):
+        return empty
+    if (array != array[0]).any():
+        raise ValueError(
+            "a loss on whole trajectories needs one advantage and one correction for each of them"
+        )
+    return float(array[0])

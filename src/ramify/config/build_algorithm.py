@@ -1,0 +1,117 @@
+"""From a recipe's algorithm to objects: estimator, weighting, corrections, objective, and the notes that they need."""
+
+from typing import TYPE_CHECKING
+
+from ramify.config.schema_algorithm import (
+    AlgorithmSection,
+    CispoLoss,
+    ClipLoss,
+    GppoLoss,
+    GroupEstimator,
+    GspoLoss,
+    LossSection,
+    NodeValueEstimator,
+    ReinforcePlusPlusEstimator,
+    StopGradientClipLoss,
+    TreeGrpoEstimator,
+)
+from ramify.core.protocols import Estimator
+
+if TYPE_CHECKING:
+    from ramify.algos.corrections import ImportanceCorrection
+    from ramify.algos.credit import Weighting
+    from ramify.algos.losses import Objective, PolicyLoss, TokenLoss
+    from ramify.learner.annotate import Wanted
+
+
+def build_estimator(section: AlgorithmSection) -> Estimator:
+    """The advantage estimator, with what acts on its rewards and advantages around it."""
+    from ramify.algos.aepo import EntropyAwareAdvantage
+    from ramify.algos.grpo import GroupRelative
+    from ramify.algos.kl import KlInReward
+    from ramify.algos.node_value import NodeValue
+    from ramify.algos.reinforce_pp import ReinforcePlusPlus
+    from ramify.algos.tree_grpo import TreeGrpo
+
+    kl = section.kl.coefficient if section.kl is not None and section.kl.place == "reward" else 0.0
+    estimator: Estimator
+    match section.estimator:
+        case GroupEstimator(scale=scale, baseline=baseline):
+            estimator = GroupRelative(section.shared, scale, baseline)
+        case TreeGrpoEstimator():
+            estimator = TreeGrpo(section.shared)
+        case NodeValueEstimator():
+            estimator = NodeValue(section.shared)
+        case ReinforcePlusPlusEstimator(group_mean=group_mean):
+            # It takes the penalty token by token, so that each token answers for what comes after it.
+            estimator = ReinforcePlusPlus(section.shared, group_mean=group_mean, kl_coefficient=kl)
+    if kl and not isinstance(section.estimator, ReinforcePlusPlusEstimator):
+        estimator = KlInReward(estimator, kl)
+    if section.entropy_advantage is not None:
+        entropy = section.entropy_advantage
+        estimator = EntropyAwareAdvantage(estimator, section.shared, entropy.weight, entropy.source)
+    return estimator
+
+
+def build_weighting(section: AlgorithmSection) -> "Weighting":
+    """How much each token counts."""
+    from ramify.algos.credit import Weighting
+
+    return Weighting(section.shared, section.advantage, section.aggregation, section.fixed_length)
+
+
+def build_correction(section: AlgorithmSection) -> "ImportanceCorrection | None":
+    """The importance weights, if any."""
+    from ramify.algos.corrections import ImportanceCorrection
+
+    correction = section.correction
+    if correction is None:
+        return None
+    return ImportanceCorrection(correction.level, correction.kind, correction.cap, correction.floor)
+
+
+def build_objective(section: AlgorithmSection) -> "Objective":
+    """What the learner minimises."""
+    from ramify.algos.kl import EntropyBonus, KlPenalty
+    from ramify.algos.losses import Objective
+
+    penalties: list[TokenLoss] = []
+    kl = section.kl
+    if kl is not None and kl.place == "loss":
+        assert kl.estimator != "k1"
+        penalties.append(KlPenalty(kl.estimator, kl.coefficient))
+    if section.entropy_bonus is not None:
+        penalties.append(EntropyBonus(section.entropy_bonus))
+    return Objective(_surrogate(section.loss), tuple(penalties))
+
+
+def _surrogate(section: LossSection) -> "PolicyLoss":
+    from ramify.algos.aepo import StopGradientClip
+    from ramify.algos.cispo import CispoSurrogate
+    from ramify.algos.gppo import GppoSurrogate
+    from ramify.algos.grpo import ClippedSurrogate
+    from ramify.algos.gspo import GspoSurrogate
+
+    match section:
+        case ClipLoss(clip_low=low, clip_high=high, dual_clip=dual):
+            return ClippedSurrogate(low, high, dual)
+        case StopGradientClipLoss(clip_low=low, clip_high=high, dual_clip=dual):
+            return StopGradientClip(low, high, dual)
+        case GppoLoss(clip_low=low, clip_high=high):
+            return GppoSurrogate(low, high)
+        case CispoLoss(clip_low=lowest, clip_high=high):
+            return CispoSurrogate(lowest, high)
+        case GspoLoss(clip_low=low, clip_high=high):
+            return GspoSurrogate(low, high)
+
+
+def wanted_notes(section: AlgorithmSection) -> "Wanted":
+    """What the annotation pass has to find; nothing, where the engine gave all that is needed."""
+    from ramify.learner.annotate import Wanted
+
+    entropy = section.entropy_advantage
+    return Wanted(
+        policy_logprobs=section.old == "recompute",
+        entropies=entropy is not None and entropy.source == "annotate",
+        ref_logprobs=section.kl is not None,
+    )

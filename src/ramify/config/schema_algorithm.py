@@ -1,0 +1,255 @@
+"""The schema of an algorithm: advantages, loss, penalties, corrections. Papers are recipes over these parts."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ramify.config.schema_parts import PositiveFloat, PositiveInt, Section
+
+ClipLow = Annotated[float, Field(gt=0, lt=1, strict=True)]
+DualClip = Annotated[float, Field(gt=1, strict=True)]
+
+
+class GroupEstimator(Section):
+    """Relative to the group of a problem's leaves (GRPO, Dr. GRPO, DAPO, RLOO, ARPO).
+
+    `scale`: divide by the group's standard deviation, or not (Dr. GRPO). `baseline`: the mean of the group, or of the
+    leaves that are not below the token (on a flat group: of the others, which is RLOO).
+    """
+
+    name: Literal["group"]
+    scale: Literal["std", "none"] = "std"
+    baseline: Literal["pooled", "leave_subtree_out"] = "pooled"
+
+
+class ReinforcePlusPlusEstimator(Section):
+    """Returns to go, whitened over the whole batch; `group_mean` subtracts the group's mean first."""
+
+    name: Literal["reinforce_pp"]
+    group_mean: bool = False
+
+
+class TreeGrpoEstimator(Section):
+    """Advantage within a root's subtree plus advantage within the group."""
+
+    name: Literal["tree_grpo"]
+
+
+class NodeValueEstimator(Section):
+    """Mean reward below a token's branch minus that below the branch above it."""
+
+    name: Literal["node_value"]
+
+
+EstimatorSection = Annotated[
+    GroupEstimator | ReinforcePlusPlusEstimator | TreeGrpoEstimator | NodeValueEstimator,
+    Field(discriminator="name"),
+]
+
+
+class ClipLoss(Section):
+    """PPO's clipped surrogate; `dual_clip` bounds it where the advantage is negative."""
+
+    name: Literal["clip"]
+    clip_low: ClipLow = 0.2
+    clip_high: PositiveFloat = 0.2
+    dual_clip: DualClip | None = None
+
+
+class StopGradientClipLoss(Section):
+    """AEPO's clip: above the upper edge the gradient is bounded, not zero."""
+
+    name: Literal["aepo_clip"]
+    clip_low: ClipLow = 0.2
+    clip_high: PositiveFloat = 0.2
+    dual_clip: DualClip | None = None
+
+
+class GppoLoss(Section):
+    """GPPO: outside both edges the gradient is bounded, not zero."""
+
+    name: Literal["gppo"]
+    clip_low: ClipLow = 0.2
+    clip_high: PositiveFloat = 0.2
+
+
+class CispoLoss(Section):
+    """CISPO: the clipped ratio is a weight on the logprob; without `clip_low` there is no lower edge."""
+
+    name: Literal["cispo"]
+    clip_low: ClipLow | None = None
+    clip_high: PositiveFloat
+
+
+class GspoLoss(Section):
+    """GSPO: one ratio for a whole trajectory, the geometric mean over its tokens."""
+
+    name: Literal["gspo"]
+    clip_low: ClipLow = 3e-4
+    clip_high: PositiveFloat = 4e-4
+
+
+LossSection = Annotated[
+    ClipLoss | StopGradientClipLoss | GppoLoss | CispoLoss | GspoLoss, Field(discriminator="name")
+]
+
+
+class EntropyAdvantageSection(Section):
+    """AEPO's entropy-aware advantage: times clip(1 + weight z, 0.5, 2), z the token's entropy in the rollout batch.
+
+    `source`: the engine's entropies of all tokens, or those of a pass of the learner.
+    """
+
+    weight: PositiveFloat = 0.2
+    source: Literal["behavior", "annotate"] = "behavior"
+
+
+class KlSection(Section):
+    """A penalty on leaving the model that the run started from.
+
+    In the loss: k2, k3 (as published, biased) or k3_ratio. In the reward: k1.
+    """
+
+    place: Literal["loss", "reward"]
+    estimator: Literal["k1", "k2", "k3", "k3_ratio"]
+    coefficient: PositiveFloat
+
+    @model_validator(mode="after")
+    def _acting(self) -> "KlSection":
+        if self.place == "loss" and self.estimator == "k1":
+            raise ValueError(
+                'estimator: "k1" in the loss has no gradient in expectation; use k2, k3 or k3_ratio, or place = "reward"'
+            )
+        if self.place == "reward" and self.estimator != "k1":
+            raise ValueError(f'estimator: expected "k1" with place = "reward", got {self.estimator!r}')
+        return self
+
+
+class CorrectionSection(Section):
+    """Importance weights old / behavior, for an engine whose logprobs differ from the learner's.
+
+    `truncate` holds a weight at `cap`; `mask` drops what lies outside [floor, cap].
+    """
+
+    level: Literal["token", "sequence"]
+    kind: Literal["truncate", "mask"]
+    cap: Annotated[float, Field(ge=1, strict=True)] = 2.0
+    floor: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
+
+    @model_validator(mode="after")
+    def _acting(self) -> "CorrectionSection":
+        if self.kind == "truncate" and self.floor is not None:
+            raise ValueError('floor: acts with kind = "mask" only; leave it out')
+        return self
+
+
+class AlgorithmSection(Section):
+    """What the gradient is made of.
+
+    `shared`: how often a shared token counts (repeat: once for each trajectory; split: once; mass: unbiased).
+    `advantage`: soft (each trajectory's own) or hard (their mean on shared tokens).
+    `aggregation`: mean over tokens, over trajectories, or over `fixed_length` tokens a trajectory.
+    `truncated`: trajectories cut by tokens, calls or deadlines train, are masked, or lose reward for length
+    (`shape`, which also takes from answers within `overlong_margin` tokens of the limit).
+    `old`: the ratio is taken to the engine's logprobs, or to the learner's own from a pass before the first update.
+    """
+
+    estimator: EstimatorSection
+    loss: LossSection
+    shared: Literal["repeat", "split", "mass"] = "repeat"
+    advantage: Literal["soft", "hard"] = "soft"
+    aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
+    fixed_length: PositiveInt | None = None
+    truncated: Literal["train", "mask", "shape"] = "train"
+    overlong_margin: PositiveInt | None = None
+    old: Literal["behavior", "recompute"] = "behavior"
+    max_gap: PositiveFloat | None = None
+    correction: CorrectionSection | None = None
+    entropy_advantage: EntropyAdvantageSection | None = None
+    kl: KlSection | None = None
+    entropy_bonus: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _acting(self) -> "AlgorithmSection":
+        _belongs(
+            "fixed_length",
+            self.fixed_length,
+            'aggregation = "fixed_length"',
+            self.aggregation == "fixed_length",
+        )
+        _belongs("overlong_margin", self.overlong_margin, 'truncated = "shape"', self.truncated == "shape")
+        if self.correction is not None and self.old == "behavior":
+            raise ValueError(
+                'correction: with old = "behavior" the weight old / behavior is 1; set old = "recompute" or leave it out'
+            )
+        if self.max_gap is not None and self.old == "recompute":
+            raise ValueError('max_gap: acts with old = "behavior" only; leave it out')
+        if self.loss.name == "gspo":
+            self._whole_paths()
+        return self
+
+    def _whole_paths(self) -> None:
+        """A ratio of the whole trajectory takes one advantage, one weight and one correction a trajectory."""
+        needs = (
+            ("aggregation", self.aggregation == "sequence_mean", '"sequence_mean"'),
+            ("shared", self.shared != "split", '"repeat" or "mass"'),
+            ("advantage", self.advantage == "soft", '"soft"'),
+            ("entropy_advantage", self.entropy_advantage is None, "none"),
+            (
+                "correction.level",
+                self.correction is None or self.correction.level == "sequence",
+                '"sequence"',
+            ),
+            ("estimator.name", self.estimator.name in ("group", "tree_grpo"), '"group" or "tree_grpo"'),
+            ("estimator.baseline", getattr(self.estimator, "baseline", "pooled") == "pooled", '"pooled"'),
+        )
+        for key, right, expected in needs:
+            if not right:
+                raise ValueError(
+                    f'{key}: expected {expected} with loss "gspo", whose ratio is that of a trajectory'
+                )
+
+
+def _belongs(key: str, value: object, where: str, is_there: bool) -> None:
+    if is_there and value is None:
+        raise ValueError(f"{key}: expected a value with {where}, found none")
+    if not is_there and value is not None:
+        raise ValueError(f"{key}: acts with {where} only; leave it out")
+
+
+def check_against_rollout(
+    algorithm: AlgorithmSection, *, is_flat: bool, n: int, has_exact_entropy: bool
+) -> None:
+    """Refuse settings that cannot act on the trees of a rollout.
+
+    Args:
+        algorithm: What is asked for.
+        is_flat: Every trajectory starts at the prompt, so none share what the policy wrote.
+        n: Trajectories a problem.
+        has_exact_entropy: Whether the engine's entropies are exact.
+
+    Raises:
+        ValueError: A setting cannot act.
+    """
+    estimator = algorithm.estimator
+    if n == 1 and estimator.name != "reinforce_pp":
+        raise ValueError(
+            f'rollout.n: expected at least 2 with estimator "{estimator.name}": a single trajectory has nothing to be '
+            "compared with"
+        )
+    if is_flat:
+        inert = (
+            ("shared", algorithm.shared != "repeat"),
+            ("advantage", algorithm.advantage != "soft"),
+            ("estimator.name", estimator.name in ("tree_grpo", "node_value")),
+        )
+        for key, is_set in inert:
+            if is_set:
+                raise ValueError(
+                    f'algorithm.{key}: branching "none" shares no tokens, so it cannot act; leave it out or branch'
+                )
+    entropy = algorithm.entropy_advantage
+    if entropy is not None and entropy.source == "behavior" and not has_exact_entropy:
+        raise ValueError(
+            'algorithm.entropy_advantage.source: this engine gives no exact entropies; set it to "annotate"'
+        )

@@ -1,0 +1,50 @@
+"""One forward pass over a packed row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import PreTrainedModel
+
+from ramify.core.records import PackedRow
+from ramify.learner.tree_attention import TreeAttention
+from ramify.modeling.head import written_logprobs
+from ramify.modeling.load import packs_trees
+
+
+def forward_row(
+    model: PreTrainedModel,
+    row: PackedRow,
+    *,
+    temperature: float,
+    chunk_tokens: int,
+    with_entropy: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Log-probabilities, and entropies on request, of the written tokens of a row. [W] each
+
+    Args:
+        model: Loaded by `ramify.modeling`.
+        row: One tree or several; one path where the model's layers do not take an attention plan.
+        temperature: Of the sampling distribution; logits are divided by it.
+        chunk_tokens: Tokens whose logits exist at a time.
+        with_entropy: Whether entropies are computed.
+    """
+    device = model.device
+    ids = torch.from_numpy(row.token_ids).to(device)
+    plan = {}
+    if packs_trees(model):
+        plan["attention_plan"] = TreeAttention(row.segments, device, model.dtype)
+    decoder: Callable[..., Any] = model.base_model
+    hidden: torch.Tensor = decoder(
+        input_ids=ids[None],
+        position_ids=torch.from_numpy(row.positions).to(device)[None],
+        use_cache=False,
+        **plan,
+    ).last_hidden_state[0]
+    # An embedding look-up gathers rows with a fast backward pass, also where a row predicts many tokens.
+    states = F.embedding(torch.from_numpy(row.predictor).to(device), hidden)
+    targets = ids[torch.from_numpy(row.written).to(device)]
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    weight: torch.Tensor = head.weight
+    return written_logprobs(states, weight, targets, temperature, with_entropy, chunk_tokens)

@@ -1,0 +1,42 @@
+"""Sums over the processes of a distributed run; in one process they change nothing."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+
+
+def num_ranks() -> int:
+    """Processes that train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def sum_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
+    """Add numbers up over all ranks in float64, in the order of ranks; a name that a rank lacks counts as zero."""
+    if num_ranks() == 1:
+        return dict(values)
+    parts = _gathered(dict(values))
+    return {
+        name: sum(part.get(name, 0.0) for part in parts) for name in sorted({n for p in parts for n in p})
+    }
+
+
+def max_over_ranks(value: float) -> float:
+    """The largest of all ranks' numbers."""
+    return value if num_ranks() == 1 else max(part["value"] for part in _gathered({"value": value}))
+
+
+def _gathered(values: dict[str, float]) -> list[dict[str, float]]:
+    parts: list[dict[str, float]] = [{}] * num_ranks()
+    dist.all_gather_object(parts, values)
+    return parts
+
+
+def sum_gradients(parameters: Sequence[torch.Tensor]) -> None:
+    """Add gradients up over all ranks, in place; a rank without rows adds zeros."""
+    if num_ranks() == 1:
+        return
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad)

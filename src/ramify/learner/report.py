@@ -1,0 +1,155 @@
+"""What an optimizer step measured, summed over its rows and over ranks."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from ramify.algos.losses import MAX_LOG_RATIO, LossOutput, PathOutput
+from ramify.core.records import PackedRow
+from ramify.learner.ranks import max_over_ranks, sum_over_ranks
+
+Outcome: TypeAlias = Literal["stepped", "empty", "non_finite"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReport:
+    """What one optimizer step did; everything was measured before the step.
+
+    Attributes:
+        outcome: `empty` when there were no rows, `non_finite` when the step was skipped for that.
+        loss: Sum over tokens / denominator.
+        grad_norm: Before clipping.
+        lr_factor: What the schedule gave.
+        num_written: Unique written tokens of the rows.
+        num_tokens: Tokens that were computed, repeated ones included.
+        num_repeated: Those computed again because a tree was split.
+        gap_mean, gap_max: |ln(policy / behavior)| over written tokens, nats; at the first step after a rollout this is
+            the difference between engine and learner.
+        gap_ess: Effective sample size of the weights policy / behavior of whole trajectories, as a share of their number;
+            1 where engine and learner agree.
+        entropy: Mean over written tokens, nats.
+        metrics: The losses' own means (such as `clip_fraction`).
+    """
+
+    outcome: Outcome
+    loss: float
+    grad_norm: float
+    lr_factor: float
+    num_written: int
+    num_tokens: int
+    num_repeated: int
+    gap_mean: float
+    gap_max: float
+    gap_ess: float
+    entropy: float
+    metrics: Mapping[str, float]
+
+
+class Totals:
+    """Sums over the rows of one step, by name."""
+
+    def __init__(self) -> None:
+        self.loss = 0.0
+        self._sums: dict[str, float] = defaultdict(float)
+        self._gap_max = 0.0
+        self._log_weights: dict[int, float] = {}
+
+    def add(self, row: PackedRow, logprobs: torch.Tensor, entropies: torch.Tensor) -> None:
+        """Count a row. `logprobs` and `entropies`: [W], detached."""
+        difference = logprobs.double().cpu().numpy() - row.behavior_logprobs
+        self._count(
+            rows=1,
+            written=len(row.written),
+            tokens=len(row.token_ids),
+            repeated=row.num_repeated,
+            paths=float(row.num_paths.sum()),
+            gap=float(np.abs(difference).sum()),
+            entropy=float(entropies.sum()),
+        )
+        self._gap_max = float(np.max(np.abs(difference), initial=self._gap_max))
+        for span in row.spans:
+            part = float(difference[span.start : span.stop].sum())
+            for path in span.paths.tolist():
+                self._log_weights[path] = self._log_weights.get(path, 0.0) + part
+
+    def add_token_loss(self, output: LossOutput) -> None:
+        """Count a loss of a row."""
+        self.loss += float(output.loss.detach())
+        self._count(**{f"loss.{key}": float(value) for key, value in output.sums.items()})
+
+    def add_path_loss(self, output: PathOutput, num_trajectories: int) -> None:
+        """Count the loss of a step on whole trajectories."""
+        self.loss += output.loss
+        self._count(
+            trajectories=num_trajectories, **{f"path.{key}": value for key, value in output.sums.items()}
+        )
+
+    def _count(self, **values: float) -> None:
+        for name, value in values.items():
+            self._sums[name] += value
+
+    def over_ranks(self) -> "StepSums":
+        """Everything added up over all ranks."""
+        weights = np.exp(np.clip(list(self._log_weights.values()), -MAX_LOG_RATIO, MAX_LOG_RATIO))
+        sums = sum_over_ranks(
+            {
+                **self._sums,
+                "loss": self.loss,
+                "weights": float(weights.sum()),
+                "weights.squared": float((weights**2).sum()),
+                "weights.count": len(weights),
+            }
+        )
+        return StepSums(sums, max_over_ranks(self._gap_max))
+
+
+@dataclass(frozen=True, slots=True)
+class StepSums:
+    """Sums over all rows of all ranks."""
+
+    sums: Mapping[str, float]
+    gap_max: float
+
+    @property
+    def is_empty(self) -> bool:
+        """No rank had a row."""
+        return not self.sums.get("rows")
+
+    @property
+    def loss(self) -> float:
+        """Not divided by anything."""
+        return self.sums["loss"]
+
+    @property
+    def gap_mean(self) -> float:
+        """See `UpdateReport`."""
+        return self._mean("gap", "written")
+
+    def report(self, outcome: Outcome, norm: float, factor: float, denominator: float) -> UpdateReport:
+        """The report of the step."""
+        squares = self.sums["weights.squared"] * self.sums["weights.count"]
+        losses = {k.removeprefix("loss."): self._mean(k, "paths") for k in self.sums if k.startswith("loss.")}
+        paths = {
+            k.removeprefix("path."): self._mean(k, "trajectories") for k in self.sums if k.startswith("path.")
+        }
+        return UpdateReport(
+            outcome=outcome,
+            loss=0.0 if self.is_empty else self.loss / denominator,
+            grad_norm=norm,
+            lr_factor=factor,
+            num_written=int(self.sums.get("written", 0)),
+            num_tokens=int(self.sums.get("tokens", 0)),
+            num_repeated=int(self.sums.get("repeated", 0)),
+            gap_mean=self.gap_mean,
+            gap_max=self.gap_max,
+            gap_ess=self.sums["weights"] ** 2 / squares if squares else 1.0,
+            entropy=self._mean("entropy", "written"),
+            metrics={**losses, **paths},
+        )
+
+    def _mean(self, total: str, count: str) -> float:
+        return self.sums.get(total, 0.0) / max(self.sums.get(count, 0.0), 1.0)

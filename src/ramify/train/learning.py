@@ -1,0 +1,167 @@
+"""The second half of a training step: from trees and rewards to an updated model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ramify.algos.corrections import ImportanceCorrection
+from ramify.algos.credit import Weighting, credit, denominator, path_credit, untruncated
+from ramify.config.build_algorithm import (
+    build_correction,
+    build_estimator,
+    build_objective,
+    build_weighting,
+    wanted_notes,
+)
+from ramify.config.build_model import build_reference
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.protocols import Estimator
+from ramify.core.records import NO_NOTES, Floats, Notes, Reward
+from ramify.core.tree import Tree
+from ramify.learner.annotate import Reference, Wanted, annotate
+from ramify.learner.pack import pack
+from ramify.learner.ranks import sum_over_ranks
+from ramify.learner.report import UpdateReport
+from ramify.learner.update import Learner
+from ramify.modeling.load import packs_trees
+
+GAP_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
+"""Mean |ln(policy / behavior)| in nats a token up to which an engine's logprobs may serve as the old ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """An algorithm at work on a learner.
+
+    Attributes:
+        learner: What is trained.
+        estimator: Rewards to advantages.
+        weighting: How much each token counts.
+        correction: Importance weights, if any.
+        masks_truncated: Whether trajectories that were cut carry no loss.
+        wanted: What the annotation pass has to find.
+        reference: Opens the reference model, where it is needed.
+        has_penalties: A KL term or an entropy bonus acts on tokens without advantage too.
+        whole_paths: The surrogate looks at whole trajectories.
+        problems_per_minibatch: Whole trees in one optimizer step.
+        token_budget: Tokens of a row.
+        temperature: Of the sampling distribution.
+        max_gap: See `Learner.update`; None where the old logprobs are the learner's own.
+    """
+
+    learner: Learner
+    estimator: Estimator
+    weighting: Weighting
+    correction: ImportanceCorrection | None
+    masks_truncated: bool
+    wanted: Wanted
+    reference: Reference | None
+    has_penalties: bool
+    whole_paths: bool
+    problems_per_minibatch: int
+    token_budget: int
+    temperature: float
+    max_gap: float | None
+
+    def annotate(self, trees: Sequence[Tree]) -> tuple[Notes, ...]:
+        """What the engine did not give; no pass is made where nothing is asked for."""
+        if self.wanted == Wanted():
+            return (NO_NOTES,) * len(trees)
+        return annotate(
+            self.learner.model,
+            trees,
+            self.wanted,
+            reference=self.reference,
+            temperature=self.temperature,
+            token_budget=self.token_budget,
+        )
+
+    def advantages(
+        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
+    ) -> list[tuple[Floats, ...]]:
+        """Advantages of each tree, from sums over all ranks. [P][G][T]"""
+        sums = sum_over_ranks(self.estimator.moments(trees, rewards, notes))
+        return [
+            self.estimator.advantages(tree, given, found, sums)
+            for tree, given, found in zip(trees, rewards, notes, strict=True)
+        ]
+
+    def update(
+        self, trees: Sequence[Tree], advantages: Sequence[Sequence[Floats]], notes: Sequence[Notes]
+    ) -> list[UpdateReport]:
+        """One optimizer step for each mini-batch of whole problems."""
+        reports: list[UpdateReport] = []
+        # Until a step has changed the weights, they are those that the rollout was sampled from.
+        max_gap = self.max_gap
+        for start in range(0, len(trees), self.problems_per_minibatch):
+            part = slice(start, start + self.problems_per_minibatch)
+            report = self._step(trees[part], advantages[part], notes[part], max_gap)
+            max_gap = max_gap if report.outcome == "empty" else None
+            reports.append(report)
+        return reports
+
+    def _step(
+        self,
+        trees: Sequence[Tree],
+        advantages: Sequence[Sequence[Floats]],
+        notes: Sequence[Notes],
+        max_gap: float | None,
+    ) -> UpdateReport:
+        rho = (
+            None
+            if self.correction is None
+            else [self.correction.weights(t, n) for t, n in zip(trees, notes, strict=True)]
+        )
+        kept = [untruncated(tree) for tree in trees] if self.masks_truncated else None
+        credits = [
+            credit(
+                tree,
+                advantages[i],
+                self.weighting,
+                corrections=None if rho is None else rho[i],
+                kept=None if kept is None else kept[i],
+            )
+            for i, tree in enumerate(trees)
+        ]
+        rows = pack(
+            trees,
+            credits,
+            self.token_budget,
+            notes=notes,
+            keep_dead=self.has_penalties,
+            share_prefixes=packs_trees(self.learner.model),
+        )
+        whole = sum_over_ranks({"denominator": denominator(trees, self.weighting)})["denominator"]
+        paths = (
+            path_credit(trees, advantages, self.weighting, corrections=rho, kept=kept)
+            if self.whole_paths
+            else None
+        )
+        return self.learner.update(rows, whole, paths, max_gap)
+
+
+def build_learning(recipe: TrainRecipe, learner: Learner) -> Learning:
+    """The algorithm of a recipe, at work on a learner.
+
+    Raises:
+        DataError: The reference model cannot be read.
+    """
+    algorithm = recipe.algorithm
+    objective = build_objective(algorithm)
+    wanted = wanted_notes(algorithm)
+    return Learning(
+        learner=learner,
+        estimator=build_estimator(algorithm),
+        weighting=build_weighting(algorithm),
+        correction=build_correction(algorithm),
+        masks_truncated=algorithm.truncated == "mask",
+        wanted=wanted,
+        reference=build_reference(recipe.model, learner.model) if wanted.ref_logprobs else None,
+        has_penalties=bool(objective.penalties),
+        whole_paths=objective.path_loss is not None,
+        problems_per_minibatch=recipe.learner.problems_per_minibatch,
+        token_budget=recipe.learner.token_budget,
+        temperature=recipe.rollout.temperature,
+        max_gap=(algorithm.max_gap or GAP_TOLERANCE[recipe.model.dtype])
+        if algorithm.old == "behavior"
+        else None,
+    )
