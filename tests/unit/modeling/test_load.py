@@ -119,14 +119,23 @@ def test_missing_folder_configuration_or_weights(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
-        ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
-        ({"use_sliding_window": True}, "sliding_attention"),
+        (
+            {"layer_types": ["full_attention", "linear_attention"]},
+            r"\['linear_attention'\] are not supported",
+        ),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, r"\['chunked_attention'\] are not supp"),
         ({"attention_dropout": 0.1}, "attention_dropout = 0.1, expected 0"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_parameters of type 'dynamic'"),
         ({"rope_scaling": {"type": "longrope"}}, "rope_scaling of type 'longrope'"),
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0, expected null"),
+        ({"use_bidirectional_attention": True}, "expected a model of causal attention"),
+        ({"output_router_logits": True}, r"output_router_logits = true, expected false"),
+        (
+            {"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "dynamic"}}},
+            "rope_parameters of type 'dynamic'",
+        ),
     ],
 )
 def test_architectures_that_packing_cannot_be_exact_for_are_refused(tmp_path, changes, message):

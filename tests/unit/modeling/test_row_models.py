@@ -1,0 +1,113 @@
+"""Models that take a row for each trajectory: sliding windows and linear attention."""
+
+import json
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
+
+from ramify.core.errors import ConfigError
+from ramify.modeling.load import load_model, packs_trees, save_model
+from ramify.modeling.lora import LoraSettings, add_lora, has_adapters
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+}
+WINDOW = {"sliding_window": 4}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+LINEAR = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2}
+
+
+def qwen2():
+    return Qwen2ForCausalLM(Qwen2Config(**SIZES, **WINDOW, use_sliding_window=True, max_window_layers=1))
+
+
+def mistral():
+    return MistralForCausalLM(MistralConfig(**SIZES, **WINDOW))
+
+
+def gemma3():
+    kinds = ["sliding_attention", "full_attention"]
+    return Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **WINDOW, head_dim=8, layer_types=kinds))
+
+
+def qwen3_next():
+    kinds = ["linear_attention", "full_attention"]
+    sizes = {**LINEAR, "linear_num_value_heads": 4, "shared_expert_intermediate_size": 16, "head_dim": 8}
+    return Qwen3NextForCausalLM(Qwen3NextConfig(**SIZES, **EXPERTS, **sizes, layer_types=kinds))
+
+
+@pytest.fixture(params=[qwen2, mistral, gemma3, qwen3_next])
+def folder(request, tmp_path):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        request.param().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_logits_equal_those_of_the_stock_implementation_beyond_the_window(folder):
+    ids = torch.randint(2, 50, (1, 23), generator=torch.Generator().manual_seed(1))
+    ours = load_model(folder)
+    assert not packs_trees(ours)
+    stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    with torch.no_grad():
+        assert torch.allclose(ours(ids).logits, stock(ids).logits, atol=1e-5)
+        shifted = ids.clone()
+        shifted[0, 0] = (ids[0, 0] + 1) % 50
+        assert not torch.equal(ours(ids).logits, ours(shifted).logits)
+
+
+def test_gradients_reach_every_weight_and_a_saved_model_is_the_same(folder, tmp_path):
+    model = load_model(folder)
+    ids = torch.randint(2, 50, (1, 23), generator=torch.Generator().manual_seed(1))
+    model(ids).logits.logsumexp(-1).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    save_model(model, tmp_path / "again")
+    again = load_model(tmp_path / "again")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert not packs_trees(again)
+
+
+def test_adapters_can_be_trained_on_them(folder, tmp_path):
+    model = load_model(folder)
+    add_lora(model, LoraSettings(2, 4, ("q_proj", "v_proj")), 0)
+    save_model(model, tmp_path / "adapter")
+    again = load_model(tmp_path / "adapter")
+    assert has_adapters(again)
+    assert not packs_trees(again)
+    ids = torch.arange(2, 20)[None]
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_mistral_without_a_window_packs_trees(tmp_path):
+    MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None)).save_pretrained(tmp_path)
+    assert packs_trees(load_model(tmp_path))
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["sliding_window"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert not packs_trees(load_model(tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore:The following .*_pattern keys:RuntimeWarning")
+def test_adapters_on_routed_experts_are_refused(tmp_path):
+    qwen3_next().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="name modules of the attention only"):
+        add_lora(load_model(tmp_path), LoraSettings(2, 4), 0)
