@@ -54,6 +54,8 @@ def write_model(
     from transformers import (
         LlamaConfig,
         LlamaForCausalLM,
+        MistralConfig,
+        MistralForCausalLM,
         Qwen2Config,
         Qwen2ForCausalLM,
         Qwen3Config,
@@ -80,6 +82,9 @@ def write_model(
             model = Qwen2ForCausalLM(Qwen2Config(**sizes, tie_word_embeddings=True))
         elif family == "llama":
             model = LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=False))
+        elif family == "mistral":
+            config = MistralConfig(**sizes, sliding_window=None, tie_word_embeddings=False)
+            model = MistralForCausalLM(config)
         else:
             model = Qwen3ForCausalLM(Qwen3Config(**sizes, head_dim=16, tie_word_embeddings=True))
     model.save_pretrained(folder)

@@ -1,23 +1,27 @@
 """Laws of every engine: equal requests get equal answers, stops are exact, a split turn is the whole turn."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from model_folders import write_model
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream
-from ramify.core.errors import EngineError
+from ramify.core.errors import ConfigError, EngineError
 from ramify.core.records import Finish, Request
 from ramify.engines.local import LocalEngine
 from ramify.engines.scripted import ScriptedEngine
 from ramify.engines.virtual_clock import run_virtual
+from ramify.learner.optimizer import AdamWSettings, Optimizers
 from ramify.modeling.load import load_model
+from ramify.modeling.lora import LoraSettings, adapters_off, add_lora
 from scripted_agents import script
 
-FAMILIES = ["qwen2", "qwen3", "llama"]
+FAMILIES = ["qwen2", "qwen3", "llama", "mistral"]
 
 
 @pytest.fixture(scope="module", params=[*FAMILIES, "scripted"])
@@ -120,3 +124,51 @@ def test_a_request_that_cannot_fit_is_refused_by_local_engines(make_engine):
         pytest.skip("a script has no context to overflow")
     with pytest.raises(EngineError, match="does not fit"):
         run(engine, ask(make_engine.tokenizer, "solve", max_new_tokens=500))
+
+
+def learner_logprobs(model, context, written):
+    logits = model(torch.tensor([[*context, *written]])).logits[0, len(context) - 1 : -1]
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(written)[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "down_proj")])
+def test_logprobs_under_an_adapter_are_the_learners_before_and_after_an_update(tmp_path, family, targets):
+    folder = write_model(tmp_path / family, family)
+    tokenizer, model = ChatTokenizer(folder), load_model(folder)
+    add_lora(model, LoraSettings(4, 8, targets), seed=0)
+    optimizers = Optimizers(model, AdamWSettings(lr=0.02))
+    request = ask(tokenizer, "the capital of France is", max_new_tokens=12)
+    engine = LocalEngine(model, tokenizer, num_slots=4, context_tokens=400)
+
+    async def main():
+        written = []
+        for version in range(3):
+            await engine.load_weights("shared", version)
+            done = await engine.generate(request)
+            logprobs = learner_logprobs(model, request.token_ids, done.token_ids)
+            np.testing.assert_allclose(done.logprobs, logprobs.detach().numpy(), atol=1e-4)
+            written.append(done.token_ids)
+            learner_logprobs(model, request.token_ids, written[0]).sum().backward()
+            optimizers.step(1.0)
+            optimizers.zero_grad()
+        await engine.close()
+        return written
+
+    written = asyncio.run(main())
+    with torch.no_grad():
+        now = learner_logprobs(model, request.token_ids, written[0])
+        with adapters_off(model):
+            before = learner_logprobs(model, request.token_ids, written[0])
+    assert (now - before).abs().max() > 0.1
+
+
+def test_the_local_engine_refuses_models_that_it_cannot_compute(tmp_path):
+    folder = write_model(tmp_path / "m", "qwen2")
+    config = json.loads((folder / "config.json").read_text())
+    windows = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1, "layer_types": None}
+    (folder / "config.json").write_text(json.dumps(config | windows))
+    with pytest.raises(
+        ConfigError, match=r'engine\.name: "local" computes full attention.*use another engine'
+    ):
+        LocalEngine(load_model(folder), ChatTokenizer(folder), num_slots=2, context_tokens=40)

@@ -2,7 +2,8 @@
 
 On a CPU a product of a few rows with a weight matrix spends most of its time bringing the matrix into the order that
 the multiplication wants. A packed copy, made anew for each version of the weights, saves that: 1.7 ms against 4.2 ms
-a step of 8 rows for a model of 6 million weights.
+a step of 8 rows for a model of 6 million weights. An adapter goes into the packed copy, so that it costs no step
+anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
+
+from ramify.modeling.lora import linear_below, merged_weight
 
 Projection: TypeAlias = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 """[T, in] -> for each module [T, out]."""
@@ -21,11 +24,11 @@ _ROWS = 16
 def project(modules: Sequence[torch.nn.Module]) -> Projection:
     """The outputs of several modules for one input. A packed copy holds the weights of now.
 
-    Only plain float32 linear modules on a CPU are packed; anything else (adapters, other types, a GPU) is called.
+    Only float32 linear modules on a CPU, with an adapter or without, are packed; anything else (other types, a GPU) is
+    called.
     """
-    plain = [module for module in modules if type(module) is torch.nn.Linear and _can_pack(module)]
-    if len(plain) == len(modules):
-        return _packed(plain)
+    if all(_can_pack(module) for module in modules):
+        return _packed(modules)
 
     def call(x: torch.Tensor) -> list[torch.Tensor]:
         return [module(x) for module in modules]
@@ -33,20 +36,23 @@ def project(modules: Sequence[torch.nn.Module]) -> Projection:
     return call
 
 
-def _can_pack(module: torch.nn.Linear) -> bool:
-    weight = module.weight
+def _can_pack(module: torch.nn.Module) -> bool:
+    linear = linear_below(module)
+    if linear is None:
+        return False
+    weight = linear.weight
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch._C._has_mkldnn
 
 
-def _packed(modules: Sequence[torch.nn.Linear]) -> Projection:
+def _packed(modules: Sequence[Any]) -> Projection:
     sizes = [module.out_features for module in modules]
     with torch.inference_mode():
-        weight = torch.cat([module.weight for module in modules])
+        weight = torch.cat([merged_weight(module) for module in modules])
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
         bias = None
         if any(module.bias is not None for module in modules):
             bias = torch.cat(
-                [m.bias if m.bias is not None else m.weight.new_zeros(m.out_features) for m in modules]
+                [m.bias if m.bias is not None else weight.new_zeros(m.out_features) for m in modules]
             )
     multiply: Any = torch.ops.mkldnn._linear_pointwise
 

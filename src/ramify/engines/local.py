@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from ramify.chat.stops import StopMatcher
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import EngineError
+from ramify.core.errors import ConfigError, EngineError
 from ramify.core.quiescence import LiveCount
 from ramify.core.records import Completion, EngineInfo, Finish, Request
 from ramify.core.tree import Entropy
@@ -24,6 +24,7 @@ from ramify.engines.sampling import Sampled, Sampler, sample
 from ramify.engines.shared_prefixes import DecodeRows, group_rows
 from ramify.engines.slot_attention import Stretch
 from ramify.engines.slots import Match, SlotTable
+from ramify.modeling.load import packs_trees
 
 _TURNS_AFTER_AN_END = 8
 """Turns of the event loop between a step that ended sequences and the next."""
@@ -82,7 +83,15 @@ class LocalEngine:
             entropy_top_k: Report brackets of entropies from so many of the most likely tokens, as served models
                 do; None: report them exactly.
             sampler: Chooses tokens; one that plays a script serves replays and benchmarks.
+
+        Raises:
+            ConfigError: The model has other layers than full attention.
         """
+        if not packs_trees(model):
+            raise ConfigError(
+                f'engine.name: "local" computes full attention, and this {model.config.model_type} has other layers; '
+                "use another engine or another model"
+            )
         self._tokenizer = tokenizer
         self._vocab_size: int = model.config.vocab_size
         self._table = SlotTable(cache_shape(model, num_slots, context_tokens), model.dtype, model.device)

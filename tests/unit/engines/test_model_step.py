@@ -14,6 +14,7 @@ from ramify.engines.shared_prefixes import DecodeRows, PrefixGroup
 from ramify.engines.slot_attention import Stretch
 from ramify.engines.slots import CacheShape, SlotTable
 from ramify.modeling.load import load_model
+from ramify.modeling.lora import LoraSettings, add_lora
 
 PROMPT = [5, 9, 33, 60, 81, 12, 7, 7, 40]
 TAILS = [[101], [102, 90, 4], [103, 8], [104, 17, 17, 22]]
@@ -31,6 +32,15 @@ def table_of(model, num_slots=6):
 def expected(model, ids):
     with torch.no_grad():
         return model(torch.tensor([ids])).logits[0, -1].float()
+
+
+def give_adapter(model):
+    with torch.inference_mode(False):
+        add_lora(model, LoraSettings(4, 8), seed=0)
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.normal_(0.0, 0.03, generator=generator)
 
 
 def fill(model, table, step):
@@ -68,9 +78,12 @@ def test_rows_that_write_beside_stretches_that_continue(folder, groups):
     assert table.lengths.tolist() == [10, 12, 11, 16, 12, 0]
 
 
+@pytest.mark.parametrize("with_adapter", [False, True])
 @torch.inference_mode()
-def test_bfloat16_weights(folder):
+def test_bfloat16_weights(folder, with_adapter):
     model = load_model(folder, "bfloat16")
+    if with_adapter:
+        give_adapter(model)
     table = table_of(model)
     step = ModelStep(model, table)
     contexts = fill(model, table, step)

@@ -4,6 +4,7 @@ from model_makers import tiny
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.learner.optimizer import AdamWSettings, MuonSettings, Optimizers, Schedule
+from ramify.modeling.lora import LoraSettings, add_lora
 
 MUON = MuonSettings(matrix_lr=0.006, vector_lr=4e-3, embedding_lr=1e-3)
 
@@ -78,3 +79,23 @@ def test_state_of_another_model_is_refused():
         optimizers.load_state_tensors({"exp_avg.nowhere": torch.zeros(3)})
     with pytest.raises(DataError, match="does not belong to this model"):
         optimizers.load_state_tensors({"exp_avg.model.norm.weight": torch.zeros(3)})
+
+
+@pytest.mark.parametrize("settings", [AdamWSettings(lr=0.01, weight_decay=0.0), MUON])
+def test_adapters_are_trained_and_nothing_else(settings):
+    model = tiny()
+    add_lora(model, LoraSettings(4, 8), seed=0)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizers = Optimizers(model, settings)
+    ids = torch.arange(2, 30)[None]
+    losses = []
+    for _ in range(8):
+        loss = torch.nn.functional.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:])
+        loss.backward()
+        losses.append(loss.item())
+        optimizers.step(1.0)
+        optimizers.zero_grad()
+    assert losses[-1] < losses[0] - 0.2
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p.detach(), before[name])}
+    assert moved == {name for name in before if "lora_" in name}
+    assert {key.partition(".")[2] for key in optimizers.state_tensors()} == moved
