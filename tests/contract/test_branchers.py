@@ -1,5 +1,6 @@
 """Laws of every branching rule: proposals within bounds, from the candidate alone, and no budget of its own."""
 
+import json
 from dataclasses import replace
 from typing import get_args
 
@@ -10,6 +11,7 @@ from ramify.chat.renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.build import build_brancher
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
+from ramify.core.errors import DataError
 from ramify.core.records import BranchCandidate
 from ramify.core.tree import BranchDecision, Entropy
 from ramify.engines.scripted import ScriptedEngine
@@ -173,3 +175,21 @@ def test_trees_have_n_leaves_and_do_not_depend_on_latencies(name, branch_at, mod
     for latency_seed in range(1, 6):
         again = grow(agent(model_folder, rule(name), latency_seed, branch_at))
         assert [(tree.nodes, tree.decisions) for tree in again] == [(t.nodes, t.decisions) for t in first]
+
+
+@every_rule
+def test_a_rule_that_goes_on_from_its_saved_state_decides_as_one_that_never_stopped(name, model_folder):
+    went_on = rule(name)
+    grow(agent(model_folder, went_on))
+    resumed = rule(name)
+    resumed.restore(json.loads(json.dumps(went_on.state())))
+    assert bool(went_on.state()) == name.endswith("as released") or name.endswith("dynamic rollouts")
+    later = [grow(agent(model_folder, brancher, latency_seed=3)) for brancher in (went_on, resumed)]
+    assert later[0] == later[1]
+    assert json.dumps(resumed.state()) == json.dumps(went_on.state())
+
+
+@every_rule
+def test_the_state_of_another_rule_is_refused(name):
+    with pytest.raises(DataError, match="it is of another rule"):
+        rule(name).restore({"something": 1})

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
 from ramify.algos.branch_arpo import clip, toss
-from ramify.algos.branch_roots import require_at_least_one
+from ramify.algos.branch_roots import Memoryless, require_at_least_one
 from ramify.core.errors import ConfigError
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, Source, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BalancedBrancher:
+class BalancedBrancher(Memoryless):
     """Entropy-balanced branching.
 
     Attributes:

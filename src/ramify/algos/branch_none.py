@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ramify.algos.branch_roots import require_at_least_one
+from ramify.algos.branch_roots import Memoryless, require_at_least_one
 from ramify.core.errors import ConfigError
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class FlatBrancher:
+class FlatBrancher(Memoryless):
     """All trajectories start from the prompt; entropies of the first `probe_tokens` are for reports only."""
 
     probe_tokens: int

@@ -1,9 +1,10 @@
-"""Roots whose number the recipe gives, as most branching rules have them."""
+"""What most branching rules share: they remember nothing, and the recipe gives the number of their roots."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, DataError
+from ramify.core.protocols import Json
 from ramify.core.tree import Trajectory
 
 
@@ -18,8 +19,27 @@ def require_at_least_one(**counts: int) -> None:
             raise ConfigError(f"branching: {name} = {count}, expected at least 1")
 
 
+class Memoryless:
+    """A rule that decides from the candidate and its history alone."""
+
+    __slots__ = ()
+
+    def state(self) -> Mapping[str, Json]:
+        """Nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, Json]) -> None:
+        """There is nothing to remember.
+
+        Raises:
+            DataError: It is the state of another rule.
+        """
+        if state:
+            raise DataError(f"branching: a state with {sorted(state)}, expected none: it is of another rule")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedRoots:
+class FixedRoots(Memoryless):
     """A rule whose trees start with m trajectories.
 
     Attributes:

@@ -10,13 +10,15 @@ of the sum); one fresh root a round; a monitored trajectory that is thrown away;
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ramify.algos.branch_aepo import mean_lower, monitored_entropies, sigmoid, steps_in_a_row
 from ramify.algos.branch_arpo import clip, toss
 from ramify.algos.branch_roots import FixedRoots, require_at_least_one
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, DataError
+from ramify.core.protocols import Json
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, NodePath, Trajectory
 
@@ -33,7 +35,7 @@ class ReleasedStatistic:
         summed_over_tokens: Sum over the window and divide by ln V; off: the mean in nats.
         child_baseline_after_branch: A branch's baseline is its own first turn; off: its root's.
         baseline_never_reset: Keep the first baseline ever seen at a place of the batch, whichever problem comes there
-            later. This is state of the rule: it starts empty, also when a run is resumed.
+            later. This is state of the rule: a run starts with none, and checkpoints keep it.
 
     Raises:
         ConfigError: V is below 2.
@@ -66,6 +68,26 @@ class ReleasedStatistic:
             baseline = self._first_seen.setdefault((candidate.slot, place), baseline)
         return self.of(candidate.turns[current : current + 1]) - baseline
 
+    def state(self) -> Mapping[str, Json]:
+        """The baselines that are never reset: [slot, path, nats] of each place."""
+        if not self.baseline_never_reset:
+            return {}
+        return {"first_seen": [(slot, path, value) for (slot, path), value in self._first_seen.items()]}
+
+    def restore(self, state: Mapping[str, Json]) -> None:
+        """Keep the baselines of `state` instead of those seen.
+
+        Raises:
+            DataError: It is the state of another rule.
+        """
+        if set(state) != set(self.state()):
+            raise DataError(
+                f"branching: a state with {sorted(state)}, expected {sorted(self.state())}: it is of another rule"
+            )
+        kept = _baselines(state)
+        self._first_seen.clear()
+        self._first_seen.update(kept)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedArpoBrancher(FixedRoots):
@@ -94,6 +116,14 @@ class ReleasedArpoBrancher(FixedRoots):
         rise = self.statistic.rise(candidate)
         probability, level = (clip(self.branch_probability + self.entropy_weight * r) for r in (rise, 0.0))
         return toss(self.children, probability, level, candidate.draw)
+
+    def state(self) -> Mapping[str, Json]:
+        """That of the statistic."""
+        return self.statistic.state()
+
+    def restore(self, state: Mapping[str, Json]) -> None:
+        """As for the statistic."""
+        self.statistic.restore(state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +214,14 @@ class ReleasedAepoBrancher:
         probability, level = (self._chance(left, r) for r in (rise, 0.0))
         return toss(self.max_children, probability, level, candidate.draw)
 
+    def state(self) -> Mapping[str, Json]:
+        """That of the statistic."""
+        return self.statistic.state()
+
+    def restore(self, state: Mapping[str, Json]) -> None:
+        """As for the statistic."""
+        self.statistic.restore(state)
+
     def _chance(self, left: float, rise: float) -> float:
         return clip(1 + self.entropy_weight * rise - self.branch_probability / left) if left else 0.0
 
@@ -194,3 +232,13 @@ def _start(path: NodePath) -> NodePath:
     while end > 1 and path[end - 1] == 0:
         end -= 1
     return path[:end]
+
+
+def _baselines(state: Mapping[str, Json]) -> dict[tuple[int, NodePath], float]:
+    rows: Any = state.get("first_seen", ())
+    try:
+        return {(int(slot), tuple(map(int, path))): float(value) for slot, path, value in rows}
+    except (TypeError, ValueError):
+        raise DataError(
+            "branching: first_seen cannot be read, expected rows of slot, path and baseline"
+        ) from None

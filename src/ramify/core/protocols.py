@@ -6,7 +6,7 @@ Axis letters are those of `core.records`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from ramify.core.messages import ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.records import (
@@ -20,6 +20,8 @@ from ramify.core.records import (
     Reward,
 )
 from ramify.core.tree import BranchDecision, Trajectory, Tree
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 
 class Engine(Protocol):
@@ -157,6 +159,18 @@ class Brancher(Protocol):
 
         `history` holds the decisions on its path, oldest first; their `taken` is always 0, since grants are
         not known in logical time.
+        """
+        ...
+
+    def state(self) -> Mapping[str, Json]:
+        """What the rule remembers of earlier candidates, for a checkpoint; empty for most rules."""
+        ...
+
+    def restore(self, state: Mapping[str, Json]) -> None:
+        """Remember what `state` gave, and nothing else.
+
+        Raises:
+            DataError: It is the state of another rule.
         """
         ...
 
