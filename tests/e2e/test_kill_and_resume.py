@@ -10,7 +10,8 @@ import pytest
 import torch
 from e2e_runs import SECONDS, SFT, ramify, start, wait_for_step, write_task
 
-from ramify.algos.ops import credit
+from ramify.algos.credit import Weighting, credit
+from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.cli import main
 from ramify.learner.optimizer import AdamWSettings, Schedule
@@ -143,14 +144,14 @@ def test_a_checkpoint_opens_in_transformers_with_the_learners_logprobs(uninterru
         optimizer=AdamWSettings(0.0),
         schedule=Schedule(),
         total_steps=1,
-        loss=NegativeLogLikelihood(),
+        objective=Objective(NegativeLogLikelihood()),
         temperature=1.0,
         max_grad_norm=1.0,
     )
     for traced in read_trees(uninterrupted / "trees" / "000009.jsonl"):
         tree = traced.tree
         ones = [np.ones(trajectory.num_written) for trajectory in tree.trajectories]
-        (row,) = pack([tree], [credit(tree, ones, "repeat", "soft")], 1 << 20)
+        (row,) = pack([tree], [credit(tree, ones, Weighting())], 1 << 20)
         (packed,) = ours.logprobs([row])
         found = []
         for trajectory in tree.trajectories:

@@ -12,9 +12,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.credit import Weighting, credit, denominator
-from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.losses import Objective
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner
@@ -56,7 +57,7 @@ def learner_for(model, loss):
         optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
         schedule=Schedule(),
         total_steps=10,
-        loss=loss,
+        objective=Objective(loss),
         temperature=TEMPERATURE,
         max_grad_norm=1e9,
         chunk_tokens=7,
@@ -84,7 +85,7 @@ def gradients(model):
     return {name: p.grad.double().clone() for name, p in model.named_parameters()}
 
 
-def captured_update(learner, rows, denominator):
+def captured_update(learner, rows, total):
     """An update and the gradients that it stepped with."""
     caught = {}
 
@@ -92,7 +93,7 @@ def captured_update(learner, rows, denominator):
         caught.update(gradients(learner.model))
 
     handle = learner.optimizers._optimizers[0].register_step_pre_hook(catch)
-    report = learner.update(rows, denominator)
+    report = learner.update(rows, total)
     handle.remove()
     return report, caught
 
@@ -111,7 +112,7 @@ def test_loss_and_every_gradient_equal_the_sum_over_trajectories(models, shared,
     rng = np.random.default_rng(len(shared) + 10 * len(sharing))
     trees = [off_policy(rng, random_tree(rng, depth=d, split_turns=d == 4), stock) for d in (3, 4, 3)]
     advantages = [random_advantages(rng, tree) for tree in trees]
-    credits = [credit(tree, a, shared, sharing) for tree, a in zip(trees, advantages, strict=True)]
+    credits = [credit(tree, a, Weighting(shared, sharing)) for tree, a in zip(trees, advantages, strict=True)]
 
     stock.zero_grad()
     settings = {**CLIP, "temperature": TEMPERATURE}
@@ -119,14 +120,14 @@ def test_loss_and_every_gradient_equal_the_sum_over_trajectories(models, shared,
         surrogate(stock, tree, a, shared, sharing, **settings)
         for tree, a in zip(trees, advantages, strict=True)
     ]
-    denominator = sum(weight for _, weight in plain)
-    loss = sum(value for value, _ in plain) / denominator
+    total = sum(weight for _, weight in plain)
+    loss = sum(value for value, _ in plain) / total
     loss.backward()
 
     learner = learner_for(ours, ClippedSurrogate(CLIP["low"], CLIP["high"], CLIP["dual"]))
     rows = pack(trees, credits, budget)
-    report, caught = captured_update(learner, rows, token_denominator(credits))
-    assert token_denominator(credits) == pytest.approx(denominator, rel=1e-12)
+    report, caught = captured_update(learner, rows, total)
+    assert denominator(trees, Weighting(shared, sharing)) == pytest.approx(total, rel=1e-12)
     assert report.loss == pytest.approx(loss.item(), rel=1e-5)
     assert_close(caught, gradients(stock))
     assert 0.1 < report.metrics["clip_fraction"] < 0.9
@@ -138,7 +139,7 @@ def test_random_trees_have_mixed_signs_on_shared_tokens():
     tree = random_tree(rng, depth=4)
     both = [
         ((c.s_plus > 0) & (c.s_minus < 0)).any()
-        for c in credit(tree, random_advantages(rng, tree), "repeat", "soft").values()
+        for c in credit(tree, random_advantages(rng, tree), Weighting()).values()
     ]
     assert any(both)
 
@@ -157,7 +158,7 @@ def test_supervised_loss_is_the_mean_over_written_tokens(models):
     loss = -sum(once.values()) / len(once)
     loss.backward()
     learner = learner_for(ours, NegativeLogLikelihood())
-    report, caught = captured_update(learner, pack(chains, credits, 100), token_denominator(credits))
+    report, caught = captured_update(learner, pack(chains, credits, 100), denominator(chains, SUPERVISED))
     assert report.loss == pytest.approx(loss.item(), rel=1e-5)
     assert report.metrics["nll"] == pytest.approx(loss.item(), rel=1e-5)
     assert_close(caught, gradients(stock))
@@ -183,15 +184,15 @@ def test_dead_trees_change_the_denominator_and_nothing_else(models):
     rng = np.random.default_rng(5)
     live, dead = random_tree(rng), random_tree(rng)
     credits = [
-        credit(live, random_advantages(rng, live), "repeat", "soft"),
-        credit(dead, [np.zeros(t.num_written) for t in dead.trajectories], "repeat", "soft"),
+        credit(live, random_advantages(rng, live), Weighting()),
+        credit(dead, [np.zeros(t.num_written) for t in dead.trajectories], Weighting()),
     ]
     assert (
         pack([live, dead], credits, 1000)[0].token_ids.shape
         == pack([live], credits[:1], 1000)[0].token_ids.shape
     )
     learner = learner_for(ours, ClippedSurrogate(0.2, 0.2, None))
-    both, half = token_denominator(credits), token_denominator(credits[:1])
+    both, half = denominator([live, dead], Weighting()), denominator([live], Weighting())
     alone = learner.update(pack([live], credits[:1], 1000), half)
     together = learner.update(pack([live, dead], credits, 1000), both)
     assert together.loss * both == pytest.approx(alone.loss * half, rel=1e-6)

@@ -6,8 +6,9 @@ from plain_sums import advantage, leaves_below, loss_weight, surrogate, trajecto
 from transformers import AutoModelForCausalLM
 
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.credit import Weighting, credit, denominator
+from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
 from ramify.core.tree import Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
@@ -45,7 +46,7 @@ def learner_for(model, loss):
         optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
         schedule=Schedule(),
         total_steps=10,
-        loss=loss,
+        objective=Objective(loss),
         temperature=TEMPERATURE,
         max_grad_norm=1e9,
         chunk_tokens=64,
@@ -105,7 +106,7 @@ def test_credit_reaches_the_tokens_of_all_contexts(trees, shared, sharing):
     rng = np.random.default_rng(2)
     for tree in trees:
         advantages = random_advantages(rng, tree)
-        given = credit(tree, advantages, shared, sharing)
+        given = credit(tree, advantages, Weighting(shared, sharing))
         offsets = [
             {n.id: sum(len(o.token_ids) for o in t.policy_nodes[:at]) for at, n in enumerate(t.policy_nodes)}
             for t in tree.trajectories
@@ -140,13 +141,11 @@ def test_the_loss_is_the_sum_over_trajectories_of_all_their_contexts(models, tre
         }
         old.append(with_behavior(tree, shifted))
         advantages.append(random_advantages(rng, tree))
-    credits = [credit(tree, a, shared, "soft") for tree, a in zip(old, advantages, strict=True)]
+    credits = [credit(tree, a, Weighting(shared)) for tree, a in zip(old, advantages, strict=True)]
     settings = {"low": 0.2, "high": 0.28, "dual": 3.0, "temperature": TEMPERATURE}
     sums = [surrogate(stock, t, a, shared, "soft", **settings) for t, a in zip(old, advantages, strict=True)]
-    denominator = sum(weight for _, weight in sums)
-    report = learner_for(ours, ClippedSurrogate(0.2, 0.28, 3.0)).update(
-        pack(old, credits, 100_000), token_denominator(credits)
-    )
-    assert token_denominator(credits) == pytest.approx(denominator)
-    assert report.loss == pytest.approx(sum(float(v.detach()) for v, _ in sums) / denominator, rel=1e-4)
+    total = sum(weight for _, weight in sums)
+    report = learner_for(ours, ClippedSurrogate(0.2, 0.28, 3.0)).update(pack(old, credits, 100_000), total)
+    assert denominator(old, Weighting(shared)) == pytest.approx(total)
+    assert report.loss == pytest.approx(sum(float(v.detach()) for v, _ in sums) / total, rel=1e-4)
     assert report.gap_max == pytest.approx(0.15, abs=0.02)

@@ -52,11 +52,13 @@ def pack(
 
     Raises:
         ValueError: Credit and tree do not match, or a context starts with a written token.
-        DataError: A logprob is not a number.
+        DataError: An advantage or a logprob is not a finite number.
     """
     rows: list[PackedRow] = []
     first_path = 0
     for number, (tree, credit) in enumerate(zip(trees, credits, strict=True)):
+        if credit.keys() != {node.id for node in tree.nodes if node.source is Source.POLICY}:
+            raise ValueError(f"tree {number}: credit belongs on policy nodes and on all of them")
         given = NO_NOTES if notes is None else notes[number]
         if not is_dead(credit.values(), keep_dead):
             pieces = split(tree, token_budget) if share_prefixes else one_path_each(tree)
@@ -104,11 +106,8 @@ def _flatten(
         fresh = node.parent is None or node.opens_context
         before = _START if fresh else ends[node.parent or ""]
         forks = sum(child.id in inside for child in tree.children[node.id]) != 1
-        policy = node.source is Source.POLICY
-        if (node.id in credit) != policy:
-            raise ValueError(f"node {node.id!r}: credit belongs on policy nodes and on all of them")
         ends[node.id] = layout.add(node, before, forks)
-        if policy and node.id in piece.trained and node.token_ids:
+        if node.id in credit and node.id in piece.trained and node.token_ids:
             layout.write(node, before.last, credit[node.id], notes.get(node.id), piece.paths[node.id])
     return layout.row()
 
@@ -185,12 +184,11 @@ class _Layout:
             raise ValueError(
                 f"node {node.id!r}: {size} tokens, credit and logprobs of {[len(p) for p in parts]}"
             )
-        for what, part in zip(
-            ("advantage", "advantage", "weight", "path", "sampled logprob", "logprob"), parts, strict=True
-        ):
+        names = ("an advantage", "an advantage", "a weight", "a path", "a sampled logprob", "a logprob")
+        for name, part in zip(names, parts, strict=True):
             if not np.isfinite(part).all():
                 raise DataError(
-                    f"node {node.id!r} of tree {self.tree}: a {what} is not a finite number; nothing was trained on it"
+                    f"node {node.id!r} of tree {self.tree}: {name} is not a finite number; nothing was trained on it"
                 )
         index = np.arange(len(self.tokens) - size, len(self.tokens))
         previous = index - 1

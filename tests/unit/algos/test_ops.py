@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
-from ramify.algos.ops import credit, effective_leaves, leaf_masses, normalize, num_paths, token_denominator
+from ramify.algos.credit import Weighting, credit, denominator, path_credit
+from ramify.algos.ops import effective_leaves, leaf_masses, normalize, num_paths
+from ramify.core.errors import ConfigError
 from ramify.core.records import Reward
 from ramify.core.tree import Source
 from random_trees import node, random_advantages, random_tree, tree_of
@@ -49,7 +51,7 @@ def test_paths_and_masses_by_hand():
 )
 def test_soft_credit_of_a_trunk_by_hand(shared, weight, plus, minus):
     tree = hand_tree()
-    trunk = credit(tree, constant(tree, VALUES), shared, "soft")["0"]
+    trunk = credit(tree, constant(tree, VALUES), Weighting(shared))["0"]
     assert trunk.s_plus == pytest.approx([plus] * 2)
     assert trunk.s_minus == pytest.approx([minus] * 2)
     assert trunk.weight == pytest.approx([weight] * 2)
@@ -61,7 +63,7 @@ def test_soft_credit_of_a_trunk_by_hand(shared, weight, plus, minus):
 )
 def test_hard_credit_of_a_trunk_is_that_of_the_mean(shared, total, mean):
     tree = hand_tree()
-    trunk = credit(tree, constant(tree, VALUES), shared, "hard")["0"]
+    trunk = credit(tree, constant(tree, VALUES), Weighting(shared, "hard"))["0"]
     assert trunk.s_plus == pytest.approx([total * mean] * 2)
     assert trunk.s_minus.tolist() == [0, 0]
 
@@ -69,17 +71,17 @@ def test_hard_credit_of_a_trunk_is_that_of_the_mean(shared, total, mean):
 def test_leaves_have_their_own_credit_of_one_sign():
     tree = hand_tree()
     for sharing in ("soft", "hard"):
-        credits = credit(tree, constant(tree, VALUES), "repeat", sharing)
+        credits = credit(tree, constant(tree, VALUES), Weighting("repeat", sharing))
         assert credits["0.0.0.0.1"].s_minus.tolist() == [-3, -3]
         assert credits["0.0.0.0.1"].s_plus.tolist() == [0, 0]
         assert credits["1"].s_plus.tolist() == [0.5]
-    assert credit(tree, constant(tree, VALUES), "mass", "soft")["0.0.1"].s_plus == pytest.approx([1 / 3])
+    assert credit(tree, constant(tree, VALUES), Weighting("mass"))["0.0.1"].s_plus == pytest.approx([1 / 3])
 
 
 def test_advantages_of_each_token_stay_with_their_token():
     tree = hand_tree()
     values = [np.arange(t.num_written, dtype=float) + 10 * j for j, t in enumerate(tree.trajectories)]
-    credits = credit(tree, values, "repeat", "soft")
+    credits = credit(tree, values, Weighting())
     assert credits["0"].s_plus.tolist() == [0 + 10 + 20 + 30, 1 + 11 + 21 + 31]
     assert credits["0.0.0.0.1"].s_plus.tolist() == [13, 14]
 
@@ -89,7 +91,7 @@ def test_soft_and_hard_agree_without_clipping():
     tree = random_tree(rng, depth=4)
     advantages = random_advantages(rng, tree)
     for shared in ("repeat", "split", "mass"):
-        soft, hard = (credit(tree, advantages, shared, sharing) for sharing in ("soft", "hard"))
+        soft, hard = (credit(tree, advantages, Weighting(shared, sharing)) for sharing in ("soft", "hard"))
         for key, c in soft.items():
             assert c.s_plus + c.s_minus == pytest.approx(hard[key].s_plus + hard[key].s_minus, abs=1e-12)
             assert c.weight == pytest.approx(hard[key].weight)
@@ -99,25 +101,94 @@ def test_credit_is_linear_in_positive_scale_and_swaps_with_sign():
     rng = np.random.default_rng(1)
     tree = random_tree(rng)
     advantages = random_advantages(rng, tree)
-    one = credit(tree, advantages, "mass", "soft")
-    other = credit(tree, [-2 * a for a in advantages], "mass", "soft")
+    one = credit(tree, advantages, Weighting("mass"))
+    other = credit(tree, [-2 * a for a in advantages], Weighting("mass"))
     for key in one:
         assert other[key].s_plus == pytest.approx(-2 * one[key].s_minus)
         assert other[key].s_minus == pytest.approx(-2 * one[key].s_plus)
 
 
-def test_denominators():
+def test_token_denominators_count_every_token_dead_or_not():
     tree = hand_tree()
-    by_shared = {
-        shared: token_denominator([credit(tree, constant(tree, VALUES), shared, "soft")])
-        for shared in ("repeat", "split", "mass")
-    }
-    assert by_shared["repeat"] == sum(t.num_written for t in tree.trajectories)
-    assert by_shared["split"] == sum(len(n.token_ids) for n in tree.nodes if n.source is Source.POLICY)
     written = np.array([t.num_written for t in tree.trajectories])
-    assert by_shared["mass"] == pytest.approx((leaf_masses(tree) * written).sum())
-    dead = credit(tree, constant(tree, [0] * 5), "repeat", "soft")
-    assert token_denominator([dead, dead]) == 2 * by_shared["repeat"]
+    assert denominator([tree], Weighting("repeat")) == written.sum()
+    unique = sum(len(n.token_ids) for n in tree.nodes if n.source is Source.POLICY)
+    assert denominator([tree, tree], Weighting("split")) == 2 * unique
+    assert denominator([tree], Weighting("mass")) == pytest.approx((leaf_masses(tree) * written).sum())
+
+
+@pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
+def test_token_denominators_are_the_sum_of_the_weights(shared):
+    tree = random_tree(np.random.default_rng(3), depth=4)
+    weighting = Weighting(shared)
+    credits = credit(tree, constant(tree, [1.0] * len(tree.trajectories)), weighting)
+    assert denominator([tree], weighting) == pytest.approx(sum(c.weight.sum() for c in credits.values()))
+
+
+def test_sequence_means_weigh_a_trajectory_by_its_leaf_and_its_tokens_by_its_length():
+    tree = hand_tree()
+    leaves = len(tree.trajectories)
+    assert denominator([tree], Weighting(aggregation="sequence_mean")) == leaves
+    assert denominator([tree], Weighting("mass", aggregation="sequence_mean")) == len(tree.children[""])
+    assert denominator([tree], Weighting(aggregation="fixed_length", fixed_length=50)) == 50 * leaves
+    by_node = credit(tree, constant(tree, [1.0] * leaves), Weighting(aggregation="sequence_mean"))
+    assert sum(c.s_plus.sum() for c in by_node.values()) == pytest.approx(leaves)
+
+
+def test_a_length_belongs_to_its_aggregation():
+    with pytest.raises(ConfigError, match="a length belongs to aggregation fixed_length"):
+        Weighting(fixed_length=4)
+    with pytest.raises(ConfigError, match="a length belongs to aggregation fixed_length"):
+        Weighting(aggregation="fixed_length")
+
+
+@pytest.mark.parametrize("sharing", ["soft", "hard"])
+def test_a_masked_trajectory_weighs_nothing_and_stays_in_the_denominator(sharing):
+    tree = hand_tree()
+    kept = np.ones(len(tree.trajectories), dtype=bool)
+    kept[0] = False
+    values = constant(tree, VALUES)
+    weighting = Weighting("repeat", sharing)
+    masked = credit(tree, values, weighting, kept=kept)
+    alone = tree.trajectories[0].leaf.id
+    assert not masked[alone].s_plus.any()
+    assert not masked[alone].s_minus.any()
+    assert not masked[alone].weight.any()
+    shared = next(
+        n.id for n in tree.trajectories[0].nodes if num_paths(tree)[n.id] > 1 and n.source is Source.POLICY
+    )
+    others = [i for i, t in enumerate(tree.trajectories) if i and shared in [n.id for n in t.nodes]]
+    assert (masked[shared].s_plus + masked[shared].s_minus)[0] == pytest.approx(
+        sum(VALUES[i] for i in others)
+    )
+    assert masked[shared].num_paths[0] == len(others)
+
+
+def test_corrections_multiply_the_advantage_and_not_the_weight():
+    tree = hand_tree()
+    values = constant(tree, VALUES)
+    rho = [np.full(t.num_written, 0.5) for t in tree.trajectories]
+    plain, corrected = credit(tree, values, Weighting()), credit(tree, values, Weighting(), corrections=rho)
+    for key, c in plain.items():
+        assert corrected[key].s_plus == pytest.approx(0.5 * c.s_plus)
+        assert corrected[key].s_minus == pytest.approx(0.5 * c.s_minus)
+        assert corrected[key].weight == pytest.approx(c.weight)
+
+
+def test_whole_paths_have_one_advantage_each():
+    tree = hand_tree()
+    values = constant(tree, VALUES)
+    paths = path_credit([tree, tree], [values, values], Weighting("mass"))
+    assert paths.advantages == pytest.approx([*VALUES, *VALUES])
+    assert paths.weights == pytest.approx([*leaf_masses(tree), *leaf_masses(tree)])
+    assert paths.tree.tolist() == [0] * len(VALUES) + [1] * len(VALUES)
+    assert paths.num_written.tolist() == [t.num_written for t in tree.trajectories] * 2
+    for weighting in (Weighting("split"), Weighting(sharing="hard")):
+        with pytest.raises(ConfigError, match="whole trajectories"):
+            path_credit([tree], [values], weighting)
+    values[0] = np.arange(len(values[0]), dtype=float)
+    with pytest.raises(ValueError, match="one advantage"):
+        path_credit([tree], [values], Weighting())
 
 
 def test_masses_of_a_root_add_up_to_one():
@@ -131,7 +202,7 @@ def test_masses_of_a_root_add_up_to_one():
 def test_advantages_of_the_wrong_length_are_refused():
     tree = hand_tree()
     with pytest.raises(ValueError, match=r"'0\.0\.0\.0\.0': 3 advantages for 4 written"):
-        credit(tree, [np.zeros(3)] * 5, "repeat", "soft")
+        credit(tree, [np.zeros(3)] * 5, Weighting())
 
 
 def test_weighted_normalization_equals_the_plain_one_for_equal_masses():

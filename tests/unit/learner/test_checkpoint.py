@@ -6,8 +6,8 @@ import torch
 from model_makers import learner_for, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ramify.algos.ops import token_denominator
-from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.algos.credit import denominator
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
 from ramify.core.errors import DataError
 from ramify.learner.checkpoint import (
     checkpoint_folder,
@@ -32,7 +32,7 @@ OPTIMIZERS = [
 def batch(seed):
     tree = random_tree(np.random.default_rng(seed))
     credits = supervised_credit(tree)
-    return pack([tree], [credits], 1000), token_denominator([credits])
+    return pack([tree], [credits], 1000), denominator([tree], SUPERVISED)
 
 
 def trained(steps, optimizer=OPTIMIZERS[0]):

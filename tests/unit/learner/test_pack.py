@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramify.algos.ops import credit
+from ramify.algos.credit import Weighting, credit
 from ramify.algos.sft import supervised_credit
+from ramify.core.errors import DataError
+from ramify.core.records import NodeNotes
 from ramify.core.tree import Source
 from ramify.learner.pack import pack
-from random_trees import node, random_advantages, random_tree, tree_of
+from random_trees import node, random_advantages, random_tree, tree_of, with_behavior
 
 
 def contexts(tree):
@@ -45,45 +47,144 @@ def read_back(row):
     return seen
 
 
+def size_of(tree):
+    return sum(len(n.token_ids) for n in tree.nodes)
+
+
+def written_in(trees, credits, name):
+    """An array over the written tokens of all trees, node by node."""
+    parts = [
+        getattr(c[n.id], name) for t, c in zip(trees, credits, strict=True) for n in t.nodes if n.id in c
+    ]
+    return np.concatenate(parts)
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4), budget=st.integers(1, 200))
-def test_rows_hold_each_context_once_and_nothing_else(seed, count, budget):
+def test_rows_hold_each_context_and_train_each_token_once(seed, count, budget):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng, depth=int(rng.integers(1, 5))) for _ in range(count)]
-    credits = [credit(tree, random_advantages(rng, tree), "repeat", "soft") for tree in trees]
+    credits = [credit(tree, random_advantages(rng, tree), Weighting()) for tree in trees]
     rows = pack(trees, credits, budget)
-    seen = [context for row in rows for context in read_back(row)]
-    whole = [context for tree in trees for context in contexts(tree).values()]
+    seen = [tokens for row in rows for tokens, _ in read_back(row)]
+    whole = [tokens for tree in trees for tokens, _ in contexts(tree).values()]
     assert set(seen) <= set(whole)
-    covered = {tokens[:i] for tokens, _ in seen for i in range(len(tokens) + 1)}
-    assert {tokens for tokens, _ in whole} <= covered
-    assert sum(len(row.token_ids) for row in rows) == sum(len(n.token_ids) for t in trees for n in t.nodes)
+    covered = {tokens[:i] for tokens in seen for i in range(len(tokens) + 1)}
+    assert set(whole) <= covered
+    spans = [(s.tree, s.node, s.stop - s.start) for row in rows for s in row.spans]
+    expected = [
+        (i, n.id, len(n.token_ids)) for i, t in enumerate(trees) for n in t.nodes if n.behavior_logprobs
+    ]
+    assert sorted(spans) == sorted(expected)
+    unique = sum(map(size_of, trees))
+    assert sum(len(row.token_ids) - row.num_repeated for row in rows) == unique
+    if all(size_of(tree) <= budget for tree in trees):
+        assert sum(row.num_repeated for row in rows) == 0
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), budget=st.integers(1, 200))
-def test_spans_cover_rows_whole_trees_stay_together_and_budgets_hold(seed, budget):
+def test_segments_cover_rows_and_a_row_is_within_the_budget_or_one_path(seed, budget):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng) for _ in range(5)]
-    credits = [credit(tree, random_advantages(rng, tree), "mass", "hard") for tree in trees]
+    credits = [credit(tree, random_advantages(rng, tree), Weighting("mass", "hard")) for tree in trees]
     rows = pack(trees, credits, budget)
-    sizes = [sum(len(n.token_ids) for n in tree.nodes) for tree in trees]
+    longest = max(sum(len(n.token_ids) for n in t.nodes) for tree in trees for t in tree.trajectories)
     for row in rows:
         assert [s.start for s in row.segments] == [0, *(s.stop for s in row.segments[:-1])]
-        assert row.segments[-1].stop == len(row.token_ids)
+        assert row.segments[-1].stop == len(row.token_ids) <= max(budget, longest)
         assert all(s.parent < i and s.start < s.stop for i, s in enumerate(row.segments))
-        taken = []
-        while sum(taken) < len(row.token_ids):
-            taken.append(sizes.pop(0))
-        assert sum(taken) == len(row.token_ids)
-        assert len(taken) == 1 or sum(taken) <= budget
-        assert not sizes or sum(taken) + sizes[0] > budget
+        assert [s.start for s in row.spans] == [0, *(s.stop for s in row.spans[:-1])]
+        assert row.spans[-1].stop == len(row.written)
     for name in ("s_plus", "s_minus", "weight", "num_paths"):
         packed = np.concatenate([getattr(row, name) for row in rows])
-        order = [
-            getattr(c[n.id], name) for t, c in zip(trees, credits, strict=True) for n in t.nodes if n.id in c
+        assert packed.tolist() == written_in(trees, credits, name).tolist()
+
+
+def test_small_trees_share_rows_in_order():
+    rng = np.random.default_rng(1)
+    trees = [random_tree(rng) for _ in range(5)]
+    sizes = [size_of(tree) for tree in trees]
+    rows = pack(trees, [supervised_credit(tree) for tree in trees], sizes[0] + sizes[1])
+    assert len(rows[0].token_ids) == sizes[0] + sizes[1]
+    assert [span.tree for row in rows for span in row.spans] == sorted(
+        span.tree for row in rows for span in row.spans
+    )
+
+
+def test_a_tree_that_is_too_large_is_split_at_branch_points():
+    tree = tree_of(
+        [
+            node((), Source.PROMPT, [2, 3]),
+            node((0,), Source.POLICY, [4, 5]),
+            node((0, 0), Source.TOOL, [6]),
+            node((0, 0, 0), Source.POLICY, [7], leaf=True),
+            node((0, 0, 1), Source.POLICY, [8, 9], leaf=True),
+            node((1,), Source.POLICY, [7, 7, 7], leaf=True),
         ]
-        assert packed.tolist() == np.concatenate(order).tolist()
+    )
+    rows = pack([tree], [supervised_credit(tree)], 6)
+    assert [row.token_ids.tolist() for row in rows] == [
+        [2, 3, 4, 5, 6, 7],
+        [2, 3, 4, 5, 6, 8, 9],
+        [2, 3, 7, 7, 7],
+    ]
+    assert [[span.node for span in row.spans] for row in rows] == [["0", "0.0.0"], ["0.0.1"], ["1"]]
+    assert [row.num_repeated for row in rows] == [0, 5, 2]
+    assert [row.written.tolist() for row in rows] == [[2, 3, 5], [5, 6], [2, 3, 4]]
+    assert [span.paths.tolist() for row in rows for span in row.spans] == [[0, 1], [0], [1], [2]]
+    alone = pack([tree], [supervised_credit(tree)], 1000, share_prefixes=False)
+    assert [row.token_ids.tolist() for row in alone] == [row.token_ids.tolist() for row in rows]
+    assert all(len(row.segments) == 1 for row in alone)
+
+
+def test_a_piece_without_credit_is_left_out():
+    tree = tree_of(
+        [
+            node((), Source.PROMPT, [2, 3]),
+            node((0,), Source.POLICY, [4, 5], leaf=True),
+            node((1,), Source.POLICY, [6, 7], leaf=True),
+        ]
+    )
+    credits = credit(tree, [np.zeros(2), np.ones(2)], Weighting())
+    (row,) = pack([tree], [credits], 4)
+    assert row.token_ids.tolist() == [2, 3, 6, 7]
+    assert len(pack([tree], [credits], 4, keep_dead=True)) == 2
+
+
+def test_paths_are_numbered_over_all_trees_dead_ones_included():
+    rng = np.random.default_rng(2)
+    dead, live = random_tree(rng), random_tree(rng)
+    credits = [
+        credit(dead, [np.zeros(t.num_written) for t in dead.trajectories], Weighting()),
+        supervised_credit(live),
+    ]
+    (row,) = pack([dead, live], credits, 1000)
+    first = len(dead.trajectories)
+    numbers = {int(path) for span in row.spans for path in span.paths}
+    assert numbers == set(range(first, first + len(live.trajectories)))
+
+
+def test_notes_become_the_old_and_the_reference_logprobs():
+    rng = np.random.default_rng(3)
+    tree = random_tree(rng)
+    policy = [n for n in tree.nodes if n.source is Source.POLICY]
+    notes = {n.id: NodeNotes(rng.random(len(n.token_ids)), rng.random(len(n.token_ids))) for n in policy}
+    (row,) = pack([tree], [supervised_credit(tree)], 1000, notes=[notes])
+    assert row.old_logprobs.tolist() == [x for n in policy for x in notes[n.id].policy_logprobs]
+    assert row.ref_logprobs.tolist() == [x for n in policy for x in notes[n.id].ref_logprobs]
+    (row,) = pack([tree], [supervised_credit(tree)], 1000)
+    assert row.old_logprobs.tolist() == row.behavior_logprobs.tolist()
+    assert row.ref_logprobs is None
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_numbers_that_are_none_are_not_trained_on(bad):
+    tree = tree_of([node((), Source.PROMPT, [2]), node((0,), Source.POLICY, [4, 5], leaf=True)])
+    with pytest.raises(DataError, match="a sampled logprob is not a finite number"):
+        pack([with_behavior(tree, {"0": [-1.0, bad], "": []})], [supervised_credit(tree)], 100)
+    with pytest.raises(DataError, match="an advantage is not a finite number"):
+        pack([tree], [credit(tree, [np.array([0.5, bad])], Weighting())], 100)
 
 
 def test_a_chain_is_one_segment_and_a_fork_is_predicted_by_the_trunk():
@@ -137,8 +238,8 @@ def test_dead_trees_are_left_out_supervised_ones_never():
     rng = np.random.default_rng(0)
     tree = random_tree(rng)
     zeros = [np.zeros(t.num_written) for t in tree.trajectories]
-    assert pack([tree], [credit(tree, zeros, "repeat", "soft")], 100) == ()
-    assert len(pack([tree, tree], [credit(tree, zeros, "repeat", "soft"), supervised_credit(tree)], 100)) == 1
+    assert pack([tree], [credit(tree, zeros, Weighting())], 100) == ()
+    assert len(pack([tree, tree], [credit(tree, zeros, Weighting()), supervised_credit(tree)], 100)) == 1
 
 
 def test_credit_that_does_not_fit_the_tree_is_refused():

@@ -5,9 +5,9 @@ import pytest
 import torch
 from model_makers import learner_for, tiny
 
-from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.credit import Weighting, credit, denominator
-from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.algos.grpo import ClippedSurrogate
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
 from ramify.core.errors import TrainingError
 from ramify.core.tree import Source
 from ramify.learner.optimizer import Schedule
@@ -33,14 +33,14 @@ def on_policy(model, seed=0):
     tree = with_behavior(
         tree, {n.id: part for n, part in zip(written, np.split(logprobs, cuts), strict=True)}
     )
-    credits = credit(tree, random_advantages(rng, tree), "repeat", "soft")
-    return pack([tree], [credits], 1000), token_denominator([credits])
+    credits = credit(tree, random_advantages(rng, tree), Weighting())
+    return pack([tree], [credits], 1000), denominator([tree], Weighting())
 
 
 def test_on_policy_nothing_is_clipped_and_there_is_no_gap():
     model = tiny()
-    rows, denominator = on_policy(model)
-    report = learner_for(model, SURROGATE).update(rows, denominator)
+    rows, total = on_policy(model)
+    report = learner_for(model, SURROGATE).update(rows, total)
     assert report.outcome == "stepped"
     assert report.gap_max < 1e-5
     assert report.metrics["clip_fraction"] == 0
@@ -48,14 +48,14 @@ def test_on_policy_nothing_is_clipped_and_there_is_no_gap():
     assert report.num_written == len(rows[0].written)
     assert report.num_tokens == len(rows[0].token_ids)
     signed = (rows[0].s_plus + rows[0].s_minus).sum()
-    assert report.loss == pytest.approx(-signed / denominator, rel=1e-5)
+    assert report.loss == pytest.approx(-signed / total, rel=1e-5)
 
 
 def test_second_update_on_the_same_rows_is_off_policy():
     model = tiny()
-    rows, denominator = on_policy(model)
+    rows, total = on_policy(model)
     learner = learner_for(model, SURROGATE)
-    reports = [learner.update(rows, denominator) for _ in range(8)]
+    reports = [learner.update(rows, total) for _ in range(8)]
     assert reports[-1].gap_mean > 0.01
     assert reports[-1].loss < reports[0].loss
     assert reports[-1].metrics["clip_fraction"] > 0
@@ -66,7 +66,7 @@ def test_supervised_learning_learns_a_sequence():
     credits = supervised_credit(tree)
     rows = pack([tree], [credits], 100)
     learner = learner_for(tiny(), NegativeLogLikelihood())
-    reports = [learner.update(rows, token_denominator([credits])) for _ in range(40)]
+    reports = [learner.update(rows, denominator([tree], SUPERVISED)) for _ in range(40)]
     assert reports[0].loss > 2
     assert reports[-1].loss < 0.1
     assert reports[-1].metrics["nll"] == pytest.approx(reports[-1].loss, rel=1e-4)
@@ -74,7 +74,7 @@ def test_supervised_learning_learns_a_sequence():
 
 def test_gradients_are_clipped_to_the_norm():
     model = tiny()
-    rows, denominator = on_policy(model)
+    rows, total = on_policy(model)
     norms = []
     for bound in (1e9, 1e-3):
         learner = learner_for(tiny(), SURROGATE, max_grad_norm=bound)
@@ -83,7 +83,7 @@ def test_gradients_are_clipped_to_the_norm():
                 torch.nn.utils.get_total_norm(p.grad for p in used.model.parameters())
             )
         )
-        report = learner.update(rows, denominator)
+        report = learner.update(rows, total)
     assert norms[0].item() == pytest.approx(report.grad_norm, rel=1e-5)
     assert norms[1].item() == pytest.approx(1e-3, rel=1e-3)
 
@@ -99,20 +99,20 @@ def test_no_rows_no_step_but_the_schedule_goes_on():
 
 def test_non_finite_steps_are_skipped_and_ten_in_a_row_end_the_run():
     model = tiny()
-    rows, denominator = on_policy(model)
+    rows, total = on_policy(model)
     broken = (replace(rows[0], s_plus=np.full_like(rows[0].s_plus, np.inf)),)
     before = weights(model)
     learner = learner_for(model, SURROGATE)
     for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
-        assert learner.update(broken, denominator).outcome == "non_finite"
+        assert learner.update(broken, total).outcome == "non_finite"
     assert torch.equal(before, weights(model))
     assert all(p.grad is None for p in model.parameters())
-    assert learner.update(rows, denominator).outcome == "stepped"
+    assert learner.update(rows, total).outcome == "stepped"
     assert not torch.equal(before, weights(model))
     for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
-        learner.update(broken, denominator)
+        learner.update(broken, total)
     with pytest.raises(TrainingError, match="not finite 10 times in a row"):
-        learner.update(broken, denominator)
+        learner.update(broken, total)
 
 
 def test_temperature_divides_the_logits():
