@@ -1,4 +1,4 @@
-"""The output head, only where a token was written, in chunks: log-probabilities and entropies in float32.
+"""The output head, only where a token was written, in chunks: log-probabilities and entropies in at least float32.
 
 One [chunk_tokens, V] block of logits exists at a time. The backward pass computes the blocks again, unless all
 tokens fit into one, which is then kept.
@@ -21,7 +21,7 @@ def written_logprobs(
     """Log-probability of each target, and entropy of its distribution, under softmax(logits / temperature).
 
     Both carry gradients to `hidden` and `weight`. Shapes: hidden [W, H] (the states that predict), weight [V, H],
-    targets [W] -> logprobs [W], entropies [W] or None; float32, nats.
+    targets [W] -> logprobs [W], entropies [W] or None; nats; float64 for states in float64, else float32.
     """
     logprobs, entropies = _WrittenLogprobs.apply(  # type: ignore[no-untyped-call]
         hidden, weight, targets, temperature, with_entropy, chunk_tokens
@@ -33,8 +33,12 @@ def _chunks(size: int, chunk_tokens: int) -> Iterator[slice]:
     return (slice(start, min(start + chunk_tokens, size)) for start in range(0, size, chunk_tokens))
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
 def _log_softmax(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
-    logits = (hidden @ weight.T).float()
+    logits = (hidden @ weight.T).to(_wide(hidden.dtype))
     if temperature != 1.0:
         logits /= temperature
     return torch.log_softmax(logits, -1)
@@ -52,7 +56,7 @@ class _WrittenLogprobs(torch.autograd.Function):
         chunk_tokens: int,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         size = targets.shape[0]
-        logprobs = torch.empty(size, dtype=torch.float32, device=hidden.device)
+        logprobs = torch.empty(size, dtype=_wide(hidden.dtype), device=hidden.device)
         entropies = torch.empty_like(logprobs) if with_entropy else None
         block = None
         for chunk in _chunks(size, chunk_tokens):
@@ -72,7 +76,10 @@ class _WrittenLogprobs(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, targets, entropies, kept = ctx.saved_tensors
         grad_logprobs, grad_entropies = grads
-        grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
+        grad_hidden, grad_weight = (
+            torch.empty_like(hidden),
+            torch.zeros_like(weight, dtype=_wide(weight.dtype)),
+        )
         for chunk in _chunks(targets.shape[0], ctx.chunk_tokens):
             block = _log_softmax(hidden[chunk], weight, ctx.temperature) if kept is None else kept
             probs = block.exp()

@@ -52,6 +52,19 @@ def test_low_precision_weights_give_float32_logprobs_and_gradients_of_their_own_
     assert torch.allclose(logprobs, exact, atol=0.1)
 
 
+def test_float64_is_float64_throughout():
+    hidden, weight, targets = random_head(torch.float64)
+    block = torch.log_softmax(hidden @ weight.T / 0.7, -1)
+    plain = (block.gather(1, targets[:, None])[:, 0], -(block.exp() * block).sum(-1))
+    ours = written_logprobs(hidden, weight, targets, 0.7, True, 8)
+    assert all(torch.allclose(a, b, rtol=1e-13, atol=1e-13) for a, b in zip(ours, plain, strict=True))
+    expected = torch.autograd.grad((plain[0] + plain[1]).sum(), (hidden, weight))
+    actual = torch.autograd.grad((ours[0] + ours[1]).sum(), (hidden, weight))
+    for a, b in zip(actual, expected, strict=True):
+        assert a.dtype == torch.float64
+        assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
 def test_no_more_than_one_chunk_of_logits_is_kept():
     hidden, weight, targets = random_head()
     saved = []
