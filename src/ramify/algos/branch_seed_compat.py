@@ -72,7 +72,8 @@ class ReleasedStatistic:
         """The baselines that are never reset: [slot, path, nats] of each place."""
         if not self.baseline_never_reset:
             return {}
-        return {"first_seen": [(slot, path, value) for (slot, path), value in self._first_seen.items()]}
+        rows = sorted(self._first_seen.items())
+        return {"first_seen": [(slot, path, value) for (slot, path), value in rows]}
 
     def restore(self, state: Mapping[str, Json]) -> None:
         """Keep the baselines of `state` instead of those seen.
