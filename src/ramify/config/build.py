@@ -122,8 +122,13 @@ def build_agent(
     limits: "RolloutLimits",
     events: EventSink,
     branch_at: "BranchAt" = "before_probe",
+    all_entropies: bool = False,
 ) -> "AgentParts":
-    """The agent of training, evaluation and data making; only the local engine asks for the model."""
+    """The agent of training, evaluation and data making; only the local engine asks for the model.
+
+    Raises:
+        ConfigError: The entropies of all tokens are wanted and the engine gives none that are exact.
+    """
     from ramify.rollout.settings import AgentParts
 
     live = LiveCount()
@@ -140,6 +145,7 @@ def build_agent(
         # Which tree gets a place that has become free would depend on which tool was fast.
         slots=None if run.deterministic else built.info().num_slots,
         live=live,
+        all_entropies=all_entropies,
     )
 
 

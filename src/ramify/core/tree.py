@@ -87,6 +87,8 @@ class Node:
         policy_version: Policy nodes: version of the weights that wrote the tokens.
         stop: Set on leaves only.
         opens_context: The node starts a fresh context: `token_ids` are all of it, `parent` is lineage only.
+        token_entropies: Policy nodes: exact entropy of the distribution that each token was sampled from, nats,
+            where the run asked for those of all tokens. [N]; empty otherwise and on other nodes.
     """
 
     id: str
@@ -102,12 +104,17 @@ class Node:
     policy_version: int | None = None
     stop: StopReason | None = None
     opens_context: bool = False
+    token_entropies: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         written = len(self.token_ids) if self.source is Source.POLICY else 0
         if len(self.behavior_logprobs) != written:
             raise ValueError(
                 f"node {self.id!r}: {len(self.behavior_logprobs)} logprobs for {written} written tokens"
+            )
+        if len(self.token_entropies) not in (0, written):
+            raise ValueError(
+                f"node {self.id!r}: {len(self.token_entropies)} entropies for {written} written tokens"
             )
 
 

@@ -97,7 +97,8 @@ class ScriptedEngine:
             finish = Finish.EOS
         await asyncio.sleep(turn.seconds_per_token * len(written))
         count = min(len(written), request.entropy_first_k)
-        entropies = tuple(_entropy(turn.entropies[min(i, len(turn.entropies) - 1)]) for i in range(count))
+        places = range(request.stop_context, request.stop_context + count)
+        entropies = tuple(_entropy(turn.entropies[min(i, len(turn.entropies) - 1)]) for i in places)
         logprobs = (0.0,) * len(written)
         return Completion(tuple(written), logprobs, entropies, finish, ((self._version, len(written)),))
 

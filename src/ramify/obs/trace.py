@@ -11,7 +11,7 @@ from ramify.core.records import Reward
 from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, Tree, TreeKey, make_tree
 from ramify.obs.files import dump_line, parse_line, read_text, replace_lines
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,7 @@ def _node_record(node: Node) -> dict[str, Any]:
         "policy_version": node.policy_version,
         "stop": node.stop,
         "opens_context": node.opens_context,
+        "token_entropies": node.token_entropies,
     }
 
 
@@ -194,4 +195,5 @@ def _node(record: Mapping[str, Any]) -> Node:
         policy_version=record["policy_version"],
         stop=None if record["stop"] is None else StopReason(record["stop"]),
         opens_context=record["opens_context"],
+        token_entropies=tuple(record["token_entropies"]),
     )

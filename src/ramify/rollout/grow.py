@@ -365,4 +365,5 @@ def _policy_node(walk: Walk, turn: Turn, text: str) -> Node:
         behavior_logprobs=turn.logprobs,
         entropy=turn.entropy,
         policy_version=turn.policy_version,
+        token_entropies=turn.token_entropies,
     )

@@ -54,8 +54,11 @@ class AgentParts:
     A problem's tree is started when `slots` trajectories leave room for all of its own (None: all at once), so
     that no waiting trajectory loses its slot in the engine to a tree that has not started.
 
+    `all_entropies`: the nodes keep the exact entropy of every token, not only the mean of the first k.
+
     Raises:
-        ConfigError: The engine speaks the ids of another tokenizer.
+        ConfigError: The engine speaks the ids of another tokenizer, or gives no exact entropies where those of all
+            tokens are asked for.
     """
 
     engine: Engine
@@ -68,6 +71,7 @@ class AgentParts:
     branch_at: BranchAt = "before_probe"
     rewriter: ContextRewriter | None = None
     slots: int | None = None
+    all_entropies: bool = False
     live: LiveCount = field(default_factory=LiveCount)
     waits: WaitBoard = field(default_factory=WaitBoard)
 
@@ -77,4 +81,9 @@ class AgentParts:
             raise ConfigError(
                 f"engine {info.name!r} speaks the ids of another tokenizer ({info.tokenizer}) than the one that "
                 f"writes prompts and trains ({self.renderer.fingerprint}); give both the same model folder"
+            )
+        if self.all_entropies and not info.exact_entropy:
+            raise ConfigError(
+                f"engine {info.name!r} gives entropies as brackets, and the advantages need those of all tokens "
+                'exactly; set algorithm.entropy_advantage.source to "annotate"'
             )

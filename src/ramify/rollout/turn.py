@@ -14,13 +14,17 @@ from ramify.rollout.settings import AgentParts
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one node of the policy holds: chunks (a probe and its continuation) joined."""
+    """What one node of the policy holds: chunks (a probe and its continuation) joined.
+
+    `entropy` is the mean over the probe; `token_entropies` are those of all tokens where the agent keeps them.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     entropy: Entropy | None
     finish: Finish
     policy_version: int
+    token_entropies: tuple[float, ...]
 
 
 def turn_seed(run_seed: int, key: TreeKey, problem_id: str, path: NodePath) -> int:
@@ -67,9 +71,13 @@ async def write(parts: AgentParts, request: Request) -> Turn:
         EngineError: The engine broke its contract, or changed its weights within the turn.
     """
     name = parts.engine.info().name
+    asked = replace(request, entropy_first_k=request.max_new_tokens) if parts.all_entropies else request
     with parts.waits.on("engine"):
-        done = await detached(f"engine {name!r}", parts.engine.generate(request))
-    return _turn(name, request, _checked(name, request, done))
+        done = await detached(f"engine {name!r}", parts.engine.generate(asked))
+    wrong = _broken(asked, done) or (_bracketed(done) if parts.all_entropies else "")
+    if wrong:
+        raise EngineError(f"engine {name!r} returned {wrong}")
+    return _turn(name, request.entropy_first_k, done, parts.all_entropies)
 
 
 async def write_probed(
@@ -101,38 +109,52 @@ async def write_probed(
         probe.entropy,
         rest.finish,
         rest.policy_version,
+        probe.token_entropies + rest.token_entropies,
     )
 
 
-def _turn(engine: str, request: Request, done: Completion) -> Turn:
+def _turn(engine: str, window: int, done: Completion, all_entropies: bool) -> Turn:
     versions = {version for version, _ in done.version_runs}
     if len(versions) != 1:
         raise _mixed(engine, versions)
-    entropy = Entropy.mean(done.entropies[: request.entropy_first_k])
-    return Turn(done.token_ids, done.logprobs, entropy, done.finish, versions.pop())
+    return Turn(
+        done.token_ids,
+        done.logprobs,
+        Entropy.mean(done.entropies[:window]),
+        done.finish,
+        versions.pop(),
+        tuple(entropy.lower for entropy in done.entropies) if all_entropies else (),
+    )
 
 
 def _mixed(engine: str, versions: set[int]) -> EngineError:
     return EngineError(f"engine {engine!r} wrote one turn with policy versions {sorted(versions)}")
 
 
-def _checked(engine: str, request: Request, done: Completion) -> Completion:
+def _broken(request: Request, done: Completion) -> str:
+    """What is wrong with an answer to `request`; "" where nothing is."""
     count = len(done.token_ids)
-    wrong = ""
     if not 1 <= count <= request.max_new_tokens:
-        wrong = f"{count} tokens for a request of 1 to {request.max_new_tokens}"
-    elif done.finish is Finish.LENGTH and count < request.max_new_tokens:
-        wrong = f"{count} of {request.max_new_tokens} tokens as finished by length"
-    elif len(done.logprobs) != count:
-        wrong = f"{len(done.logprobs)} logprobs for {count} tokens"
-    elif not all(map(math.isfinite, done.logprobs)):
-        wrong = "a logprob that is not a finite number"
-    elif sum(size for _, size in done.version_runs) != count:
-        wrong = f"policy versions of {sum(size for _, size in done.version_runs)} tokens for {count} tokens"
-    elif len(done.entropies) < min(count, request.entropy_first_k):
-        wrong = f"{len(done.entropies)} entropies for a probe of {min(count, request.entropy_first_k)} tokens"
-    elif not all(0 <= e.lower <= e.upper < math.inf for e in done.entropies):
-        wrong = "an entropy that is not a finite number of nats, lower end first"
-    if wrong:
-        raise EngineError(f"engine {engine!r} returned {wrong}")
-    return done
+        return f"{count} tokens for a request of 1 to {request.max_new_tokens}"
+    if done.finish is Finish.LENGTH and count < request.max_new_tokens:
+        return f"{count} of {request.max_new_tokens} tokens as finished by length"
+    if len(done.logprobs) != count:
+        return f"{len(done.logprobs)} logprobs for {count} tokens"
+    if not all(map(math.isfinite, done.logprobs)):
+        return "a logprob that is not a finite number"
+    if sum(size for _, size in done.version_runs) != count:
+        return f"policy versions of {sum(size for _, size in done.version_runs)} tokens for {count} tokens"
+    if len(done.entropies) < min(count, request.entropy_first_k):
+        return f"{len(done.entropies)} entropies where {min(count, request.entropy_first_k)} were asked for"
+    if not all(0 <= e.lower <= e.upper < math.inf for e in done.entropies):
+        return "an entropy that is not a finite number of nats, lower end first"
+    return ""
+
+
+def _bracketed(done: Completion) -> str:
+    if all(entropy.lower == entropy.upper for entropy in done.entropies):
+        return ""
+    return (
+        "entropies as brackets, and the advantages need those of all tokens exactly; set "
+        'algorithm.entropy_advantage.source to "annotate"'
+    )

@@ -108,6 +108,7 @@ def build_task(recipe: TrainRecipe, tokenizer_dir: Path, console: RunConsole) ->
 def build_rollout(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrainedModel]") -> Rollout:
     """Put the agent together; `model` is called only by an engine that has one."""
     timing = TimingLog()
+    entropy = recipe.algorithm.entropy_advantage
     agent = build_agent(
         engine=recipe.engine,
         run=recipe.run,
@@ -119,6 +120,7 @@ def build_rollout(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrain
         limits=build_limits(recipe.rollout, recipe.rollout.n),
         events=timing,
         branch_at=recipe.rollout.branch_at,
+        all_entropies=entropy is not None and entropy.source == "behavior",
     )
     return Rollout(task, agent, timing, build_reward(recipe.reward))
 

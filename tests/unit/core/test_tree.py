@@ -174,6 +174,10 @@ def test_shapes_that_are_no_tree_are_refused(nodes, told):
 def test_logprobs_belong_to_written_tokens_and_only_there():
     with pytest.raises(ValueError, match="1 logprobs for 2 written tokens"):
         policy(0, behavior_logprobs=(-0.1,))
+    with pytest.raises(ValueError, match="1 entropies for 2 written tokens"):
+        policy(0, token_entropies=(0.5,))
+    with pytest.raises(ValueError, match="2 entropies for 0 written tokens"):
+        tool(0, token_entropies=(0.5, 0.5))
     with pytest.raises(ValueError, match="2 logprobs for 0 written tokens"):
         tool(0, 0, behavior_logprobs=(-0.1, -0.2))
 

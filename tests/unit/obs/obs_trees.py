@@ -35,6 +35,7 @@ def policy(path: NodePath, num_tokens: int = 2, **fields) -> Node:
         source=Source.POLICY,
         token_ids=tuple(range(num_tokens)),
         behavior_logprobs=(-0.1,) * num_tokens,
+        token_entropies=tuple(0.25 * (index + 1) for index in range(num_tokens)),
         policy_version=3,
         **fields,
     )

@@ -7,7 +7,8 @@ import pytest
 
 from model_folders import write_model
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.ops import credit, leaf_masses
+from ramify.algos.credit import Weighting, credit
+from ramify.algos.ops import leaf_masses
 from ramify.core.messages import ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
@@ -177,7 +178,7 @@ def test_shared_tokens_get_the_credit_of_all_branches(model_folder, shared):
     tree, _ = grown(model_folder)
     rng = np.random.default_rng(3)
     advantages = [rng.normal(size=t.num_written) for t in tree.trajectories]
-    given = credit(tree, advantages, shared, "soft")
+    given = credit(tree, advantages, Weighting(shared))
     masses = leaf_masses(tree)
     roots = [node.id for node in tree.children[""]]
     by_root = [

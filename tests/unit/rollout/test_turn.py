@@ -9,7 +9,7 @@ import pytest
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.records import Finish
-from ramify.core.tree import Entropy
+from ramify.core.tree import Entropy, Source
 from ramify.engines.scripted import ScriptedTurn
 from scripted_agents import WrappedEngine, agent, grow, grow_one, script, tokenizer_of, with_engine
 
@@ -88,7 +88,7 @@ class Spoiling(WrappedEngine):
         (with_infinity, "a logprob that is not a finite number"),
         (with_too_many_tokens, "401 tokens for a request of 1 to 400"),
         (with_no_tokens, "0 tokens for a request of 1 to 400"),
-        (without_entropies, "0 entropies for a probe of 3 tokens"),
+        (without_entropies, "0 entropies where 3 were asked for"),
         (with_an_entropy_that_is_nan, "an entropy that is not a finite number of nats, lower end first"),
         (with_a_negative_entropy, "an entropy that is not a finite number of nats, lower end first"),
         (with_ends_swapped, "an entropy that is not a finite number of nats, lower end first"),
@@ -189,3 +189,43 @@ def test_a_decision_is_open_just_when_the_ends_of_the_rise_disagree(model_folder
         assert decision.undecided == (least <= 0 < greatest)
         seen.add(decision.undecided)
     assert seen == {True, False}
+
+
+def without_token_entropies(tree):
+    return replace(tree, nodes=tuple(replace(node, token_entropies=()) for node in tree.nodes))
+
+
+def ramp(context, seed):
+    """The script with another entropy for each token."""
+    turn = script(context, seed)
+    return replace(turn, entropies=tuple(turn.entropies[0] + 0.01 * i for i in range(40)))
+
+
+@pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
+def test_entropies_of_all_tokens_are_kept_and_change_no_tree(model_folder, branch_at):
+    plain = grow_one(agent(model_folder, RULE, ramp, branch_at=branch_at))
+    kept = grow_one(agent(model_folder, RULE, ramp, branch_at=branch_at, all_entropies=True))
+    assert any(decision.taken for decision in kept.decisions)
+    assert without_token_entropies(kept) == plain
+    for node in kept.nodes:
+        assert len(node.token_entropies) == (len(node.token_ids) if node.source is Source.POLICY else 0)
+        if node.entropy is not None:
+            first = node.token_entropies[:3]
+            assert node.entropy == Entropy.mean(tuple(Entropy(e, e) for e in first))
+            # A probe and its continuation, or one request: the script rises by the same step all along.
+            assert node.token_entropies == pytest.approx(
+                [first[0] + 0.01 * i for i in range(len(node.token_ids))]
+            )
+
+
+def test_an_engine_without_exact_entropies_cannot_give_those_of_all_tokens(model_folder):
+    with pytest.raises(
+        ConfigError, match=r"^engine 'scripted' gives entropies as brackets.* to \"annotate\"$"
+    ):
+        agent(model_folder, RULE, bracketed(0.1), exact_entropy=False, all_entropies=True)
+
+
+def test_an_engine_that_says_exact_and_returns_brackets_is_refused(model_folder):
+    parts = agent(model_folder, RULE, bracketed(0.1), all_entropies=True)
+    with pytest.raises(EngineError, match=r'returned entropies as brackets.* to "annotate"$'):
+        grow(parts)
