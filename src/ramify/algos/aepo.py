@@ -1,0 +1,107 @@
+"""AEPO's update (arXiv 2510.14545): advantages that look at entropy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ramify.algos.batch_moments import BatchMoments, sums_of, token_weights
+from ramify.algos.ops import Shared, along
+from ramify.core.errors import ConfigError, TrainingError
+from ramify.core.protocols import Estimator
+from ramify.core.records import Floats, Notes, Reward
+from ramify.core.tree import Node, Tree
+
+MIN_FACTOR, MAX_FACTOR = 0.5, 2.0
+"""Edges of the factor. The lower one keeps the sign of every advantage; the upper one bounds the tail of entropies."""
+
+OWN, INNER = "entropy/", "inner/"
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyAwareAdvantage:
+    """A(t) = A_inner(t) clip(1 + weight z_t, 0.5, 2), z_t = (H_t - mean H) / std H (AEPO, arXiv 2510.14545).
+
+    H_t is the entropy of the distribution that token t was drawn from, nats; the factor carries no gradient. The clip is
+    ours; the paper has none. Mean and standard deviation are over all written tokens of the whole rollout batch and all
+    ranks, so that neither mini-batches nor rows change them. A token counts there num_paths times under `repeat`,
+    once under `split`, and by the masses of its leaves under `mass`; never by its weight in the loss. Where all
+    entropies are equal the factor is 1.
+
+    Attributes:
+        inner: The estimator whose advantages are multiplied.
+        shared: How often a shared token counts.
+        weight: a, above 0; 0.2 in the release.
+        source: `behavior`: entropies that the engine wrote down (`Node.token_entropies`); `annotate`: those of the
+            notes.
+
+    Raises:
+        ConfigError: `weight` is not above 0; when it is used: entropies are missing.
+        TrainingError: When it is used: an entropy is not finite.
+    """
+
+    inner: Estimator
+    shared: Shared
+    weight: float
+    source: Literal["behavior", "annotate"]
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ConfigError(f"entropy_advantage: weight = {self.weight}, expected a number above 0")
+
+    def moments(
+        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
+    ) -> Mapping[str, float]:
+        """Sums of the entropies, and those of the inner estimator."""
+        entropies = [
+            array for tree, found in zip(trees, notes, strict=True) for array in self._of(tree, found)
+        ]
+        weights = [array for tree in trees for array in token_weights(tree, self.shared)]
+        inner = self.inner.moments(trees, rewards, notes)
+        return {
+            **{OWN + name: value for name, value in sums_of(entropies, weights).items()},
+            **{INNER + name: value for name, value in inner.items()},
+        }
+
+    def advantages(
+        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
+    ) -> tuple[Floats, ...]:
+        """One array for each trajectory. [G][T]"""
+        whole = BatchMoments.of(_under(sums, OWN))
+        inner = self.inner.advantages(tree, rewards, notes, _under(sums, INNER))
+        if whole.std == 0:
+            return inner
+        return tuple(
+            advantages
+            * np.clip(1 + self.weight * (entropies - whole.mean) / whole.std, MIN_FACTOR, MAX_FACTOR)
+            for advantages, entropies in zip(inner, self._of(tree, notes), strict=True)
+        )
+
+    def _of(self, tree: Tree, notes: Notes) -> tuple[Floats, ...]:
+        """Entropies of each trajectory's written tokens. [G][T]"""
+        return tuple(
+            along(trajectory, lambda node: self._of_node(node, notes)) for trajectory in tree.trajectories
+        )
+
+    def _of_node(self, node: Node, notes: Notes) -> Floats:
+        if self.source == "behavior":
+            entropies = np.array(node.token_entropies)
+            missing = len(entropies) != len(node.token_ids)
+            remedy = 'have the engine keep the entropies of all tokens, or set entropy_advantage.source = "annotate"'
+        else:
+            found = notes[node.id].entropies if node.id in notes else None
+            missing = found is None and len(node.token_ids) > 0
+            entropies = np.empty(0) if found is None else found
+            remedy = "ask the annotation pass for entropies"
+        if missing:
+            raise ConfigError(f"entropy_advantage: node {node.id!r} has no entropies of its tokens; {remedy}")
+        if not np.isfinite(entropies).all():
+            raise TrainingError(
+                f"node {node.id!r}: an entropy is not finite; nothing can be learnt from this batch"
+            )
+        return entropies
+
+
+def _under(sums: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in sums.items() if name.startswith(prefix)}

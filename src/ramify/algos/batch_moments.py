@@ -1,0 +1,67 @@
+"""Mean and standard deviation over all written tokens of a rollout batch, from sums that add up over ranks."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ramify.algos.ops import Shared, along, leaf_weights, num_paths
+from ramify.core.records import Floats
+from ramify.core.tree import Node, Tree
+
+RESOLUTION = 1e-6
+"""A standard deviation below this share of the root mean square is the rounding of sums, and counts as none."""
+
+
+def token_weights(tree: Tree, shared: Shared) -> tuple[Floats, ...]:
+    """What each trajectory's copy of a written token counts in a mean over the batch. [G][T]
+
+    One under `repeat`, so that a shared token counts num_paths times; 1/d under `split`, so that it counts once; the
+    leaf's mass under `mass`. Unlike the weights of a loss, these never hold the length of a trajectory.
+    """
+    paths = num_paths(tree)
+
+    def share(node: Node) -> Floats:
+        return np.full(len(node.token_ids), 1 / paths[node.id] if shared == "split" else 1.0)
+
+    return tuple(
+        leaf * along(trajectory, share)
+        for trajectory, leaf in zip(tree.trajectories, leaf_weights(tree, shared), strict=True)
+    )
+
+
+def sums_of(values: Iterable[Floats], weights: Iterable[Floats]) -> dict[str, float]:
+    """Sums of w, w^2, w x and w x^2 over arrays of the same shapes.
+
+    Those of parts of a batch add up to those of the whole, and the order of the arrays changes nothing.
+    """
+    parts = [(w.sum(), w @ w, w @ x, w @ (x * x)) for x, w in zip(values, weights, strict=True)]
+    return {
+        name: math.fsum(float(part[i]) for part in parts) for i, name in enumerate(("w", "ww", "wx", "wxx"))
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMoments:
+    """Weighted mean and standard deviation; the latter is 0 where all values are equal, up to rounding."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, sums: Mapping[str, float]) -> "BatchMoments":
+        """From sums over the whole batch.
+
+        The variance is divided by V1 - V2 / V1 (sums of w and of w^2), Bessel's correction for the effective count
+        V1^2 / V2. It is 0 for a single value, and for an empty batch.
+        """
+        total = sums["w"]
+        freedom = total - sums["ww"] / total if total > 0 else 0.0
+        if freedom <= RESOLUTION * total:
+            return cls(sums["wx"] / total if total > 0 else 0.0, 0.0)
+        mean = sums["wx"] / total
+        squares = sums["wxx"] - total * mean**2
+        if squares <= RESOLUTION**2 * sums["wxx"]:
+            return cls(mean, 0.0)
+        return cls(mean, math.sqrt(squares / freedom))
