@@ -20,7 +20,7 @@ from ramify.core.tree import Tree
 from ramify.eval.evaluate import Evaluation, evaluate
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
-from ramify.obs.files import make_folder, require_new_folder
+from ramify.obs.files import dump_line, make_folder, replace_file, replace_lines, require_new_folder
 from ramify.obs.timing import TimingLog
 from ramify.obs.trace import write_trees
 
@@ -81,11 +81,13 @@ async def _evaluate(recipe: EvalRecipe, console: RunConsole, title: str) -> Eval
 
 
 def write_evaluation(recipe: EvalRecipe, evaluation: Evaluation) -> None:
-    """Write recipe.json, results.jsonl (one problem a line), trees.jsonl (its attempts) and summary.json."""
+    """Write recipe.json, results.jsonl (one problem a line), trees.jsonl (its attempts), and summary.json last.
+
+    Each file appears whole or not at all, so a folder with a summary is a finished evaluation.
+    """
     folder = recipe.run.dir
-    (folder / "recipe.json").write_text(resolved(recipe), encoding="utf-8")
-    lines = [json.dumps(asdict(result), ensure_ascii=False) for result in evaluation.results]
-    (folder / "results.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    replace_file(folder / "recipe.json", resolved(recipe).encode())
+    replace_lines(folder / "results.jsonl", [dump_line(asdict(result)) for result in evaluation.results])
     write_trees(folder / "trees.jsonl", evaluation.traced)
     summary = {
         "num_problems": len(evaluation.results),
@@ -96,4 +98,4 @@ def write_evaluation(recipe: EvalRecipe, evaluation: Evaluation) -> None:
         },
         "calls_per_attempt": evaluation.calls_per_attempt,
     }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2), encoding="utf-8")
+    replace_file(folder / "summary.json", json.dumps(summary, indent=2).encode())
