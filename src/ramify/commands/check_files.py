@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalRecipe
@@ -60,17 +61,39 @@ def require_tokenizer(path: Path) -> None:
 
 
 def require_model(path: Path) -> None:
-    """Raise ConfigError unless `path` is a model folder with weights and a tokenizer."""
-    config = path / "config.json"
+    """Raise ConfigError unless `path` is a folder with weights and a tokenizer, a whole model's or an adapter's."""
+    whole = _base_of(path)
+    config = whole / "config.json"
     if not config.is_file():
         raise ConfigError(f"model.path: expected a model folder, {config} is missing")
-    try:
-        json.loads(config.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"model.path: {config} is not valid JSON ({error})") from None
+    _read_object(config)
     require_tokenizer(path)
-    if not any(path.glob("*.safetensors")):
-        raise ConfigError(f"model.path: expected a model folder, {path} has no *.safetensors")
+    for folder in (whole, path):
+        if not any(folder.glob("*.safetensors")):
+            raise ConfigError(f"model.path: expected a model folder, {folder} has no *.safetensors")
+
+
+def _base_of(path: Path) -> Path:
+    """The whole model's folder: an adapter's settings name it."""
+    adapter = path / "adapter_config.json"
+    if not adapter.is_file():
+        return path
+    base = _read_object(adapter).get("base_model_name_or_path")
+    if not isinstance(base, str) or not Path(base).is_dir():
+        raise ConfigError(
+            f"model.path: {adapter} names no model folder as base_model_name_or_path, but {base!r}"
+        )
+    return Path(base)
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"model.path: {file} is not valid JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise ConfigError(f"model.path: {file} holds no JSON object")
+    return record
 
 
 def require_tools(section: ToolsSection) -> None:

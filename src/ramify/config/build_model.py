@@ -6,7 +6,7 @@ Imports are inside the functions, so that checking a recipe loads none of the li
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.config.schema_parts import ModelSection
+from ramify.config.schema_parts import LoraSection, ModelSection, TrainedModelSection
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.core.messages import Message
     from ramify.modeling.load import read_model_config
+    from ramify.modeling.lora import is_adapter_folder
 
     ours = ChatTokenizer(folder)
     theirs = AutoTokenizer.from_pretrained(folder)
@@ -41,7 +42,7 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
             f"{folder}: tokenizer.json and transformers' {type(theirs).__name__} give different ids; "
             "set tokenizer_class to PreTrainedTokenizerFast or use the model's own tokenizer"
         )
-    if (folder / "config.json").is_file():
+    if (folder / "config.json").is_file() or is_adapter_folder(folder):
         rows = read_model_config(folder).get("vocab_size")
         if isinstance(rows, int) and rows < ours.vocab_size:
             raise DataError(
@@ -51,11 +52,16 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
     return ours
 
 
-def build_model(section: ModelSection, context_tokens: int) -> "PreTrainedModel":
-    """Load the model and check that sequences of `context_tokens` fit it.
+def build_model(section: ModelSection, context_tokens: int, seed: int = 0) -> "PreTrainedModel":
+    """Load the model, with a fresh adapter where the recipe asks for one and the folder has none.
+
+    Args:
+        section: Of the recipe.
+        context_tokens: Longest sequence.
+        seed: Decides a fresh adapter; what it computes at first is the model itself, whatever the seed.
 
     Raises:
-        ConfigError: They do not fit.
+        ConfigError: Such sequences do not fit the model; the folder's adapter is not the one that the recipe asks for.
         DataError: The folder cannot be read.
     """
     import torch
@@ -72,7 +78,23 @@ def build_model(section: ModelSection, context_tokens: int) -> "PreTrainedModel"
         raise ConfigError(
             f"model.path: {section.path} has {limit} positions, but prompt and response may take {context_tokens}"
         )
+    if isinstance(section, TrainedModelSection) and section.lora is not None:
+        _adapt(model, section.lora, section.path, seed)
     return model
+
+
+def _adapt(model: "PreTrainedModel", section: LoraSection, path: Path, seed: int) -> None:
+    from ramify.modeling.lora import LoraSettings, adapter_settings, add_lora, spelt_out
+
+    asked = LoraSettings(section.rank, section.alpha, section.targets)
+    found = adapter_settings(model)
+    if found is None:
+        add_lora(model, asked, seed)
+    elif found != spelt_out(model, asked):
+        raise ConfigError(
+            f"model.lora: expected the settings of the adapter at {path} (rank = {found.rank}, alpha = {found.alpha}, "
+            f"targets = {list(found.targets)}) or no such section"
+        )
 
 
 def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Reference":

@@ -43,10 +43,22 @@ class ModelSection(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
+class LoraSection(Section):
+    """Train an adapter (LoRA, arXiv 2106.09685) and leave the model as it is; alpha / rank scales it.
+
+    `targets` names modules such as "q_proj"; "all-linear" is all linear maps but the head.
+    """
+
+    rank: PositiveInt
+    alpha: PositiveFloat
+    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
+
+
 class TrainedModelSection(ModelSection):
-    """A model that is trained."""
+    """A model that is trained, or an adapter of it; `path` may be an adapter's folder, which is trained further."""
 
     dtype: Literal["float32"] = "float32"
+    lora: LoraSection | None = None
 
 
 class SearchSection(Section):

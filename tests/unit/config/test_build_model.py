@@ -3,8 +3,11 @@ import json
 import pytest
 
 from model_folders import write_model
-from ramify.config.build_model import build_tokenizer
-from ramify.core.errors import DataError
+from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.schema_parts import LoraSection, ModelSection, TrainedModelSection
+from ramify.core.errors import ConfigError, DataError
+from ramify.modeling.load import save_model
+from ramify.modeling.lora import adapter_settings, has_adapters
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(tmp_path):
@@ -13,3 +16,50 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 20}))
     with pytest.raises(DataError, match=r"tokenizer\.json has \d+ tokens, config\.json vocab_size = 20"):
         build_tokenizer(folder)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_model(tmp_path / "m", "qwen3")
+
+
+def with_lora(path, **changes):
+    return TrainedModelSection(path=path, lora={"rank": 4, "alpha": 8, **changes})
+
+
+def drawn(model):
+    return {name: p.tolist() for name, p in model.named_parameters() if "lora_A" in name}
+
+
+def test_a_fresh_adapter_where_the_recipe_asks_for_one(folder):
+    assert not has_adapters(build_model(TrainedModelSection(path=folder), 100))
+    model = build_model(with_lora(folder, targets=["q_proj", "o_proj"]), 100, seed=5)
+    assert adapter_settings(model).targets == ("o_proj", "q_proj")
+    assert drawn(model) == drawn(build_model(with_lora(folder, targets=["q_proj", "o_proj"]), 100, seed=5))
+    assert drawn(model) != drawn(build_model(with_lora(folder, targets=["q_proj", "o_proj"]), 100, seed=6))
+
+
+def test_an_adapters_folder_opens_as_it_is_or_under_the_same_settings(folder, tmp_path):
+    model = build_model(with_lora(folder), 100, seed=5)
+    save_model(model, tmp_path / "adapter")
+    for section in (with_lora(tmp_path / "adapter"), ModelSection(path=tmp_path / "adapter")):
+        assert drawn(build_model(section, 100, seed=9)) == drawn(model)
+    with pytest.raises(ConfigError, match=r"model\.lora: expected the settings of the adapter at .*rank = 4"):
+        build_model(with_lora(tmp_path / "adapter", rank=8), 100)
+
+
+def test_the_tokenizer_beside_an_adapter_is_held_against_its_base(folder, tmp_path):
+    save_model(build_model(with_lora(folder), 100), tmp_path / "adapter")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / "adapter" / name).write_bytes((folder / name).read_bytes())
+    assert build_tokenizer(tmp_path / "adapter").vocab_size <= 600
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 20}))
+    with pytest.raises(DataError, match=r"config\.json vocab_size = 20"):
+        build_tokenizer(tmp_path / "adapter")
+
+
+@pytest.mark.parametrize("wrong", [{"rank": 0}, {"alpha": 0.0}, {"targets": []}, {"targets": "all"}])
+def test_senseless_sizes_of_an_adapter(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LoraSection(**({"rank": 4, "alpha": 8.0} | wrong))
