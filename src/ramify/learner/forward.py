@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
+from ramify.core.errors import DataError
 from ramify.core.records import PackedRow
 from ramify.learner.tree_attention import TreeAttention
 from ramify.modeling.head import written_logprobs
@@ -29,7 +30,16 @@ def forward_row(
         temperature: Of the sampling distribution; logits are divided by it.
         chunk_tokens: Tokens whose logits exist at a time.
         with_entropy: Whether entropies are computed.
+
+    Raises:
+        DataError: A context of the row is longer than the model's.
     """
+    length, limit = int(row.positions.max()) + 1, int(model.config.max_position_embeddings)
+    if length > limit:
+        raise DataError(
+            f"a context of {length} tokens is longer than the model's {limit}: nothing was trained on it; "
+            "lower data.max_tokens, or rollout.max_tokens and data.max_prompt_tokens"
+        )
     device = model.device
     ids = torch.from_numpy(row.token_ids).to(device)
     plan = {}

@@ -8,7 +8,7 @@ from model_makers import learner_for, tiny
 from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
-from ramify.core.errors import TrainingError
+from ramify.core.errors import DataError, TrainingError
 from ramify.core.tree import Source
 from ramify.learner.optimizer import Schedule
 from ramify.learner.pack import pack
@@ -125,3 +125,66 @@ def test_temperature_divides_the_logits():
         (logprobs,) = learner_for(model, SURROGATE, temperature=temperature).logprobs(rows)
         expected = torch.log_softmax(logits / temperature, -1)[[0, 1], [7, 8]]
         assert logprobs == pytest.approx(expected.numpy(), abs=1e-5)
+
+
+def test_a_gap_above_the_limit_stops_before_the_step():
+    model = tiny()
+    rows, total = on_policy(model)
+    off = (replace(rows[0], behavior_logprobs=rows[0].behavior_logprobs - 0.3),)
+    before = weights(model)
+    with pytest.raises(TrainingError, match=r"by 0\.3 nats a token .*max_gap = 0\.0001"):
+        learner_for(model, SURROGATE).update(off, total, max_gap=1e-4)
+    assert torch.equal(before, weights(model))
+    report = learner_for(model, SURROGATE).update(off, total, max_gap=0.31)
+    assert report.gap_mean == pytest.approx(0.3, abs=1e-5)
+
+
+def test_the_effective_sample_size_counts_whole_trajectories():
+    """Two trajectories whose weights pi / mu are e^x and 1: (e^x + 1)^2 / (e^2x + 1) / 2."""
+    model = tiny()
+    tree = tree_of(
+        [
+            node((), Source.PROMPT, [2, 3]),
+            node((0,), Source.POLICY, [7, 8], leaf=True),
+            node((1,), Source.POLICY, [9], leaf=True),
+        ]
+    )
+    credits = supervised_credit(tree)
+    learner = learner_for(model, NegativeLogLikelihood())
+    (row,) = pack([tree], [credits], 100)
+    (logprobs,) = learner.logprobs([row])
+    shifted = replace(row, behavior_logprobs=logprobs - np.array([0.5, 0.25, 0.0]))
+    whole = learner_for(tiny(), NegativeLogLikelihood()).update([shifted], 3.0)
+    x = 0.75
+    assert whole.gap_ess == pytest.approx((np.exp(x) + 1) ** 2 / (np.exp(2 * x) + 1) / 2, rel=1e-4)
+    exact = replace(row, behavior_logprobs=logprobs)
+    assert learner.update([exact], 3.0).gap_ess == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_split_tree_takes_the_same_step():
+    reports, stepped = [], []
+    for budget in (1000, 12):
+        model = tiny()
+        rng = np.random.default_rng(4)
+        tree = random_tree(rng, depth=4)
+        credits = credit(tree, random_advantages(rng, tree), Weighting())
+        rows = pack([tree], [credits], budget)
+        reports.append(learner_for(model, SURROGATE).update(rows, denominator([tree], Weighting())))
+        stepped.append(weights(model))
+    whole, split = reports
+    assert split.num_repeated > 0 == whole.num_repeated
+    assert split.num_tokens == whole.num_tokens + split.num_repeated
+    assert split.num_written == whole.num_written
+    assert split.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert split.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
+    assert split.gap_ess == pytest.approx(whole.gap_ess, rel=1e-5)
+    assert (stepped[0] - stepped[1]).abs().max() < 2e-4
+
+
+def test_a_context_longer_than_the_models_is_refused():
+    tree = tree_of([node((), Source.PROMPT, [2] * 100), node((0,), Source.POLICY, [7] * 29, leaf=True)])
+    model = tiny()
+    before = weights(model)
+    with pytest.raises(DataError, match="a context of 129 tokens is longer than the model's 128"):
+        learner_for(model, SURROGATE).update(pack([tree], [supervised_credit(tree)], 100), 29.0)
+    assert torch.equal(before, weights(model))

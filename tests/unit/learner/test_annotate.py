@@ -1,0 +1,89 @@
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from model_makers import learner_for, tiny
+
+from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.core.tree import Source
+from ramify.learner.annotate import Wanted, annotate
+from ramify.learner.pack import pack
+from random_trees import random_tree
+
+SETTINGS = {"temperature": 0.8, "token_budget": 10_000}
+
+
+def forest(count=3):
+    rng = np.random.default_rng(0)
+    return [random_tree(rng, depth=3) for _ in range(count)]
+
+
+def counted(model):
+    calls = []
+    model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    return calls
+
+
+@contextmanager
+def opened(model):
+    yield model
+
+
+@pytest.mark.parametrize("budget", [20, 10_000])
+def test_notes_are_the_learners_logprobs_of_each_node_however_rows_are_cut(budget):
+    model, trees = tiny(), forest()
+    notes = annotate(
+        model,
+        trees,
+        Wanted(policy_logprobs=True, entropies=True),
+        reference=None,
+        temperature=0.8,
+        token_budget=budget,
+    )
+    learner = learner_for(model, NegativeLogLikelihood(), temperature=0.8)
+    for tree, found in zip(trees, notes, strict=True):
+        assert found.keys() == {n.id for n in tree.nodes if n.source is Source.POLICY and n.token_ids}
+        (row,) = pack([tree], [supervised_credit(tree)], 10_000)
+        (logprobs,) = learner.logprobs([row])
+        for span in row.spans:
+            note = found[span.node]
+            assert note.policy_logprobs == pytest.approx(logprobs[span.start : span.stop], abs=1e-5)
+            assert len(note.entropies) == len(note.policy_logprobs)
+            assert ((note.entropies > 0) & (note.entropies <= np.log(50) + 1e-6)).all()
+            assert note.ref_logprobs is None
+
+
+def test_what_is_not_wanted_is_not_computed():
+    model, reference = tiny(0), tiny(1)
+    ours, theirs = counted(model), counted(reference)
+    both = Wanted(policy_logprobs=True, entropies=True, ref_logprobs=True)
+    for wanted, passes in (
+        (Wanted(policy_logprobs=True), (1, 0)),
+        (Wanted(entropies=True), (1, 0)),
+        (Wanted(ref_logprobs=True), (0, 1)),
+        (both, (1, 1)),
+    ):
+        ours.clear()
+        theirs.clear()
+        annotate(model, forest(), wanted, reference=lambda: opened(reference), **SETTINGS)
+        assert (len(ours), len(theirs)) == passes
+
+
+def test_reference_logprobs_are_the_reference_models():
+    model, reference, trees = tiny(0), tiny(1), forest(1)
+    wanted = Wanted(policy_logprobs=True, ref_logprobs=True)
+    (notes,) = annotate(model, trees, wanted, reference=lambda: opened(reference), **SETTINGS)
+    (own,) = annotate(reference, trees, Wanted(policy_logprobs=True), reference=None, **SETTINGS)
+    for key, note in notes.items():
+        assert note.ref_logprobs.tolist() == own[key].policy_logprobs.tolist()
+        assert note.policy_logprobs.tolist() != note.ref_logprobs.tolist()
+    with pytest.raises(ValueError, match="need a reference model"):
+        annotate(model, trees, wanted, reference=None, **SETTINGS)
+
+
+def test_a_pass_leaves_no_gradient_behind():
+    model = tiny()
+    annotate(model, forest(1), Wanted(policy_logprobs=True), reference=None, **SETTINGS)
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.is_grad_enabled()
