@@ -1,12 +1,16 @@
-"""AEPO's update (arXiv 2510.14545): advantages that look at entropy."""
+"""AEPO's update (arXiv 2510.14545): advantages that look at entropy, a clip that keeps gradients above its edge."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 
 from ramify.algos.batch_moments import BatchMoments, sums_of, token_weights
+from ramify.algos.gppo import held_at
+from ramify.algos.grpo import check_clips, clipped_below
+from ramify.algos.losses import LossInputs, LossOutput
 from ramify.algos.ops import Shared, along
 from ramify.core.errors import ConfigError, TrainingError
 from ramify.core.protocols import Estimator
@@ -105,3 +109,51 @@ class EntropyAwareAdvantage:
 
 def _under(sums: Mapping[str, float], prefix: str) -> dict[str, float]:
     return {name.removeprefix(prefix): value for name, value in sums.items() if name.startswith(prefix)}
+
+
+@dataclass(frozen=True, slots=True)
+class StopGradientClip:
+    """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old, bounded above instead of cut.
+
+    The paper's objective is min(r A, clip(r, 1 - clip_low, (1 + clip_high) / sg(r) r) A), sg the stop of gradients. Its
+    value is that of `ClippedSurrogate`; its gradient is -F A d ln pi with
+
+        F = 1 + clip_high    where r > 1 + clip_high and A > 0 (at any ratio, however extreme),
+            0                where r < 1 - clip_low and A < 0,
+            r                elsewhere (none beyond `MAX_LOG_RATIO`).
+
+    With a dual clip c the negative side is held at c, F = 0 where r > c and A < 0, as in `ClippedSurrogate` (3 in the
+    release). Nothing bounds the policy where A > 0 and r is large, hence the share `above_clip_high` to watch.
+
+    Attributes:
+        clip_low: 0 <= clip_low < 1.
+        clip_high: At least 0.
+        dual_clip: Above 1; None switches it off.
+
+    Raises:
+        ConfigError: A value out of these ranges.
+    """
+
+    clip_low: float
+    clip_high: float
+    dual_clip: float | None
+
+    def __post_init__(self) -> None:
+        check_clips(self.clip_low, self.clip_high, self.dual_clip)
+
+    def __call__(self, inputs: LossInputs) -> LossOutput:
+        """Sum over the tokens.
+
+        `clip_fraction` is the share of a token's credit that is cut or bounded, `above_clip_high` the share of tokens
+        with positive credit and r > 1 + clip_high.
+        """
+        ratio, edge = inputs.ratio, 1 + self.clip_high
+        above = ratio > edge
+        plus = torch.where(above, held_at(edge, inputs.policy_logprobs), ratio)
+        minus = clipped_below(ratio, self.clip_low, self.dual_clip)
+        loss = -(inputs.s_plus * plus + inputs.s_minus * minus).sum()
+        sums = {
+            "clip_fraction": inputs.clip_fraction(above, minus != ratio),
+            "above_clip_high": ((above & (inputs.s_plus > 0)) * inputs.num_paths).sum(),
+        }
+        return LossOutput(loss, sums)

@@ -1,0 +1,38 @@
+"""CISPO: the clipped ratio is a weight on the logprob, so that no token is dropped (MiniMax-M1, arXiv 2506.13585)."""
+
+from dataclasses import dataclass
+
+from ramify.algos.grpo import check_clips
+from ramify.algos.losses import LossInputs, LossOutput
+
+
+@dataclass(frozen=True, slots=True)
+class CispoSurrogate:
+    """L = -(S+ + S-) sg(clip(r, 1 - clip_low, 1 + clip_high)) ln pi, r = pi / old (equations 4 and 5).
+
+    sg stops gradients: r scales the gradient of ln pi and has none itself. Both signs of the advantage are clipped at
+    both edges, so the loss looks at S+ + S- alone. The value means nothing by itself; at r = 1 the gradient is that
+    of REINFORCE. Ratios beyond `MAX_LOG_RATIO` keep a gradient: that of the clipped weight.
+
+    Attributes:
+        clip_low: 0 <= clip_low < 1, or None for no lower edge (as the paper trains).
+        clip_high: At least 0.
+
+    Raises:
+        ConfigError: A value out of these ranges.
+    """
+
+    clip_low: float | None
+    clip_high: float
+
+    def __post_init__(self) -> None:
+        check_clips(self.clip_low or 0.0, self.clip_high, None)
+
+    def __call__(self, inputs: LossInputs) -> LossOutput:
+        """Sum over the tokens; `clip_fraction` is the share of tokens with credit whose weight is clipped."""
+        ratio = inputs.ratio.detach()
+        low = None if self.clip_low is None else 1 - self.clip_low
+        weight = ratio.clamp(min=low, max=1 + self.clip_high)
+        loss = -((inputs.s_plus + inputs.s_minus) * weight * inputs.policy_logprobs).sum()
+        clipped = weight != ratio
+        return LossOutput(loss, {"clip_fraction": inputs.clip_fraction(clipped, clipped)})

@@ -1,0 +1,49 @@
+"""GPPO: PPO's clip that bounds the gradient of clipped tokens instead of dropping it (arXiv 2508.07629)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ramify.algos.grpo import check_clips
+from ramify.algos.losses import LossInputs, LossOutput
+
+
+@dataclass(frozen=True, slots=True)
+class GppoSurrogate:
+    """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old, with a gradient everywhere.
+
+    The paper's objective is min(r A, clip(r, (1 - clip_low) / sg(r) r, (1 + clip_high) / sg(r) r) A), sg the stop
+    of gradients. Its value is that of `ClippedSurrogate` without a dual clip; its gradient is -F A d ln pi with
+
+        F = 1 + clip_high    where r > 1 + clip_high and A > 0,
+            1 - clip_low     where r < 1 - clip_low and A < 0,
+            r                elsewhere.
+
+    The first two hold for any ratio, however extreme; F = r has no gradient beyond `MAX_LOG_RATIO`.
+
+    Attributes:
+        clip_low: 0 <= clip_low < 1.
+        clip_high: At least 0.
+
+    Raises:
+        ConfigError: A value out of these ranges.
+    """
+
+    clip_low: float
+    clip_high: float
+
+    def __post_init__(self) -> None:
+        check_clips(self.clip_low, self.clip_high, None)
+
+    def __call__(self, inputs: LossInputs) -> LossOutput:
+        """Sum over the tokens; `clip_fraction` is the share of a token's credit whose gradient is bounded."""
+        ratio, high, low = inputs.ratio, 1 + self.clip_high, 1 - self.clip_low
+        plus = torch.where(ratio > high, held_at(high, inputs.policy_logprobs), ratio)
+        minus = torch.where(ratio < low, held_at(low, inputs.policy_logprobs), ratio)
+        loss = -(inputs.s_plus * plus + inputs.s_minus * minus).sum()
+        return LossOutput(loss, {"clip_fraction": inputs.clip_fraction(ratio > high, ratio < low)})
+
+
+def held_at(edge: float, policy_logprobs: torch.Tensor) -> torch.Tensor:
+    """edge / sg(r) r: the value `edge` with the gradient edge d ln pi, whatever r is. [W] -> [W]"""
+    return edge * (policy_logprobs - policy_logprobs.detach()).exp()

@@ -1,0 +1,54 @@
+"""GSPO: one ratio for a whole trajectory (arXiv 2507.18071)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ramify.algos.grpo import check_clips
+from ramify.algos.losses import MAX_LOG_RATIO, PathInputs, PathOutput
+
+
+@dataclass(frozen=True, slots=True)
+class GspoSurrogate:
+    """L = -sum_j w_j min(s_j A_j, clip(s_j, 1 - clip_low, 1 + clip_high) A_j) (equation 5).
+
+    s_j = exp(mean over the written tokens of trajectory j of ln(pi / old)) (equation 7), tokens of all its contexts
+    together. d L / d (sum of ln pi) = -w_j A_j s_j / |y_j| where j is not clipped, else 0; s_j is held within
+    `MAX_LOG_RATIO`, beyond which there is no gradient. A trajectory without written tokens has no ratio: it adds nothing,
+    and stays in the denominator. In numpy and float64, because the edges lie within 1e-3 of 1.
+
+    Attributes:
+        clip_low: 0 <= clip_low < 1; 3e-4 in the paper.
+        clip_high: At least 0; 4e-4 in the paper.
+
+    Raises:
+        ConfigError: A value out of these ranges.
+    """
+
+    clip_low: float
+    clip_high: float
+
+    def __post_init__(self) -> None:
+        check_clips(self.clip_low, self.clip_high, None)
+
+    @property
+    def needs_paths(self) -> bool:
+        """True: see `PathLoss`."""
+        return True
+
+    def __call__(self, inputs: PathInputs) -> PathOutput:
+        """The loss of one optimizer step; `clip_fraction` counts trajectories with credit that are clipped."""
+        length = np.maximum(inputs.num_written, 1)
+        mean = (inputs.policy_logprobs - inputs.old_logprobs) / length
+        ratio = np.exp(np.clip(mean, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+        credit = inputs.weights * inputs.advantages * (inputs.num_written > 0)
+        too_high = (ratio > 1 + self.clip_high) & (credit > 0)
+        too_low = (ratio < 1 - self.clip_low) & (credit < 0)
+        clipped = too_high | too_low
+        held = np.where(too_high, 1 + self.clip_high, np.where(too_low, 1 - self.clip_low, ratio))
+        moves = ~clipped & (np.abs(mean) <= MAX_LOG_RATIO)
+        return PathOutput(
+            loss=float(-(credit * held).sum()),
+            slopes=np.where(moves, -credit * ratio / length, 0.0),
+            sums={"clip_fraction": float(clipped.sum())},
+        )
