@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from ramify.core.errors import DataError
 from ramify.core.records import Floats, Ints, Reward
 from ramify.core.tree import Node, Trajectory, Tree
 
@@ -57,8 +58,18 @@ def leaf_weights(tree: Tree, shared: Shared) -> Floats:
 
 
 def values(rewards: Sequence[Reward]) -> Floats:
-    """The numbers that train. [G]"""
-    return np.array([reward.value for reward in rewards], dtype=np.float64)
+    """The numbers that train. [G]
+
+    Raises:
+        DataError: One of them is not finite.
+    """
+    numbers = np.array([reward.value for reward in rewards], dtype=np.float64)
+    if not np.isfinite(numbers).all():
+        first = np.flatnonzero(~np.isfinite(numbers))[0]
+        raise DataError(
+            f"trajectory {first}: the reward function returned no finite number, but {numbers[first]}"
+        )
+    return numbers
 
 
 def normalize(rewards: Sequence[Reward], masses: Floats) -> Floats:

@@ -1,0 +1,95 @@
+"""Importance weights for a rollout engine whose probabilities differ from the learner's.
+
+name                            level      kind       source
+truncated importance sampling   token      truncate   TIS: F. Yao and others, "Your efficient RL framework secretly
+                                                      brings you off-policy RL training", 2025
+masked importance sampling      sequence   mask       MIS: J. Liu, Y. Li and others, "When speed kills stability:
+                                                      demystifying RL collapse from the training-inference mismatch", 2025
+
+The other two pairs are the same rules on the other level. The latter source argues for the level of sequences: the weight of a
+single token leaves the prefix that it stands behind uncorrected.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ramify.algos.ops import along
+from ramify.core.errors import ConfigError, EngineError, TrainingError
+from ramify.core.records import Floats, Notes
+from ramify.core.tree import Node, Tree
+
+MAX_EXPONENT = 700.0
+"""Logarithms are held below this before the exponential, which overflows at 709; every cap lies far below."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceCorrection:
+    """rho = old / behavior, bounded: a constant weight beside the advantage, outside of the clipped ratio pi / old.
+
+    `token`: each written token's own ratio. `sequence`: the product of the ratios of all written tokens of the
+    trajectory, the same at each of them. `truncate`: min(rho, cap). `mask`: rho inside [floor, cap], both included, and
+    0 outside; what is masked stays in the denominator of the loss. A trajectory without written tokens has no weights.
+
+    Attributes:
+        level: What a ratio is of.
+        kind: What becomes of a ratio out of bounds.
+        cap: At least 1.
+        floor: Of `mask`, in (0, 1]; None: 0.
+
+    Raises:
+        ConfigError: `cap` or `floor` is out of its range; `floor` with `truncate`.
+    """
+
+    level: Literal["token", "sequence"]
+    kind: Literal["truncate", "mask"]
+    cap: float
+    floor: float | None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cap < np.inf:
+            raise ConfigError(f"correction: cap = {self.cap}, expected a finite number of at least 1")
+        if self.floor is not None and (self.kind == "truncate" or not 0 < self.floor <= 1):
+            raise ConfigError(
+                f"correction: floor = {self.floor} with kind {self.kind!r}, expected a number above 0 and up to 1 with "
+                'kind "mask", and none with "truncate"'
+            )
+
+    def weights(self, tree: Tree, notes: Notes) -> tuple[Floats, ...]:
+        """rho of each trajectory's written tokens. [G][T]
+
+        Raises:
+            ConfigError: The notes hold no logprobs of the policy.
+            EngineError: A behavior logprob is not finite.
+            TrainingError: A logprob of the notes is not finite.
+        """
+        return tuple(
+            self._bounded(along(trajectory, lambda node: _log_ratio(node, notes)))
+            for trajectory in tree.trajectories
+        )
+
+    def _bounded(self, log_ratios: Floats) -> Floats:
+        if self.level == "sequence":
+            log_ratios = np.full(len(log_ratios), log_ratios.sum())
+        ratios: Floats = np.exp(np.minimum(log_ratios, MAX_EXPONENT))
+        if self.kind == "truncate":
+            return np.minimum(ratios, self.cap)
+        inside = (ratios >= (self.floor or 0.0)) & (ratios <= self.cap)
+        return np.where(inside, ratios, 0.0)
+
+
+def _log_ratio(node: Node, notes: Notes) -> Floats:
+    old = notes[node.id].policy_logprobs if node.id in notes else None
+    if old is None:
+        if not node.token_ids:
+            return np.empty(0)
+        raise ConfigError(
+            f'correction: node {node.id!r} has no logprobs of the learner; set algorithm.old = "recompute"'
+        )
+    behavior = np.array(node.behavior_logprobs)
+    if not np.isfinite(behavior).all():
+        raise EngineError(f"node {node.id!r}: the engine gave a logprob that is not finite")
+    if not np.isfinite(old).all():
+        raise TrainingError(f"node {node.id!r}: the learner found a logprob that is not finite")
+    return old - behavior

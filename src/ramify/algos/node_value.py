@@ -1,0 +1,63 @@
+"""Credit by the values of nodes: what a branch is worth beyond the branch above it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ramify.algos.ops import Shared, along, leaf_weights, leaves_below, values
+from ramify.core.records import Floats, Notes, Reward
+from ramify.core.tree import Node, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class NodeValue:
+    """A_t = V(branch of t) - V(branch above), with V the mean of R over the leaves below.
+
+    Consecutive nodes with the same leaves below are one branch, and the prompt's branch is the topmost. So all tokens of
+    a root that never branched get R - mean(group), the tokens above all leaves get 0, and the advantages of the
+    branches of a path, each taken once, add up to R - V(prompt). Every trajectory through a token gives it the same
+    advantage. With `shared = "mass"` V weighs each leaf by its mass.
+
+    The local advantage of TreeRL (arXiv 2506.11902). TreeRL adds to it the global one, V(branch of t) - V(prompt), and
+    divides their sum by the square root of the number of leaves below; neither is here, since the weights of a loss
+    say how much a shared token counts.
+    """
+
+    shared: Shared
+
+    def moments(
+        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
+    ) -> Mapping[str, float]:
+        """Nothing is shared between groups."""
+        del trees, rewards, notes
+        return {}
+
+    def advantages(
+        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
+    ) -> tuple[Floats, ...]:
+        """One array for each trajectory. [G][T]"""
+        del notes, sums
+        returns, weights = values(rewards), leaf_weights(tree, self.shared)
+        below = leaves_below(tree)
+        value = {key: _mean(returns[leaves], weights[leaves]) for key, leaves in below.items()}
+        gain: dict[str, float] = {}
+        for node in tree.nodes:
+            # Parents come before their children.
+            if node.parent is None:
+                gain[node.id] = 0.0
+            elif len(below[node.id]) == len(below[node.parent]):
+                gain[node.id] = gain[node.parent]
+            else:
+                gain[node.id] = value[node.id] - value[node.parent]
+
+        def of_node(node: Node) -> Floats:
+            return np.full(len(node.token_ids), gain[node.id])
+
+        return tuple(along(trajectory, of_node) for trajectory in tree.trajectories)
+
+
+def _mean(returns: Floats, weights: Floats) -> float:
+    """Weighted mean, exactly the common value where all returns are equal."""
+    least = returns.min()
+    return float(least + np.average(returns - least, weights=weights))
