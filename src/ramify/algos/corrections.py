@@ -74,7 +74,8 @@ class ImportanceCorrection:
             log_ratios = np.full(len(log_ratios), log_ratios.sum())
         ratios: Floats = np.exp(np.minimum(log_ratios, MAX_EXPONENT))
         if self.kind == "truncate":
-            return np.minimum(ratios, self.cap)
+            ratios[ratios > self.cap] = self.cap
+            return ratios
         inside = (ratios >= (self.floor or 0.0)) & (ratios <= self.cap)
         return np.where(inside, ratios, 0.0)
 

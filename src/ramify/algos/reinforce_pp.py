@@ -1,0 +1,80 @@
+"""REINFORCE++ (arXiv 2501.03262): returns to go, whitened over the whole batch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ramify.algos.batch_moments import BatchMoments, sums_of, token_weights
+from ramify.algos.kl import k1_along
+from ramify.algos.ops import STD_FLOOR, Shared, centered, leaf_weights, values
+from ramify.core.errors import ConfigError
+from ramify.core.records import Floats, Notes, Reward
+from ramify.core.tree import Trajectory, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class ReinforcePlusPlus:
+    """A_t = (G_t - mean G) / (std G + 1e-6), G_t = R - beta sum_{i >= t} k1_i (REINFORCE++, arXiv 2501.03262).
+
+    k1_i = ln(pi_old / pi_ref) of written token i of the trajectory; pi_old is that of the notes where they hold it, else
+    the behavior's. Mean and standard deviation (Bessel's correction for the effective count) are over the written
+    tokens of the whole rollout batch and all ranks. A token counts there num_paths times under `repeat` and by the
+    masses of its leaves under `mass`; under `split` it counts once, each of its d returns 1/d. Without a KL penalty
+    all tokens of a trajectory get the same advantage.
+
+    Where all returns of the batch are equal, up to a millionth of their root mean square, advantages are exactly 0;
+    so they are in a batch of one token. A group has no advantage of 0 of its own: the batch is what it is compared
+    with, unless `group_mean` says otherwise.
+
+    Attributes:
+        shared: How often a shared token counts.
+        group_mean: Subtract the group's mean reward first, weighted by mass under `mass` (REINFORCE++-baseline). Then a
+            group of one, or of equal rewards, has a reward of exactly 0.
+        kl_coefficient: beta, at least 0; above 0 the notes must hold reference logprobs.
+
+    Raises:
+        ConfigError: `kl_coefficient` is below 0; when it is used: reference logprobs are missing.
+    """
+
+    shared: Shared
+    group_mean: bool = False
+    kl_coefficient: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.kl_coefficient >= 0:
+            raise ConfigError(f"kl: coefficient = {self.kl_coefficient}, expected a number of at least 0")
+
+    def moments(
+        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
+    ) -> Mapping[str, float]:
+        """Sums of the returns of all tokens."""
+        batch = zip(trees, rewards, notes, strict=True)
+        returns = [array for tree, given, found in batch for array in self._returns(tree, given, found)]
+        weights = [array for tree in trees for array in token_weights(tree, self.shared)]
+        return sums_of(returns, weights)
+
+    def advantages(
+        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
+    ) -> tuple[Floats, ...]:
+        """One array for each trajectory. [G][T]"""
+        whole = BatchMoments.of(sums)
+        returns = self._returns(tree, rewards, notes)
+        if whole.std == 0:
+            return tuple(np.zeros(len(array)) for array in returns)
+        return tuple((array - whole.mean) / (whole.std + STD_FLOOR) for array in returns)
+
+    def _returns(self, tree: Tree, rewards: Sequence[Reward], notes: Notes) -> tuple[Floats, ...]:
+        """G of each trajectory's written tokens. [G][T]"""
+        finals = values(rewards)
+        if self.group_mean:
+            finals = centered(finals, leaf_weights(tree, self.shared))
+        return tuple(
+            np.full(trajectory.num_written, final) - self._penalty_to_go(trajectory, notes)
+            for trajectory, final in zip(tree.trajectories, finals, strict=True)
+        )
+
+    def _penalty_to_go(self, trajectory: Trajectory, notes: Notes) -> Floats | float:
+        if not self.kl_coefficient:
+            return 0.0
+        return self.kl_coefficient * np.cumsum(k1_along(trajectory, notes)[::-1])[::-1]
