@@ -1,0 +1,112 @@
+"""Direct preference optimization (arXiv 2305.18290): a pair is a tree with two leaves, the chosen one first.
+
+With h(y) = sum over the written tokens of y of ln pi / pi_ref, the loss of a pair is -ln sigma(beta (h(chosen) -
+h(rejected))) (equation 7), and its slopes with respect to the two path sums are -s and +s, s = beta sigma(-beta
+(h(chosen) - h(rejected))). Tokens that both sides share cancel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ramify.algos.losses import PathInputs, PathOutput
+from ramify.core.errors import ConfigError
+from ramify.core.records import PathCredit
+from ramify.core.tree import Node, Tree, make_tree, node_id
+
+
+@dataclass(frozen=True, slots=True)
+class DpoLoss:
+    """L = -sum over pairs of ln sigma(beta (h(chosen) - h(rejected))).
+
+    Attributes:
+        beta: Above 0; how strongly the reference model holds the policy.
+
+    Raises:
+        ConfigError: beta is not above 0.
+    """
+
+    beta: float
+
+    def __post_init__(self) -> None:
+        if not self.beta > 0:
+            raise ConfigError(f"beta = {self.beta}: expected a number above 0")
+
+    @property
+    def needs_paths(self) -> bool:
+        """True."""
+        return True
+
+    def __call__(self, inputs: PathInputs) -> PathOutput:
+        """Loss and slopes of the pairs of a step.
+
+        The sums are means over pairs once they are divided by the number of trajectories: `accuracy` (share of pairs
+        whose chosen side has the larger reward; a tie is none), `margin`, `chosen_reward` and `rejected_reward`, a
+        reward being beta h.
+
+        Raises:
+            ValueError: No reference logprobs, or a tree that is no pair.
+        """
+        if inputs.ref_logprobs is None:
+            raise ValueError("DPO compares with a reference model: its logprobs are missing")
+        chosen, rejected = inputs.tree[::2], inputs.tree[1::2]
+        if len(chosen) != len(rejected) or (chosen != rejected).any() or len(np.unique(chosen)) < len(chosen):
+            raise ValueError("a pair is a tree with two leaves, the chosen one first")
+        rewards = self.beta * (inputs.policy_logprobs - inputs.ref_logprobs).reshape(-1, 2)
+        margins = rewards[:, 0] - rewards[:, 1]
+        slope = self.beta * np.exp(-np.logaddexp(0.0, margins))
+        means = {
+            "accuracy": margins > 0,
+            "margin": margins,
+            "chosen_reward": rewards[:, 0],
+            "rejected_reward": rewards[:, 1],
+        }
+        return PathOutput(
+            loss=float(np.logaddexp(0.0, -margins).sum()),
+            slopes=np.stack([-slope, slope], axis=1).ravel(),
+            # Each pair is two of the trajectories that the sums are divided by.
+            sums={name: 2.0 * float(values.sum()) for name, values in means.items()},
+        )
+
+
+def pair(chosen: Tree, rejected: Tree) -> Tree:
+    """Two chains from one prompt as a tree with two leaves, the chosen one first.
+
+    Leading nodes that are equal on both sides are stored once: the prompt, and turns and results that go before the
+    place where the sides part.
+
+    Raises:
+        ValueError: The prompts differ, or the sides are equal.
+    """
+    ours, theirs = chosen.nodes, rejected.nodes
+    shared = 0
+    while shared < min(len(ours), len(theirs)) and _same(ours[shared], theirs[shared]):
+        shared += 1
+    if shared == 0 or shared == min(len(ours), len(theirs)):
+        raise ValueError(
+            f"problem {chosen.problem.id!r}: a pair has one prompt and two sides that part before they end"
+        )
+    above = (0,) * (shared - 1)
+    paths = [(*above, 1, *(0,) * depth) for depth in range(len(theirs) - shared)]
+    moved = [
+        replace(node, id=node_id(path), path=path, parent=node_id(path[:-1]))
+        for node, path in zip(theirs[shared:], paths, strict=True)
+    ]
+    return make_tree(chosen.problem, chosen.key, [*ours, *moved])
+
+
+def _same(node: Node, other: Node) -> bool:
+    return (node.source, node.token_ids) == (other.source, other.token_ids)
+
+
+def pair_paths(trees: Sequence[Tree]) -> PathCredit:
+    """The trajectories of the pairs of an optimizer step; they carry no advantage, only a side. [2P] each"""
+    trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
+    size = len(trajectories)
+    return PathCredit(
+        advantages=np.zeros(size),
+        weights=np.ones(size),
+        num_written=np.array([trajectory.num_written for trajectory in trajectories], dtype=np.int64),
+        tree=np.array([t for t, tree in enumerate(trees) for _ in tree.trajectories], dtype=np.int64),
+    )

@@ -1,0 +1,40 @@
+"""The schema of a preference recipe (`ramify dpo`)."""
+
+from ramify.config.schema_parts import (
+    OptimizerSection,
+    PositiveFloat,
+    PositiveInt,
+    RunSection,
+    Section,
+    TrainedModelSection,
+    UserPath,
+)
+
+
+class DpoDataSection(Section):
+    """Pairs: JSONL rows with `prompt`, `chosen` and `rejected` in the papers' tags.
+
+    `max_tokens` bounds the prompt with either side.
+    """
+
+    train: UserPath
+    epochs: PositiveInt = 1
+    max_tokens: PositiveInt
+
+
+class DpoLearnerSection(Section):
+    """Pairs per optimiser step; rows of about `token_budget` tokens; `beta` holds the policy to its start."""
+
+    beta: PositiveFloat
+    batch_size: PositiveInt
+    token_budget: PositiveInt = 8192
+    optimizer: OptimizerSection
+
+
+class DpoRecipe(Section):
+    """A whole run on preference pairs; the reference is the model that the run starts from."""
+
+    model: TrainedModelSection
+    data: DpoDataSection
+    run: RunSection
+    learner: DpoLearnerSection
