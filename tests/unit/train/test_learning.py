@@ -1,0 +1,178 @@
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ramify.algos.credit import Weighting
+from ramify.algos.grpo import ClippedSurrogate, GroupRelative
+from ramify.algos.losses import Objective
+from ramify.core.errors import TrainingError
+from ramify.core.records import Reward
+from ramify.learner.annotate import Wanted, annotate
+from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.update import Learner
+from ramify.modeling.tiny import make_tiny_qwen3
+from ramify.train.learning import Learning
+from random_trees import random_tree, with_behavior
+
+
+def tiny(seed=0):
+    sizes = {"vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8}
+    return make_tiny_qwen3(
+        **sizes, intermediate=48, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=seed
+    )
+
+
+@pytest.fixture
+def model():
+    return tiny()
+
+
+@pytest.fixture
+def trees(model):
+    """Four trees, sampled by the model as far as their logprobs say."""
+    rng = np.random.default_rng(0)
+    grown = [random_tree(rng, depth=3) for _ in range(4)]
+    found = annotate(
+        model, grown, Wanted(policy_logprobs=True), reference=None, temperature=1.0, token_budget=10_000
+    )
+    return [
+        with_behavior(
+            tree,
+            {n.id: notes[n.id].policy_logprobs if n.id in notes else [] for n in tree.nodes},
+        )
+        for tree, notes in zip(grown, found, strict=True)
+    ]
+
+
+def learning(model, **changes):
+    learner = Learner(
+        model,
+        optimizer=AdamWSettings(lr=0.01, weight_decay=0.0),
+        schedule=Schedule(),
+        total_steps=100,
+        objective=changes.pop("objective", Objective(ClippedSurrogate(0.2, 0.2, None))),
+        temperature=1.0,
+        max_grad_norm=1.0,
+    )
+    parts = {
+        "learner": learner,
+        "estimator": GroupRelative("repeat"),
+        "weighting": Weighting(),
+        "correction": None,
+        "masks_truncated": False,
+        "wanted": Wanted(),
+        "reference": None,
+        "has_penalties": False,
+        "whole_paths": False,
+        "problems_per_minibatch": 2,
+        "token_budget": 10_000,
+        "temperature": 1.0,
+        "max_gap": 1e-4,
+    }
+    return Learning(**(parts | changes))
+
+
+def rewards_of(trees, *, dead=()):
+    rng = np.random.default_rng(1)
+    return [
+        [Reward(0.5 if i in dead else float(rng.random()), {}) for _ in tree.trajectories]
+        for i, tree in enumerate(trees)
+    ]
+
+
+def step(run, trees, rewards):
+    notes = run.annotate(trees)
+    return run.update(trees, run.advantages(trees, rewards, notes), notes)
+
+
+def passes(model, run, trees, rewards):
+    calls = []
+    handle = model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    reports = step(run, trees, rewards)
+    handle.remove()
+    return len(calls), reports
+
+
+def test_nothing_is_computed_twice_and_dead_trees_not_at_all(model, trees):
+    count, reports = passes(model, learning(model), trees, rewards_of(trees))
+    assert count == len(reports) == 2
+    fresh = tiny()
+    count, reports = passes(fresh, learning(fresh), trees, rewards_of(trees, dead=(0, 1)))
+    assert count == 1
+    assert [report.outcome for report in reports] == ["empty", "stepped"]
+
+
+def test_old_logprobs_are_recomputed_once_for_all_mini_batches(model, trees):
+    far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
+    run = learning(model, wanted=Wanted(policy_logprobs=True), max_gap=None)
+    count, reports = passes(model, run, far, rewards_of(far))
+    assert count == 1 + 2
+    assert reports[0].gap_mean == pytest.approx(0.4, abs=1e-4)
+    assert reports[0].metrics["clip_fraction"] == 0
+    run = learning(tiny(), max_gap=1.0)
+    assert step(run, far, rewards_of(far))[0].metrics["clip_fraction"] > 0.2
+
+
+def test_the_gap_is_looked_at_until_the_weights_change(model, trees):
+    far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
+    with pytest.raises(TrainingError, match=r"differ from the learner's by 0\.4 nats"):
+        step(learning(model), far, rewards_of(far))
+    with pytest.raises(TrainingError, match=r"differ from the learner's by 0\.4 nats"):
+        step(learning(model), far, rewards_of(far, dead=(0, 1)))
+    mixed = [*trees[:2], *far[2:]]
+    reports = step(learning(model), mixed, rewards_of(mixed))
+    assert [report.outcome for report in reports] == ["stepped", "stepped"]
+    assert reports[1].gap_mean > 0.3
+
+
+def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees):
+    reference = tiny(1)
+    calls = []
+    reference.base_model.register_forward_hook(lambda *_: calls.append(1))
+
+    @contextmanager
+    def opened():
+        yield reference
+
+    step(learning(model, reference=opened), trees, rewards_of(trees))
+    assert not calls
+    step(learning(tiny(), reference=opened, wanted=Wanted(ref_logprobs=True)), trees, rewards_of(trees))
+    assert len(calls) == 1
+
+
+def test_masked_trajectories_carry_no_loss(model, trees):
+    cut = [
+        replace(t, nodes=tuple(replace(n, stop=n.stop and type(n.stop).TOKENS) for n in t.nodes))
+        for t in trees
+    ]
+    assert all(t.stop.truncated for tree in cut for t in tree.trajectories)
+    reports = step(learning(model, masks_truncated=True), cut, rewards_of(cut))
+    assert [report.outcome for report in reports] == ["empty", "empty"]
+    assert [r.outcome for r in step(learning(model), cut, rewards_of(cut))] == ["stepped", "stepped"]
+
+
+def test_mini_batches_hold_whole_trees_and_their_own_denominators(model, trees):
+    """At rate 0 the two halves' gradients, times their denominators, add up to that of all four trees."""
+    found = []
+    for size in (4, 2):
+        run = learning(tiny(), problems_per_minibatch=size)
+        caught = []
+        run.learner.optimizers._optimizers[0].register_step_pre_hook(
+            lambda *_, m=run.learner.model, c=caught: c.append(
+                torch.cat([p.grad.flatten().clone() for p in m.parameters()])
+            )
+        )
+        for group in run.learner.optimizers._optimizers[0].param_groups:
+            group["lr"] = 0.0
+        run.learner.optimizers._rates = [(g, 0.0) for g, _ in run.learner.optimizers._rates]
+        run.learner._max_grad_norm = 1e9
+        step(run, trees, rewards_of(trees))
+        sizes = [
+            sum(t.num_written for tree in trees[i : i + size] for t in tree.trajectories)
+            for i in range(0, 4, size)
+        ]
+        found.append(sum(g * n for g, n in zip(caught, sizes, strict=True)))
+    assert (found[0] - found[1]).norm() < 1e-5 * found[0].norm()
