@@ -75,9 +75,9 @@ class ImportanceCorrection:
         ratios: Floats = np.exp(np.minimum(log_ratios, MAX_EXPONENT))
         if self.kind == "truncate":
             ratios[ratios > self.cap] = self.cap
-            return ratios
-        inside = (ratios >= (self.floor or 0.0)) & (ratios <= self.cap)
-        return np.where(inside, ratios, 0.0)
+        else:
+            ratios[(ratios < (self.floor or 0.0)) | (ratios > self.cap)] = 0.0
+        return ratios
 
 
 def _log_ratio(node: Node, notes: Notes) -> Floats:

@@ -1,12 +1,18 @@
-"""Penalties that look at no advantage: leaving the reference model, and losing entropy."""
+"""What leaving the reference model costs, in the loss or in the reward, and what losing entropy costs."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 
 from ramify.algos.losses import MAX_LOG_RATIO, LossInputs, LossOutput
-from ramify.core.errors import ConfigError
+from ramify.algos.ops import along
+from ramify.core.errors import ConfigError, TrainingError
+from ramify.core.protocols import Estimator
+from ramify.core.records import Floats, Notes, Reward
+from ramify.core.tree import Node, Trajectory, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,75 @@ class EntropyBonus:
         """Sum over the tokens; `entropy_bonus` is the mean entropy, a shared token counted for each of its paths."""
         loss = -self.coefficient * (inputs.weight * inputs.entropies).sum()
         return LossOutput(loss, {"entropy_bonus": (inputs.num_paths * inputs.entropies.detach()).sum()})
+
+
+@dataclass(frozen=True, slots=True)
+class KlInReward:
+    """R_j - coefficient sum_t k1_{j,t} is what the inner estimator sees, k1 as in `k1_along`.
+
+    The sum is over all written tokens of the trajectory, those that it shares included. Equal rewards are then no
+    dead group: their trajectories may differ in what they cost.
+
+    Attributes:
+        inner: Turns what is left of the rewards into advantages.
+        coefficient: Above 0, reward per nat.
+
+    Raises:
+        ConfigError: The coefficient is not above 0; when it is used: reference logprobs are missing.
+        TrainingError: When it is used: a logprob is not finite.
+    """
+
+    inner: Estimator
+    coefficient: float
+
+    def __post_init__(self) -> None:
+        _check_coefficient("kl", self.coefficient)
+
+    def moments(
+        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
+    ) -> Mapping[str, float]:
+        """The inner estimator's sums."""
+        batch = zip(trees, rewards, notes, strict=True)
+        return self.inner.moments(trees, [self._left(*one) for one in batch], notes)
+
+    def advantages(
+        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
+    ) -> tuple[Floats, ...]:
+        """The inner estimator's advantages. [G][T]"""
+        return self.inner.advantages(tree, self._left(tree, rewards, notes), notes, sums)
+
+    def _left(self, tree: Tree, rewards: Sequence[Reward], notes: Notes) -> list[Reward]:
+        return [
+            replace(reward, value=reward.value - self.coefficient * float(k1_along(trajectory, notes).sum()))
+            for trajectory, reward in zip(tree.trajectories, rewards, strict=True)
+        ]
+
+
+def k1_along(trajectory: Trajectory, notes: Notes) -> Floats:
+    """k1 = ln(old / ref) at each written token, nats; old is the notes' where they hold it, else the behavior's. [T]
+
+    Raises:
+        ConfigError: The notes hold no reference logprobs.
+        TrainingError: A logprob is not finite.
+    """
+    return along(trajectory, lambda node: _k1(node, notes))
+
+
+def _k1(node: Node, notes: Notes) -> Floats:
+    if not node.token_ids:
+        return np.empty(0)
+    found = notes.get(node.id)
+    if found is None or found.ref_logprobs is None:
+        raise ConfigError(
+            f"kl in the reward: node {node.id!r} has no reference logprobs; ask the annotation pass for them"
+        )
+    old = np.array(node.behavior_logprobs) if found.policy_logprobs is None else found.policy_logprobs
+    difference: Floats = old - found.ref_logprobs
+    if not np.isfinite(difference).all():
+        raise TrainingError(
+            f"node {node.id!r}: a logprob is not finite; nothing can be learnt from this batch"
+        )
+    return difference
 
 
 def _check_coefficient(name: str, coefficient: float) -> None:
