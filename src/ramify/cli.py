@@ -14,6 +14,7 @@ from ramify.core.errors import Interrupted, RamifyError, UserError
 COMMANDS = {
     "quickstart": "build a small world, train an agent in it and write a report",
     "sft": "supervised training on demonstrations",
+    "dpo": "training on preference pairs",
     "train": "reinforcement learning with branching rollouts",
     "rollout": "grow trees with any engine and write their trace",
     "eval": "independent attempts at a set of problems, pass@k with intervals",

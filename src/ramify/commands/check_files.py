@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.config.other_runs import read_rate
+from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_parts import EngineSection, ScriptedEngineSection, ToolsSection
 from ramify.config.schema_rollout import RandomBranching, RolloutSection
@@ -14,6 +15,12 @@ from ramify.core.errors import ConfigError
 
 
 def check_sft_files(recipe: SftRecipe) -> None:
+    """Raise ConfigError unless every file that the recipe names is there."""
+    require_model(recipe.model.path)
+    require_file("data.train", recipe.data.train)
+
+
+def check_dpo_files(recipe: DpoRecipe) -> None:
     """Raise ConfigError unless every file that the recipe names is there."""
     require_model(recipe.model.path)
     require_file("data.train", recipe.data.train)

@@ -122,11 +122,12 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
     """Check a recipe of any kind and look for its files."""
     from ramify.commands import check_files
     from ramify.config.load import load_recipe, read_toml
+    from ramify.config.schema_dpo import DpoRecipe
     from ramify.config.schema_eval import EvalRecipe
     from ramify.config.schema_sft import SftRecipe
     from ramify.config.schema_train import TrainRecipe
 
-    tables = read_toml(path).keys()
+    tables = read_toml(path)
     if "sampling" in tables:
         evaluation = load_recipe(EvalRecipe, path, overrides)
         check_files.check_eval_files(evaluation)
@@ -137,6 +138,10 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
         check_files.check_train_files(training)
         min_level = training.sandbox.min_level if training.tools.python else None
         return _Plan("train", training.model.path, min_level)
+    if "beta" in tables.get("learner", {}):
+        preference = load_recipe(DpoRecipe, path, overrides)
+        check_files.check_dpo_files(preference)
+        return _Plan("dpo", preference.model.path, None)
     supervised = load_recipe(SftRecipe, path, overrides)
     check_files.check_sft_files(supervised)
     return _Plan("sft", supervised.model.path, None)

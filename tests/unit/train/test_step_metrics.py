@@ -3,17 +3,32 @@ from dataclasses import replace
 
 import pytest
 
-from ramify.learner.update import UpdateReport
+from ramify.learner.report import UpdateReport
 from ramify.obs.metrics import MetricsLog, read_metrics
 from ramify.train.rl import update_metrics
-from ramify.train.sft import sft_metrics
+from ramify.train.supervised import step_metrics
 
-STEPPED = UpdateReport("stepped", 0.5, 2.0, 1.0, 10, 20, 1e-6, 1e-5, 3.0, {"clip_fraction": 0.0})
-EMPTY = UpdateReport("empty", 0.0, 0.0, 1.0, 0, 0, 0.0, 0.0, 0.0, {})
+STEPPED = UpdateReport(
+    outcome="stepped",
+    loss=0.5,
+    grad_norm=2.0,
+    lr_factor=1.0,
+    num_written=10,
+    num_tokens=20,
+    num_repeated=0,
+    gap_mean=1e-6,
+    gap_max=1e-5,
+    gap_ess=1.0,
+    entropy=3.0,
+    metrics={"clip_fraction": 0.0},
+)
+EMPTY = replace(
+    STEPPED, outcome="empty", loss=0.0, grad_norm=0.0, num_written=0, num_tokens=0, entropy=0.0, metrics={}
+)
 SKIPPED = replace(STEPPED, outcome="non_finite", loss=math.nan, grad_norm=math.inf, entropy=math.nan)
 
 
-@pytest.mark.parametrize("metrics", [update_metrics([SKIPPED, STEPPED]), sft_metrics(SKIPPED)])
+@pytest.mark.parametrize("metrics", [update_metrics([SKIPPED, STEPPED]), step_metrics(SKIPPED)])
 def test_a_step_that_was_skipped_is_logged_and_does_not_end_the_run(tmp_path, metrics):
     MetricsLog(tmp_path / "metrics.jsonl").append(1, metrics)
     (row,) = read_metrics(tmp_path / "metrics.jsonl")

@@ -1,0 +1,33 @@
+"""`ramify dpo RECIPE.toml`: training on preference pairs (DPO)."""
+
+import argparse
+import sys
+
+from ramify.commands.recipe_arguments import add_training_arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    add_training_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    from ramify.commands.check_files import check_dpo_files
+    from ramify.config.load import load_recipe, resolved
+    from ramify.config.schema_dpo import DpoRecipe
+    from ramify.train.run_folder import check_run_folder
+
+    recipe = load_recipe(DpoRecipe, options.recipe, options.overrides)
+    if options.dry_run:
+        sys.stdout.write(resolved(recipe) + "\n")
+    check_dpo_files(recipe)
+    check_run_folder(recipe.run.dir, recipe, options.resume)
+    if options.dry_run:
+        return
+    from ramify.obs.console import RunConsole
+    from ramify.train.dpo import run_dpo
+
+    console = RunConsole()
+    path = run_dpo(recipe, console, resume=options.resume, max_steps=options.max_steps)
+    console.note(f"model written to {path}")

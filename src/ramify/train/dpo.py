@@ -1,0 +1,105 @@
+"""Direct preference optimization: pairs as trees with two leaves, on the one learner."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ramify.algos.dpo import DpoLoss, pair, pair_paths
+from ramify.algos.losses import Objective
+from ramify.algos.sft import supervised_credit
+from ramify.chat.renderer import TagRenderer
+from ramify.config.build_model import build_reference, build_tokenizer
+from ramify.config.schema_dpo import DpoRecipe
+from ramify.core.errors import DataError
+from ramify.core.tree import Tree, TreeKey
+from ramify.data.preferences import Preference, load_preferences
+from ramify.learner.annotate import Reference, Wanted, annotate
+from ramify.learner.pack import pack
+from ramify.learner.report import UpdateReport
+from ramify.learner.update import Learner
+from ramify.modeling.load import packs_trees
+from ramify.modeling.numerics import set_numerics
+from ramify.obs.console import RunConsole
+from ramify.train.run_folder import RunFolder, claim_run_folder
+from ramify.train.state import starting_point
+from ramify.train.supervised import Lessons, Update, check_sizes, train_on_examples
+
+
+def run_dpo(
+    recipe: DpoRecipe, console: RunConsole, *, resume: bool = False, max_steps: int | None = None
+) -> Path:
+    """Train to the end of the recipe; returns the last checkpoint.
+
+    Raises:
+        UserError: The recipe, the data or the run folder is wrong.
+        Interrupted: Ctrl-C; the state was saved.
+    """
+    set_numerics(recipe.run.threads, recipe.run.deterministic)
+    preferences = load_preferences(recipe.data.train)
+    with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
+        lessons = _lessons(recipe, folder, preferences)
+        return train_on_examples(recipe, console, folder, lessons, max_steps)
+
+
+def _lessons(recipe: DpoRecipe, folder: RunFolder, preferences: Sequence[Preference]) -> Lessons:
+    renderer = TagRenderer(build_tokenizer(starting_point(folder, recipe.model.path)), ())
+    check_sizes(
+        (pair_tree(renderer, item, TreeKey(0, 0)) for item in preferences), "pair", recipe.data.max_tokens
+    )
+
+    def make_update(learner: Learner) -> Update:
+        # The recipe's model, not the checkpoint that a resumed run starts from.
+        reference = build_reference(recipe.model, learner.model)
+
+        def update(indices: Sequence[int], step: int) -> UpdateReport:
+            trees = [
+                pair_tree(renderer, preferences[index], TreeKey(step, slot))
+                for slot, index in enumerate(indices)
+            ]
+            return prefer(learner, trees, reference, recipe.learner.token_budget)
+
+        return update
+
+    return Lessons(
+        title="DPO",
+        num_examples=len(preferences),
+        objective=Objective(DpoLoss(recipe.learner.beta)),
+        make_update=make_update,
+        metrics=lambda report: report.metrics,
+    )
+
+
+def pair_tree(renderer: TagRenderer, preference: Preference, key: TreeKey) -> Tree:
+    """A pair as a tree with two leaves, the chosen side first.
+
+    Raises:
+        DataError: A side does not begin and end in a turn of the assistant, or both are the same tokens.
+    """
+    problem = preference.problem
+    chosen = renderer.demonstrate(problem, preference.chosen, key)
+    rejected = renderer.demonstrate(problem, preference.rejected, key)
+    try:
+        return pair(chosen, rejected)
+    except ValueError:
+        raise DataError(
+            f"pair {problem.id!r}: chosen and rejected are the same tokens; leave it out"
+        ) from None
+
+
+def prefer(learner: Learner, trees: Sequence[Tree], reference: Reference, token_budget: int) -> UpdateReport:
+    """One optimiser step on the mean loss of the pairs, after one pass of the reference model."""
+    notes = annotate(
+        learner.model,
+        trees,
+        Wanted(ref_logprobs=True),
+        reference=reference,
+        temperature=1.0,
+        token_budget=token_budget,
+    )
+    rows = pack(
+        trees,
+        [supervised_credit(tree) for tree in trees],
+        token_budget,
+        notes=notes,
+        share_prefixes=packs_trees(learner.model),
+    )
+    return learner.update(rows, len(trees), pair_paths(trees))

@@ -1,0 +1,129 @@
+"""The loop of training on a file of examples, in an order of its own each epoch: demonstrations and preference pairs."""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from ramify.algos.losses import Objective
+from ramify.config.build import build_optimizer
+from ramify.config.build_model import build_model
+from ramify.config.schema_dpo import DpoRecipe
+from ramify.config.schema_sft import SftRecipe
+from ramify.core.errors import DataError, Interrupted
+from ramify.core.tree import Tree
+from ramify.data.order import ProblemOrder
+from ramify.learner.report import UpdateReport
+from ramify.learner.update import Learner
+from ramify.obs.console import RunConsole
+from ramify.obs.metrics import finite
+from ramify.train.interrupts import StopOnCtrlC
+from ramify.train.run_folder import RunFolder
+from ramify.train.state import Saver, restore, starting_point
+
+Update: TypeAlias = Callable[[Sequence[int], int], UpdateReport]
+"""Trains on the examples with these numbers; the second argument is the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """What a kind of training on examples brings to the loop.
+
+    Attributes:
+        title: Name of the phase on the console.
+        num_examples: In the file.
+        objective: What is minimised.
+        make_update: Given the learner, how it takes a step.
+        metrics: Of the updates' reports, beside those that all kinds have.
+    """
+
+    title: str
+    num_examples: int
+    objective: Objective
+    make_update: Callable[[Learner], Update]
+    metrics: Callable[[UpdateReport], Mapping[str, float]]
+
+
+def train_on_examples(
+    recipe: SftRecipe | DpoRecipe,
+    console: RunConsole,
+    folder: RunFolder,
+    lessons: Lessons,
+    max_steps: int | None,
+) -> Path:
+    """Train to the end of the recipe, or to `max_steps`; returns the last checkpoint.
+
+    Raises:
+        UserError: The model does not fit the recipe, or the run cannot be taken up.
+        Interrupted: Ctrl-C; the state was saved.
+    """
+    source = starting_point(folder, recipe.model.path)
+    order = ProblemOrder(lessons.num_examples, recipe.run.seed)
+    batch = recipe.learner.batch_size
+    total = math.ceil(lessons.num_examples * recipe.data.epochs / batch)
+
+    def make_learner() -> Learner:
+        optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+        return Learner(
+            build_model(
+                recipe.model.model_copy(update={"path": source}), recipe.data.max_tokens, recipe.run.seed
+            ),
+            optimizer=optimizer,
+            schedule=schedule,
+            total_steps=total,
+            objective=lessons.objective,
+            temperature=1.0,
+            max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+        )
+
+    learner, state = restore(folder, make_learner, recipe.run.seed)
+    update = lessons.make_update(learner)
+    folder.create(recipe)
+    folder.rewind(state.step)
+    metrics = folder.metrics
+    saver = Saver(folder, learner, recipe.model.path, recipe.run.seed, recipe.run.keep_last)
+    last = total if max_steps is None else min(total, max_steps)
+    with asyncio.Runner() as runner, StopOnCtrlC(runner) as stop, console.phase(lessons.title, last) as phase:
+        phase.advance(state.step)
+        try:
+            while state.step < last:
+                stop.check()
+                indices, cursor = order.take(state.cursor, batch)
+                report = update(indices, state.step)
+                state = replace(state, step=state.step + 1, cursor=cursor)
+                own = {name: finite(value) for name, value in lessons.metrics(report).items()}
+                metrics.append(state.step, step_metrics(report) | own)
+                phase.advance(loss=report.loss)
+                if state.step % recipe.run.save_every == 0:
+                    saver.save(state)
+        except Interrupted as stopped:
+            raise Interrupted(f"{stopped}; state saved in {saver.save(state)}, go on with --resume") from None
+    return saver.save(state)
+
+
+def step_metrics(report: UpdateReport) -> dict[str, float | None]:
+    """What one step reports, whatever the examples are; None where no number came out."""
+    return {
+        "loss": finite(report.loss),
+        "grad_norm": finite(report.grad_norm),
+        "lr_factor": report.lr_factor,
+        "tokens/written": float(report.num_written),
+    }
+
+
+def check_sizes(trees: Iterable[Tree], what: str, max_tokens: int) -> None:
+    """See that every trajectory fits, before the first step is taken; cutting one would teach a wrong end.
+
+    Raises:
+        DataError: One has more than `max_tokens` tokens; `what` begins the message.
+    """
+    for tree in trees:
+        for trajectory in tree.trajectories:
+            size = sum(len(node.token_ids) for node in trajectory.nodes)
+            if size > max_tokens:
+                raise DataError(
+                    f"{what} {tree.problem.id!r}: {size} tokens, expected at most data.max_tokens = {max_tokens}; "
+                    "leave it out or raise the limit"
+                )
