@@ -3,17 +3,16 @@
     step-000120/
         config.json, model.safetensors, tokenizer files    opens in transformers and vLLM as it is
         state/                                              optimizer state (torch.distributed.checkpoint)
-        state.json                                          step, policy version, cursor, ..., list of files
+        state.json                                          step, cursor, score, ..., every file with its checksum
 
-A checkpoint is written to a hidden folder beside its place, synced to disk and renamed.
+A model with an adapter is a peft folder instead (`modeling.lora`). A checkpoint is written to a hidden folder beside
+its place, synced to disk and renamed; one that is deleted is renamed first.
 """
 
-import json
-import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -29,10 +28,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import PreTrainedModel
 
 from ramify.core.errors import DataError, MachineError
+from ramify.core.protocols import Json
+from ramify.learner.checkpoint_files import check_files, read_record, sync, sync_one, write_record
 from ramify.learner.optimizer import Optimizers
-from ramify.modeling.load import save_model
+from ramify.modeling.load import load_model, save_model
 
-SCHEMA = 1
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -54,26 +54,36 @@ def checkpoint_folder(run_dir: Path, step: int) -> Path:
 
 def latest_checkpoint(run_dir: Path) -> Path | None:
     """The checkpoint with the highest step; None when there is none."""
-    found = _checkpoints(run_dir)
-    return found[-1] if found else None
+    return next(reversed(_checkpoints(run_dir).values()), None)
 
 
-def prune_checkpoints(run_dir: Path, keep: int) -> None:
-    """Delete all but the last `keep` >= 1 checkpoints, and what an interrupted save left behind."""
-    for folder in _checkpoints(run_dir)[:-keep]:
-        shutil.rmtree(folder)
+def prune_checkpoints(run_dir: Path, last: int, best: int = 0, keep: Collection[int] = ()) -> None:
+    """Delete all but some checkpoints, and what an interrupted save left behind.
+
+    Args:
+        run_dir: Of the run.
+        last: How many of the highest steps stay, at least 1.
+        best: How many of those with the highest `score` in their state stay; of equal ones the later.
+        keep: Steps that stay in any case.
+    """
+    folders = _checkpoints(run_dir)
+    scored = [(score, step) for step, folder in folders.items() if (score := _score(folder)) is not None]
+    kept = {*list(folders)[-last:], *keep, *(step for _, step in sorted(scored, reverse=True)[:best])}
     for partial in (run_dir / "checkpoints").glob(".step-*.partial"):
         shutil.rmtree(partial)
+    for step, folder in folders.items():
+        if step not in kept:
+            shutil.rmtree(folder.rename(_partial(folder)))
 
 
 def save_checkpoint(
     folder: Path,
     model: PreTrainedModel,
     optimizers: Optimizers,
-    state: Mapping[str, Any],
+    state: Mapping[str, Json],
     tokenizer_dir: Path,
 ) -> None:
-    """Write a checkpoint; `state` is what JSON can hold, and comes back from `load_checkpoint`.
+    """Write a checkpoint; `state` comes back from `read_state`. Its `score`, if it has one, decides what is kept.
 
     Raises:
         DataError: `folder` exists.
@@ -81,7 +91,7 @@ def save_checkpoint(
     """
     if folder.exists():
         raise DataError(f"checkpoint {folder}: exists already, expected a new folder")
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial = _partial(folder)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
@@ -96,23 +106,29 @@ def save_checkpoint(
     for name in _TOKENIZER_FILES:
         if (tokenizer_dir / name).is_file():
             shutil.copyfile(tokenizer_dir / name, partial / name)
-    record = {"schema": SCHEMA, "state": dict(state), "files": _sizes(partial)}
-    (partial / "state.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
-    _sync(partial)
+    write_record(partial, state)
+    sync(partial)
     partial.rename(folder)
-    _sync_one(folder.parent)
+    sync_one(folder.parent)
 
 
-def load_checkpoint(folder: Path, optimizers: Optimizers) -> dict[str, Any]:
-    """Give the optimizers their state back and return the saved `state`.
-
-    The weights are a model folder: open it with `ramify.modeling.load.load_model` first, and make the optimizers
-    from that model.
+def read_state(folder: Path) -> dict[str, Any]:
+    """Check every file of a checkpoint and return its `state`; to be called before anything else is read from it.
 
     Raises:
-        DataError: The checkpoint is incomplete, of another program or of another model.
+        DataError: The checkpoint is incomplete, damaged or of another schema.
     """
-    state = read_state(folder)
+    state = read_record(folder)
+    check_files(folder)
+    return state
+
+
+def load_optimizers(folder: Path, optimizers: Optimizers) -> None:
+    """Give the optimizers the state that they had, and no other.
+
+    Raises:
+        DataError: The state cannot be read, or is of another model.
+    """
     try:
         tensors = _read_tensors(folder / "state")
     except (
@@ -129,7 +145,23 @@ def load_checkpoint(folder: Path, optimizers: Optimizers) -> dict[str, Any]:
             "from the one before"
         ) from error
     optimizers.load_state_tensors(tensors)
-    return state
+
+
+def load_weights(folder: Path, model: PreTrainedModel) -> None:
+    """Put the trained weights of a checkpoint into a model of the same shape, in place.
+
+    Raises:
+        DataError: The weights cannot be read, or are of another model.
+    """
+    saved = dict(load_model(folder).named_parameters())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            if name not in saved or saved[name].shape != parameter.shape:
+                found = list(saved[name].shape) if name in saved else None
+                raise DataError(f"checkpoint {folder}: {name} is {found}, expected {list(parameter.shape)}")
+            parameter.copy_(saved[name])
 
 
 def _read_tensors(folder: Path) -> dict[str, Any]:
@@ -150,33 +182,6 @@ def _first_line(error: BaseException) -> str:
     ]
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    """Check that a checkpoint is complete and return its `state`.
-
-    Raises:
-        DataError: `state.json` is missing or not ours, or a file is missing or has another size.
-    """
-    file = folder / "state.json"
-    if not file.is_file():
-        raise DataError(f"checkpoint {folder}: state.json is missing")
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: not valid JSON ({error})") from error
-    ours = isinstance(record, dict) and record.get("schema") == SCHEMA
-    if not ours or not {"state", "files"} <= record.keys():
-        raise DataError(f"{file}: expected a checkpoint of schema {SCHEMA}")
-    sizes = _sizes(folder)
-    for name, size in record["files"].items():
-        if sizes.get(name) != size:
-            raise DataError(
-                f"checkpoint {folder}: {name} has {sizes.get(name)} bytes, expected {size}; it is incomplete, delete "
-                "this folder to go on from the one before"
-            )
-    state: dict[str, Any] = record["state"]
-    return state
-
-
 @contextmanager
 def _one_process() -> Iterator[None]:
     """Keep torch from warning that there is no process group, which is meant."""
@@ -185,29 +190,23 @@ def _one_process() -> Iterator[None]:
         yield
 
 
-def _checkpoints(run_dir: Path) -> list[Path]:
+def _checkpoints(run_dir: Path) -> dict[int, Path]:
+    """By step, ascending."""
     found = [
         (int(match[1]), folder)
         for folder in (run_dir / "checkpoints").glob("step-*")
         if (match := _STEP.fullmatch(folder.name))
     ]
-    return [folder for _, folder in sorted(found)]
+    return dict(sorted(found))
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / "state.json")
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        _sync_one(path)
-    _sync_one(folder)
-
-
-def _sync_one(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _score(folder: Path) -> float | None:
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        score = read_record(folder).get("score")
+    except DataError:
+        return None
+    return score if isinstance(score, float) else None
+
+
+def _partial(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.partial")

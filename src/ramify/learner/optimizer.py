@@ -107,11 +107,13 @@ class Optimizers:
         }
 
     def load_state_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `state_tensors` gave.
+        """Take over what `state_tensors` gave, instead of all that is there.
 
         Raises:
             DataError: A name that this model does not have, or a shape that differs.
         """
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
         for key, tensor in tensors.items():
             kind, _, name = key.partition(".")
             parameter = self._named.get(name)

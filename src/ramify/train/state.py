@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import DataError
+from ramify.core.protocols import Json
 from ramify.data.order import DataCursor
 from ramify.learner.checkpoint import (
     checkpoint_folder,
     latest_checkpoint,
-    load_checkpoint,
+    load_optimizers,
     prune_checkpoints,
     read_state,
     save_checkpoint,
@@ -41,7 +42,7 @@ class Saver:
         """Write the checkpoint of `state`, unless it is there already."""
         path = checkpoint_folder(self.folder.root, state.step)
         if not path.exists():
-            record = {
+            record: dict[str, Json] = {
                 "step": state.step,
                 "policy_version": state.step,
                 "cursor": asdict(state.cursor),
@@ -76,6 +77,6 @@ def restore(folder: RunFolder, make_learner: Callable[[], Learner], seed: int) -
     if saved_seed != seed:
         raise DataError(f"{path}: of a run with seed {saved_seed}, expected {seed}")
     learner = make_learner()
-    load_checkpoint(path, learner.optimizers)
+    load_optimizers(path, learner.optimizers)
     learner.step = learner_step
     return learner, state

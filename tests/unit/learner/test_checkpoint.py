@@ -1,4 +1,6 @@
 import json
+import math
+import zlib
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from ramify.core.errors import DataError
 from ramify.learner.checkpoint import (
     checkpoint_folder,
     latest_checkpoint,
-    load_checkpoint,
+    load_optimizers,
+    load_weights,
     prune_checkpoints,
     read_state,
     save_checkpoint,
@@ -20,6 +23,7 @@ from ramify.learner.checkpoint import (
 from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.pack import pack
 from ramify.modeling.load import load_model
+from ramify.modeling.tiny import make_tiny_qwen3
 from random_trees import random_tree
 
 STATE = {"step": 3, "policy_version": 3, "cursor": {"epoch": 0, "next_index": 24}}
@@ -52,7 +56,8 @@ def test_training_goes_on_bitwise(tmp_path, model_folder, optimizer):
     folder = checkpoint_folder(tmp_path, 3)
     save(folder, learner, model_folder)
     again = learner_for(load_model(folder), NegativeLogLikelihood(), optimizer)
-    assert load_checkpoint(folder, again.optimizers) == STATE
+    assert read_state(folder) == STATE
+    load_optimizers(folder, again.optimizers)
     saved, loaded = learner.optimizers.state_tensors(), again.optimizers.state_tensors()
     assert saved.keys() == loaded.keys()
     assert all(torch.equal(saved[key], loaded[key]) for key in saved)
@@ -87,7 +92,10 @@ def test_before_the_first_step_there_is_no_optimizer_state_and_saving_makes_none
     learner = trained(0)
     save(tmp_path / "c", learner, model_folder)
     assert learner.optimizers.state_tensors() == {}
-    assert load_checkpoint(tmp_path / "c", trained(0).optimizers) == STATE
+    assert read_state(tmp_path / "c") == STATE
+    other = trained(2)
+    load_optimizers(tmp_path / "c", other.optimizers)
+    assert other.optimizers.state_tensors() == {}
 
 
 def test_a_save_that_died_is_not_seen_and_is_written_over(tmp_path, model_folder):
@@ -104,29 +112,93 @@ def test_a_save_that_died_is_not_seen_and_is_written_over(tmp_path, model_folder
     assert read_state(target) == STATE
 
 
-def test_incomplete_and_foreign_checkpoints_are_refused(tmp_path, model_folder):
-    learner = trained(1)
-    folder = tmp_path / "c"
-    save(folder, learner, model_folder)
+def test_what_is_there_is_not_written_over(tmp_path, model_folder):
+    save(tmp_path / "c", trained(0), model_folder)
     with pytest.raises(DataError, match="exists already"):
-        save(folder, learner, model_folder)
-    weights = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(weights[:-10])
-    with pytest.raises(DataError, match=r"model\.safetensors has .* it is incomplete"):
-        load_checkpoint(folder, learner.optimizers)
-    (folder / "model.safetensors").write_bytes(weights)
-    (folder / "state" / ".metadata").rename(folder / "metadata")
-    with pytest.raises(DataError, match=r"state/\.metadata has None bytes"):
-        load_checkpoint(folder, learner.optimizers)
-    record = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps(record | {"schema": 99}))
-    with pytest.raises(DataError, match="expected a checkpoint of schema 1"):
+        save(tmp_path / "c", trained(0), model_folder)
+
+
+def test_any_damaged_byte_of_any_file_is_found(tmp_path, model_folder):
+    folder = tmp_path / "c"
+    save(folder, trained(1), model_folder)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    assert {path.name for path in files} >= {"model.safetensors", "tokenizer.json", ".metadata", "state.json"}
+    for path in files:
+        content = path.read_bytes()
+        for place in (0, len(content) // 3, len(content) - 1):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            with pytest.raises(DataError, match=rf"{path.name}.*(it is damaged|not valid JSON|of schema)"):
+                read_state(folder)
+        path.write_bytes(content)
+    assert read_state(folder) == STATE
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state/.metadata", "tokenizer.json", "config.json"])
+def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path, model_folder, name):
+    folder = tmp_path / "c"
+    save(folder, trained(1), model_folder)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[:-10])
+    with pytest.raises(
+        DataError, match=rf"{name} has {len(content) - 10} bytes, expected .* it is incomplete"
+    ):
         read_state(folder)
-    (folder / "state.json").write_text("{")
-    with pytest.raises(DataError, match="not valid JSON"):
+    (folder / name).unlink()
+    with pytest.raises(DataError, match=rf"{name} is missing; it is incomplete, delete this folder"):
         read_state(folder)
-    with pytest.raises(DataError, match=r"state\.json is missing"):
-        read_state(model_folder)
+
+
+def test_a_folder_without_its_record_is_refused(tmp_path, model_folder):
+    save(tmp_path / "c", trained(0), model_folder)
+    (tmp_path / "c" / "state.json").unlink()
+    with pytest.raises(DataError, match=r"state\.json is missing, so it was never finished"):
+        read_state(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"schema": 1}, "a checkpoint of schema 1, expected 2; it was written by another version"),
+        ({"schema": "2"}, "a checkpoint of schema '2'"),
+        ({"state": {**STATE, "step": 4}}, "its content does not have its checksum"),
+        ({"state": None}, "its content does not have its checksum"),
+        ({"state": [], "crc32": None}, "expected a state, and files with bytes and crc32"),
+        ({"files": ["config.json"], "crc32": None}, "expected a state, and files with bytes and crc32"),
+        ({"files": {"config.json": 7}, "crc32": None}, "expected a state, and files with bytes and crc32"),
+        ({"files": {"c": {"bytes": "7", "crc32": "0"}}, "crc32": None}, "expected a state, and files"),
+    ],
+)
+def test_a_record_that_is_not_what_was_written_is_refused(tmp_path, model_folder, change, told):
+    folder = tmp_path / "c"
+    save(folder, trained(0), model_folder)
+    record = json.loads((folder / "state.json").read_text()) | change
+    if "crc32" in change:
+        content = {key: record[key] for key in ("state", "files")}
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        record["crc32"] = f"{zlib.crc32(text.encode()):08x}"
+    (folder / "state.json").write_text(json.dumps(record))
+    with pytest.raises(DataError, match=told):
+        read_state(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_a_record_that_is_no_json_object_is_refused(tmp_path, model_folder, content):
+    folder = tmp_path / "c"
+    save(folder, trained(0), model_folder)
+    (folder / "state.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"state\.json: (not valid JSON|a checkpoint of schema None)"):
+        read_state(folder)
+
+
+def test_a_number_that_json_does_not_know_is_not_written(tmp_path, model_folder):
+    learner = trained(0)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        save_checkpoint(tmp_path / "c", learner.model, learner.optimizers, {"score": math.nan}, model_folder)
+    assert not (tmp_path / "c").exists()
+
+
+def names(run):
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
 
 
 def test_the_last_ones_are_kept_in_order_of_their_steps(tmp_path, model_folder):
@@ -134,25 +206,87 @@ def test_the_last_ones_are_kept_in_order_of_their_steps(tmp_path, model_folder):
     assert latest_checkpoint(tmp_path) is None
     for step in (5, 20, 100, 1_000_000):
         save(checkpoint_folder(tmp_path, step), learner, model_folder)
-    (tmp_path / "checkpoints" / ".step-000007.partial").mkdir()
+    for left_behind in (".step-000007.partial", ".step-000020.partial"):
+        (tmp_path / "checkpoints" / left_behind / "state").mkdir(parents=True)
     prune_checkpoints(tmp_path, 2)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
-        "step-000100",
-        "step-1000000",
-    ]
+    assert names(tmp_path) == ["step-000100", "step-1000000"]
     assert latest_checkpoint(tmp_path) == checkpoint_folder(tmp_path, 1_000_000)
 
 
-def test_a_damaged_state_of_the_right_size_is_refused_in_one_line(tmp_path, model_folder):
+@pytest.mark.parametrize(
+    ("best", "keep", "left"),
+    [
+        (0, (), [6]),
+        (1, (), [4, 6]),
+        (2, (), [2, 4, 6]),
+        (3, (), [2, 3, 4, 6]),
+        (9, (), [1, 2, 3, 4, 6]),
+        (1, (1, 3), [1, 3, 4, 6]),
+        (0, (5, 8), [5, 6]),
+    ],
+)
+def test_the_best_ones_are_kept_and_of_equal_ones_the_later(tmp_path, model_folder, best, keep, left):
+    learner = trained(0)
+    for step, score in enumerate([0.1, 0.7, 0.2, 0.7, None, 0.0], start=1):
+        folder = checkpoint_folder(tmp_path, step)
+        save_checkpoint(folder, learner.model, learner.optimizers, {"score": score}, model_folder)
+    prune_checkpoints(tmp_path, 1, best, keep)
+    # The last one has a score too.
+    assert names(tmp_path) == [f"step-{step:06d}" for step in left]
+
+
+def test_a_checkpoint_that_cannot_be_read_counts_as_one_without_a_score(tmp_path, model_folder):
+    learner = trained(0)
+    for step in (1, 2, 3):
+        save_checkpoint(
+            checkpoint_folder(tmp_path, step),
+            learner.model,
+            learner.optimizers,
+            {"score": -float(step)},
+            model_folder,
+        )
+    (checkpoint_folder(tmp_path, 1) / "state.json").write_text("{")
+    prune_checkpoints(tmp_path, 1, 1)
+    assert names(tmp_path) == ["step-000002", "step-000003"]
+
+
+def test_optimizer_state_that_torch_cannot_read_is_refused_in_one_line(tmp_path, model_folder):
     learner = trained(1)
     save(tmp_path / "c", learner, model_folder)
     for file in (tmp_path / "c" / "state").iterdir():
         content = file.read_bytes()
         file.write_bytes(bytes(len(content)))
         with pytest.raises(DataError, match=r"training state is damaged .* delete this folder"):
-            load_checkpoint(tmp_path / "c", learner.optimizers)
+            load_optimizers(tmp_path / "c", learner.optimizers)
         file.write_bytes(content)
-    load_checkpoint(tmp_path / "c", learner.optimizers)
+    load_optimizers(tmp_path / "c", learner.optimizers)
+
+
+def test_weights_go_back_in_place(tmp_path, model_folder):
+    learner = trained(1)
+    save(tmp_path / "c", learner, model_folder)
+    before = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
+    learner.update(*batch(1))
+    parameters = dict(learner.model.named_parameters())
+    assert not all(torch.equal(before[name], parameters[name]) for name in before)
+    load_weights(tmp_path / "c", learner.model)
+    assert all(torch.equal(before[name], parameters[name]) for name in before)
+    other = make_tiny_qwen3(
+        vocab_size=50,
+        hidden=32,
+        layers=3,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        intermediate=48,
+        rope_theta=100.0,
+        context=128,
+        eos_id=1,
+        pad_id=0,
+        seed=0,
+    )
+    with pytest.raises(DataError, match=r"model\.layers\.2\..* is None, expected"):
+        load_weights(tmp_path / "c", other)
 
 
 def test_weights_are_as_readable_as_the_rest(tmp_path, model_folder):

@@ -1,0 +1,128 @@
+"""The record of a checkpoint: `state.json`, which lists every other file with its size and CRC-32.
+
+    {"schema": 2, "crc32": "...", "state": {...}, "files": {"model.safetensors": {"bytes": 1, "crc32": "..."}}}
+
+The outer checksum is that of `state` and `files`. A CRC finds what disks, copies and editors damage; it is no defence
+against somebody who wants to deceive.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ramify.core.errors import DataError
+from ramify.core.protocols import Json
+
+SCHEMA = 2
+RECORD = "state.json"
+
+_CHUNK = 1 << 20
+_DELETE = "delete this folder to go on from the one before"
+
+
+def write_record(folder: Path, state: Mapping[str, Json]) -> None:
+    """Write `state.json` for the files that are in `folder`.
+
+    Raises:
+        ValueError: A number in `state` is not finite.
+    """
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "crc32": _file_crc(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / RECORD
+    }
+    # Tuples become lists before the checksum is taken, as they come back.
+    content = json.loads(json.dumps({"state": state, "files": files}, allow_nan=False))
+    record = {"schema": SCHEMA, "crc32": _content_crc(content), **content}
+    (folder / RECORD).write_text(json.dumps(record, indent=2), encoding="ascii")
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """The `state` of a checkpoint, from its `state.json` alone; `check_files` looks at the rest.
+
+    Raises:
+        DataError: The file is missing, damaged or of another schema.
+    """
+    file = folder / RECORD
+    if not file.is_file():
+        raise DataError(
+            f"checkpoint {folder}: {RECORD} is missing, so it was never finished or is none; {_DELETE}"
+        )
+    return _state_and_files(file)[0]
+
+
+def check_files(folder: Path) -> None:
+    """Compare every file of a checkpoint with its record; reads all of them once.
+
+    Raises:
+        DataError: One is missing, or has another size or another content.
+    """
+    for name, entry in _state_and_files(folder / RECORD)[1].items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != entry["bytes"]:
+            what = "is missing" if found is None else f"has {found} bytes, expected {entry['bytes']}"
+            raise DataError(f"checkpoint {folder}: {name} {what}; it is incomplete, {_DELETE}")
+        if (crc := _file_crc(path)) != entry["crc32"]:
+            raise DataError(
+                f"checkpoint {folder}: {name} has checksum {crc}, expected {entry['crc32']}; it is damaged, {_DELETE}"
+            )
+
+
+def sync(folder: Path) -> None:
+    """Have a folder and all that is in it on the disk."""
+    for path in folder.rglob("*"):
+        sync_one(path)
+    sync_one(folder)
+
+
+def sync_one(path: Path) -> None:
+    """Have one file, or the names in one folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _state_and_files(file: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: not valid JSON ({error}); {_DELETE}") from None
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        found = record.get("schema") if isinstance(record, dict) else None
+        raise DataError(
+            f"{file}: a checkpoint of schema {found!r}, expected {SCHEMA}; it was written by another version of "
+            "ramify: start a new run from its model folder"
+        )
+    content = {key: record.get(key) for key in ("state", "files")}
+    if record.get("crc32") != _content_crc(content):
+        raise DataError(f"{file}: its content does not have its checksum; it is damaged, {_DELETE}")
+    state, files = content["state"], content["files"]
+    if not isinstance(state, dict) or not isinstance(files, dict) or not all(map(_is_entry, files.values())):
+        raise DataError(f"{file}: expected a state, and files with bytes and crc32; {_DELETE}")
+    return state, files
+
+
+def _is_entry(entry: object) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("bytes"), int)
+        and isinstance(entry.get("crc32"), str)
+    )
+
+
+def _content_crc(content: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
+
+
+def _file_crc(path: Path) -> str:
+    crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            crc = zlib.crc32(chunk, crc)
+    return f"{crc:08x}"
