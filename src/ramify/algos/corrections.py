@@ -93,4 +93,5 @@ def _log_ratio(node: Node, notes: Notes) -> Floats:
         raise EngineError(f"node {node.id!r}: the engine gave a logprob that is not finite")
     if not np.isfinite(old).all():
         raise TrainingError(f"node {node.id!r}: the learner found a logprob that is not finite")
-    return old - behavior
+    difference: Floats = old - behavior
+    return difference
