@@ -9,6 +9,7 @@ from ramify.algos.ops import effective_leaves, leaf_masses
 from ramify.core.messages import ToolStatus
 from ramify.core.records import Floats, Reward
 from ramify.core.tree import Source, StopReason, Tree
+from ramify.obs.health_metrics import health_metrics
 from ramify.obs.metrics import MetricsRow
 
 WARNING_STEPS = 20
@@ -42,6 +43,7 @@ def tree_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> 
         **_group_metrics(trees, rewards),
         **_token_metrics(trees),
         **_call_metrics(trees),
+        **health_metrics(trees),
         **_stop_metrics(trees),
         **_branch_metrics(trees),
         **_entropy_metrics(trees),

@@ -1,0 +1,119 @@
+"""The collapse detector's decisions."""
+
+import pytest
+from pydantic import ValidationError
+
+from ramify.config.schema_guard import GuardSection
+from ramify.train.guard import Action, Guard, GuardState, Violation
+
+EVERY = {
+    "max_repetition": 0.5,
+    "max_length": 0.25,
+    "max_invalid_calls": 0.5,
+    "max_zero_variance": 0.5,
+    "min_entropy": 0.1,
+    "max_non_finite": 0,
+}
+FINE = {
+    "health/repetition": 0.5,
+    "health/written": 25.0,
+    "health/invalid_calls": 0.5,
+    "group/zero_variance": 0.5,
+    "update/entropy": 0.1,
+    "update/non_finite": 0.0,
+}
+BAD = Violation("health/repetition", 0.9, "max_repetition", 0.5)
+
+
+def guard(**settings):
+    return Guard(GuardSection.model_validate(settings or EVERY), max_tokens=100)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "setting", "shown"),
+    [
+        ("health/repetition", 0.51, "max_repetition", 0.51),
+        ("health/written", 30.0, "max_length", 0.3),
+        ("health/invalid_calls", 0.6, "max_invalid_calls", 0.6),
+        ("group/zero_variance", 1.0, "max_zero_variance", 1.0),
+        ("update/entropy", 0.09, "min_entropy", 0.09),
+        ("update/non_finite", 1.0, "max_non_finite", 1.0),
+    ],
+)
+def test_each_signal_beyond_its_threshold_is_found_and_no_other(metric, value, setting, shown):
+    metrics = FINE | {metric: value}
+    found = guard().look(metrics)
+    assert (found.metric, found.setting, found.threshold) == (metric, setting, EVERY[setting])
+    assert found.value == pytest.approx(shown)
+    assert guard(**{setting: EVERY[setting]}).look(metrics) == found
+    others = {key: value for key, value in EVERY.items() if key != setting}
+    assert guard(**others).look(metrics) is None
+
+
+def test_at_the_threshold_nothing_is_found_and_what_was_not_measured_breaks_nothing():
+    assert guard().look(FINE) is None
+    assert guard().look({}) is None
+    assert guard().look(dict.fromkeys(FINE)) is None
+
+
+def test_a_violation_says_what_broke_what():
+    assert str(BAD) == "health/repetition = 0.9 breaks guard.max_repetition = 0.5"
+
+
+def run(rules, steps, save_every=1):
+    """The actions and the last state of a run; True is a step that breaks a threshold."""
+    state, actions = GuardState().saved(0), []
+    for step, is_bad in enumerate(steps, start=1):
+        state, action = rules.count(state, BAD if is_bad else None)
+        actions.append(action)
+        if step % save_every == 0:
+            state = state.saved(step)
+    return actions, state
+
+
+def test_patience_then_fallbacks_then_the_end():
+    rules = guard(max_repetition=0.5, patience=2, max_fallbacks=1)
+    actions, state = run(rules, [True, False, True, True, True, False, True, True])
+    go_on = Action.GO_ON
+    assert actions == [go_on, go_on, go_on, Action.FALL_BACK, go_on, go_on, go_on, Action.STOP]
+    assert (state.fallbacks, state.in_a_row) == (1, 2)
+
+
+def test_without_fallbacks_the_run_stops_at_once():
+    actions, state = run(guard(max_repetition=0.5, patience=1, max_fallbacks=0), [False, True])
+    assert actions == [Action.GO_ON, Action.STOP]
+    assert state.last_good == 0
+
+
+def test_a_checkpoint_is_good_when_its_window_was_clean_and_the_step_after_it_passed():
+    rules = guard(max_repetition=0.5, patience=9)
+    assert run(rules, [False])[1].needed == {0, 1}
+    assert run(rules, [False, False])[1].last_good == 1
+    # The weights of step 1 broke a threshold at step 2.
+    assert run(rules, [False, True])[1].needed == {0}
+    # Checkpoint 2 has the violation in its window, checkpoint 3 passes at step 4.
+    assert [run(rules, [False, True, False, False][:n])[1].last_good for n in (2, 3, 4)] == [0, 0, 3]
+
+
+def test_with_rare_checkpoints_one_violation_spoils_the_window():
+    rules = guard(max_repetition=0.5, patience=9)
+    clean = [False] * 4
+    assert run(rules, [*clean, False], 4)[1].last_good == 4
+    assert run(rules, [False, True, False, False, False], 4)[1].last_good == 0
+    assert run(rules, [False, True, False, False, *clean, False], 4)[1].last_good == 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "expected at least one of"),
+        ({"patience": 0, "max_length": 0.5}, "greater than or equal to 1"),
+        ({"max_repetition": 1.0}, "less than 1"),
+        ({"max_zero_variance": -0.1}, "greater than or equal to 0"),
+        ({"min_entropy": 0.0}, "greater than 0"),
+        ({"max_non_finite": True}, "valid integer"),
+    ],
+)
+def test_thresholds_that_cannot_act_are_refused(settings, told):
+    with pytest.raises(ValidationError, match=told):
+        GuardSection.model_validate(settings)
