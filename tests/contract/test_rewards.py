@@ -1,7 +1,6 @@
 """Laws of every reward: one finite number for each trajectory, in order, and equal for equal trajectories."""
 
 import asyncio
-import itertools
 import math
 from dataclasses import replace
 from typing import get_args
@@ -9,18 +8,17 @@ from typing import get_args
 import pytest
 
 from ramify.config.build import build_reward
-from ramify.config.schema_parts import RewardSection
+from ramify.config.schema_parts import HierarchicalRewardSection, LengthRewardSection
 from ramify.core.messages import ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
+from ramify.rewards.overlong import OverlongReward
 from random_trees import node, tree_of
 
-SECTIONS = [
-    RewardSection(name=name, match=match)
-    for name, match in itertools.product(
-        get_args(RewardSection.model_fields["name"].annotation),
-        get_args(RewardSection.model_fields["match"].annotation),
-    )
+REWARDS = [build_reward(LengthRewardSection(name="length"))] + [
+    build_reward(HierarchicalRewardSection(name="hierarchical", match=match))
+    for match in get_args(HierarchicalRewardSection.model_fields["match"].annotation)
 ]
+REWARDS += [OverlongReward(reward, 20, 18) for reward in REWARDS]
 ENDS = [
     (r"<answer> \boxed{ 1 } </answer>", StopReason.ANSWERED),
     (r"<answer> \boxed{ 2 } </answer>", StopReason.ANSWERED),
@@ -49,26 +47,30 @@ def tree():
     return tree_of(nodes)
 
 
-def score(section, trajectories):
-    return asyncio.run(build_reward(section).score(trajectories))
+def score(reward, trajectories):
+    return asyncio.run(reward.score(trajectories))
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda s: f"{s.name}-{s.match}")
-def test_one_finite_reward_each_whatever_the_end(section, tree):
-    rewards = score(section, tree.trajectories)
+@pytest.mark.parametrize(
+    "reward", REWARDS, ids=["length", "exact", "f1", "length-overlong", "exact-overlong", "f1-overlong"]
+)
+def test_one_finite_reward_each_whatever_the_end(reward, tree):
+    rewards = score(reward, tree.trajectories)
     assert len(rewards) == len(tree.trajectories) == len(ENDS) * (1 + len(ToolStatus))
-    assert len({reward.value for reward in rewards}) > 1
-    names = {frozenset(reward.parts) for reward in rewards}
+    assert len({given.value for given in rewards}) > 1
+    names = {frozenset(given.parts) for given in rewards}
     assert len(names) == 1
-    for reward in rewards:
-        assert math.isfinite(reward.value)
-        assert all(math.isfinite(part) for part in reward.parts.values())
-        assert reward.events.keys() <= tree.by_id.keys()
+    for given in rewards:
+        assert math.isfinite(given.value)
+        assert all(math.isfinite(part) for part in given.parts.values())
+        assert given.events.keys() <= tree.by_id.keys()
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda s: f"{s.name}-{s.match}")
-def test_a_trajectory_is_scored_by_itself(section, tree):
-    together = list(score(section, tree.trajectories))
-    assert [score(section, [trajectory])[0] for trajectory in tree.trajectories] == together
-    assert list(reversed(score(section, tree.trajectories[::-1]))) == together
-    assert len(score(section, [])) == 0
+@pytest.mark.parametrize(
+    "reward", REWARDS, ids=["length", "exact", "f1", "length-overlong", "exact-overlong", "f1-overlong"]
+)
+def test_a_trajectory_is_scored_by_itself(reward, tree):
+    together = list(score(reward, tree.trajectories))
+    assert [score(reward, [trajectory])[0] for trajectory in tree.trajectories] == together
+    assert list(reversed(score(reward, tree.trajectories[::-1]))) == together
+    assert len(score(reward, [])) == 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_parts import (
     EngineSection,
+    LengthRewardSection,
     LimitsSection,
     LocalEngineSection,
     OptimizerSection,
@@ -264,7 +265,7 @@ def build_reward(section: RewardSection) -> RewardFn:
     from ramify.rewards.hierarchical import HierarchicalReward
     from ramify.rewards.length import LengthReward
 
-    if section.name == "length":
+    if isinstance(section, LengthRewardSection):
         return LengthReward()
     return HierarchicalReward({"exact": exact_match, "f1": f1}[section.match], bonus=section.bonus)
 

@@ -15,7 +15,7 @@ from ramify.config.schema_algorithm import (
     StopGradientClipLoss,
     TreeGrpoEstimator,
 )
-from ramify.core.protocols import Estimator
+from ramify.core.protocols import Estimator, RewardFn
 
 if TYPE_CHECKING:
     from ramify.algos.corrections import ImportanceCorrection
@@ -51,6 +51,15 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
         entropy = section.entropy_advantage
         estimator = EntropyAwareAdvantage(estimator, section.shared, entropy.weight, entropy.source)
     return estimator
+
+
+def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) -> RewardFn:
+    """The reward that trains: `reward`, less what the algorithm takes from trajectories near `max_tokens`."""
+    from ramify.rewards.overlong import OverlongReward
+
+    if section.overlong_margin is None:
+        return reward
+    return OverlongReward(reward, max_tokens, section.overlong_margin)
 
 
 def build_weighting(section: AlgorithmSection) -> "Weighting":

@@ -184,9 +184,24 @@ class AlgorithmSection(Section):
             )
         if self.max_gap is not None and self.old == "recompute":
             raise ValueError('max_gap: acts with old = "behavior" only; leave it out')
+        if self.advantage == "hard":
+            self._hard_differs()
         if self.loss.name == "gspo":
             self._whole_paths()
         return self
+
+    def _hard_differs(self) -> None:
+        """The mean over trajectories must be able to give another gradient than their sum."""
+        if self.estimator.name == "node_value":
+            raise ValueError(
+                'advantage: estimator "node_value" gives all trajectories through a token the same, so "hard" cannot act; '
+                "leave it out"
+            )
+        is_linear = self.loss.name == "cispo" and self.aggregation != "sequence_mean"
+        if is_linear and self.correction is None:
+            raise ValueError(
+                'advantage: loss "cispo" clips both signs alike, so "hard" is the same as "soft"; leave it out'
+            )
 
     def _whole_paths(self) -> None:
         """A ratio of the whole trajectory takes one advantage, one weight and one correction a trajectory."""
@@ -218,7 +233,7 @@ def _belongs(key: str, value: object, where: str, is_there: bool) -> None:
 
 
 def check_against_rollout(
-    algorithm: AlgorithmSection, *, is_flat: bool, n: int, has_exact_entropy: bool
+    algorithm: AlgorithmSection, *, is_flat: bool, n: int, max_tokens: int, has_exact_entropy: bool
 ) -> None:
     """Refuse settings that cannot act on the trees of a rollout.
 
@@ -226,6 +241,7 @@ def check_against_rollout(
         algorithm: What is asked for.
         is_flat: Every trajectory starts at the prompt, so none share what the policy wrote.
         n: Trajectories a problem.
+        max_tokens: Limit of a trajectory.
         has_exact_entropy: Whether the engine's entropies are exact.
 
     Raises:
@@ -236,6 +252,16 @@ def check_against_rollout(
         raise ValueError(
             f'rollout.n: expected at least 2 with estimator "{estimator.name}": a single trajectory has nothing to be '
             "compared with"
+        )
+    if n == 1 and estimator.name == "reinforce_pp" and estimator.group_mean:
+        raise ValueError(
+            "algorithm.estimator.group_mean: the mean of a single trajectory is its own reward, so nothing is left of it; "
+            "leave it out or set rollout.n to 2 or more"
+        )
+    margin = algorithm.overlong_margin
+    if margin is not None and margin > max_tokens:
+        raise ValueError(
+            f"algorithm.overlong_margin: expected at most rollout.max_tokens = {max_tokens}, got {margin}"
         )
     if is_flat:
         inert = (

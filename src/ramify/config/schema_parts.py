@@ -6,7 +6,7 @@ A required field has no default; an unknown key is refused. Paths are relative t
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 # Strict, since `true` would pass for 1 elsewhere.
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
@@ -123,12 +123,21 @@ class LimitsSection(Section):
     step_seconds: PositiveFloat | None = None
 
 
-class RewardSection(Section):
-    """What scores a trajectory. `length` is plumbing for smoke runs and teaches nothing."""
+class HierarchicalRewardSection(Section):
+    """The papers' reward: -1 unless well formed, else the match, plus `bonus` for using search and Python."""
 
-    name: Literal["hierarchical", "length"]
+    name: Literal["hierarchical"]
     match: Literal["exact", "f1"] = "f1"
     bonus: NonNegativeFloat = 0.1
+
+
+class LengthRewardSection(Section):
+    """Plumbing for smoke runs: it rewards length and teaches nothing."""
+
+    name: Literal["length"]
+
+
+RewardSection = Annotated[HierarchicalRewardSection | LengthRewardSection, Field(discriminator="name")]
 
 
 class OptimizerSection(Section):
@@ -148,6 +157,15 @@ class OptimizerSection(Section):
     decay_from: Annotated[float, Field(ge=0, lt=1)] = 0.0
     final_rate: Fraction = 1.0
     max_grad_norm: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _acting(self) -> "OptimizerSection":
+        for key in ("vector_rate", "embedding_rate"):
+            if self.name == "adamw" and getattr(self, key) is not None:
+                raise ValueError(f'{key}: acts with name = "muon" only; leave it out')
+        if self.final_rate == 1 and self.decay_from > 0:
+            raise ValueError("decay_from: acts with final_rate below 1 only; leave it out")
+        return self
 
 
 class RunSection(Section):

@@ -233,6 +233,16 @@ BranchingSection = Annotated[
 ]
 
 
+class DynamicSamplingSection(Section):
+    """DAPO (arXiv 2503.14476, section 3.2): learn from problems with both right and wrong answers only.
+
+    The others are replaced by the next ones of the data's order, in at most `max_attempts` rounds of growing; then the
+    step goes on with the problems it has. `step_seconds` holds for each round.
+    """
+
+    max_attempts: PositiveInt = 3
+
+
 class RolloutSection(LimitsSection):
     """One step's trees: n trajectories a problem, m of them from the prompt (left out where the rule finds it).
 
@@ -245,6 +255,7 @@ class RolloutSection(LimitsSection):
     m: PositiveInt | None = None
     branching: BranchingSection
     branch_at: Literal["before_probe", "after_probe"] = "before_probe"
+    dynamic_sampling: DynamicSamplingSection | None = None
 
     @model_validator(mode="after")
     def _budget(self) -> "RolloutSection":
@@ -264,4 +275,20 @@ class RolloutSection(LimitsSection):
             raise ValueError('branch_at: branching "none" has no branches; leave it out')
         if self.temperature <= 0:
             raise ValueError("temperature: training samples, so it must be above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _acting(self) -> "RolloutSection":
+        rule = self.branching
+        if rule.name != "none" and self.m == self.n:
+            raise ValueError(
+                f'm: all n = {self.n} start from the prompt, so branching "{rule.name}" cannot act; set branching to "none"'
+            )
+        if rule.name != "none" and self.max_calls == 0:
+            raise ValueError(
+                f'max_calls: branches come after tool results, so branching "{rule.name}" cannot act without calls; set '
+                'branching to "none"'
+            )
+        if self.dynamic_sampling is not None and self.n == 1:
+            raise ValueError("dynamic_sampling: one trajectory cannot be both right and wrong; leave it out")
         return self

@@ -55,8 +55,15 @@ class TrainRecipe(Section):
             self.algorithm,
             is_flat=self.rollout.branching.name == "none",
             n=self.rollout.n,
+            max_tokens=self.rollout.max_tokens,
             has_exact_entropy=self.engine.name == "local",
         )
+        self._rewards_act()
+        if self.learner.problems_per_minibatch > self.rollout.problems_per_step:
+            raise ValueError(
+                "learner.problems_per_minibatch: expected at most rollout.problems_per_step = "
+                f"{self.rollout.problems_per_step}, got {self.learner.problems_per_minibatch}"
+            )
         refuse_clocks(self.run, self.rollout, "rollout")
         if self.run.deterministic and getattr(self.rollout.branching, "baseline_never_reset", False):
             raise ValueError(
@@ -64,3 +71,16 @@ class TrainRecipe(Section):
                 "not kept over a resume"
             )
         return self
+
+    def _rewards_act(self) -> None:
+        if self.rollout.dynamic_sampling is not None and self.reward.name == "length":
+            raise ValueError(
+                'rollout.dynamic_sampling: needs a reward that tells right from wrong, "length" does not; leave it out'
+            )
+        if self.reward.name != "hierarchical":
+            return
+        has_both = self.tools.search is not None and self.tools.python is not None
+        if not has_both and self.reward.bonus and "bonus" in self.reward.model_fields_set:
+            raise ValueError(
+                "reward.bonus: is given for using search and python, and one of them is not there; leave it out"
+            )

@@ -39,14 +39,19 @@ async def grow_trees(
     problems: Sequence[Problem],
     step: int,
     on_tree: Callable[[Tree], None] | None = None,
+    *,
+    first_slot: int = 0,
+    attempt: int = 0,
 ) -> tuple[Tree, ...]:
     """Grow one tree for each problem, side by side; the trees come in the order of the problems.
 
     Args:
         parts: The agent.
         problems: One batch.
-        step: Of the run; with the place in the batch it names the draws.
+        step: Of the run; with the place in the batch and the attempt it names the draws.
         on_tree: Called with each tree as soon as it is whole (progress).
+        first_slot: Place of the first problem, where a step grows more trees than these.
+        attempt: Which round of the step this is.
 
     Raises:
         EngineError: The engine broke its contract, or a prompt does not fit its context.
@@ -58,14 +63,16 @@ async def grow_trees(
 
     async def grow(slot: int, problem: Problem) -> Tree:
         async with gate.tree(parts.limits.n) as trajectory_ended:
-            tree = await TreeGrower(parts, problem, TreeKey(step, slot), ends, trajectory_ended).grow()
+            tree = await TreeGrower(parts, problem, TreeKey(step, slot, attempt), ends, trajectory_ended).grow()
         if on_tree is not None:
             on_tree(tree)
         return tree
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(grow(slot, problem)) for slot, problem in enumerate(problems)]
+            tasks = [
+                group.create_task(grow(slot, problem)) for slot, problem in enumerate(problems, first_slot)
+            ]
     except BaseExceptionGroup as failures:
         raise _first(failures) from failures
     return tuple(task.result() for task in tasks)

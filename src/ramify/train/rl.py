@@ -11,8 +11,7 @@ from ramify.config.build_algorithm import build_objective
 from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import Interrupted
-from ramify.core.records import Floats, Reward
-from ramify.core.tree import Tree
+from ramify.core.records import Floats
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
@@ -24,6 +23,7 @@ from ramify.train.interrupts import StopOnCtrlC
 from ramify.train.learning import Learning, build_learning
 from ramify.train.rollout import Rollout, build_rollout, build_task
 from ramify.train.run_folder import RunFolder, claim_run_folder
+from ramify.train.sampling import Batch, take_batch
 from ramify.train.state import LoopState, Saver, restore, starting_point
 
 
@@ -32,6 +32,7 @@ class RlRun:
     """All parts of a run."""
 
     recipe: TrainRecipe
+    console: RunConsole
     folder: RunFolder
     rollout: Rollout
     learning: Learning
@@ -76,37 +77,45 @@ def run_rl(
 
 def rl_step(run: RlRun, state: LoopState, stop: StopOnCtrlC, phase: Phase) -> LoopState:
     """One step of the run: from a batch of problems to updated weights and a written record."""
-    task = run.rollout.task
-    indices, cursor = task.order.take(state.cursor, run.recipe.rollout.problems_per_step)
-    problems = [task.problems[index] for index in indices]
-    trees, rewards = stop.run(run.rollout.grow(problems, state.step, phase))
-    notes = run.learning.annotate(trees)
-    advantages = run.learning.advantages(trees, rewards, notes)
-    reports = run.learning.update(trees, advantages, notes)
-    state = replace(state, step=state.step + 1, cursor=cursor)
-    record(run, state.step, trees, rewards, advantages, reports)
-    phase.advance(
-        waiting="", reward=tree_metrics(trees, rewards)["reward/mean"], gradient=reports[0].grad_norm
-    )
+    batch = stop.run(take_batch(run.rollout, run.recipe.rollout, state.cursor, state.step, phase))
+    trees, rewards = batch.learned
+    advantages: Sequence[Sequence[Floats]] = ()
+    reports: Sequence[UpdateReport] = ()
+    if trees:
+        notes = run.learning.annotate(trees)
+        advantages = run.learning.advantages(trees, rewards, notes)
+        reports = run.learning.update(trees, advantages, notes)
+    else:
+        run.console.note(
+            f"step {state.step + 1}: none of {len(batch.trees)} problems had both right and wrong answers in "
+            f"{batch.attempts} attempts; nothing was learned"
+        )
+    state = replace(state, step=state.step + 1, cursor=batch.cursor)
+    record(run, state.step, batch, advantages, reports)
+    phase.advance(waiting="", reward=tree_metrics(batch.trees, batch.rewards)["reward/mean"])
+    if reports:
+        phase.advance(0, gradient=reports[0].grad_norm)
     return state
 
 
 def record(
     run: RlRun,
     step: int,
-    trees: Sequence[Tree],
-    rewards: Sequence[Sequence[Reward]],
+    batch: Batch,
     advantages: Sequence[Sequence[Floats]],
     reports: Sequence[UpdateReport],
 ) -> None:
-    """Write the trace, the times and the metrics of a step."""
+    """Write the trace, the times and the metrics of a step; `advantages` are those of the trees it learned from."""
+    means = iter([tuple(float(a.mean()) if len(a) else 0.0 for a in of_tree) for of_tree in advantages])
     traced = [
-        TracedTree(tree, tuple(given), tuple(float(a.mean()) if len(a) else 0.0 for a in token_advantages))
-        for tree, given, token_advantages in zip(trees, rewards, advantages, strict=True)
+        TracedTree(tree, tuple(given), next(means) if is_kept else None)
+        for tree, given, is_kept in zip(batch.trees, batch.rewards, batch.kept, strict=True)
     ]
     write_trees(run.folder.trees(step), traced)
     run.rollout.timing.flush(run.folder.timing(step))
-    run.folder.metrics.append(step, {**tree_metrics(trees, rewards), **update_metrics(reports)})
+    sampling = batch.metrics if run.recipe.rollout.dynamic_sampling is not None else {}
+    grown = tree_metrics(batch.trees, batch.rewards)
+    run.folder.metrics.append(step, {**grown, **sampling, **update_metrics(reports)})
 
 
 def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
@@ -118,7 +127,7 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
     return {
         "update/loss": finite(first.loss) if first else None,
         "update/grad_norm": finite(first.grad_norm) if first else None,
-        "update/lr_factor": reports[0].lr_factor,
+        "update/lr_factor": reports[0].lr_factor if reports else None,
         "update/entropy": finite(first.entropy) if first else None,
         "update/steps": float(sum(report.outcome == "stepped" for report in reports)),
         "update/non_finite": float(sum(report.outcome == "non_finite" for report in reports)),
@@ -161,6 +170,7 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tup
     folder.rewind(state.step)
     run = RlRun(
         recipe=recipe,
+        console=console,
         folder=folder,
         rollout=build_rollout(recipe, task, lambda: learner.model),
         learning=build_learning(recipe, learner),

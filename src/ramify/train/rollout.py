@@ -16,6 +16,7 @@ from ramify.config.build import (
     build_reward,
     build_tools,
 )
+from ramify.config.build_algorithm import build_shaping
 from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.messages import Problem
@@ -61,10 +62,25 @@ class Rollout:
     reward: RewardFn
 
     async def grow(
-        self, problems: Sequence[Problem], step: int, phase: Phase
+        self,
+        problems: Sequence[Problem],
+        step: int,
+        phase: Phase,
+        *,
+        first_slot: int = 0,
+        attempt: int = 0,
     ) -> tuple[tuple[Tree, ...], list[Sequence[Reward]]]:
-        """The trees of one step of the run with the rewards of their leaves."""
-        await self.agent.engine.load_weights("shared", step)
+        """Trees of one step of the run with the rewards of their leaves.
+
+        Args:
+            problems: What to grow them for.
+            step: Of the run.
+            phase: Shows what is waited for.
+            first_slot: Place of the first problem among those of the step.
+            attempt: Round of growing within the step.
+        """
+        if attempt == 0:
+            await self.agent.engine.load_weights("shared", step)
         left = len(problems)
 
         def ready(tree: Tree) -> None:
@@ -76,7 +92,9 @@ class Rollout:
             phase.advance(0, waiting=f"{left} of {len(problems)} trees: {waits}")
 
         async with self.agent.waits.shown(show):
-            trees = await grow_trees(self.agent, problems, step, on_tree=ready)
+            trees = await grow_trees(
+                self.agent, problems, step, on_tree=ready, first_slot=first_slot, attempt=attempt
+            )
         return trees, [await self.reward.score(tree.trajectories) for tree in trees]
 
     async def close(self) -> None:
@@ -122,7 +140,8 @@ def build_rollout(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrain
         branch_at=recipe.rollout.branch_at,
         all_entropies=entropy is not None and entropy.source == "behavior",
     )
-    return Rollout(task, agent, timing, build_reward(recipe.reward))
+    reward = build_shaping(recipe.algorithm, build_reward(recipe.reward), recipe.rollout.max_tokens)
+    return Rollout(task, agent, timing, reward)
 
 
 def run_rollout(

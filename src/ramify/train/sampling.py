@@ -1,0 +1,92 @@
+"""Which problems a step learns from: the next ones of the order, or of these only the ones that can teach (DAPO)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ramify.config.schema_rollout import RolloutSection
+from ramify.core.records import Reward
+from ramify.core.tree import Source, Tree
+from ramify.data.order import DataCursor
+from ramify.obs.console import Phase
+from ramify.train.rollout import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The trees of one step, in data order, with the rewards of their leaves. [P], [P][G], [P]
+
+    Attributes:
+        trees: All that were grown.
+        rewards: Of their leaves.
+        kept: Whether a tree is learned from.
+        attempts: Rounds of growing that it took.
+        cursor: Behind the last problem that was taken, kept or refused.
+    """
+
+    trees: tuple[Tree, ...]
+    rewards: tuple[Sequence[Reward], ...]
+    kept: tuple[bool, ...]
+    attempts: int
+    cursor: DataCursor
+
+    @property
+    def learned(self) -> tuple[tuple[Tree, ...], tuple[Sequence[Reward], ...]]:
+        """The trees that are learned from, with their rewards."""
+        chosen = [index for index, is_kept in enumerate(self.kept) if is_kept]
+        return tuple(self.trees[i] for i in chosen), tuple(self.rewards[i] for i in chosen)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Trees that were refused, the tokens that the policy wrote on them, rounds, and whether nothing is left."""
+        refused = [tree for tree, is_kept in zip(self.trees, self.kept, strict=True) if not is_kept]
+        tokens = [
+            len(node.token_ids) for tree in refused for node in tree.nodes if node.source is Source.POLICY
+        ]
+        return {
+            "sampling/refused": float(len(refused)),
+            "sampling/refused_tokens": float(sum(tokens)),
+            "sampling/attempts": float(self.attempts),
+            "sampling/empty": float(not any(self.kept)),
+        }
+
+
+async def take_batch(
+    rollout: Rollout, settings: RolloutSection, cursor: DataCursor, step: int, phase: Phase
+) -> Batch:
+    """Grow the trees of one step."""
+    size, dynamic = settings.problems_per_step, settings.dynamic_sampling
+    if dynamic is not None:
+        return await mixed_batch(rollout, cursor, size, step, phase, dynamic.max_attempts)
+    indices, behind = rollout.task.order.take(cursor, size)
+    trees, rewards = await rollout.grow([rollout.task.problems[i] for i in indices], step, phase)
+    return Batch(trees, tuple(rewards), (True,) * size, 1, behind)
+
+
+async def mixed_batch(
+    rollout: Rollout, cursor: DataCursor, size: int, step: int, phase: Phase, max_attempts: int
+) -> Batch:
+    """Grow trees until `size` of them hold both right and wrong answers (DAPO, arXiv 2503.14476, equation 11).
+
+    Each round takes as many problems as are missing, so that none is started in vain, and waits for all of them:
+    what is kept depends on the order of the data and not on which tree was ready first. After `max_attempts` rounds
+    the batch is as large as it is. Every tree's key has its place among the problems of the step and its round.
+    """
+    trees: list[Tree] = []
+    rewards: list[Sequence[Reward]] = []
+    kept: list[bool] = []
+    attempts = 0
+    while attempts < max_attempts and sum(kept) < size:
+        indices, cursor = rollout.task.order.take(cursor, size - sum(kept))
+        problems = [rollout.task.problems[index] for index in indices]
+        grown, scored = await rollout.grow(problems, step, phase, first_slot=len(trees), attempt=attempts)
+        trees.extend(grown)
+        rewards.extend(scored)
+        kept.extend(map(is_mixed, scored))
+        attempts += 1
+    return Batch(tuple(trees), tuple(rewards), tuple(kept), attempts, cursor)
+
+
+def is_mixed(rewards: Sequence[Reward]) -> bool:
+    """Whether the leaves of a tree are neither all right (`correct` at least 1) nor all wrong (`correct` 0)."""
+    correct = [reward.parts["correct"] for reward in rewards]
+    return max(correct) > 0 and min(correct) < 1

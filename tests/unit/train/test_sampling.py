@@ -1,0 +1,171 @@
+"""Dynamic sampling: which problems a step learns from, in the order of the data and not of who was ready first."""
+
+import asyncio
+
+import pytest
+
+from ramify.algos.branch_arpo import ThresholdBrancher
+from ramify.config.build import Toolbox
+from ramify.config.schema_rollout import RolloutSection
+from ramify.core.draws import uniform
+from ramify.core.records import Reward
+from ramify.core.tree import Source
+from ramify.data.order import DataCursor, ProblemOrder
+from ramify.engines.scripted import ScriptedTurn
+from ramify.engines.virtual_clock import run_virtual
+from ramify.obs.console import Phase
+from ramify.obs.timing import TimingLog
+from ramify.rewards.answers import exact_match
+from ramify.rewards.hierarchical import HierarchicalReward
+from ramify.train.rollout import Rollout, Task
+from ramify.train.sampling import is_mixed, take_batch
+from scripted_agents import agent, problem, with_latencies
+
+NUM_PROBLEMS = 11
+START = DataCursor()
+RULE = ThresholdBrancher(m=2, min_rise=0.0, children=1, probe_tokens=3)
+EASY, HARD = (0, 4, 5), (1, 7)
+"""Problems that are always solved, and never."""
+
+
+def play(context, seed):
+    """One call, then an answer that is right always, never, or half of the time."""
+    number = int(context.split("plus ")[1].split()[0])
+    if "</result>" not in context:
+        return ScriptedTurn(
+            "<think> find </think><search> Paris </search>", (uniform(seed, 0),), 0.1 + uniform(seed, 1)
+        )
+    is_right = number in EASY or (number not in HARD and uniform(seed, 2) < 0.5)
+    return ScriptedTurn(
+        rf"<answer> \boxed{{ {42 if is_right else 7} }} </answer>",
+        (uniform(seed, 3),),
+        0.1 + uniform(seed, 1),
+    )
+
+
+def rollout_of(folder, latency_seed=0):
+    parts = with_latencies(agent(folder, RULE, play, n=6), latency_seed)
+    problems = [problem(f"p{i}", f"what is 12 plus {i} ?") for i in range(NUM_PROBLEMS)]
+    parts.engine.load_weights = _nothing
+    task = Task(problems, ProblemOrder(NUM_PROBLEMS, 5), Toolbox(parts.tools, None), parts.renderer, 400)
+    return Rollout(task, parts, TimingLog(), HierarchicalReward(exact_match))
+
+
+async def _nothing(source, version):
+    await asyncio.sleep(0)
+
+
+def taken(rollout, *, size=4, max_attempts=3, cursor=START):
+    settings = RolloutSection(
+        problems_per_step=size,
+        n=6,
+        m=2,
+        max_tokens=400,
+        max_calls=3,
+        branching={"name": "threshold"},
+        dynamic_sampling=max_attempts and {"max_attempts": max_attempts},
+    )
+    phase = Phase("RL", 1, lambda _: None)
+    batch, _ = run_virtual(take_batch(rollout, settings, cursor, 0, phase))
+    return batch
+
+
+def names(trees):
+    return [tree.problem.id for tree in trees]
+
+
+def test_the_next_problems_take_the_place_of_those_that_teach_nothing(model_folder):
+    rollout = rollout_of(model_folder)
+    batch = taken(rollout, size=5, max_attempts=9)
+    order, _ = rollout.task.order.take(START, len(batch.trees))
+    assert names(batch.trees) == [f"p{index}" for index in order]
+    trees, rewards = batch.learned
+    assert len(trees) == len(rewards) == 5
+    assert 0 < len(batch.trees) - 5 == batch.metrics["sampling/refused"]
+    for tree, given, is_kept in zip(batch.trees, batch.rewards, batch.kept, strict=True):
+        right = [reward.parts["correct"] == 1 for reward in given]
+        assert is_kept == (0 < sum(right) < len(right))
+        assert is_kept or tree not in trees
+    refused = {name for name, kept in zip(names(batch.trees), batch.kept, strict=True) if not kept}
+    assert refused >= {f"p{i}" for i in order if i in EASY + HARD}
+    assert batch.cursor == rollout.task.order.take(START, len(batch.trees))[1]
+
+
+def test_each_round_takes_as_many_as_are_missing(model_folder):
+    rollout = rollout_of(model_folder)
+    whole = taken(rollout, size=5, max_attempts=9)
+    rounds = [[key for key in whole.trees if key.key.attempt == a] for a in range(whole.attempts)]
+    assert len(rounds) > 1
+    missing = 5
+    for grown in rounds:
+        assert len(grown) == missing
+        missing -= sum(whole.kept[whole.trees.index(tree)] for tree in grown)
+    assert missing == 0
+    assert [tree.key.slot for tree in whole.trees] == list(range(len(whole.trees)))
+
+
+def test_after_the_last_attempt_the_batch_is_as_large_as_it_is(model_folder):
+    rollout = rollout_of(model_folder)
+    whole = taken(rollout, size=5, max_attempts=9)
+    first = taken(rollout, size=5, max_attempts=1)
+    assert first.attempts == 1
+    assert first.trees == whole.trees[:5]
+    assert 0 < len(first.learned[0]) < 5
+    assert first.metrics["sampling/empty"] == 0.0
+
+
+def test_a_batch_may_be_empty(model_folder):
+    rollout = rollout_of(model_folder)
+    cursor = START
+    while rollout.task.order.take(cursor, 1)[0][0] not in EASY + HARD:
+        cursor = rollout.task.order.take(cursor, 1)[1]
+    batch = taken(rollout, size=1, max_attempts=1, cursor=cursor)
+    assert batch.learned == ((), ())
+    assert batch.metrics["sampling/empty"] == batch.metrics["sampling/refused"] == 1.0
+    (tree,) = batch.trees
+    written = [len(node.token_ids) for node in tree.nodes if node.source is Source.POLICY]
+    assert batch.metrics["sampling/refused_tokens"] == sum(written)
+    assert batch.cursor == rollout.task.order.take(cursor, 1)[1]
+
+
+def test_a_problem_that_comes_again_within_a_step_has_draws_of_its_own(model_folder):
+    """More problems are taken than there are."""
+    rollout = rollout_of(model_folder)
+    batch = taken(rollout, size=10, max_attempts=4)
+    assert len(batch.trees) > NUM_PROBLEMS
+    again = [i for i, name in enumerate(names(batch.trees)) if name in names(batch.trees)[:i]]
+    assert again
+    for index in again:
+        earlier = batch.trees[names(batch.trees).index(batch.trees[index].problem.id)]
+        entropies = [[node.entropy for node in tree.nodes] for tree in (earlier, batch.trees[index])]
+        assert entropies[0] != entropies[1]
+
+
+@pytest.mark.parametrize("latency_seed", range(3))
+def test_latencies_change_nothing(model_folder, latency_seed):
+    one = taken(rollout_of(model_folder), size=5)
+    other = taken(rollout_of(model_folder, latency_seed + 1), size=5)
+    assert (one.trees, one.kept, one.cursor) == (other.trees, other.kept, other.cursor)
+
+
+def test_without_dynamic_sampling_all_are_kept(model_folder):
+    batch = taken(rollout_of(model_folder), max_attempts=None)
+    assert batch.kept == (True,) * 4
+    assert [tree.key.attempt for tree in batch.trees] == [0] * 4
+    assert batch.learned == (batch.trees, batch.rewards)
+
+
+@pytest.mark.parametrize(
+    ("correct", "mixed"),
+    [
+        ((1, 1, 1), False),
+        ((0, 0), False),
+        ((1,), False),
+        ((0, 1), True),
+        ((0.4, 0.4), True),
+        ((0, 0.4), True),
+        ((0.4, 1), True),
+    ],
+)
+def test_right_and_wrong_and_in_between(correct, mixed):
+    assert is_mixed([Reward(5.0, {"correct": value}) for value in correct]) == mixed
