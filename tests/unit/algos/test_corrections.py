@@ -1,0 +1,112 @@
+import math
+
+import numpy as np
+import pytest
+
+from ramify.algos.corrections import ImportanceCorrection
+from ramify.core.errors import ConfigError, EngineError, TrainingError
+from ramify.core.records import NO_NOTES, NodeNotes
+from ramify.core.tree import Source
+from random_trees import node, tree_of, with_behavior
+
+
+def forked():
+    """Two leaves behind one result; the second was cut before it wrote anything."""
+    return tree_of(
+        [
+            node((), Source.PROMPT, [5]),
+            node((0,), Source.POLICY, [1, 2]),
+            node((0, 0), Source.TOOL, [9]),
+            node((0, 0, 0), Source.POLICY, [3], leaf=True),
+            node((0, 0, 1), Source.POLICY, [], leaf=True),
+            node((1,), Source.POLICY, [], leaf=True),
+        ]
+    )
+
+
+def notes(trunk, leaf):
+    """The learner's logprobs, given as ratios to the engine's, which are exp(-1)."""
+    return {
+        "0": NodeNotes(policy_logprobs=np.log(trunk) - 1),
+        "0.0.0": NodeNotes(policy_logprobs=np.log(leaf) - 1),
+    }
+
+
+NOTES = notes([1.5, 4.0], [0.25])
+
+
+@pytest.mark.parametrize(
+    ("level", "kind", "cap", "floor", "expected"),
+    [
+        ("token", "truncate", 2.0, None, [[1.5, 2.0, 0.25], [1.5, 2.0], []]),
+        ("token", "mask", 2.0, None, [[1.5, 0.0, 0.25], [1.5, 0.0], []]),
+        ("token", "mask", 5.0, 0.5, [[1.5, 4.0, 0.0], [1.5, 4.0], []]),
+        ("sequence", "truncate", 2.0, None, [[1.5, 1.5, 1.5], [2.0, 2.0], []]),
+        ("sequence", "mask", 2.0, None, [[1.5, 1.5, 1.5], [0.0, 0.0], []]),
+        ("sequence", "mask", 7.0, 0.9, [[1.5, 1.5, 1.5], [6.0, 6.0], []]),
+    ],
+)
+def test_by_hand(level, kind, cap, floor, expected):
+    weights = ImportanceCorrection(level, kind, cap, floor).weights(forked(), NOTES)
+    assert [w.tolist() for w in weights] == [pytest.approx(row) for row in expected]
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("kind", ["truncate", "mask"])
+def test_engines_that_agree_are_not_corrected(level, kind):
+    weights = ImportanceCorrection(level, kind, 1.0, None).weights(forked(), notes([1.0, 1.0], [1.0]))
+    assert all((w == 1.0).all() for w in weights)
+
+
+def test_both_edges_of_a_mask_are_inside():
+    tree = forked()
+    exact = {
+        "0": NodeNotes(policy_logprobs=np.array([-1.0, -1.0])),
+        "0.0.0": NodeNotes(policy_logprobs=np.array([-1.0])),
+    }
+    assert ImportanceCorrection("token", "mask", 1.0, 1.0).weights(tree, exact)[0].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["truncate", "mask"])
+def test_ratios_beyond_the_range_of_floats_are_bounded_in_silence(kind):
+    tree = with_behavior(forked(), {"0": [-900.0, -900.0], "0.0.0": [-1.0], "0.0.1": [], "1": []})
+    far = {"0": NodeNotes(policy_logprobs=np.zeros(2)), "0.0.0": NodeNotes(policy_logprobs=np.array([-1.0]))}
+    for level in ("token", "sequence"):
+        weights = ImportanceCorrection(level, kind, 2.0, None).weights(tree, far)
+        assert weights[0][0] == (2.0 if kind == "truncate" else 0.0)
+        assert all(np.isfinite(w).all() for w in weights)
+    vanishing = notes([1.0, 1.0], [1.0]) | {"0": NodeNotes(policy_logprobs=np.array([-2000.0, -2000.0]))}
+    assert not ImportanceCorrection("sequence", kind, 2.0, None).weights(forked(), vanishing)[0].any()
+
+
+def test_what_is_missing_or_broken_is_said():
+    correction = ImportanceCorrection("token", "truncate", 2.0, None)
+    for missing in (NO_NOTES, {"0": NodeNotes(entropies=np.zeros(2))}):
+        with pytest.raises(
+            ConfigError, match="node '0' has no logprobs of the learner; set algorithm.old = \"recompute\""
+        ):
+            correction.weights(forked(), missing)
+    for broken in (math.nan, -math.inf):
+        with pytest.raises(
+            TrainingError, match=r"node '0\.0\.0': the learner found a logprob that is not finite"
+        ):
+            correction.weights(forked(), NOTES | {"0.0.0": NodeNotes(policy_logprobs=np.array([broken]))})
+        tree = with_behavior(forked(), {"0": [-1.0, broken], "0.0.0": [-1.0], "0.0.1": [], "1": []})
+        with pytest.raises(EngineError, match="node '0': the engine gave a logprob that is not finite"):
+            correction.weights(tree, NOTES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cap", "floor", "message"),
+    [
+        ("truncate", 0.9, None, "cap = 0.9"),
+        ("mask", math.nan, None, "cap = nan"),
+        ("mask", math.inf, None, "cap = inf"),
+        ("truncate", 2.0, 0.5, "floor = 0.5"),
+        ("mask", 2.0, 0.0, "floor = 0.0"),
+        ("mask", 2.0, 1.5, "floor = 1.5"),
+    ],
+)
+def test_bounds_out_of_order_are_refused(kind, cap, floor, message):
+    with pytest.raises(ConfigError, match=message):
+        ImportanceCorrection("token", kind, cap, floor)

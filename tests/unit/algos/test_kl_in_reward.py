@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from ramify.algos.grpo import GroupRelative
+from ramify.algos.kl import KlInReward
+from ramify.algos.reinforce_pp import ReinforcePlusPlus
+from ramify.core.errors import ConfigError, TrainingError
+from ramify.core.records import NO_NOTES, NodeNotes, Reward
+from ramify.core.tree import Source
+from random_trees import node, tree_of
+
+
+def forked():
+    return tree_of(
+        [
+            node((), Source.PROMPT, [5]),
+            node((0,), Source.POLICY, [1, 2]),
+            node((0, 0), Source.TOOL, [9]),
+            node((0, 0, 0), Source.POLICY, [3], leaf=True),
+            node((0, 0, 1), Source.POLICY, [], leaf=True),
+        ]
+    )
+
+
+# behavior logprobs are -1: k1 = 0.5 and -0.25 on the trunk, 1 on the first leaf.
+NOTES = {
+    "0": NodeNotes(ref_logprobs=np.array([-1.5, -0.75])),
+    "0.0.0": NodeNotes(ref_logprobs=np.array([-2.0])),
+}
+
+
+def rewards(*numbers):
+    return [Reward(number, {"correct": number}) for number in numbers]
+
+
+def test_the_sum_over_all_written_tokens_is_taken_off_the_reward():
+    arrays = KlInReward(GroupRelative("repeat", "none"), 2.0).advantages(forked(), rewards(1, 0), NOTES, {})
+    left = [1 - 2 * 1.25, 0 - 2 * 0.25]
+    assert [a.tolist() for a in arrays] == [[left[0] + 1] * 3, [left[1] + 1] * 2]
+
+
+def test_the_sums_over_the_batch_are_those_of_what_is_left():
+    inner, tree = ReinforcePlusPlus("repeat"), forked()
+    sums = KlInReward(inner, 2.0).moments([tree, tree], [rewards(1, 0), rewards(0, 0)], [NOTES] * 2)
+    left = [rewards(1 - 2.5, -0.5), rewards(-2.5, -0.5)]
+    assert sums == pytest.approx(inner.moments([tree, tree], left, [NOTES] * 2))
+
+
+def test_equal_rewards_are_told_apart_by_what_they_cost():
+    arrays = KlInReward(GroupRelative("repeat", "none"), 2.0).advantages(forked(), rewards(1, 1), NOTES, {})
+    assert [a.tolist() for a in arrays] == [[-1, -1, -1], [1, 1]]
+
+
+def test_it_wraps_estimators_that_look_at_the_whole_batch():
+    estimator, tree = KlInReward(ReinforcePlusPlus("repeat"), 2.0), forked()
+    sums = estimator.moments([tree], [rewards(1, 1)], [NOTES])
+    arrays = estimator.advantages(tree, rewards(1, 1), NOTES, sums)
+    assert sum(a.sum() for a in arrays) == pytest.approx(0)
+    assert arrays[0][0] < 0 < arrays[1][0]
+
+
+def test_what_is_missing_or_broken_is_said():
+    estimator = KlInReward(GroupRelative("repeat"), 1.0)
+    for notes in (NO_NOTES, {"0": NodeNotes(policy_logprobs=np.zeros(2))}):
+        with pytest.raises(ConfigError, match="node '0' has no reference logprobs; ask the annotation pass"):
+            estimator.advantages(forked(), rewards(1, 0), notes, {})
+    broken = {**NOTES, "0.0.0": NodeNotes(ref_logprobs=np.array([-np.inf]))}
+    with pytest.raises(TrainingError, match=r"node '0\.0\.0': a logprob is not finite"):
+        estimator.advantages(forked(), rewards(1, 0), broken, {})
+    for coefficient in (0.0, -1.0):
+        with pytest.raises(ConfigError, match="expected a number above 0"):
+            KlInReward(GroupRelative("repeat"), coefficient)

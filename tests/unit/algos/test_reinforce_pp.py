@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+
+from ramify.algos.batch_moments import token_weights
+from ramify.algos.reinforce_pp import ReinforcePlusPlus
+from ramify.core.errors import ConfigError, TrainingError
+from ramify.core.records import NO_NOTES, NodeNotes, Reward
+from ramify.core.tree import Source
+from random_trees import node, random_tree, tree_of
+
+
+def flat(*lengths):
+    roots = [node((i,), Source.POLICY, [1] * length, leaf=True) for i, length in enumerate(lengths)]
+    return tree_of([node((), Source.PROMPT, [5]), *roots])
+
+
+def estimated(estimator, trees, numbers, notes=None):
+    rewards = [[Reward(n, {}) for n in group] for group in numbers]
+    notes = [NO_NOTES] * len(trees) if notes is None else notes
+    sums = estimator.moments(trees, rewards, notes)
+    return [
+        estimator.advantages(tree, given, found, sums)
+        for tree, given, found in zip(trees, rewards, notes, strict=True)
+    ]
+
+
+def test_returns_are_compared_with_the_tokens_of_the_whole_batch():
+    arrays = estimated(ReinforcePlusPlus("repeat"), [flat(2, 1), flat(3)], [[1.0, 0.0], [0.5]])
+    tokens = np.array([1, 1, 0, 0.5, 0.5, 0.5])
+    expected = (tokens - tokens.mean()) / (tokens.std(ddof=1) + 1e-6)
+    assert np.concatenate([a for own in arrays for a in own]) == pytest.approx(expected)
+
+
+def test_with_group_mean_groups_are_centred_first():
+    trees, numbers = [flat(1, 1), flat(1, 1)], [[1.0, 0.0], [10.0, 10.0]]
+    arrays = estimated(ReinforcePlusPlus("repeat", group_mean=True), trees, numbers)
+    tokens = np.array([0.5, -0.5, 0, 0])
+    assert np.concatenate([a for own in arrays for a in own]) == pytest.approx(
+        tokens / (tokens.std(ddof=1) + 1e-6)
+    )
+
+
+def test_each_token_answers_for_the_divergence_from_it_on():
+    tree = flat(3, 1)
+    notes = {
+        "0": NodeNotes(ref_logprobs=np.array([-1.5, -1.0, -3.0])),
+        "1": NodeNotes(ref_logprobs=np.array([-1.0])),
+    }
+    (arrays,) = estimated(ReinforcePlusPlus("repeat", kl_coefficient=0.1), [tree], [[1.0, 0.0]], [notes])
+    # behavior logprobs are -1: k1 = 0.5, 0, 2 and 0.
+    tokens = np.array([1 - 0.25, 1 - 0.2, 1 - 0.2, 0.0])
+    expected = (tokens - tokens.mean()) / (tokens.std(ddof=1) + 1e-6)
+    assert np.concatenate(arrays) == pytest.approx(expected)
+
+
+def test_recomputed_logprobs_stand_before_those_of_the_engine():
+    tree = flat(1, 1)
+    notes = {
+        "0": NodeNotes(policy_logprobs=np.array([-0.5]), ref_logprobs=np.array([-2.5])),
+        "1": NodeNotes(policy_logprobs=np.array([-0.5]), ref_logprobs=np.array([-0.5])),
+    }
+    (arrays,) = estimated(ReinforcePlusPlus("repeat", kl_coefficient=0.5), [tree], [[1.0, 0.5]], [notes])
+    assert arrays[0][0] == pytest.approx(-arrays[1][0])
+    assert arrays[0][0] < 0
+
+
+@pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
+def test_advantages_have_mean_zero_and_deviation_one_under_the_weights(shared):
+    rng = np.random.default_rng(5)
+    trees = [random_tree(rng, depth=4) for _ in range(4)]
+    numbers = [list(rng.normal(size=len(tree.trajectories))) for tree in trees]
+    arrays = estimated(ReinforcePlusPlus(shared), trees, numbers)
+    advantages = np.concatenate([a for own in arrays for a in own])
+    weights = np.concatenate([w for tree in trees for w in token_weights(tree, shared)])
+    assert (weights * advantages).sum() == pytest.approx(0.0, abs=1e-9)
+    freedom = weights.sum() - (weights**2).sum() / weights.sum()
+    assert (weights * advantages**2).sum() / freedom == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
+@pytest.mark.parametrize("number", [0.1, -1.0, 0.0, 1e6])
+def test_equal_returns_in_the_whole_batch_are_exactly_no_advantage(shared, number):
+    rng = np.random.default_rng(6)
+    trees = [random_tree(rng) for _ in range(5)]
+    arrays = estimated(ReinforcePlusPlus(shared), trees, [[number] * len(t.trajectories) for t in trees])
+    assert not any(a.any() for own in arrays for a in own)
+
+
+def test_equal_rewards_of_one_group_are_an_advantage_in_the_batch():
+    arrays = estimated(ReinforcePlusPlus("repeat"), [flat(1, 1), flat(1, 1)], [[1.0, 1.0], [0.0, 0.5]])
+    assert arrays[0][0][0] > 0
+
+
+def test_groups_of_one_and_batches_of_one_token():
+    assert estimated(ReinforcePlusPlus("repeat"), [flat(1)], [[0.7]])[0][0].tolist() == [0.0]
+    assert estimated(ReinforcePlusPlus("repeat"), [flat(0)], [[0.7]])[0][0].tolist() == []
+    (one, other) = estimated(
+        ReinforcePlusPlus("repeat", group_mean=True), [flat(2), flat(1, 1)], [[0.7], [1, 0]]
+    )
+    assert one[0].tolist() == [0.0, 0.0]
+    assert other[0][0] > 0
+
+
+def test_what_is_missing_or_broken_is_said():
+    tree, estimator = flat(1, 1), ReinforcePlusPlus("repeat", kl_coefficient=0.1)
+    with pytest.raises(ConfigError, match="node '0' has no reference logprobs; ask the annotation pass"):
+        estimated(estimator, [tree], [[1.0, 0.0]])
+    notes = {key: NodeNotes(ref_logprobs=np.array([np.nan])) for key in "01"}
+    with pytest.raises(TrainingError, match="node '0': a logprob is not finite"):
+        estimated(estimator, [tree], [[1.0, 0.0]], [notes])
+    for coefficient in (-0.1, float("nan")):
+        with pytest.raises(ConfigError, match="expected a number of at least 0"):
+            ReinforcePlusPlus("repeat", kl_coefficient=coefficient)
