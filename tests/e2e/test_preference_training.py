@@ -1,0 +1,157 @@
+"""`ramify dpo` from a recipe to a checkpoint: it learns, it resumes, it refuses what it cannot use."""
+
+import json
+import math
+import signal
+
+import pytest
+from e2e_runs import SECONDS, ramify, start, wait_for_step, write_lines
+
+from ramify.cli import main
+from ramify.obs.metrics import read_metrics
+
+DPO = """\
+[model]
+path = "{model}"
+[data]
+train = "{folder}/pairs.jsonl"
+epochs = 6
+max_tokens = 120
+[run]
+dir = "{folder}/run"
+seed = 3
+threads = 1
+deterministic = true
+save_every = 4
+[learner]
+beta = 0.1
+batch_size = 4
+token_budget = 200
+optimizer = {{ rate = 1e-3 }}
+"""
+LORA = ("-s", "model.lora.rank=4", "-s", "model.lora.alpha=8.0", "-s", "learner.optimizer.rate=2e-2")
+
+
+def pairs():
+    """Eight pairs; some sides use a tool, and some share their first turn and its result."""
+    called = "<python> print(42) </python> <result>\n42\n</result>"
+    for number in range(8):
+        prompt = [{"role": "user", "content": f"what is 12 plus {number} ?"}]
+        chosen = f"<think> add </think><answer> \\boxed{{ {12 + number} }} </answer>"
+        rejected = f"<answer> \\boxed{{ Paris {number} }} </answer>"
+        shared = called if number % 2 else ""
+        unshared = called if number % 4 == 2 else ""
+        yield {"prompt": prompt, "chosen": shared + unshared + chosen, "rejected": shared + rejected}
+
+
+@pytest.fixture
+def task(tmp_path, model_folder):
+    folder = tmp_path / "task"
+    folder.mkdir()
+    write_lines(folder / "pairs.jsonl", pairs())
+    recipe = folder / "recipe.toml"
+    recipe.write_text(DPO.format(model=model_folder, folder=folder))
+    return recipe
+
+
+def rows_of(task):
+    return [dict(row, time=0) for row in read_metrics(task.parent / "run" / "metrics.jsonl")]
+
+
+def weights_of(task, step=12):
+    (file,) = (task.parent / "run" / "checkpoints" / f"step-{step:06d}").glob("*.safetensors")
+    return file.read_bytes()
+
+
+@pytest.mark.parametrize("settings", [(), LORA], ids=["whole", "lora"])
+def test_margin_and_accuracy_rise_from_zero(task, capsys, settings):
+    assert main(["dpo", str(task), *settings]) == 0
+    assert f"model written to {task.parent}/run/checkpoints/step-000012" in capsys.readouterr().out
+    rows = rows_of(task)
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    # Before the first step the policy is its reference.
+    assert rows[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert rows[0]["margin"] == pytest.approx(0.0, abs=1e-6)
+    assert rows[-1]["accuracy"] == 1.0
+    assert rows[-1]["margin"] > 1.0
+    assert rows[-1]["loss"] < 0.3
+    assert rows[-1]["chosen_reward"] > rows[-1]["rejected_reward"]
+    adapter = (task.parent / "run" / "checkpoints" / "step-000012" / "adapter_config.json").is_file()
+    assert adapter == bool(settings)
+
+
+@pytest.mark.parametrize("settings", [(), LORA], ids=["whole", "lora"])
+def test_a_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_path, settings):
+    status, _, told = ramify("dpo", task, *settings)
+    assert status == 0, told
+    whole = rows_of(task), weights_of(task)
+    (task.parent / "run").rename(tmp_path / "whole")
+    process = start("dpo", task, *settings)
+    wait_for_step(process, task.parent / "run", 5)
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    status, _, told = ramify("dpo", task, *settings, "--resume")
+    assert status == 0, told
+    assert rows_of(task) == whole[0]
+    assert weights_of(task) == whole[1]
+
+
+def test_interrupted(task):
+    settings = ("-s", "data.epochs=400", "-s", "run.save_every=1000")
+    process = start("dpo", task, *settings)
+    wait_for_step(process, task.parent / "run", 3)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert told.startswith("ramify dpo: stopped by Ctrl-C; state saved in ")
+    done = len(rows_of(task))
+    assert ramify("dpo", task, *settings, "--resume", "--max-steps", done + 2)[0] == 0
+    assert [row["step"] for row in rows_of(task)] == list(range(1, done + 3))
+
+
+def test_a_dry_run_and_doctor_know_the_recipe(task, capsys):
+    assert main(["dpo", str(task), "--dry-run", "-s", "learner.beta=0.5"]) == 0
+    assert json.loads(capsys.readouterr().out)["learner"]["beta"] == 0.5
+    assert main(["doctor", str(task)]) == 0
+    assert f"{task} is for ramify dpo" in capsys.readouterr().out
+    assert sorted(path.name for path in task.parent.iterdir()) == ["pairs.jsonl", "recipe.toml"]
+
+
+GOOD = next(pairs())
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({**GOOD, "rejected": GOOD["chosen"]}, "row 1: expected an object with prompt (messages), chosen"),
+        ({**GOOD, "chosen": ""}, "'chosen' must be text that is not blank"),
+        ({"prompt": GOOD["prompt"], "chosen": "yes"}, "no 'rejected'"),
+        (
+            {**GOOD, "chosen": "<python> 1 </python> <result>\n1\n</result>"},
+            "it must end in a turn of the assistant",
+        ),
+        ({**GOOD, "chosen": "add " * 200}, "expected at most data.max_tokens = 120"),
+    ],
+)
+def test_pairs_that_cannot_be_used_leave_no_run_behind(task, capsys, row, told):
+    write_lines(task.parent / "pairs.jsonl", [row])
+    assert main(["dpo", str(task)]) == 2
+    line = capsys.readouterr().err
+    assert told in line
+    assert line.count("\n") == 1
+    assert not (task.parent / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("learner.beta=0", "learner.beta: expected a number greater than 0"),
+        ("learner.beta=", "learner.beta: expected a value"),
+        ("data.train=nowhere.jsonl", "data.train: expected a file, found none"),
+        ("data.max_tokens=10000", "has 8192 positions"),
+    ],
+)
+def test_settings_that_cannot_be_used(task, capsys, setting, told):
+    assert main(["dpo", str(task), "-s", setting]) == 2
+    assert told in capsys.readouterr().err
+    assert not (task.parent / "run").exists()
