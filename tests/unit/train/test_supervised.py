@@ -1,0 +1,111 @@
+import copy
+import io
+import json
+
+import pytest
+
+from ramify.algos.losses import Objective
+from ramify.algos.sft import NegativeLogLikelihood
+from ramify.chat.renderer import TagRenderer
+from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.load import check_recipe
+from ramify.config.schema_sft import SftRecipe
+from ramify.core.errors import ConfigError, DataError
+from ramify.core.messages import Message, Problem
+from ramify.core.tree import TreeKey
+from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.update import Learner
+from ramify.modeling.load import load_model
+from ramify.obs.console import RunConsole
+from ramify.obs.metrics import read_metrics
+from ramify.train.sft import run_sft, train_on
+
+CALL = "<python> print(42) </python> <result>\n42\n</result>"
+
+
+def rows(lengths):
+    prompt = [{"role": "user", "content": "what is 12 plus 30 ?"}]
+    for length in lengths:
+        answer = f"<think> {'add ' * length}</think><answer> \\boxed{{ 42 }} </answer>"
+        yield {"prompt": prompt, "completion": CALL + answer}
+
+
+@pytest.fixture
+def recipe(tmp_path, model_folder):
+    """Makes a recipe over demonstrations with this many words to think."""
+
+    def make(lengths, max_tokens=200, **learner):
+        data = tmp_path / "demonstrations.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows(lengths)))
+        table = {
+            "model": {"path": str(model_folder), "device": "cpu"},
+            "data": {"train": str(data), "max_tokens": max_tokens},
+            "run": {"dir": str(tmp_path / "run"), "threads": 1},
+            "learner": {"batch_size": 2, "optimizer": {"rate": 1e-3}, **learner},
+        }
+        return check_recipe(SftRecipe, table, "recipe")
+
+    return make
+
+
+def console():
+    return RunConsole(io.StringIO())
+
+
+def test_how_chains_are_packed_into_rows_changes_nothing_but_rounding(model_folder):
+    """A row of its own for each chain, several chains in a row, all of them in one."""
+    renderer = TagRenderer(build_tokenizer(model_folder), ())
+    problem = Problem("p", (Message.of("user", "what is 12 plus 30 ?"),), ())
+    trees = [
+        renderer.demonstrate(problem, row["completion"], TreeKey(0, slot))
+        for slot, row in enumerate(rows([1, 9, 4, 2, 7]))
+    ]
+    sizes = [sum(len(node.token_ids) for node in tree.nodes) for tree in trees]
+    model = load_model(model_folder)
+    found = []
+    for budget in (1, 2 * max(sizes), sum(sizes)):
+        learner = Learner(
+            copy.deepcopy(model),
+            optimizer=AdamWSettings(1e-3),
+            schedule=Schedule(),
+            total_steps=2,
+            objective=Objective(NegativeLogLikelihood()),
+            temperature=1.0,
+            max_grad_norm=1e9,
+        )
+        report = train_on(learner, trees, budget)
+        assert (report.num_tokens, report.num_repeated) == (sum(sizes), 0)
+        found.append((report.loss, report.grad_norm))
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+    assert found[2] == pytest.approx(found[0], rel=1e-6)
+
+
+def test_a_row_larger_than_the_token_budget_is_trained_on_whole(recipe, tmp_path):
+    run_sft(recipe([3, 5, 40], token_budget=50), console())
+    steps = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in steps] == [1, 2]
+    assert all(row["loss"] > 0 for row in steps)
+    assert sum(row["tokens/written"] for row in steps) > 150
+
+
+def test_a_demonstration_that_is_too_long_is_named_before_the_first_step(recipe, tmp_path):
+    with pytest.raises(
+        DataError, match=r"demonstration '3': \d+ tokens, expected at most data.max_tokens = 70"
+    ):
+        run_sft(recipe([1, 2, 60, 1], max_tokens=70), console())
+    assert not (tmp_path / "run").exists()
+
+
+def test_max_tokens_has_to_fit_the_models_context(recipe, tmp_path):
+    with pytest.raises(ConfigError, match="8192 positions, but prompt and response may take 9000"):
+        run_sft(recipe([1, 2], max_tokens=9000), console())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_from_its_checkpoint(recipe, tmp_path):
+    made = recipe([1, 2, 3, 4, 5, 6])
+    run_sft(made, console(), max_steps=1)
+    last = run_sft(made, console(), resume=True)
+    assert last.name == "step-000003"
+    assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
+    assert build_model(made.model.model_copy(update={"path": last}), 200).config.vocab_size == 600
