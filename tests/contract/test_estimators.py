@@ -1,0 +1,231 @@
+"""Laws of every estimator that a recipe can name, with what acts on rewards and advantages around it."""
+
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ramify.config.build_algorithm import build_estimator
+from ramify.config.schema_algorithm import AlgorithmSection, EstimatorSection
+from ramify.core.errors import DataError
+from ramify.core.records import NodeNotes, Reward
+from ramify.core.tree import Source, make_tree, node_id
+from random_trees import node, random_tree, tree_of
+
+NAMES = [get_args(s.model_fields["name"].annotation)[0] for s in get_args(get_args(EstimatorSection)[0])]
+ESTIMATORS = {
+    "group": {"name": "group"},
+    "group without std": {"name": "group", "scale": "none"},
+    "leave_subtree_out": {"name": "group", "scale": "none", "baseline": "leave_subtree_out"},
+    "reinforce_pp": {"name": "reinforce_pp"},
+    "reinforce_pp with group_mean": {"name": "reinforce_pp", "group_mean": True},
+    "tree_grpo": {"name": "tree_grpo"},
+    "node_value": {"name": "node_value"},
+}
+AROUND = {
+    "bare": {},
+    "kl": {"kl": {"place": "reward", "estimator": "k1", "coefficient": 0.2}},
+    "entropy": {"entropy_advantage": {"weight": 0.3}},
+    "both": {
+        "kl": {"place": "reward", "estimator": "k1", "coefficient": 0.2},
+        "entropy_advantage": {"weight": 0.3, "source": "annotate"},
+    },
+}
+SHARED = ["repeat", "split", "mass"]
+weightings = st.sampled_from(SHARED)
+seeds = st.integers(0, 2**32 - 1)
+on_random_batches = settings(max_examples=8, deadline=None)
+every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
+every_weighting = pytest.mark.parametrize("shared", SHARED)
+everything_around = pytest.mark.parametrize("around", AROUND)
+
+
+def estimator(name, shared="repeat", around="bare"):
+    table = {"estimator": ESTIMATORS[name], "loss": {"name": "clip"}, "shared": shared, **AROUND[around]}
+    return build_estimator(AlgorithmSection.model_validate(table))
+
+
+def dressed(rng, tree):
+    """The tree with behavior logprobs and entropies, and notes of all kinds."""
+    nodes, notes = [], {}
+    for n in tree.nodes:
+        if n.source is Source.POLICY:
+            size = len(n.token_ids)
+            logprobs, entropies = rng.normal(-1.0, 0.4, size), rng.gamma(1.0, 1.0, size)
+            n = replace(n, behavior_logprobs=tuple(logprobs), token_entropies=tuple(entropies))
+            notes[n.id] = NodeNotes(ref_logprobs=rng.normal(-1.0, 0.4, size), entropies=entropies)
+        nodes.append(n)
+    return make_tree(tree.problem, tree.key, nodes), notes
+
+
+def batch(seed, size=3):
+    rng = np.random.default_rng(seed)
+    pairs = [dressed(rng, random_tree(rng, depth=3, split_turns=True)) for _ in range(size)]
+    trees, notes = map(list, zip(*pairs, strict=True))
+    rewards = [[float(r) for r in rng.choice([-1.0, 0.0, 0.4, 1.1], len(t.trajectories))] for t in trees]
+    return trees, rewards, notes
+
+
+def scored(rewards):
+    return [[Reward(value, {}) for value in group] for group in rewards]
+
+
+def estimated(tested, trees, rewards, notes):
+    """[P][G][T]"""
+    sums = tested.moments(trees, scored(rewards), notes)
+    return [tested.advantages(t, r, n, sums) for t, r, n in zip(trees, scored(rewards), notes, strict=True)]
+
+
+def flat(*lengths):
+    roots = [node((i,), Source.POLICY, [1] * length, leaf=True) for i, length in enumerate(lengths)]
+    return tree_of([node((), Source.PROMPT, [5]), *roots])
+
+
+def all_numbers(arrays):
+    return np.concatenate([a for own in arrays for a in own])
+
+
+def test_all_estimators_are_here():
+    assert {table["name"] for table in ESTIMATORS.values()} == set(NAMES)
+
+
+@every_estimator
+@everything_around
+@on_random_batches
+@given(seed=seeds, shared=weightings)
+def test_one_finite_number_for_each_written_token_and_the_same_ones_again(name, shared, around, seed):
+    trees, rewards, notes = batch(seed)
+    tested = estimator(name, shared, around)
+    arrays = estimated(tested, trees, rewards, notes)
+    for tree, own in zip(trees, arrays, strict=True):
+        assert [len(a) for a in own] == [t.num_written for t in tree.trajectories]
+    assert np.isfinite(all_numbers(arrays)).all()
+    assert all_numbers(estimated(tested, trees, rewards, notes)).tolist() == all_numbers(arrays).tolist()
+
+
+@every_weighting
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("group", lambda r: (r - r.mean()) / (r.std(ddof=1) + 1e-6)),
+        ("group without std", lambda r: r - r.mean()),
+        ("leave_subtree_out", lambda r: r - (r.sum() - r) / (len(r) - 1)),
+        ("tree_grpo", lambda r: (r - r.mean()) / (r.std(ddof=1) + 1e-6)),
+        ("node_value", lambda r: r - r.mean()),
+    ],
+)
+def test_a_flat_group_gets_what_the_paper_says(name, shared, published):
+    rewards = np.array([1.1, 0.0, -1.0, 0.4])
+    (arrays,) = estimated(estimator(name, shared), [flat(1, 3, 0, 2)], [rewards], [{}])
+    for array, expected in zip(arrays, published(rewards), strict=True):
+        assert array == pytest.approx([expected] * len(array))
+
+
+@every_weighting
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_flat_batch_is_whitened_over_its_tokens(centred, shared):
+    name = "reinforce_pp with group_mean" if centred else "reinforce_pp"
+    arrays = estimated(estimator(name, shared), [flat(2, 1), flat(1, 3)], [[1.0, 0.0], [0.5, 0.4]], [{}, {}])
+    rewards = np.array([0.5, -0.5, 0.05, -0.05] if centred else [1.0, 0.0, 0.5, 0.4])
+    tokens = np.repeat(rewards, [2, 1, 1, 3])
+    assert all_numbers(arrays) == pytest.approx((tokens - tokens.mean()) / (tokens.std(ddof=1) + 1e-6))
+
+
+@every_estimator
+@every_weighting
+@pytest.mark.parametrize("around", ["bare", "entropy"])
+@pytest.mark.parametrize("reward", [0.1, 0.0, -1.0])
+def test_equal_rewards_give_exactly_no_advantage(name, shared, around, reward):
+    trees, rewards, notes = batch(7)
+    equal = [[reward] * len(group) for group in rewards]
+    assert not all_numbers(estimated(estimator(name, shared, around), trees, equal, notes)).any()
+
+
+@every_estimator
+@every_weighting
+@everything_around
+def test_a_group_of_one_in_a_batch_of_its_own_has_no_advantage(name, shared, around):
+    tree, notes = dressed(np.random.default_rng(1), flat(1))
+    assert all_numbers(estimated(estimator(name, shared, around), [tree], [[0.7]], [notes])).tolist() == [0.0]
+
+
+@every_estimator
+@on_random_batches
+@given(seed=seeds, shared=weightings)
+def test_adding_a_number_to_all_rewards_changes_nothing(name, shared, seed):
+    trees, rewards, notes = batch(seed)
+    moved = [[r + 3.0 for r in group] for group in rewards]
+    one, other = (estimated(estimator(name, shared), trees, r, notes) for r in (rewards, moved))
+    assert all_numbers(other) == pytest.approx(all_numbers(one), rel=1e-6, abs=1e-8)
+
+
+def shuffled(rng, tree, notes):
+    """The same tree with the children of each node in another order, its notes, and new ids by old ones."""
+    paths = {"": ()}
+    for n in tree.nodes:
+        order = rng.permutation(len(tree.children[n.id]))
+        for child, place in zip(tree.children[n.id], order, strict=True):
+            paths[child.id] = (*paths[n.id], int(place))
+    names = {old: node_id(path) for old, path in paths.items()}
+    nodes = [
+        replace(n, id=names[n.id], path=paths[n.id], parent=None if n.parent is None else names[n.parent])
+        for n in tree.nodes
+    ]
+    return make_tree(tree.problem, tree.key, nodes), {names[key]: n for key, n in notes.items()}, names
+
+
+@every_estimator
+@everything_around
+@on_random_batches
+@given(seed=seeds, shared=weightings)
+def test_the_order_of_children_and_of_trees_does_not_matter(name, shared, around, seed):
+    trees, rewards, notes = batch(seed)
+    tested, rng = estimator(name, shared, around), np.random.default_rng(seed)
+    there = []
+    for tree, given_rewards, found in zip(trees, rewards, notes, strict=True):
+        other, other_notes, names = shuffled(rng, tree, found)
+        numbers = {t.leaf.id: j for j, t in enumerate(other.trajectories)}
+        places = [numbers[names[t.leaf.id]] for t in tree.trajectories]
+        moved = [0.0] * len(places)
+        for place, reward in zip(places, given_rewards, strict=True):
+            moved[place] = reward
+        there.append((other, moved, other_notes, places))
+    arrays = estimated(tested, trees, rewards, notes)
+    backwards = [list(column) for column in zip(*((t, r, n) for t, r, n, _ in there[::-1]), strict=True)]
+    others = estimated(tested, *backwards)[::-1]
+    for own, other, (_, _, _, places) in zip(arrays, others, there, strict=True):
+        for array, place in zip(own, places, strict=True):
+            assert other[place] == pytest.approx(array, rel=1e-9, abs=1e-9)
+
+
+@every_estimator
+@everything_around
+@on_random_batches
+@given(seed=seeds, shared=weightings, cut=st.integers(0, 3))
+def test_sums_of_parts_of_a_batch_add_up_to_those_of_the_whole(name, shared, around, seed, cut):
+    trees, rewards, notes = batch(seed)
+    tested = estimator(name, shared, around)
+    whole = tested.moments(trees, scored(rewards), notes)
+    parts = [
+        tested.moments(trees[part], scored(rewards[part]), notes[part])
+        for part in (slice(cut), slice(cut, None))
+    ]
+    assert parts[0].keys() == parts[1].keys() == whole.keys()
+    added = {key: parts[0][key] + parts[1][key] for key in whole}
+    assert added == pytest.approx(dict(whole), rel=1e-12, abs=1e-12)
+    for tree, group, found in zip(trees, scored(rewards), notes, strict=True):
+        one, other = (tested.advantages(tree, group, found, sums) for sums in (whole, added))
+        assert all_numbers([other]) == pytest.approx(all_numbers([one]), rel=1e-9, abs=1e-9)
+
+
+@every_estimator
+@everything_around
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
+def test_a_reward_that_is_not_finite_is_refused(name, around, reward):
+    trees, rewards, notes = batch(3)
+    rewards[1][1] = reward
+    with pytest.raises(DataError, match="trajectory 1: the reward function returned no finite number"):
+        estimated(estimator(name, "repeat", around), trees, rewards, notes)
