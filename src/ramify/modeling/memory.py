@@ -1,0 +1,97 @@
+"""What a row costs in memory, and recomputing layers in the backward pass where that is too much.
+
+With recomputing, a layer keeps its input alone and computes the rest a second time: about a third more work for memory
+that no longer grows with layers times all that is inside one.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+_HEAD_TOKENS = 1024
+_HEAD_BLOCKS = 5
+"""Blocks of logits that the head has at once: logits, their logarithms, probabilities, the gradient and a term of it."""
+
+_WIDE = 4
+"""Bytes of a float32, in which norms compute whatever the model's type is."""
+
+_SHARES = {"cuda": 0.8, "cpu": 0.5}
+"""Of free memory that a row may take. A CPU's allocator keeps pieces that fit nothing: up to 1.7 times the tensors."""
+
+
+def activation_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> int:
+    """Estimate the most that forward and backward of one row take above weights and gradients, without recomputing.
+
+    It counts what each layer of a dense decoder keeps (with attention that keeps no scores), the copies of keys and
+    queries that a packed tree makes, and the head's blocks. For linear attention and routed experts it is a guess.
+
+    Args:
+        config: Of the model.
+        tokens: Unique tokens of the row.
+        dtype: Of the activations.
+    """
+    size = dtype.itemsize
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    # A norm keeps its input in float32, the normalised values and, for the product behind it, the scaled ones.
+    norm = config.hidden_size * (max(size, _WIDE) + 2 * size)
+    # Queries, output and output in the row's order; keys and values, and gathered again behind their ancestors.
+    attention = size * (3 * queries + 6 * keys)
+    if config.model_type in ("qwen3", "qwen3_next", "gemma3_text"):
+        attention += (max(size, _WIDE) + size) * (queries + keys)
+    mlp = 4 * size * _mlp_width(config)
+    per_token: int = config.num_hidden_layers * (2 * norm + attention + mlp) + norm
+    head: int = _HEAD_BLOCKS * max(size, _WIDE) * config.vocab_size * min(tokens, _HEAD_TOKENS)
+    return tokens * per_token + head
+
+
+def _mlp_width(config: PretrainedConfig) -> int:
+    if getattr(config, "num_experts", 0):
+        routed: int = config.num_experts_per_tok * config.moe_intermediate_size
+        return routed + int(getattr(config, "shared_expert_intermediate_size", 0))
+    width: int = config.intermediate_size
+    return width
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that new tensors can take on a GPU, or on the CPU's machine as far as the system tells."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        # What torch holds without using it is free for tensors, though not for the driver.
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/meminfo tells no MemAvailable")
+
+
+def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: int) -> bool:
+    """Whether a row of `tokens` unique tokens would not fit into `available_bytes` without recomputing.
+
+    Gradients that do not exist yet count as taken.
+    """
+    gradients = sum(
+        parameter.nbytes
+        for parameter in model.parameters()
+        if parameter.requires_grad and parameter.grad is None
+    )
+    return activation_bytes(model.config, tokens, model.dtype) > _SHARES[model.device.type] * (
+        available_bytes - gradients
+    )
+
+
+def set_checkpointing(model: PreTrainedModel, on: bool) -> None:
+    """Recompute each layer in the backward pass, or stop doing so; loss and gradients stay what they are."""
+    # Not through transformers' switch: it leaves a hook on the embedding, and the engine calls that module too. Without
+    # dropout nothing is drawn, so no random state has to be kept.
+    recompute = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            layer: Any = module
+            layer._gradient_checkpointing_func = recompute
+            layer.gradient_checkpointing = on

@@ -1,0 +1,204 @@
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+from model_folders import write_model
+from ramify.core.records import SegmentSpan
+from ramify.learner.tree_attention import TreeAttention
+from ramify.modeling.attention import ATTENTION_NAME, grouped_sdpa
+from ramify.modeling.head import written_logprobs
+from ramify.modeling.load import load_model
+from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.memory import activation_bytes, available_bytes, needs_checkpointing, set_checkpointing
+
+FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
+WIDE_LAYERS = {"vocab_size": 500, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4}
+WIDE_HEAD = {"vocab_size": 9000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
+
+
+def random_model(family="qwen3", sizes=WIDE_LAYERS, dtype=torch.float32):
+    heads = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "head_dim": 32,
+    }
+    config = FAMILIES[family](**sizes, **heads, tie_word_embeddings=True)
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME)
+    return model.to(dtype).train()
+
+
+def chain(size):
+    return [SegmentSpan(-1, 0, size)]
+
+
+def tree(size):
+    """A trunk of a quarter; two branches, each with two leaves, of an eighth each."""
+    eighth = size // 8
+    spans = [SegmentSpan(-1, 0, 2 * eighth)]
+    for parent in (0, 0, 1, 1, 2, 2):
+        spans.append(SegmentSpan(parent, spans[-1].stop, spans[-1].stop + eighth))
+    return spans
+
+
+def positions_of(spans):
+    ends, positions = [], np.zeros(spans[-1].stop, np.int64)
+    for span in spans:
+        first = ends[span.parent] if span.parent >= 0 else 0
+        ends.append(first + span.stop - span.start)
+        positions[span.start : span.stop] = np.arange(first, ends[-1])
+    return torch.from_numpy(positions)[None]
+
+
+def update(model, spans):
+    """Forward and backward of a row whose every token is predicted, with entropies."""
+    ids = torch.arange(spans[-1].stop) % model.config.vocab_size
+    plan = TreeAttention(spans, model.device, model.dtype)
+    positions = positions_of(spans)
+    states = model.model(
+        ids[None], position_ids=positions, use_cache=False, attention_plan=plan
+    ).last_hidden_state[0]
+    parts = written_logprobs(states, model.get_output_embeddings().weight, ids, 1.0, True, 1024)
+    sum(part.sum() for part in parts).backward()
+
+
+def most_at_once(work, file):
+    """Highest sum of living tensors that were made inside `work`, in bytes."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        work()
+    profile.export_chrome_trace(str(file))
+    events = [event for event in json.loads(file.read_text())["traceEvents"] if event["name"] == "[memory]"]
+    events.sort(key=lambda event: event["ts"])
+    return max(np.cumsum([event["args"]["Bytes"] for event in events]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [WIDE_LAYERS, WIDE_HEAD])
+@pytest.mark.parametrize("shape", [chain, tree])
+def test_the_estimate_is_near_what_tensors_take(tmp_path, family, dtype, sizes, shape):
+    model = random_model(family, sizes, dtype)
+    update(model, shape(64))
+    measured = most_at_once(lambda: update(model, shape(512)), tmp_path / "trace.json")
+    assert 0.8 < measured / activation_bytes(model.config, 512, dtype) < 1.25
+
+
+def high_water_mark():
+    """Of this process in bytes; ru_maxrss would begin with that of the process that started it."""
+    (line,) = [
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    ]
+    return int(line.split()[1]) * 1024
+
+
+def child():
+    """Print how far a row of 2048 tokens raises this process's high-water mark, and the estimate."""
+    model = random_model()
+    update(model, tree(64))
+    before = high_water_mark()
+    update(model, tree(2048))
+    raised = high_water_mark() - before
+    print(raised, activation_bytes(model.config, 2048, torch.float32))  # noqa: T201
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")
+def test_the_estimate_and_the_high_water_mark_of_a_process():
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import test_memory; test_memory.child()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    raised, estimate = map(int, done.stdout.split())
+    assert 0.7 < raised / estimate < 2.5
+
+
+def test_the_estimate_grows_with_tokens_layers_and_bytes():
+    config = random_model().config
+    one, two = (activation_bytes(config, tokens, torch.float32) for tokens in (2048, 4096))
+    assert 1.9 < two / one < 2
+    assert activation_bytes(config, 2048, torch.bfloat16) < one
+    config.num_hidden_layers *= 2
+    assert 1.8 < activation_bytes(config, 2048, torch.float32) / one < 2
+
+
+def test_recomputing_is_asked_for_when_a_row_does_not_fit():
+    model = random_model()
+    row = activation_bytes(model.config, 512, torch.float32)
+    gradients = sum(parameter.nbytes for parameter in model.parameters())
+    assert not needs_checkpointing(model, 512, 2 * row + gradients)
+    assert needs_checkpointing(model, 512, int(1.9 * row) + gradients)
+    update(model, chain(16))
+    assert not needs_checkpointing(model, 512, 2 * row)
+
+
+def test_some_memory_is_available():
+    assert 1 << 20 < available_bytes(torch.device("cpu")) < 1 << 50
+
+
+@pytest.fixture(params=["qwen2", "qwen3", "llama", "mistral"])
+def folder(request, tmp_path):
+    return write_model(tmp_path / "m", request.param)
+
+
+def gradients(model, spans, on):
+    set_checkpointing(model, on)
+    model.zero_grad()
+    update(model, spans)
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize("with_adapter", [False, True])
+def test_gradients_of_a_packed_tree_are_the_same_with_recomputing(folder, with_adapter):
+    model = load_model(folder)
+    if with_adapter:
+        add_lora(model, LoraSettings(4, 8), seed=0)
+    spans = tree(80)
+    plain, again, off = (gradients(model, spans, on) for on in (False, True, False))
+    assert len(plain) == (28 if with_adapter else len(list(model.parameters())))
+    for name, gradient in plain.items():
+        scale = gradient.abs().max().clamp(min=1e-3).item()
+        torch.testing.assert_close(again[name], gradient, atol=2e-6 * scale, rtol=1e-5)
+        torch.testing.assert_close(off[name], gradient, atol=2e-6 * scale, rtol=1e-5)
+
+
+def test_every_layer_is_computed_twice_from_its_input_alone():
+    model, calls, kept = random_model(), Counter(), []
+
+    def plan(layer, query, key, value, scaling):
+        calls[layer] += 1
+        return grouped_sdpa(query, key, value, scaling, causal=True).transpose(1, 2)
+
+    def keep(tensor):
+        kept.append(tensor.nbytes)
+        return tensor
+
+    ids = torch.arange(200)[None]
+    sums = []
+    for on in (False, True):
+        set_checkpointing(model, on)
+        kept.clear()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            states = model.model(ids, use_cache=False, attention_plan=plan).last_hidden_state
+        sums.append(sum(kept))
+        states.sum().backward()
+    assert calls == dict.fromkeys(range(4), 3)
+    assert sums[1] < sums[0] / 5
+
+
+def test_the_embedding_stays_as_it_was_for_passes_without_gradients():
+    model = random_model()
+    set_checkpointing(model, True)
+    with torch.inference_mode():
+        assert not model.model.embed_tokens(torch.arange(5)).requires_grad
+        states = model.model(torch.arange(20)[None], use_cache=False).last_hidden_state
+    set_checkpointing(model, False)
+    with torch.no_grad():
+        assert torch.equal(states, model.model(torch.arange(20)[None], use_cache=False).last_hidden_state)
