@@ -1,55 +1,63 @@
 """`mass` follows the exact gradient of E[R] when branching depends on the prefix only; `repeat`, `split` do not.
 
-A toy of three choices a | tool | b | tool | c, where whether to branch after a tool result is a fixed function of
-what came before. All trees that one root can grow into are enumerated with their probabilities.
+A toy of a few choices a | tool | b | tool | c, where whether to branch after a tool result is a fixed function of
+what came before. All trees that roots can grow into are enumerated with their probabilities. What the estimators of
+docs/numerics.md, section 4, are off by is printed from there, and the document has to hold what is printed.
 """
 
 import itertools
+import math
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from ramify.algos.ops import credit, leaf_masses
+from ramify.algos.credit import Weighting, credit
+from ramify.algos.grpo import GroupRelative
+from ramify.algos.ops import leaf_masses
+from ramify.core.records import NO_NOTES, Reward
 from ramify.core.tree import Source
 from random_trees import node, tree_of
 
-NUM_A, NUM_B, NUM_C = 3, 2, 2
+NUMERICS = Path(__file__).parents[2] / "docs" / "numerics.md"
 
 
 class Toy:
-    def __init__(self, seed):
+    """Choices of so many options each; one branch after some of the prefixes."""
+
+    def __init__(self, seed, sizes=(3, 2, 2)):
         rng = np.random.default_rng(seed)
-        shapes = [(NUM_A,), (NUM_A, NUM_B), (NUM_A, NUM_B, NUM_C)]
+        shapes = [sizes[: i + 1] for i in range(len(sizes))]
         self.logits = [torch.tensor(rng.normal(size=shape), requires_grad=True) for shape in shapes]
         self.tables = [torch.log_softmax(x, -1) for x in self.logits]
-        self.reward = rng.random((NUM_A, NUM_B, NUM_C))
-        self.branch_a = rng.random(NUM_A) < 0.6
-        self.branch_b = rng.random((NUM_A, NUM_B)) < 0.5
+        self.reward = rng.random(sizes)
+        self.forks = [rng.random(shape) < 0.55 for shape in shapes[:-1]]
 
     def prob(self, *choice):
         return float(self.tables[len(choice) - 1][choice].detach().exp())
 
-    def subtrees(self, prefix):
+    def subtrees(self, prefix=()):
         """(probability, choices below) of all that can hang at the tool node after `prefix`."""
         level = len(prefix)
-        if level == 3:
+        if level == self.reward.ndim:
             return [(1.0, ())]
-        forks = self.branch_a[prefix] if level == 1 else level == 2 and self.branch_b[prefix]
+        forks = level > 0 and self.forks[level - 1][prefix]
         options = [
             (self.prob(*prefix, x) * p, (x, below))
-            for x in range((NUM_A, NUM_B, NUM_C)[level])
+            for x in range(self.reward.shape[level])
             for p, below in self.subtrees((*prefix, x))
         ]
         return [
-            (float(np.prod([p for p, _ in combination])), tuple(c for _, c in combination))
+            (math.prod(p for p, _ in combination), tuple(c for _, c in combination))
             for combination in itertools.product(options, repeat=2 if forks else 1)
         ]
 
     def exact(self):
         value = sum(
-            (self.tables[0][a] + self.tables[1][a, b] + self.tables[2][a, b, c]).exp() * self.reward[a, b, c]
-            for a, b, c in np.ndindex(self.reward.shape)
+            sum(table[choice[: i + 1]] for i, table in enumerate(self.tables)).exp() * self.reward[choice]
+            for choice in np.ndindex(self.reward.shape)
         )
         return float(value.detach()), self.flat_gradient(value)
 
@@ -57,8 +65,8 @@ class Toy:
         return torch.cat([g.flatten() for g in torch.autograd.grad(value, self.logits, retain_graph=True)])
 
 
-def build(choices):
-    """The tree of one root, and each policy node's choices up to and with its own."""
+def build(roots):
+    """The tree of some roots, and each policy node's choices up to and with its own."""
     nodes, prefixes = [node((), Source.PROMPT, [9])], {}
 
     def add(path, prefix, below):
@@ -70,26 +78,40 @@ def build(choices):
         for i, (x, deeper) in enumerate(below):
             add((*path, 0, i), (*prefix, x), deeper)
 
-    ((a, below),) = choices
-    add((0,), (a,), below)
+    for root, (a, below) in enumerate(roots):
+        add((root,), (a,), below)
     return tree_of(nodes), prefixes
 
 
-def expected_gradient(toy, shared, baseline):
-    """Expectation over trees of sum (S+ + S-) grad ln pi: the unclipped surrogate at ratio 1."""
-    total = torch.zeros((), dtype=torch.float64)
-    for probability, choices in toy.subtrees(()):
-        tree, prefixes = build(choices)
+def groups(toy, num_roots):
+    """(probability, choices) of all groups of roots, each with its roots in one order: they are interchangeable."""
+    trees = [(p, root) for p, (root,) in toy.subtrees()]
+    for combination in itertools.combinations_with_replacement(range(len(trees)), num_roots):
+        orders = math.factorial(num_roots)
+        for times in Counter(combination).values():
+            orders //= math.factorial(times)
+        yield orders * math.prod(trees[i][0] for i in combination), [trees[i][1] for i in combination]
+
+
+def expected_gradient(toy, shared, baseline, num_roots=1):
+    """Expectation over groups of sum (S+ + S-) grad ln pi: the unclipped surrogate at ratio 1.
+
+    `baseline` is a number, or that of an estimator.
+    """
+    coefficients = Counter()
+    for probability, roots in groups(toy, num_roots):
+        tree, prefixes = build(roots)
         rewards = [toy.reward[prefixes[t.leaf.id]] for t in tree.trajectories]
-        advantages = [
-            np.full(t.num_written, r - baseline) for t, r in zip(tree.trajectories, rewards, strict=True)
-        ]
-        for identifier, c in credit(tree, advantages, shared, "soft").items():
-            prefix = prefixes[identifier]
-            total = (
-                total + probability * float(c.s_plus[0] + c.s_minus[0]) * toy.tables[len(prefix) - 1][prefix]
-            )
-    return toy.flat_gradient(total)
+        if isinstance(baseline, str):
+            estimator = GroupRelative(shared, "none", baseline)
+            advantages = estimator.advantages(tree, [Reward(r, {}) for r in rewards], NO_NOTES, {})
+        else:
+            advantages = [
+                np.full(t.num_written, r - baseline) for t, r in zip(tree.trajectories, rewards, strict=True)
+            ]
+        for identifier, c in credit(tree, advantages, Weighting(shared)).items():
+            coefficients[prefixes[identifier]] += probability * float(c.s_plus[0] + c.s_minus[0])
+    return toy.flat_gradient(sum(c * toy.tables[len(x) - 1][x] for x, c in coefficients.items()))
 
 
 def relative_error(gradient, exact):
@@ -100,10 +122,11 @@ def relative_error(gradient, exact):
 
 def test_the_enumeration_is_complete():
     toy = Toy(0)
-    trees = toy.subtrees(())
+    trees = [(p, build(roots)[0]) for p, roots in groups(toy, 1)]
     assert sum(p for p, _ in trees) == pytest.approx(1.0)
-    assert max(len(build(choices)[0].trajectories) for _, choices in trees) == 4
-    assert all(leaf_masses(build(choices)[0]).sum() == pytest.approx(1.0) for _, choices in trees)
+    assert max(len(tree.trajectories) for _, tree in trees) == 4
+    assert all(leaf_masses(tree).sum() == pytest.approx(1.0) for _, tree in trees)
+    assert sum(p for p, _ in groups(Toy(0, (3, 2)), 3)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -114,6 +137,14 @@ def test_mass_is_the_exact_gradient(seed):
         assert torch.allclose(expected_gradient(toy, "mass", baseline), exact, atol=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_mass_with_the_subtree_left_out_is_the_exact_gradient_of_every_root(seed):
+    toy = Toy(seed, (3, 2))
+    _, exact = toy.exact()
+    gradient = expected_gradient(toy, "mass", "leave_subtree_out", num_roots=2)
+    assert torch.allclose(gradient, 2 * exact, atol=1e-12)
+
+
 @pytest.mark.parametrize("shared", ["repeat", "split"])
 def test_repeat_and_split_are_not(shared):
     errors = []
@@ -122,3 +153,90 @@ def test_repeat_and_split_are_not(shared):
         value, exact = toy.exact()
         errors.append(relative_error(expected_gradient(toy, shared, value), exact))
     assert np.mean(errors) > 0.05
+
+
+def trunk_factor(n, d, baseline):
+    """Gradient of a token with d of n leaves below it, over that of the same leaves without a baseline.
+
+    The token is one of two, of probabilities 0.3 and 0.7; a leaf below it wins with probability 0.8 or 0.2 after it,
+    any other one with probability 0.4. Who wins does not matter, only how many: all counts are enumerated.
+    """
+    nodes = [node((), Source.PROMPT, [9]), node((0,), Source.POLICY, [1]), node((0, 0), Source.TOOL, [9])]
+    nodes += [node((0, 0, i), Source.POLICY, [1], leaf=True) for i in range(d)]
+    nodes += [node((i,), Source.POLICY, [1], leaf=True) for i in range(1, n - d + 1)]
+    tree, estimator = tree_of(nodes), GroupRelative("repeat", "none", baseline)
+    found = wanted = 0.0
+    for (p, win, slope), below, beside in itertools.product(
+        [(0.3, 0.8, 0.7), (0.7, 0.2, -0.3)], range(d + 1), range(n - d + 1)
+    ):
+        probability = p * binomial(d, below, win) * binomial(n - d, beside, 0.4)
+        wins = [1.0] * below + [0.0] * (d - below) + [1.0] * beside + [0.0] * (n - d - beside)
+        advantages = estimator.advantages(tree, [Reward(r, {}) for r in wins], NO_NOTES, {})
+        trunk = credit(tree, advantages, Weighting("repeat"))["0"]
+        found += probability * slope * float(trunk.s_plus[0] + trunk.s_minus[0])
+        wanted += probability * slope * below
+    return found / wanted
+
+
+def binomial(trials, successes, chance):
+    return math.comb(trials, successes) * chance**successes * (1 - chance) ** (trials - successes)
+
+
+@pytest.mark.parametrize(("n", "d"), [(2, 1), (4, 1), (4, 3), (7, 5), (5, 5)])
+def test_leaving_the_subtree_out_restores_the_trunk(n, d):
+    pooled, restored = (trunk_factor(n, d, baseline) for baseline in ("pooled", "leave_subtree_out"))
+    assert pooled == pytest.approx(1 - d / n, abs=1e-12)
+    assert restored == pytest.approx(float(d < n), abs=1e-12)
+
+
+@pytest.mark.parametrize("shared", ["repeat", "split"])
+@pytest.mark.parametrize(("n", "d"), [(4, 1), (4, 3), (16, 12)])
+def test_on_every_draw_the_trunk_is_a_multiple_of_the_pooled_one(shared, n, d):
+    rng = np.random.default_rng(n + d)
+    nodes = [node((), Source.PROMPT, [9]), node((0,), Source.POLICY, [1]), node((0, 0), Source.TOOL, [9])]
+    nodes += [node((0, 0, i), Source.POLICY, [1], leaf=True) for i in range(d)]
+    nodes += [node((i,), Source.POLICY, [1], leaf=True) for i in range(1, n - d + 1)]
+    tree = tree_of(nodes)
+    for _ in range(10):
+        rewards = [Reward(float(r), {}) for r in rng.normal(size=n)]
+        sums = []
+        for baseline in ("pooled", "leave_subtree_out"):
+            advantages = GroupRelative(shared, "std", baseline).advantages(tree, rewards, NO_NOTES, {})
+            trunk = credit(tree, advantages, Weighting(shared))["0"]
+            sums.append(float(trunk.s_plus[0] + trunk.s_minus[0]))
+        assert sums[1] == pytest.approx(n / (n - d) * sums[0])
+
+
+def bias_tables():
+    """The two tables of docs/numerics.md, section 4."""
+    toys = [Toy(seed, (3, 2)) for seed in range(12)]
+    rows = ["| `shared` | baseline E[R] | `pooled` | `leave_subtree_out` |", "| --- | --- | --- | --- |"]
+    for shared in ("repeat", "split", "mass"):
+        errors = []
+        for baseline in (None, "pooled", "leave_subtree_out"):
+            each = []
+            for toy in toys:
+                value, exact = toy.exact()
+                gradient = expected_gradient(
+                    toy, shared, value if baseline is None else baseline, 1 if baseline is None else 3
+                )
+                each.append(relative_error(gradient, exact))
+            errors.append(f"{abs(np.mean(each)):.3f}")
+        rows.append(f"| `{shared}` | {' | '.join(errors)} |")
+    leaves = (1, 4, 8, 12, 16)
+    rows += [
+        "",
+        f"| leaves below, of 16 | {' | '.join(map(str, leaves))} |",
+        "| --- | " + "--- | " * 4 + "--- |",
+    ]
+    for baseline in ("pooled", "leave_subtree_out"):
+        factors = [f"{abs(trunk_factor(16, d, baseline)):.2f}" for d in leaves]
+        rows.append(f"| `{baseline}` | {' | '.join(factors)} |")
+    return "\n".join(rows)
+
+
+def test_the_document_holds_the_table_of_biases():
+    tables = bias_tables()
+    print(tables)  # noqa: T201
+    for table in tables.split("\n\n"):
+        assert table in NUMERICS.read_text()
