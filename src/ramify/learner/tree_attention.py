@@ -1,40 +1,41 @@
 """Attention over a packed row: each segment attends to its ancestors and causally to itself, and to nothing else.
 
-No mask over the row exists. Segments of like size are padded into one call: those without ancestors (prompts,
-supervised chains) into a causal one, the others, siblings and cousins alike, into one whose keys are the
-segment's own tokens followed by those of its ancestors. A padded key lies behind every real query and a padded
-query is dropped, so both are exact. Rows are gathered with `F.embedding`, whose backward pass adds up the
-gradients of a key that many segments read.
+No mask over the row exists. The row is cut into runs of at most `_RUN` queries, and each run is multiplied with the
+keys that it can see and nothing more, so that a block of scores stays in the processor's cache. Small segments that
+lie side by side share a run, with a mask over the few keys that not all of them see. The backward pass computes the
+scores again: nothing but queries, keys and values is kept.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 
 from ramify.core.records import Ints, SegmentSpan
 from ramify.modeling.attention import grouped_sdpa
 
-_MASK_ELEMENTS = 1 << 22
+_RUN = 128
+_WASTE = 8192
+"""Hidden (query, key) pairs that are computed rather than start another run: about what a run costs by itself."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One segment: its own tokens and those of its ancestors, as row indices in the order of the context."""
-
-    own: Ints
-    ancestors: Ints
+_Range: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Batch:
-    """Segments that share a call. `queries` [B, L]; `keys` [B, S], the same when there are no ancestors."""
+class _Run:
+    """Queries [start, stop) of the row, and the ranges of keys that at least one of them sees, ascending.
 
-    queries: torch.Tensor
-    keys: torch.Tensor
-    mask: torch.Tensor | None
+    `mask` is added to the scores of the last M keys; all queries see the keys before those. [L, M]
+    """
+
+    start: int
+    stop: int
+    context: tuple[_Range, ...]
+    mask: torch.Tensor
 
 
 class TreeAttention:
@@ -47,10 +48,8 @@ class TreeAttention:
     """
 
     def __init__(self, segments: Sequence[SegmentSpan], device: torch.device, dtype: torch.dtype) -> None:
-        jobs = _jobs(segments)
-        self._whole_row = len(jobs) == 1
-        self._batches = [_batch(jobs[first:last], device, dtype) for first, last in _groups(jobs)]
-        self._back = _positions(jobs, [batch.queries.shape for batch in self._batches], device)
+        self._whole_row = len(segments) == 1
+        self._runs = () if self._whole_row else _runs(segments, device, dtype)
 
     def __call__(
         self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
@@ -59,85 +58,161 @@ class TreeAttention:
         del layer_index
         if self._whole_row:
             return grouped_sdpa(query, key, value, scaling, causal=True).transpose(1, 2)
-        size, width = query.shape[2], query.shape[3]
-        rows = [x.transpose(1, 2).reshape(size, -1) for x in (query, key, value)]
-        outputs = []
-        for batch in self._batches:
-            parts = zip((batch.queries, batch.keys, batch.keys), rows, strict=True)
-            q, k, v = (
-                F.embedding(index, x).view(*index.shape, -1, width).transpose(1, 2) for index, x in parts
+        output: torch.Tensor = _RunAttention.apply(query[0], key[0], value[0], scaling, self._runs)  # type: ignore[no-untyped-call]
+        return output[None]
+
+
+class _RunAttention(torch.autograd.Function):
+    """Shapes: query [Hq, R, D], key and value [Hkv, R, D] -> [R, Hq, D]; Hq = Hkv x G."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float,
+        runs: Sequence[_Run],
+    ) -> torch.Tensor:
+        ctx.save_for_backward(query, key, value)
+        ctx.scaling, ctx.runs = scaling, runs
+        output = query.new_empty(query.shape[1], query.shape[0], query.shape[2])
+        for run in runs:
+            q, k, v = _queries(query, run, len(key)) * scaling, _gather(key, run), _gather(value, run)
+            _put(output.transpose(0, 1), run, torch.bmm(_probabilities(q, k, run), v))
+        return output
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        *grads: torch.Tensor,
+    ) -> tuple[torch.Tensor | None, ...]:
+        query, key, value = ctx.saved_tensors
+        grad_output = grads[0].transpose(0, 1)
+        grad_query = torch.empty_like(query)
+        grad_key, grad_value = torch.zeros_like(key), torch.zeros_like(value)
+        for run in ctx.runs:
+            q, k, v = _queries(query, run, len(key)) * ctx.scaling, _gather(key, run), _gather(value, run)
+            grad = _queries(grad_output, run, len(key))
+            probabilities = _probabilities(q, k, run)
+            _scatter_add(grad_value, run, torch.bmm(probabilities.transpose(1, 2), grad))
+            slope = torch._softmax_backward_data(
+                torch.bmm(grad, v.transpose(1, 2)), probabilities, -1, probabilities.dtype
             )
-            output = grouped_sdpa(q, k, v, scaling, batch.mask, causal=batch.mask is None)
-            outputs.append(output.transpose(1, 2).flatten(2).flatten(0, 1))
-        flat = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-        return F.embedding(self._back, flat).view(1, size, -1, width)
+            _put(grad_query, run, torch.bmm(slope, k).mul_(ctx.scaling))
+            _scatter_add(grad_key, run, torch.bmm(slope.transpose(1, 2), q))
+        return grad_query, grad_key, grad_value, None, None
 
 
-def _jobs(segments: Sequence[SegmentSpan]) -> list[_Job]:
-    """Segments in the order of their batches: without ancestors first, then by sizes."""
-    contexts: list[Ints] = []
-    jobs = []
-    for segment in segments:
-        own = np.arange(segment.start, segment.stop)
-        above = contexts[segment.parent] if segment.parent >= 0 else own[:0]
-        contexts.append(np.concatenate((above, own)) if len(above) else own)
-        jobs.append(_Job(own, above))
-    return sorted(jobs, key=_size_class)
+def _queries(states: torch.Tensor, run: _Run, num_kv_heads: int) -> torch.Tensor:
+    """The run's rows, heads that share a key head one below the other. [Hq, R, D] -> [Hkv, G L, D]"""
+    return states[:, run.start : run.stop].reshape(num_kv_heads, -1, states.shape[2])
 
 
-def _size_class(job: _Job) -> tuple[int, int]:
-    return len(job.ancestors).bit_length(), len(job.own).bit_length()
+def _put(states: torch.Tensor, run: _Run, rows: torch.Tensor) -> None:
+    """The inverse of `_queries`, into `states`."""
+    states[:, run.start : run.stop] = rows.view(len(states), -1, states.shape[2])
 
 
-def _groups(jobs: Sequence[_Job]) -> list[tuple[int, int]]:
-    """Ranges of jobs for one call: equal powers of two above both sizes, and a mask of bounded size."""
-    starts = [0]
-    elements = 0
-    for i, job in enumerate(jobs):
-        area = len(job.own) * (len(job.own) + len(job.ancestors)) if len(job.ancestors) else 0
-        elements += area
-        if _size_class(job) != _size_class(jobs[starts[-1]]) or elements > _MASK_ELEMENTS:
-            starts.append(i)
-            elements = area
-    return [
-        (first, last) for first, last in zip(starts, [*starts[1:], len(jobs)], strict=True) if last > first
-    ]
+def _gather(states: torch.Tensor, run: _Run) -> torch.Tensor:
+    """Keys or values of the run's context. [Hkv, R, D] -> [Hkv, S, D]"""
+    return torch.cat([states[:, first:last] for first, last in run.context], 1)
 
 
-def _batch(jobs: Sequence[_Job], device: torch.device, dtype: torch.dtype) -> _Batch:
-    queries = _padded([job.own for job in jobs])
-    index = torch.from_numpy(queries).to(device)
-    counts = np.array([len(job.ancestors) for job in jobs])
-    if not counts.any():
-        return _Batch(index, index, None)
-    ancestors = _padded([job.ancestors for job in jobs])
-    if (counts == counts[0]).all():
-        counts = counts[:1]
-    size = queries.shape[1]
-    hidden = np.zeros((len(counts), 1, size, size + ancestors.shape[1]), dtype=bool)
-    hidden[..., :size] = np.triu(np.ones((size, size), dtype=bool), 1)
-    hidden[..., size:] = (np.arange(ancestors.shape[1]) >= counts[:, None])[:, None, None]
-    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(torch.from_numpy(hidden), float("-inf"))
-    keys = torch.from_numpy(np.concatenate((queries, ancestors), axis=1)).to(device)
-    return _Batch(index, keys, mask.to(device))
-
-
-def _padded(rows: Sequence[Ints]) -> Ints:
-    """Rows of unequal length as one array, filled up with index 0 (any token will do)."""
-    lengths = np.array([len(row) for row in rows])
-    block = np.zeros((len(rows), lengths.max()), dtype=np.int64)
-    block[np.arange(block.shape[1]) < lengths[:, None]] = np.concatenate(rows)
-    return block
-
-
-def _positions(jobs: Sequence[_Job], shapes: Sequence[tuple[int, ...]], device: torch.device) -> torch.Tensor:
-    """Where each token of the row lies among the padded queries of all batches. [R]"""
-    position = np.empty(sum(len(job.own) for job in jobs), dtype=np.int64)
-    remaining = iter(jobs)
+def _scatter_add(states: torch.Tensor, run: _Run, rows: torch.Tensor) -> None:
+    """The transpose of `_gather`, added to `states`."""
     offset = 0
-    for count, length in shapes:
-        for _ in range(count):
-            own = next(remaining).own
-            position[own] = np.arange(offset, offset + len(own))
-            offset += length
-    return torch.from_numpy(position).to(device)
+    for first, last in run.context:
+        states[:, first:last] += rows[:, offset : offset + last - first]
+        offset += last - first
+
+
+def _probabilities(q: torch.Tensor, k: torch.Tensor, run: _Run) -> torch.Tensor:
+    """[Hkv, G L, D], [Hkv, S, D] -> [Hkv, G L, S]"""
+    scores = torch.bmm(q, k.transpose(1, 2))
+    size, masked = run.mask.shape
+    scores.view(len(q), -1, size, k.shape[1])[..., k.shape[1] - masked :] += run.mask
+    return torch.softmax(scores, -1)
+
+
+def _runs(segments: Sequence[SegmentSpan], device: torch.device, dtype: torch.dtype) -> tuple[_Run, ...]:
+    return tuple(_run(pieces, device, dtype) for pieces in _groups(_pieces(segments)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """At most `_RUN` tokens of one segment, and the ranges that the last of them sees, ascending, itself included."""
+
+    start: int
+    stop: int
+    context: tuple[_Range, ...]
+
+
+def _pieces(segments: Sequence[SegmentSpan]) -> list[_Piece]:
+    """In the order of the row."""
+    above: list[tuple[_Range, ...]] = []
+    pieces: list[_Piece] = []
+    for segment in segments:
+        before = above[segment.parent] if segment.parent >= 0 else ()
+        above.append((*before, (segment.start, segment.stop)))
+        count = -((segment.start - segment.stop) // _RUN)
+        edges = np.linspace(segment.start, segment.stop, count + 1).astype(int).tolist()
+        pieces.extend(
+            _Piece(start, stop, _merged((*before, (segment.start, stop)))) for start, stop in pairwise(edges)
+        )
+    return sorted(pieces, key=lambda piece: piece.start)
+
+
+def _groups(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
+    """Neighbours share a run as long as it stays short and computes few hidden pairs."""
+    groups: list[list[_Piece]] = []
+    context: tuple[_Range, ...] = ()
+    for piece in pieces:
+        if groups:
+            length = piece.stop - groups[-1][0].start
+            union = _merged((*context, *piece.context))
+            before = (groups[-1][-1].stop - groups[-1][0].start) * _size(context)
+            waste = length * _size(union) - before - (piece.stop - piece.start) * _size(piece.context)
+            if length <= _RUN and waste <= _WASTE:
+                groups[-1].append(piece)
+                context = union
+                continue
+        groups.append([piece])
+        context = piece.context
+    return groups
+
+
+def _run(pieces: Sequence[_Piece], device: torch.device, dtype: torch.dtype) -> _Run:
+    context = _merged([r for piece in pieces for r in piece.context])
+    keys = np.concatenate([np.arange(first, last) for first, last in context])
+    start, stop = pieces[0].start, pieces[-1].stop
+    hidden = np.ones((stop - start, len(keys)), dtype=bool)
+    for piece in pieces:
+        rows = np.arange(piece.start, piece.stop)
+        hidden[rows - start] = ~_inside(keys, piece.context) | (keys > rows[:, None])
+    seen_by_all = int(np.argmax(hidden.any(0))) if hidden.any() else len(keys)
+    part = torch.from_numpy(hidden[:, seen_by_all:])
+    mask = torch.zeros(part.shape, dtype=dtype).masked_fill_(part, float("-inf"))
+    return _Run(start, stop, context, mask.to(device))
+
+
+def _inside(keys: Ints, ranges: Sequence[_Range]) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(keys), dtype=bool)
+    for first, last in ranges:
+        found |= (keys >= first) & (keys < last)
+    return found
+
+
+def _merged(ranges: Sequence[_Range]) -> tuple[_Range, ...]:
+    """The union, ascending, neighbours joined."""
+    merged: list[_Range] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def _size(ranges: Sequence[_Range]) -> int:
+    return sum(last - first for first, last in ranges)

@@ -9,11 +9,11 @@ from ramify.learner.tree_attention import TreeAttention
 CPU = torch.device("cpu")
 
 
-def random_segments(rng, count):
+def random_segments(rng, count, longest=40):
     segments, start = [], 0
     for i in range(count):
         parent = int(rng.integers(-1, i)) if i else -1
-        size = int(rng.integers(1, 40))
+        size = int(rng.integers(1, longest))
         segments.append(SegmentSpan(parent, start, start + size))
         start += size
     return segments
@@ -37,11 +37,10 @@ def dense(segments, query, key, value, scaling):
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
-@pytest.mark.parametrize("count", [1, 2, 9, 30])
-def test_equals_a_dense_mask_with_every_gradient(count, kv_heads, monkeypatch):
-    monkeypatch.setattr(tree_attention, "_MASK_ELEMENTS", 4000)
+@pytest.mark.parametrize(("count", "longest"), [(1, 40), (2, 40), (9, 40), (30, 40), (30, 4), (4, 400)])
+def test_equals_a_dense_mask_with_every_gradient(count, longest, kv_heads):
     rng = np.random.default_rng(count)
-    segments = random_segments(rng, count)
+    segments = random_segments(rng, count, longest)
     size = segments[-1].stop
     generator = torch.Generator().manual_seed(count)
     query, key, value = (
@@ -60,11 +59,13 @@ def test_equals_a_dense_mask_with_every_gradient(count, kv_heads, monkeypatch):
         assert torch.allclose(a, b, atol=1e-11)
 
 
-def test_many_small_segments_share_few_calls(monkeypatch):
-    calls = []
-    real = tree_attention.grouped_sdpa
-    monkeypatch.setattr(tree_attention, "grouped_sdpa", lambda *a, **k: calls.append(1) or real(*a, **k))
+def test_many_small_segments_share_few_runs():
     spans = [SegmentSpan(-1, 0, 12)] + [SegmentSpan(0, 12 + 9 * i, 21 + 9 * i) for i in range(16)]
-    states = torch.randn(1, 2, spans[-1].stop, 8)
-    TreeAttention(spans, CPU, torch.float32)(0, states, states, states, 1.0)
-    assert len(calls) == 2
+    assert len(tree_attention._runs(spans, CPU, torch.float32)) == 2
+
+
+def test_a_run_is_never_longer_than_its_limit():
+    spans = [SegmentSpan(-1, 0, 700), SegmentSpan(0, 700, 830), SegmentSpan(0, 830, 833)]
+    runs = tree_attention._runs(spans, CPU, torch.float32)
+    assert max(run.stop - run.start for run in runs) <= 128
+    assert [run.start for run in runs] == [0, *(run.stop for run in runs[:-1])]
