@@ -42,7 +42,8 @@ min_level = 0
 [reward]
 name = "length"
 [algorithm]
-name = "arpo"
+estimator = {{ name = "group" }}
+loss = {{ name = "clip", dual_clip = 3.0 }}
 [learner]
 problems_per_minibatch = 2
 optimizer = {{ rate = 1e-3 }}

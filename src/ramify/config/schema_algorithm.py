@@ -272,7 +272,7 @@ def check_against_rollout(
         for key, is_set in inert:
             if is_set:
                 raise ValueError(
-                    f'algorithm.{key}: branching "none" shares no tokens, so it cannot act; leave it out or branch'
+                    f"algorithm.{key}: no trajectory of this rollout branches, so it cannot act; leave it out or branch"
                 )
     entropy = algorithm.entropy_advantage
     if entropy is not None and entropy.source == "behavior" and not has_exact_entropy:

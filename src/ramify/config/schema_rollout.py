@@ -275,20 +275,11 @@ class RolloutSection(LimitsSection):
             raise ValueError('branch_at: branching "none" has no branches; leave it out')
         if self.temperature <= 0:
             raise ValueError("temperature: training samples, so it must be above 0")
-        return self
-
-    @model_validator(mode="after")
-    def _acting(self) -> "RolloutSection":
-        rule = self.branching
-        if rule.name != "none" and self.m == self.n:
-            raise ValueError(
-                f'm: all n = {self.n} start from the prompt, so branching "{rule.name}" cannot act; set branching to "none"'
-            )
-        if rule.name != "none" and self.max_calls == 0:
-            raise ValueError(
-                f'max_calls: branches come after tool results, so branching "{rule.name}" cannot act without calls; set '
-                'branching to "none"'
-            )
         if self.dynamic_sampling is not None and self.n == 1:
             raise ValueError("dynamic_sampling: one trajectory cannot be both right and wrong; leave it out")
         return self
+
+    @property
+    def shares_tokens(self) -> bool:
+        """Whether trajectories of a tree can share what the policy wrote."""
+        return self.branching.name != "none" and self.m != self.n and self.max_calls > 0

@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 
 from ramify.config.load import check_recipe, load_recipe, read_toml, resolved
+from ramify.config.schema_algorithm import GppoLoss
+from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_parts import ScriptedEngineSection
+from ramify.config.schema_parts import LengthRewardSection, ScriptedEngineSection
 from ramify.config.schema_rollout import BernoulliBranching, NoBranching, ThresholdBranching
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
@@ -33,7 +35,8 @@ corpus = "passages.jsonl"
 [reward]
 name = "length"
 [algorithm]
-name = "arpo"
+estimator = { name = "group" }
+loss = { name = "clip" }
 [learner]
 problems_per_minibatch = 2
 optimizer = { rate = 1e-3 }
@@ -246,7 +249,12 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("rollout.m=9", "rollout.m: expected at most n = 8, got 9"),
         ("rollout.n=2", "rollout.m: expected at most n = 2, got 4"),
         ("rollout.temperature=0", "rollout.temperature: training samples, so it must be above 0"),
-        ("algorithm.name=grpo", 'algorithm.name: "grpo" is flat, so rollout.branching must be "none"'),
+        (
+            "algorithm.estimator.name=ppo",
+            "algorithm.estimator.name: expected one of group, reinforce_pp, tree_grpo, node_value, got 'ppo'",
+        ),
+        ("algorithm.loss.clip=0.2", "algorithm.loss.clip: unknown key, did you mean clip_low?"),
+        ("reward.bonus=0.2", "reward.bonus: unknown key"),
         (
             'rollout.branching="foo\\nbar"',
             Rf"rollout.branching.name: expected one of {RULES}, got 'foo\nbar'",
@@ -339,7 +347,8 @@ def test_a_resolved_recipe_is_the_recipe(tmp_path, schema, text):
 
 @pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
 def test_shipped_recipes_load_and_survive(path):
-    schema = {"sft": SftRecipe, "eval": EvalRecipe}.get(path.stem.split("_")[0], TrainRecipe)
+    schemas = {"sft": SftRecipe, "dpo": DpoRecipe, "eval": EvalRecipe}
+    schema = schemas.get(path.stem.split("_")[0], TrainRecipe)
     loaded = load_recipe(schema, path, ())
     assert check_recipe(schema, json.loads(resolved(loaded)), "again") == loaded
 
@@ -357,5 +366,10 @@ def test_another_name_drops_what_only_the_old_form_knows(recipe):
     assert engine == ScriptedEngineSection(name="scripted", script=Path("turns.toml"))
     branching = load(recipe, "rollout.branching.name=none", "rollout.m=8").rollout.branching
     assert branching == NoBranching(name="none")
+    recipe.write_text(TRAIN.replace('name = "length"', 'name = "hierarchical"\nmatch = "exact"'))
+    assert load(recipe, "reward.name=hierarchical").reward.match == "exact"
+    assert load(recipe, "reward.name=length").reward == LengthRewardSection(name="length")
+    recipe.write_text(TRAIN.replace('name = "clip"', 'name = "clip", dual_clip = 3.0'))
+    assert load(recipe, "algorithm.loss.name=gppo").algorithm.loss == GppoLoss(name="gppo")
     recipe.write_text(TRAIN.replace('name = "local"', 'name = "local"\nslotz = 7'))
     assert refusal(recipe, "engine.name=scripted", "engine.script=turns.toml") == "engine.slotz: unknown key"

@@ -1,0 +1,13 @@
+import pytest
+from e2e_runs import SFT, write_task
+
+from ramify.cli import main
+
+
+@pytest.fixture(scope="session")
+def caller(tmp_path_factory, model_folder):
+    """A model that calls tools and answers: a random one after a short cold start."""
+    recipe = write_task(tmp_path_factory.mktemp("caller"), model_folder, SFT)
+    settings = ("data.epochs=20", "learner.optimizer.rate=5e-3", "run.threads=1", "run.save_every=100")
+    assert main(["sft", str(recipe), *(word for setting in settings for word in ("-s", setting))]) == 0
+    return recipe.parent / "run" / "checkpoints" / "step-000060"

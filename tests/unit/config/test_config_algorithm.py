@@ -1,0 +1,322 @@
+"""A flag that cannot act is an error at start; a recipe's algorithm becomes the objects that its names say."""
+
+import pytest
+
+from ramify.algos.aepo import EntropyAwareAdvantage, StopGradientClip
+from ramify.algos.cispo import CispoSurrogate
+from ramify.algos.gppo import GppoSurrogate
+from ramify.algos.grpo import ClippedSurrogate, GroupRelative
+from ramify.algos.gspo import GspoSurrogate
+from ramify.algos.kl import EntropyBonus, KlInReward, KlPenalty
+from ramify.algos.node_value import NodeValue
+from ramify.algos.reinforce_pp import ReinforcePlusPlus
+from ramify.algos.tree_grpo import TreeGrpo
+from ramify.config.build_algorithm import (
+    build_correction,
+    build_estimator,
+    build_objective,
+    build_shaping,
+    build_weighting,
+    wanted_notes,
+)
+from ramify.config.load import load_recipe
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.errors import ConfigError
+from ramify.learner.annotate import Wanted
+from ramify.rewards.length import LengthReward
+from ramify.rewards.overlong import OverlongReward
+
+RECIPE = """\
+[model]
+path = "models/tiny"
+[data]
+train = "train.jsonl"
+max_prompt_tokens = 512
+[run]
+dir = "runs/a"
+[rollout]
+problems_per_step = 4
+n = 8
+m = 4
+max_tokens = 256
+max_calls = 3
+branching = "threshold"
+[engine]
+name = "local"
+[tools.search]
+corpus = "passages.jsonl"
+[tools.python]
+[reward]
+name = "hierarchical"
+[algorithm]
+estimator = { name = "group" }
+loss = { name = "clip" }
+[learner]
+problems_per_minibatch = 2
+optimizer = { rate = 1e-3 }
+"""
+FLAT = ("rollout.branching=none", "rollout.m=")
+GSPO = ("algorithm.loss.name=gspo", "algorithm.aggregation=sequence_mean")
+SCRIPTED = ("engine.name=scripted", "engine.script=turns.toml")
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def load(recipe, *overrides):
+    return load_recipe(TrainRecipe, recipe, overrides)
+
+
+def algorithm(recipe, *settings):
+    return load(recipe, *(f"algorithm.{setting}" for setting in settings)).algorithm
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        # the algorithm by itself
+        (["algorithm.fixed_length=9"], "algorithm.fixed_length: acts with aggregation = "),
+        (["algorithm.aggregation=fixed_length"], "algorithm.fixed_length: expected a value with aggregation"),
+        (["algorithm.overlong_margin=9"], 'algorithm.overlong_margin: acts with truncated = "shape" only'),
+        (
+            ["algorithm.truncated=shape"],
+            'algorithm.overlong_margin: expected a value with truncated = "shape"',
+        ),
+        (
+            ["algorithm.correction={level='token', kind='mask'}"],
+            'algorithm.correction: with old = "behavior" the weight old / behavior is 1',
+        ),
+        (
+            ["algorithm.old=recompute", "algorithm.correction={level='token', kind='truncate', floor=0.5}"],
+            'algorithm.correction.floor: acts with kind = "mask" only',
+        ),
+        (
+            ["algorithm.old=recompute", "algorithm.max_gap=0.1"],
+            'algorithm.max_gap: acts with old = "behavior" only',
+        ),
+        (
+            ["algorithm.kl={place='loss', estimator='k1', coefficient=0.1}"],
+            'algorithm.kl.estimator: "k1" in the loss has no gradient in expectation',
+        ),
+        (
+            ["algorithm.kl={place='reward', estimator='k3', coefficient=0.1}"],
+            'algorithm.kl.estimator: expected "k1" with place = "reward", got \'k3\'',
+        ),
+        (
+            ["algorithm.estimator={name='node_value'}", "algorithm.advantage=hard"],
+            'algorithm.advantage: estimator "node_value" gives all trajectories through a token the same',
+        ),
+        (
+            ["algorithm.loss={name='cispo', clip_high=4.0}", "algorithm.advantage=hard"],
+            'algorithm.advantage: loss "cispo" clips both signs alike',
+        ),
+        # a ratio of whole trajectories
+        (["algorithm.loss.name=gspo"], 'algorithm.aggregation: expected "sequence_mean" with loss "gspo"'),
+        ([*GSPO, "algorithm.shared=split"], 'algorithm.shared: expected "repeat" or "mass" with loss "gspo"'),
+        ([*GSPO, "algorithm.advantage=hard"], 'algorithm.advantage: expected "soft" with loss "gspo"'),
+        ([*GSPO, "algorithm.entropy_advantage={}"], "algorithm.entropy_advantage: expected none with loss"),
+        (
+            [*GSPO, "algorithm.old=recompute", "algorithm.correction={level='token', kind='mask'}"],
+            'algorithm.correction.level: expected "sequence" with loss "gspo"',
+        ),
+        (
+            [*GSPO, "algorithm.estimator={name='node_value'}"],
+            'algorithm.estimator.name: expected "group" or "tree_grpo" with loss "gspo"',
+        ),
+        (
+            [*GSPO, "algorithm.estimator.baseline=leave_subtree_out"],
+            'algorithm.estimator.baseline: expected "pooled" with loss "gspo"',
+        ),
+        # against the rollout
+        ([*FLAT, "algorithm.shared=mass"], "algorithm.shared: no trajectory of this rollout branches"),
+        ([*FLAT, "algorithm.advantage=hard"], "algorithm.advantage: no trajectory of this rollout branches"),
+        (
+            [*FLAT, "algorithm.estimator={name='tree_grpo'}"],
+            "algorithm.estimator.name: no trajectory of this rollout branches",
+        ),
+        (
+            ["rollout.m=8", "algorithm.estimator={name='node_value'}"],
+            "algorithm.estimator.name: no trajectory of this rollout branches",
+        ),
+        (
+            ["rollout.max_calls=0", "algorithm.shared=split"],
+            "algorithm.shared: no trajectory of this rollout branches",
+        ),
+        ([*FLAT, "rollout.n=1"], 'rollout.n: expected at least 2 with estimator "group"'),
+        (
+            [*FLAT, "rollout.n=1", "algorithm.estimator={name='reinforce_pp', group_mean=true}"],
+            "algorithm.estimator.group_mean: the mean of a single trajectory is its own reward",
+        ),
+        (
+            ["algorithm.truncated=shape", "algorithm.overlong_margin=257"],
+            "algorithm.overlong_margin: expected at most rollout.max_tokens = 256, got 257",
+        ),
+        (
+            [*SCRIPTED, "algorithm.entropy_advantage={}"],
+            'algorithm.entropy_advantage.source: this engine gives no exact entropies; set it to "annotate"',
+        ),
+        # around the algorithm
+        (
+            ["rollout.dynamic_sampling={}", "reward.name=length"],
+            "rollout.dynamic_sampling: needs a reward that tells right from wrong",
+        ),
+        (
+            [*FLAT, "rollout.n=1", "rollout.dynamic_sampling={}"],
+            "rollout.dynamic_sampling: one trajectory cannot be both right and wrong",
+        ),
+        (["reward.name=length", "reward.match=exact"], "reward.match: unknown key"),
+        (["tools.python=", "reward.bonus=0.1"], "reward.bonus: is given for using search and python"),
+        (
+            ["learner.problems_per_minibatch=5"],
+            "learner.problems_per_minibatch: expected at most rollout.problems_per_step = 4, got 5",
+        ),
+        (
+            ["learner.optimizer.vector_rate=0.1"],
+            'learner.optimizer.vector_rate: acts with name = "muon" only',
+        ),
+        (
+            ["learner.optimizer.embedding_rate=0.1"],
+            'learner.optimizer.embedding_rate: acts with name = "muon" only',
+        ),
+        (
+            ["learner.optimizer.decay_from=0.5"],
+            "learner.optimizer.decay_from: acts with final_rate below 1 only",
+        ),
+    ],
+)
+def test_what_cannot_act_is_refused_by_name(recipe, overrides, told):
+    with pytest.raises(ConfigError) as caught:
+        load(recipe, *overrides)
+    message = str(caught.value)
+    assert message.startswith(f"{recipe}: {told}")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.aggregation=fixed_length", "algorithm.fixed_length=9"],
+        ["algorithm.truncated=shape", "algorithm.overlong_margin=256"],
+        ["algorithm.old=recompute", "algorithm.correction={level='token', kind='mask', floor=0.5}"],
+        ["algorithm.max_gap=0.1"],
+        [
+            "algorithm.loss={name='cispo', clip_high=4.0}",
+            "algorithm.advantage=hard",
+            "algorithm.aggregation=sequence_mean",
+        ],
+        [*GSPO, "algorithm.shared=mass"],
+        [*FLAT, "algorithm.estimator.baseline=leave_subtree_out"],
+        [*FLAT, "rollout.n=1", "algorithm.estimator={name='reinforce_pp'}"],
+        [*SCRIPTED, "algorithm.entropy_advantage={source='annotate'}"],
+        ["tools.python=", "reward.bonus=0"],
+        ["tools.python="],
+        ["rollout.dynamic_sampling={max_attempts=1}"],
+        ["learner.optimizer.name=muon", "learner.optimizer.vector_rate=0.1"],
+        ["learner.optimizer.decay_from=0.5", "learner.optimizer.final_rate=0.1"],
+    ],
+)
+def test_what_can_act_is_taken(recipe, overrides):
+    assert load(recipe, *overrides) != load(recipe)
+
+
+# from names to objects
+
+
+@pytest.mark.parametrize(
+    ("setting", "built"),
+    [
+        ("{name='group'}", GroupRelative("repeat", "std", "pooled")),
+        (
+            "{name='group', scale='none', baseline='leave_subtree_out'}",
+            GroupRelative("repeat", "none", "leave_subtree_out"),
+        ),
+        ("{name='tree_grpo'}", TreeGrpo("repeat")),
+        ("{name='node_value'}", NodeValue("repeat")),
+        ("{name='reinforce_pp'}", ReinforcePlusPlus("repeat", group_mean=False, kl_coefficient=0.0)),
+        (
+            "{name='reinforce_pp', group_mean=true}",
+            ReinforcePlusPlus("repeat", group_mean=True, kl_coefficient=0.0),
+        ),
+    ],
+)
+def test_estimators(recipe, setting, built):
+    chosen = f"estimator={setting}"
+    assert build_estimator(algorithm(recipe, chosen)) == built
+    penalty = "kl={place='reward', estimator='k1', coefficient=0.5}"
+    penalised = build_estimator(algorithm(recipe, chosen, penalty))
+    if isinstance(built, ReinforcePlusPlus):
+        assert penalised == ReinforcePlusPlus("repeat", group_mean=built.group_mean, kl_coefficient=0.5)
+    else:
+        assert penalised == KlInReward(built, 0.5)
+    aware = build_estimator(algorithm(recipe, chosen, "entropy_advantage={weight=0.3, source='annotate'}"))
+    assert aware == EntropyAwareAdvantage(built, "repeat", 0.3, "annotate")
+
+
+@pytest.mark.parametrize(
+    ("setting", "built"),
+    [
+        ("{name='clip'}", ClippedSurrogate(0.2, 0.2, None)),
+        ("{name='clip', clip_high=0.28, dual_clip=3.0}", ClippedSurrogate(0.2, 0.28, 3.0)),
+        ("{name='aepo_clip', dual_clip=3.0}", StopGradientClip(0.2, 0.2, 3.0)),
+        ("{name='gppo', clip_low=0.1}", GppoSurrogate(0.1, 0.2)),
+        ("{name='cispo', clip_high=4.0}", CispoSurrogate(None, 4.0)),
+        ("{name='cispo', clip_low=0.5, clip_high=4.0}", CispoSurrogate(0.5, 4.0)),
+    ],
+)
+def test_losses(recipe, setting, built):
+    objective = build_objective(algorithm(recipe, f"loss={setting}"))
+    assert (objective.surrogate, objective.penalties) == (built, ())
+    assert objective.path_loss is None
+
+
+def test_a_loss_on_whole_paths(recipe):
+    objective = build_objective(algorithm(recipe, "loss={name='gspo'}", "aggregation=sequence_mean"))
+    assert objective.path_loss == GspoSurrogate(3e-4, 4e-4)
+    assert objective.token_losses == ()
+
+
+def test_penalties(recipe):
+    settings = ("kl={place='loss', estimator='k3_ratio', coefficient=0.1}", "entropy_bonus=0.01")
+    section = algorithm(recipe, *settings)
+    assert build_objective(section).penalties == (KlPenalty("k3_ratio", 0.1), EntropyBonus(0.01))
+    assert build_objective(algorithm(recipe)).penalties == ()
+
+
+def test_weightings_corrections_and_shaping(recipe):
+    section = algorithm(
+        recipe, "shared=split", "advantage=hard", "aggregation=fixed_length", "fixed_length=7"
+    )
+    weighting = build_weighting(section)
+    assert (weighting.shared, weighting.sharing, weighting.fixed_length) == ("split", "hard", 7)
+    assert build_correction(section) is None
+    settings = ("old=recompute", "correction={level='sequence', kind='truncate', cap=3.0}")
+    correction = build_correction(algorithm(recipe, *settings))
+    assert (correction.level, correction.kind, correction.cap, correction.floor) == (
+        "sequence",
+        "truncate",
+        3.0,
+        None,
+    )
+    plain = LengthReward()
+    assert build_shaping(section, plain, 256) is plain
+    shaped = build_shaping(algorithm(recipe, "truncated=shape", "overlong_margin=9"), plain, 256)
+    assert shaped == OverlongReward(plain, 256, 9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ((), Wanted()),
+        (("entropy_advantage={}",), Wanted()),
+        (("entropy_advantage={source='annotate'}",), Wanted(entropies=True)),
+        (("old=recompute",), Wanted(policy_logprobs=True)),
+        (("kl={place='loss', estimator='k2', coefficient=0.1}",), Wanted(ref_logprobs=True)),
+        (("kl={place='reward', estimator='k1', coefficient=0.1}",), Wanted(ref_logprobs=True)),
+    ],
+)
+def test_nothing_is_annotated_that_nobody_asks_for(recipe, settings, wanted):
+    assert wanted_notes(algorithm(recipe, *settings)) == wanted
