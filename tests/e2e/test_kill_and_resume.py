@@ -51,18 +51,20 @@ def files_of(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def checkpoint(run):
-    """A checkpoint without what names its place on the disk."""
+def checkpoint(run, scored=True):
+    """A checkpoint without what names its place on the disk; its score depends on how often the run saved."""
     files = files_of(run / "checkpoints" / LAST)
     del files[Path("state/.metadata")]
     state = json.loads(files.pop(Path("state.json")))["state"]
+    if not scored:
+        del state["score"], state["loop"]["best"]
     assert {Path("model.safetensors"), Path("state/__0_0.distcp")} <= files.keys()
     return files, state
 
 
-def check_equal_runs(run, other):
-    """Weights, optimizer state, cursor and traces, bit for bit; metrics but for the time."""
-    assert checkpoint(run) == checkpoint(other)
+def check_equal_runs(run, other, scored=True):
+    """Weights, optimizer state, loop state and traces, bit for bit; metrics but for the time."""
+    assert checkpoint(run, scored) == checkpoint(other, scored)
     assert files_of(run / "trees") == files_of(other / "trees")
     rows, others = ([dict(r, time=0) for r in read_metrics(f / "metrics.jsonl")] for f in (run, other))
     assert rows == others
@@ -114,7 +116,36 @@ def test_interrupted(uninterrupted, task):
     (saved,) = (run / "checkpoints").iterdir()
     assert told == (f"ramify train: stopped by Ctrl-C; state saved in {saved}, go on with --resume\n")
     assert ramify("train", task, "-s", "run.save_every=100", "--resume")[0] == 0
-    check_equal_runs(run, uninterrupted)
+    check_equal_runs(run, uninterrupted, scored=False)
+
+
+def test_killed_with_a_rule_that_remembers_the_steps_before(tmp_path, caller):
+    """The released baselines are those of the first problem ever seen at a place of the batch."""
+    rule = ("-s", "rollout.branching={name='seed_compat_arpo', probe_tokens=4}")
+    whole, broken = (write_task(tmp_path / name, caller) for name in ("whole", "broken"))
+    assert ramify("train", whole, *rule)[0] == 0
+    process = start("train", broken, *rule)
+    wait_for_step(process, broken.parent / "run", 3)
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    status, _, told = ramify("train", broken, *rule, "--resume")
+    assert status == 0, told
+    check_equal_runs(broken.parent / "run", whole.parent / "run")
+    _, state = checkpoint(whole.parent / "run")
+    assert len(state["loop"]["branching"]["first_seen"]) > 2
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_start_again_in_silence(task):
+    run = task.parent / "run"
+    assert ramify("train", task, "--max-steps", 3)[0] == 0
+    shutil.rmtree(run / "checkpoints")
+    status, _, told = ramify("train", task, "--resume")
+    assert status == 2
+    assert told == (
+        f"ramify train: {run}: metrics.jsonl has 3 steps, but there is no checkpoint in {run}/checkpoints; put it "
+        "back, or name a new run.dir to start again\n"
+    )
+    assert len(read_metrics(run / "metrics.jsonl")) == 3
 
 
 def test_supervised_training_interrupted(tmp_path, model_folder):

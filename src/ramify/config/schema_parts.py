@@ -169,7 +169,7 @@ class OptimizerSection(Section):
 
 
 class RunSection(Section):
-    """Where a run lives and how it is repeated."""
+    """Where a run lives, how it is repeated, and which checkpoints stay: the last ones and those of the best score."""
 
     dir: UserPath
     seed: int = 0
@@ -177,6 +177,7 @@ class RunSection(Section):
     deterministic: bool = False
     save_every: PositiveInt = 5
     keep_last: PositiveInt = 2
+    keep_best: Count = 1
 
 
 def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:

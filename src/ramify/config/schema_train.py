@@ -3,6 +3,7 @@
 from pydantic import model_validator
 
 from ramify.config.schema_algorithm import AlgorithmSection, check_against_rollout
+from ramify.config.schema_guard import GuardSection
 from ramify.config.schema_parts import (
     EngineSection,
     OptimizerSection,
@@ -48,12 +49,13 @@ class TrainRecipe(Section):
     reward: RewardSection
     algorithm: AlgorithmSection
     learner: LearnerSection
+    guard: GuardSection | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainRecipe":
         check_against_rollout(
             self.algorithm,
-            is_flat=self.rollout.branching.name == "none",
+            is_flat=not self.rollout.shares_tokens,
             n=self.rollout.n,
             max_tokens=self.rollout.max_tokens,
             has_exact_entropy=self.engine.name == "local",
@@ -65,11 +67,6 @@ class TrainRecipe(Section):
                 f"{self.rollout.problems_per_step}, got {self.learner.problems_per_minibatch}"
             )
         refuse_clocks(self.run, self.rollout, "rollout")
-        if self.run.deterministic and getattr(self.rollout.branching, "baseline_never_reset", False):
-            raise ValueError(
-                "rollout.branching.baseline_never_reset: expected false with run.deterministic; those baselines are "
-                "not kept over a resume"
-            )
         return self
 
     def _rewards_act(self) -> None:

@@ -34,6 +34,7 @@ class Learner:
         temperature: Of the sampling distribution; logits are divided by it.
         max_grad_norm: Gradients are scaled down to this norm.
         chunk_tokens: Tokens whose logits exist at a time.
+        max_skipped_in_a_row: Steps that were not finite, in a row, after which training ends; None: it goes on.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Learner:
         temperature: float,
         max_grad_norm: float,
         chunk_tokens: int = 1024,
+        max_skipped_in_a_row: int | None = MAX_SKIPPED_IN_A_ROW,
     ) -> None:
         self.model = model
         self.optimizers = Optimizers(model, optimizer)
@@ -55,6 +57,7 @@ class Learner:
         self._schedule, self._total_steps = schedule, total_steps
         self._objective, self._temperature = objective, temperature
         self._max_grad_norm, self._chunk_tokens = max_grad_norm, chunk_tokens
+        self._max_skipped_in_a_row = max_skipped_in_a_row
 
     def update(
         self,
@@ -72,7 +75,7 @@ class Learner:
             max_gap: Refuse to step when the mean |ln(policy / behavior)| is above it, nats per token.
 
         Raises:
-            TrainingError: Loss or gradient were not finite ten times in a row, or the gap is too large.
+            TrainingError: Loss or gradient were not finite too often in a row, or the gap is too large.
         """
         factor = self._schedule.factor(self.step, self._total_steps)
         self.step += 1
@@ -105,10 +108,9 @@ class Learner:
         elif outcome == "non_finite":
             self.skipped_in_a_row += 1
         self.optimizers.zero_grad()
-        if self.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-            raise TrainingError(
-                f"step {self.step - 1}: loss or gradient not finite {MAX_SKIPPED_IN_A_ROW} times in a row"
-            )
+        limit = self._max_skipped_in_a_row
+        if limit is not None and self.skipped_in_a_row >= limit:
+            raise TrainingError(f"step {self.step - 1}: loss or gradient not finite {limit} times in a row")
 
     def _path_slopes(
         self, rows: Sequence[PackedRow], paths: PathCredit | None, totals: Totals

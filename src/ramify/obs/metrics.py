@@ -42,6 +42,15 @@ class MetricsLog:
         with self._path.open("a", encoding="ascii", newline="\n") as file:
             file.write(line)
 
+    def last_step(self) -> int:
+        """The highest step that has a line; 0 where there is none.
+
+        Raises:
+            DataError: A line in the file cannot be read.
+        """
+        rows = read_metrics(self._path) if self._path.exists() else ()
+        return int(max((_number(row, "step") for row in rows), default=0))
+
     def truncate_after(self, step: int) -> None:
         """Drop the lines of later steps, and a line cut off by a kill: those steps are done again.
 

@@ -19,8 +19,8 @@ from ramify.learner.update import Learner
 from ramify.modeling.load import packs_trees
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
-from ramify.train.run_folder import RunFolder, claim_run_folder
-from ramify.train.state import starting_point
+from ramify.train.resume import starting_point
+from ramify.train.run_folder import claim_run_folder
 from ramify.train.supervised import Lessons, Update, check_sizes, train_on_examples
 
 
@@ -36,12 +36,13 @@ def run_dpo(
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     preferences = load_preferences(recipe.data.train)
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
-        lessons = _lessons(recipe, folder, preferences)
-        return train_on_examples(recipe, console, folder, lessons, max_steps)
+        start = starting_point(folder, recipe.model, recipe.run)
+        lessons = _lessons(recipe, start.source, preferences)
+        return train_on_examples(recipe, console, folder, start, lessons, max_steps)
 
 
-def _lessons(recipe: DpoRecipe, folder: RunFolder, preferences: Sequence[Preference]) -> Lessons:
-    renderer = TagRenderer(build_tokenizer(starting_point(folder, recipe.model.path)), ())
+def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference]) -> Lessons:
+    renderer = TagRenderer(build_tokenizer(source), ())
     check_sizes(
         (pair_tree(renderer, item, TreeKey(0, 0)) for item in preferences), "pair", recipe.data.max_tokens
     )

@@ -1,6 +1,7 @@
 """The second half of a training step: from trees and rewards to an updated model."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ramify.algos.corrections import ImportanceCorrection
@@ -86,9 +87,13 @@ class Learning:
         ]
 
     def update(
-        self, trees: Sequence[Tree], advantages: Sequence[Sequence[Floats]], notes: Sequence[Notes]
+        self,
+        trees: Sequence[Tree],
+        advantages: Sequence[Sequence[Floats]],
+        notes: Sequence[Notes],
+        refused: Callable[[Sequence[UpdateReport]], bool] | None = None,
     ) -> list[UpdateReport]:
-        """One optimizer step for each mini-batch of whole problems."""
+        """One optimizer step for each mini-batch of whole problems, until the reports so far are `refused`."""
         reports: list[UpdateReport] = []
         # Until a step has changed the weights, they are those that the rollout was sampled from.
         max_gap = self.max_gap
@@ -97,7 +102,14 @@ class Learning:
             report = self._step(trees[part], advantages[part], notes[part], max_gap)
             max_gap = max_gap if report.outcome == "empty" else None
             reports.append(report)
+            if refused is not None and refused(reports):
+                self.skip(len(trees) - part.stop)
+                break
         return reports
+
+    def skip(self, num_trees: int) -> None:
+        """Leave out the mini-batches of so many trees; they count for the schedule."""
+        self.learner.step += math.ceil(max(num_trees, 0) / self.problems_per_minibatch)
 
     def _step(
         self,

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,21 +10,24 @@ from ramify.config.build import build_optimizer
 from ramify.config.build_algorithm import build_objective
 from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import Interrupted
+from ramify.core.errors import Interrupted, TrainingError
 from ramify.core.records import Floats
+from ramify.learner.checkpoint import checkpoint_folder
 from ramify.learner.report import UpdateReport
-from ramify.learner.update import Learner
+from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
+from ramify.train.guard import Action, Guard, GuardState, Violation
 from ramify.train.interrupts import StopOnCtrlC
 from ramify.train.learning import Learning, build_learning
+from ramify.train.resume import restore, starting_point
 from ramify.train.rollout import Rollout, build_rollout, build_task
 from ramify.train.run_folder import RunFolder, claim_run_folder
 from ramify.train.sampling import Batch, take_batch
-from ramify.train.state import LoopState, Saver, restore, starting_point
+from ramify.train.state import LoopState, Saver
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class RlRun:
     rollout: Rollout
     learning: Learning
     saver: Saver
+    guard: Guard | None
     total_steps: int
 
 
@@ -48,6 +52,7 @@ def run_rl(
     Raises:
         UserError: The recipe, the data, the machine or the run folder is wrong.
         Interrupted: Ctrl-C; the state was saved.
+        TrainingError: Training cannot go on; the message says why.
     """
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         run, state = build_rl(recipe, console, folder)
@@ -59,9 +64,7 @@ def run_rl(
                     try:
                         while state.step < last:
                             stop.check()
-                            state = rl_step(run, state, stop, phase)
-                            if state.step % recipe.run.save_every == 0:
-                                run.saver.save(state)
+                            state = run.saver.keep(rl_step(run, state, stop, phase))
                     except Interrupted as stopped:
                         saved = run.saver.save(state)
                         raise Interrupted(f"{stopped}; state saved in {saved}, go on with --resume") from None
@@ -72,30 +75,82 @@ def run_rl(
             read_metrics(run.folder.root / "metrics.jsonl"), looks_at_entropy=looks
         ):
             console.note(warning)
+        if note := run.saver.best_note(state):
+            console.note(note)
         return run.saver.save(state)
 
 
 def rl_step(run: RlRun, state: LoopState, stop: StopOnCtrlC, phase: Phase) -> LoopState:
-    """One step of the run: from a batch of problems to updated weights and a written record."""
+    """One step of the run: from a batch of problems to updated weights and a written record.
+
+    Raises:
+        TrainingError: The guard has seen enough.
+    """
     batch = stop.run(take_batch(run.rollout, run.recipe.rollout, state.cursor, state.step, phase))
+    grown = tree_metrics(batch.trees, batch.rewards)
+    advantages, reports, found = learn(run, batch, state.step + 1, grown)
+    state = replace(
+        state.after_step(batch.cursor, grown["reward/mean"]), branching=run.rollout.agent.brancher.state()
+    )
+    action = Action.GO_ON
+    guarded: dict[str, float] = {}
+    if run.guard is not None and state.guard is not None:
+        after, action = run.guard.count(state.guard, found)
+        state = replace(state, guard=after)
+        guarded = {
+            "guard/violated": float(found is not None),
+            "guard/in_a_row": float(after.in_a_row),
+            "guard/fallbacks": float(after.fallbacks),
+        }
+    record(run, state.step, batch, advantages, {**grown, **update_metrics(reports), **guarded})
+    shown = {"gradient": reports[0].grad_norm} if reports else {}
+    phase.advance(1, waiting="", reward=grown["reward/mean"], **shown)
+    if found is not None and state.guard is not None:
+        follow(run, state.step, state.guard, found, action)
+    return state
+
+
+def learn(
+    run: RlRun, batch: Batch, step: int, grown: Mapping[str, float]
+) -> tuple[Sequence[Sequence[Floats]], Sequence[UpdateReport], Violation | None]:
+    """Advantages and updates of a batch, as far as the guard lets it train."""
     trees, rewards = batch.learned
-    advantages: Sequence[Sequence[Floats]] = ()
-    reports: Sequence[UpdateReport] = ()
-    if trees:
-        notes = run.learning.annotate(trees)
-        advantages = run.learning.advantages(trees, rewards, notes)
-        reports = run.learning.update(trees, advantages, notes)
-    else:
+    if not trees:
         run.console.note(
-            f"step {state.step + 1}: none of {len(batch.trees)} problems had both right and wrong answers in "
+            f"step {step}: none of {len(batch.trees)} problems had both right and wrong answers in "
             f"{batch.attempts} attempts; nothing was learned"
         )
-    state = replace(state, step=state.step + 1, cursor=batch.cursor)
-    record(run, state.step, batch, advantages, reports)
-    phase.advance(waiting="", reward=tree_metrics(batch.trees, batch.rewards)["reward/mean"])
-    if reports:
-        phase.advance(0, gradient=reports[0].grad_norm)
-    return state
+        return (), (), run.guard.look(grown) if run.guard else None
+    notes = run.learning.annotate(trees)
+    advantages = run.learning.advantages(trees, rewards, notes)
+    found = run.guard.look(grown) if run.guard else None
+    if found is not None:
+        run.learning.skip(len(trees))
+        return advantages, (), found
+
+    def refused(reports: Sequence[UpdateReport]) -> bool:
+        return run.guard is not None and run.guard.look(update_metrics(reports)) is not None
+
+    reports = run.learning.update(trees, advantages, notes, refused)
+    return advantages, reports, run.guard.look(update_metrics(reports)) if run.guard else None
+
+
+def follow(run: RlRun, step: int, state: GuardState, found: Violation, action: Action) -> None:
+    """Say what the guard found, and do what it decided.
+
+    Raises:
+        TrainingError: It stops the run.
+    """
+    assert state.last_good is not None
+    if action is Action.STOP:
+        good = checkpoint_folder(run.folder.root, state.last_good)
+        raise TrainingError(
+            f"step {step}: {found} in {state.in_a_row} steps in a row, after {state.fallbacks} returns to a good "
+            f"checkpoint; the last good one is {good}: start a new run from it with other settings"
+        )
+    run.console.note(f"step {step}: {found}; the rest of its update was skipped")
+    if action is Action.FALL_BACK:
+        run.console.note(f"step {step}: back to {run.saver.fall_back(state.last_good)}")
 
 
 def record(
@@ -103,7 +158,7 @@ def record(
     step: int,
     batch: Batch,
     advantages: Sequence[Sequence[Floats]],
-    reports: Sequence[UpdateReport],
+    metrics: Mapping[str, float | None],
 ) -> None:
     """Write the trace, the times and the metrics of a step; `advantages` are those of the trees it learned from."""
     means = iter([tuple(float(a.mean()) if len(a) else 0.0 for a in of_tree) for of_tree in advantages])
@@ -114,8 +169,7 @@ def record(
     write_trees(run.folder.trees(step), traced)
     run.rollout.timing.flush(run.folder.timing(step))
     sampling = batch.metrics if run.recipe.rollout.dynamic_sampling is not None else {}
-    grown = tree_metrics(batch.trees, batch.rewards)
-    run.folder.metrics.append(step, {**grown, **sampling, **update_metrics(reports)})
+    run.folder.metrics.append(step, {**metrics, **sampling})
 
 
 def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
@@ -147,34 +201,46 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tup
         UserError: The recipe, the data, the machine or the checkpoint is wrong.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
-    source = starting_point(folder, recipe.model.path)
-    task = build_task(recipe, source, console)
+    start = starting_point(folder, recipe.model, recipe.run)
+    task = build_task(recipe, start.source, console)
     rollout = recipe.rollout
     steps = math.ceil(len(task.problems) * recipe.data.epochs / rollout.problems_per_step)
+    guard = None if recipe.guard is None else Guard(recipe.guard, rollout.max_tokens)
+    looks_at_non_finite = recipe.guard is not None and recipe.guard.max_non_finite is not None
     minibatches = math.ceil(rollout.problems_per_step / recipe.learner.problems_per_minibatch)
 
     def make_learner() -> Learner:
         optimizer, schedule = build_optimizer(recipe.learner.optimizer)
         return Learner(
-            build_model(recipe.model.model_copy(update={"path": source}), task.context_tokens),
+            build_model(
+                recipe.model.model_copy(update={"path": start.source}), task.context_tokens, recipe.run.seed
+            ),
             optimizer=optimizer,
             schedule=schedule,
             total_steps=steps * minibatches,
             objective=build_objective(recipe.algorithm),
             temperature=rollout.temperature,
             max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            max_skipped_in_a_row=None if looks_at_non_finite else MAX_SKIPPED_IN_A_ROW,
         )
 
-    learner, state = restore(folder, make_learner, recipe.run.seed)
+    learner, state = restore(start, make_learner)
+    rolling = build_rollout(recipe, task, lambda: learner.model)
+    if start.record is not None:
+        rolling.agent.brancher.restore(state.branching)
     folder.create(recipe)
     folder.rewind(state.step)
     run = RlRun(
         recipe=recipe,
         console=console,
         folder=folder,
-        rollout=build_rollout(recipe, task, lambda: learner.model),
+        rollout=rolling,
         learning=build_learning(recipe, learner),
-        saver=Saver(folder, learner, recipe.model.path, recipe.run.seed, recipe.run.keep_last),
+        saver=Saver(folder, learner, recipe.model.path, start.tokenizer, recipe.run, steps),
+        guard=guard,
         total_steps=steps,
     )
+    if guard is not None and state.guard is None:
+        # The recipe's own model is what the run can always go back to.
+        state = run.saver.keep(replace(state, guard=GuardState()))
     return run, state

@@ -17,8 +17,8 @@ from ramify.learner.update import Learner
 from ramify.modeling.load import packs_trees
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
-from ramify.train.run_folder import RunFolder, claim_run_folder
-from ramify.train.state import starting_point
+from ramify.train.resume import starting_point
+from ramify.train.run_folder import claim_run_folder
 from ramify.train.supervised import Lessons, Update, check_sizes, train_on_examples
 
 
@@ -34,12 +34,13 @@ def run_sft(
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     demonstrations = load_demonstrations(recipe.data.train)
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
-        lessons = _lessons(recipe, folder, demonstrations)
-        return train_on_examples(recipe, console, folder, lessons, max_steps)
+        start = starting_point(folder, recipe.model, recipe.run)
+        lessons = _lessons(recipe, start.source, demonstrations)
+        return train_on_examples(recipe, console, folder, start, lessons, max_steps)
 
 
-def _lessons(recipe: SftRecipe, folder: RunFolder, demonstrations: Sequence[Demonstration]) -> Lessons:
-    renderer = TagRenderer(build_tokenizer(starting_point(folder, recipe.model.path)), ())
+def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstration]) -> Lessons:
+    renderer = TagRenderer(build_tokenizer(source), ())
     check_sizes(
         (_chain(renderer, item, TreeKey(0, 0)) for item in demonstrations),
         "demonstration",

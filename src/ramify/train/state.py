@@ -1,82 +1,150 @@
-"""What a training loop carries from step to step, and how it is saved and taken up again."""
+"""What a training loop carries from step to step, and the checkpoints that keep it."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ramify.core.errors import DataError
-from ramify.core.protocols import Json
+from pydantic import Field
+
+from ramify.config.schema_parts import RunSection
 from ramify.data.order import DataCursor
 from ramify.learner.checkpoint import (
     checkpoint_folder,
-    latest_checkpoint,
     load_optimizers,
+    load_weights,
     prune_checkpoints,
     read_state,
     save_checkpoint,
 )
 from ramify.learner.update import Learner
+from ramify.train.guard import GuardState
 from ramify.train.run_folder import RunFolder
+
+NaturalNumber = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The checkpoint with the highest score so far."""
+
+    step: NaturalNumber
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """Where a run stands after `step` steps; draws are hashes of (seed, step, ...), so no generator is saved."""
+    """Where a run stands after `step` steps; draws are hashes of (seed, step, ...), so no generator is saved.
 
-    step: int = 0
+    Attributes:
+        step: Steps that were taken.
+        cursor: In the data.
+        scores: Of the steps since the last checkpoint that was due; None where a step had none.
+        best: Of the checkpoints that were due.
+        branching: What the branching rule remembers (`Brancher.state`).
+        guard: What the collapse detector remembers; None in a run without one.
+    """
+
+    step: NaturalNumber = 0
     cursor: DataCursor = field(default_factory=DataCursor)
+    scores: tuple[float | None, ...] = ()
+    best: Best | None = None
+    branching: Mapping[str, Any] = field(default_factory=dict)
+    guard: GuardState | None = None
+
+    def after_step(self, cursor: DataCursor, score: float | None) -> "LoopState":
+        """One step further; a score is better when it is higher."""
+        return replace(self, step=self.step + 1, cursor=cursor, scores=(*self.scores, score))
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What `state.json` holds: the loop's state, the learner's, and what the checkpoint is of.
+
+    `score` is the mean over the steps since the checkpoint before that was due; None for one made in between.
+    """
+
+    loop: LoopState
+    score: float | None
+    learner_step: NaturalNumber
+    skipped_in_a_row: NaturalNumber
+    seed: int
+    tokenizer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Saver:
-    """Writes and prunes the checkpoints of a run."""
+    """Writes and prunes the checkpoints of a run.
+
+    Attributes:
+        folder: Of the run.
+        learner: What is saved.
+        model_path: The recipe's model, which has the tokenizer's files.
+        tokenizer: Its fingerprint.
+        run: When to save, how many to keep.
+        total_steps: The last step has a checkpoint in any case.
+    """
 
     folder: RunFolder
     learner: Learner
-    tokenizer_dir: Path
-    seed: int
-    keep_last: int
+    model_path: Path
+    tokenizer: str
+    run: RunSection
+    total_steps: int
+
+    def keep(self, state: LoopState) -> LoopState:
+        """Write the checkpoint of a step where one is due; returns the state to go on from."""
+        if state.step % self.run.save_every and state.step != self.total_steps:
+            return state
+        known = [score for score in state.scores if score is not None]
+        score = math.fsum(known) / len(known) if known else None
+        best = state.best
+        if score is not None and (best is None or score >= best.score):
+            best = Best(state.step, score)
+        guard = state.guard.saved(state.step) if state.guard else None
+        kept = replace(state, scores=(), best=best, guard=guard)
+        self._write(kept, score)
+        return kept
 
     def save(self, state: LoopState) -> Path:
-        """Write the checkpoint of `state`, unless it is there already."""
+        """The checkpoint of `state`, written now unless it was due; it has no score."""
         path = checkpoint_folder(self.folder.root, state.step)
         if not path.exists():
-            record: dict[str, Json] = {
-                "step": state.step,
-                "policy_version": state.step,
-                "cursor": asdict(state.cursor),
-                "learner_step": self.learner.step,
-                "rng": {"seed": self.seed},
-            }
-            save_checkpoint(path, self.learner.model, self.learner.optimizers, record, self.tokenizer_dir)
-            prune_checkpoints(self.folder.root, self.keep_last)
+            self._write(state, None)
         return path
 
+    def fall_back(self, step: int) -> Path:
+        """Give the learner the weights and the optimizer state of an earlier step; its own count of steps goes on.
 
-def starting_point(folder: RunFolder, model_path: Path) -> Path:
-    """The model folder to load: the run's latest checkpoint, or the recipe's model where there is none."""
-    return latest_checkpoint(folder.root) or model_path
+        Raises:
+            DataError: That checkpoint is damaged.
+        """
+        path = checkpoint_folder(self.folder.root, step)
+        read_state(path)
+        load_weights(path, self.learner.model)
+        load_optimizers(path, self.learner.optimizers)
+        self.learner.skipped_in_a_row = 0
+        return path
 
+    def best_note(self, state: LoopState) -> str | None:
+        """One line about the best checkpoint; None where none is kept."""
+        path = checkpoint_folder(self.folder.root, state.best.step) if state.best else None
+        if state.best is None or path is None or not path.exists():
+            return None
+        return f"best checkpoint: {path} (score {state.best.score:.4g})"
 
-def restore(folder: RunFolder, make_learner: Callable[[], Learner], seed: int) -> tuple[Learner, LoopState]:
-    """Make the learner and give it the state of the latest checkpoint, if there is one.
-
-    Raises:
-        DataError: The checkpoint is incomplete or of a run with another seed.
-    """
-    path = latest_checkpoint(folder.root)
-    if path is None:
-        return make_learner(), LoopState()
-    record: dict[str, Any] = read_state(path)
-    try:
-        saved_seed, learner_step = record["rng"]["seed"], int(record["learner_step"])
-        state = LoopState(int(record["step"]), DataCursor(**record["cursor"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path / 'state.json'}: not the state of a training run ({error!r})") from None
-    if saved_seed != seed:
-        raise DataError(f"{path}: of a run with seed {saved_seed}, expected {seed}")
-    learner = make_learner()
-    load_optimizers(path, learner.optimizers)
-    learner.step = learner_step
-    return learner, state
+    def _write(self, state: LoopState, score: float | None) -> None:
+        learner = self.learner
+        record = RunRecord(
+            loop=state,
+            score=score,
+            learner_step=learner.step,
+            skipped_in_a_row=learner.skipped_in_a_row,
+            seed=self.run.seed,
+            tokenizer=self.tokenizer,
+        )
+        path = checkpoint_folder(self.folder.root, state.step)
+        save_checkpoint(path, learner.model, learner.optimizers, asdict(record), self.model_path)
+        needed = state.guard.needed if state.guard else frozenset()
+        prune_checkpoints(self.folder.root, self.run.keep_last, self.run.keep_best, needed)

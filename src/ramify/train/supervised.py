@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,8 +20,9 @@ from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
 from ramify.train.interrupts import StopOnCtrlC
+from ramify.train.resume import Start, restore
 from ramify.train.run_folder import RunFolder
-from ramify.train.state import Saver, restore, starting_point
+from ramify.train.state import Saver
 
 Update: TypeAlias = Callable[[Sequence[int], int], UpdateReport]
 """Trains on the examples with these numbers; the second argument is the step."""
@@ -50,6 +51,7 @@ def train_on_examples(
     recipe: SftRecipe | DpoRecipe,
     console: RunConsole,
     folder: RunFolder,
+    start: Start,
     lessons: Lessons,
     max_steps: int | None,
 ) -> Path:
@@ -59,7 +61,6 @@ def train_on_examples(
         UserError: The model does not fit the recipe, or the run cannot be taken up.
         Interrupted: Ctrl-C; the state was saved.
     """
-    source = starting_point(folder, recipe.model.path)
     order = ProblemOrder(lessons.num_examples, recipe.run.seed)
     batch = recipe.learner.batch_size
     total = math.ceil(lessons.num_examples * recipe.data.epochs / batch)
@@ -68,7 +69,7 @@ def train_on_examples(
         optimizer, schedule = build_optimizer(recipe.learner.optimizer)
         return Learner(
             build_model(
-                recipe.model.model_copy(update={"path": source}), recipe.data.max_tokens, recipe.run.seed
+                recipe.model.model_copy(update={"path": start.source}), recipe.data.max_tokens, recipe.run.seed
             ),
             optimizer=optimizer,
             schedule=schedule,
@@ -78,12 +79,12 @@ def train_on_examples(
             max_grad_norm=recipe.learner.optimizer.max_grad_norm,
         )
 
-    learner, state = restore(folder, make_learner, recipe.run.seed)
+    learner, state = restore(start, make_learner)
     update = lessons.make_update(learner)
     folder.create(recipe)
     folder.rewind(state.step)
     metrics = folder.metrics
-    saver = Saver(folder, learner, recipe.model.path, recipe.run.seed, recipe.run.keep_last)
+    saver = Saver(folder, learner, recipe.model.path, start.tokenizer, recipe.run, total)
     last = total if max_steps is None else min(total, max_steps)
     with asyncio.Runner() as runner, StopOnCtrlC(runner) as stop, console.phase(lessons.title, last) as phase:
         phase.advance(state.step)
@@ -92,14 +93,15 @@ def train_on_examples(
                 stop.check()
                 indices, cursor = order.take(state.cursor, batch)
                 report = update(indices, state.step)
-                state = replace(state, step=state.step + 1, cursor=cursor)
+                state = state.after_step(cursor, finite(-report.loss))
                 own = {name: finite(value) for name, value in lessons.metrics(report).items()}
                 metrics.append(state.step, step_metrics(report) | own)
                 phase.advance(loss=report.loss)
-                if state.step % recipe.run.save_every == 0:
-                    saver.save(state)
+                state = saver.keep(state)
         except Interrupted as stopped:
             raise Interrupted(f"{stopped}; state saved in {saver.save(state)}, go on with --resume") from None
+    if note := saver.best_note(state):
+        console.note(note)
     return saver.save(state)
 
 

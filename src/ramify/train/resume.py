@@ -1,0 +1,128 @@
+"""Where a run begins: at the recipe's model, or at its latest checkpoint, if that belongs to it and is whole."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from ramify.chat.tokenizer import ChatTokenizer
+from ramify.config.schema_parts import RunSection, TrainedModelSection
+from ramify.core.errors import DataError
+from ramify.learner.checkpoint import latest_checkpoint, load_optimizers, read_state
+from ramify.learner.checkpoint_files import RECORD
+from ramify.learner.update import Learner
+from ramify.modeling.load import read_model_config
+from ramify.modeling.lora import is_adapter_folder
+from ramify.train.run_folder import RunFolder
+from ramify.train.state import LoopState, RunRecord
+
+_SIZES = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "tie_word_embeddings",
+)
+"""Keys of a model's configuration that decide the shapes of its weights."""
+
+_RECORD = TypeAdapter(RunRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a run begins: the model folder to load, and the record beside it where that is a checkpoint of the run."""
+
+    source: Path
+    tokenizer: str
+    record: RunRecord | None
+
+
+def starting_point(folder: RunFolder, model: TrainedModelSection, run: RunSection) -> Start:
+    """The run's latest checkpoint, or the recipe's model where there is none.
+
+    Raises:
+        DataError: The checkpoint is damaged, or of another seed, tokenizer or model than the recipe's; there is none
+            although the run has got further; or the recipe's model is itself a checkpoint and damaged.
+    """
+    path = latest_checkpoint(folder.root)
+    tokenizer = ChatTokenizer(model.path).fingerprint
+    if path is None:
+        _require_no_progress(folder, run.save_every)
+        if (model.path / RECORD).is_file():
+            read_state(model.path)
+        return Start(model.path, tokenizer, None)
+    try:
+        record = _RECORD.validate_json(json.dumps(read_state(path)), strict=True)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise DataError(
+            f"{path / RECORD}: {place}: {error.errors()[0]['msg']}; it is not the state of a training run, delete "
+            "this folder to go on from the one before"
+        ) from None
+    if record.seed != run.seed:
+        raise DataError(f"{path}: of a run with seed {record.seed}, the recipe's run.seed is {run.seed}")
+    if record.tokenizer != tokenizer:
+        raise DataError(
+            f"{path}: of a run with tokenizer {record.tokenizer}, that of model.path = {model.path} is {tokenizer}; "
+            "put the tokenizer back that the run began with"
+        )
+    _require_same_model(path, model)
+    return Start(path, tokenizer, record)
+
+
+def restore(start: Start, make_learner: Callable[[], Learner]) -> tuple[Learner, LoopState]:
+    """Make the learner, and give it the state of the checkpoint that the run starts from, if it is one.
+
+    Raises:
+        DataError: The optimizers' state cannot be read.
+    """
+    learner = make_learner()
+    if start.record is None:
+        return learner, LoopState()
+    load_optimizers(start.source, learner.optimizers)
+    learner.step = start.record.learner_step
+    learner.skipped_in_a_row = start.record.skipped_in_a_row
+    return learner, start.record.loop
+
+
+def _require_no_progress(folder: RunFolder, save_every: int) -> None:
+    """A run that got past its first checkpoint and has none has lost it.
+
+    Raises:
+        DataError: That is so.
+    """
+    last = folder.metrics.last_step()
+    # The line of a step is written before its checkpoint, so a kill may leave exactly the first `save_every`.
+    if last > save_every:
+        raise DataError(
+            f"{folder.root}: metrics.jsonl has {last} steps, but there is no checkpoint in "
+            f"{folder.root / 'checkpoints'}; put it back, or name a new run.dir to start again"
+        )
+
+
+def _require_same_model(checkpoint: Path, model: TrainedModelSection) -> None:
+    """Compare the configurations, and whether an adapter is trained.
+
+    Raises:
+        DataError: They differ.
+    """
+    asked = model.lora is not None or is_adapter_folder(model.path)
+    found = is_adapter_folder(checkpoint)
+    if asked != found:
+        kinds = {True: "an adapter (LoRA)", False: "a whole model"}
+        raise DataError(
+            f"{checkpoint}: {kinds[found]}, the recipe trains {kinds[asked]}; it is of another run, name a new run.dir"
+        )
+    saved, expected = read_model_config(checkpoint), read_model_config(model.path)
+    for key in _SIZES:
+        if key in saved and key in expected and saved[key] != expected[key]:
+            raise DataError(
+                f"{checkpoint}: of a model with {key} = {saved[key]!r}, that of model.path = {model.path} is "
+                f"{expected[key]!r}; put the model back that the run began with, or name a new run.dir"
+            )

@@ -1,0 +1,171 @@
+"""Where a run begins: which checkpoints it goes on from, and which it refuses."""
+
+import json
+import shutil
+
+import pytest
+
+from model_folders import write_model, write_tokenizer
+from ramify.algos.losses import Objective
+from ramify.algos.sft import NegativeLogLikelihood
+from ramify.config.schema_parts import RunSection, TrainedModelSection
+from ramify.core.errors import DataError
+from ramify.data.order import DataCursor
+from ramify.learner.checkpoint_files import write_record
+from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.update import Learner
+from ramify.modeling.load import load_model
+from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.train.guard import GuardState
+from ramify.train.resume import restore, starting_point
+from ramify.train.run_folder import RunFolder
+from ramify.train.state import Best, LoopState, Saver
+
+STATE = LoopState(
+    7,
+    DataCursor(1, 4),
+    (0.25, None, 0.5),
+    Best(5, 0.75),
+    {"first_seen": [[0, [1, 0], 0.5]]},
+    GuardState(1, 2, False, None, 5),
+)
+
+
+def learner(folder, lora=False):
+    model = load_model(folder)
+    if lora:
+        add_lora(model, LoraSettings(2, 4.0), seed=0)
+    return Learner(
+        model,
+        optimizer=AdamWSettings(0.01),
+        schedule=Schedule(),
+        total_steps=9,
+        objective=Objective(NegativeLogLikelihood()),
+        temperature=1.0,
+        max_grad_norm=1.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, model_folder):
+    """The run folder of a run with one checkpoint, to be copied."""
+    root = tmp_path_factory.mktemp("saved")
+    return save(root, model_folder, learner(model_folder))
+
+
+def save(root, model_path, of):
+    start = starting_point(RunFolder(root), TrainedModelSection(path=model_path), section(root))
+    of.step, of.skipped_in_a_row = 28, 3
+    Saver(RunFolder(root), of, model_path, start.tokenizer, section(root), 100).save(STATE)
+    return root
+
+
+def section(root, **changes):
+    return RunSection(dir=root, seed=3, **changes)
+
+
+def begin(root, model_path, **changes):
+    model = TrainedModelSection.model_validate({"path": model_path} | changes)
+    return starting_point(RunFolder(root), model, section(root))
+
+
+def test_everything_comes_back(saved, model_folder):
+    start = begin(saved, model_folder)
+    assert start.source == saved / "checkpoints" / "step-000007"
+    again, state = restore(start, lambda: learner(start.source))
+    assert state == STATE
+    assert (again.step, again.skipped_in_a_row) == (28, 3)
+
+
+def test_without_a_checkpoint_a_run_begins_at_the_recipes_model(tmp_path, model_folder):
+    start = begin(tmp_path, model_folder)
+    assert (start.source, start.record) == (model_folder, None)
+    again, state = restore(start, lambda: learner(model_folder))
+    assert (state, again.step) == (LoopState(), 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"seed": "3"}, "seed: Input should be a valid integer"),
+        ({"learner_step": -1}, "learner_step: Input should be greater than or equal to 0"),
+        ({"score": "high"}, "score: Input should be a valid number"),
+        ({"loop": {"step": 7.0}}, "loop.step: Input should be a valid integer"),
+        ({"loop": {"cursor": [1, 4]}}, "loop.cursor: Input should be"),
+        ({"loop": {"guard": {"in_a_row": True}}}, "loop.guard.in_a_row: Input should be a valid integer"),
+        ({"loop": None}, "loop: Input should be"),
+        ({"seed": 4}, "of a run with seed 4, the recipe's run.seed is 3"),
+    ],
+)
+def test_a_record_of_wrong_types_or_another_seed_is_refused(tmp_path, saved, model_folder, change, told):
+    shutil.copytree(saved, tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints" / "step-000007"
+    state = json.loads((folder / "state.json").read_text())["state"]
+    for key, value in change.items():
+        state[key] = {**state[key], **value} if isinstance(value, dict) else value
+    write_record(folder, state)
+    with pytest.raises(DataError) as error:
+        begin(tmp_path / "run", model_folder)
+    assert told in str(error.value)
+
+
+def test_a_missing_entry_is_named(tmp_path, saved, model_folder):
+    shutil.copytree(saved, tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints" / "step-000007"
+    write_record(folder, {"seed": 3})
+    with pytest.raises(DataError, match=r"state\.json: loop: Field required; .* delete this folder"):
+        begin(tmp_path / "run", model_folder)
+
+
+def test_another_tokenizer_is_refused(tmp_path, saved, model_folder):
+    other = tmp_path / "other"
+    shutil.copytree(model_folder, other)
+    write_tokenizer(other, vocab_size=500)
+    with pytest.raises(
+        DataError, match=r"with tokenizer \w{16}, that of model\.path = .* is \w{16}; put the"
+    ):
+        begin(saved, other)
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [("num_hidden_layers = 2", {"layers": 3}), ("model_type = 'qwen3'", {"family": "llama"})],
+)
+def test_another_model_is_refused(tmp_path, saved, key, changes):
+    other = write_model(tmp_path / "other", **changes)
+    with pytest.raises(DataError, match=rf"of a model with {key}, that of model\.path = .*; put the model"):
+        begin(saved, other)
+
+
+def test_an_adapter_and_a_whole_model_are_not_each_others(tmp_path, saved, model_folder):
+    with pytest.raises(DataError, match=r"a whole model, the recipe trains an adapter \(LoRA\)"):
+        begin(saved, model_folder, lora={"rank": 2, "alpha": 4.0})
+    adapted = save(tmp_path, model_folder, learner(model_folder, lora=True))
+    with pytest.raises(DataError, match=r"an adapter \(LoRA\), the recipe trains a whole model"):
+        begin(adapted, model_folder)
+    start = begin(adapted, model_folder, lora={"rank": 2, "alpha": 4.0})
+    assert restore(start, lambda: learner(start.source))[1] == STATE
+
+
+def test_a_damaged_checkpoint_is_neither_resumed_nor_trained_on_in_another_run(tmp_path, saved, model_folder):
+    shutil.copytree(saved, tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints" / "step-000007"
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    with pytest.raises(DataError, match=r"model\.safetensors has checksum"):
+        begin(tmp_path / "run", model_folder)
+    with pytest.raises(DataError, match=r"model\.safetensors has checksum"):
+        begin(tmp_path / "new", folder)
+
+
+def test_lost_checkpoints_are_missed_from_the_step_after_the_first_that_was_due(tmp_path, model_folder):
+    folder = RunFolder(tmp_path)
+    for step in range(1, 6):
+        folder.metrics.append(step, {"loss": 1.0})
+    assert begin(tmp_path, model_folder).record is None
+    folder.metrics.append(6, {"loss": 1.0})
+    with pytest.raises(
+        DataError, match=r"metrics\.jsonl has 6 steps, but there is no checkpoint in .*put it back"
+    ):
+        begin(tmp_path, model_folder)

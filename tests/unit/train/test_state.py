@@ -1,0 +1,137 @@
+"""Which checkpoints a run writes and keeps, their scores, and the way back to one of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from ramify.algos.credit import denominator
+from ramify.algos.losses import Objective
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
+from ramify.config.schema_parts import RunSection
+from ramify.core.errors import DataError
+from ramify.data.order import DataCursor
+from ramify.learner.checkpoint import latest_checkpoint, read_state
+from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.pack import pack
+from ramify.learner.update import Learner
+from ramify.modeling.load import load_model
+from ramify.train.guard import GuardState
+from ramify.train.run_folder import RunFolder
+from ramify.train.state import Best, LoopState, Saver
+from random_trees import random_tree
+
+
+@pytest.fixture
+def learner(model_folder):
+    return Learner(
+        load_model(model_folder),
+        optimizer=AdamWSettings(0.01),
+        schedule=Schedule(),
+        total_steps=99,
+        objective=Objective(NegativeLogLikelihood()),
+        temperature=1.0,
+        max_grad_norm=1.0,
+    )
+
+
+@pytest.fixture
+def saver(tmp_path, model_folder, learner):
+    def make(total_steps=99, **settings):
+        run = RunSection(dir=tmp_path, **settings)
+        return Saver(RunFolder(tmp_path), learner, model_folder, "t", run, total_steps)
+
+    return make
+
+
+def train(learner, seed=0):
+    trees = [random_tree(np.random.default_rng(seed))]
+    learner.update(pack(trees, [supervised_credit(trees[0])], 1000), denominator(trees, SUPERVISED))
+
+
+def run(saver, scores, state=None, interrupt_at=()):
+    state = state or LoopState()
+    for score in scores:
+        state = saver.keep(state.after_step(DataCursor(0, state.step), score))
+        if state.step in interrupt_at:
+            saver.save(state)
+    return state
+
+
+def steps(folder):
+    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
+
+
+def scores(folder):
+    return {step: read_state(folder / "checkpoints" / f"step-{step:06d}")["score"] for step in steps(folder)}
+
+
+def test_the_score_is_the_mean_since_the_checkpoint_before(tmp_path, saver):
+    state = run(saver(5, save_every=2, keep_last=9), [1.0, 2.0, None, 4.0, 5.0])
+    assert scores(tmp_path) == {2: 1.5, 4: 4.0, 5: 5.0}
+    assert state.best == Best(5, 5.0)
+
+
+def test_the_best_stays_beside_the_last_and_of_equal_ones_the_later(tmp_path, saver):
+    keeping = saver(save_every=1, keep_last=1, keep_best=1)
+    state = run(keeping, [0.5, 0.9, 0.9, 0.1, None])
+    assert state.best == Best(3, 0.9)
+    assert steps(tmp_path) == [3, 5]
+    assert keeping.best_note(state) == (
+        f"best checkpoint: {tmp_path / 'checkpoints' / 'step-000003'} (score 0.9)"
+    )
+
+
+def test_where_no_best_one_is_kept_nothing_is_said_of_it(tmp_path, saver):
+    keeping = saver(save_every=1, keep_last=1, keep_best=0)
+    state = run(keeping, [0.5, 0.1])
+    assert steps(tmp_path) == [2]
+    assert keeping.best_note(state) is None
+    assert keeping.best_note(LoopState()) is None
+
+
+def test_a_checkpoint_in_between_has_no_score_and_changes_nothing_later(tmp_path, saver):
+    whole = saver(save_every=3, keep_last=9)
+    once = run(whole, [0.1, 0.9, 0.2, 0.4, 0.5, 0.6])
+    before = scores(tmp_path)
+    assert list(before) == [3, 6]
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.rename(tmp_path / path.name)
+    state = run(whole, [0.1, 0.9, 0.2, 0.4], interrupt_at=(1, 2, 4))
+    record = read_state(latest_checkpoint(tmp_path))
+    assert (record["loop"]["step"], record["loop"]["scores"], record["score"]) == (4, [0.4], None)
+    assert run(whole, [0.5, 0.6], state) == once
+    assert {step: score for step, score in scores(tmp_path).items() if score is not None} == before
+
+
+def test_what_the_guard_needs_is_never_deleted(tmp_path, saver):
+    guard = GuardState().saved(0)
+    state = saver(save_every=1, keep_last=1, keep_best=0).keep(LoopState(guard=guard))
+    run(saver(save_every=1, keep_last=1, keep_best=0), [0.0] * 4, state)
+    assert steps(tmp_path) == [0, 4]
+
+
+def test_the_way_back_restores_weights_and_optimizer_and_not_the_count_of_steps(saver, learner, model_folder):
+    train(learner)
+    keeping = saver(save_every=1)
+    run(keeping, [0.0])
+    weights = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
+    moments = {name: t.clone() for name, t in learner.optimizers.state_tensors().items()}
+    train(learner, 1)
+    learner.skipped_in_a_row = 2
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.fill_(float("nan"))
+    keeping.fall_back(1)
+    assert all(torch.equal(weights[name], p) for name, p in learner.model.named_parameters())
+    now = learner.optimizers.state_tensors()
+    assert now.keys() == moments.keys()
+    assert all(torch.equal(moments[name], now[name]) for name in now)
+    assert (learner.step, learner.skipped_in_a_row) == (2, 0)
+
+
+def test_the_way_back_to_a_damaged_checkpoint_is_refused(tmp_path, saver):
+    keeping = saver(save_every=1)
+    run(keeping, [0.0])
+    (tmp_path / "checkpoints" / "step-000001" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(DataError, match="it is incomplete"):
+        keeping.fall_back(1)
