@@ -1,0 +1,226 @@
+"""Every recipe for training that ships: checked, and two steps of it on a tiny model, with what is its own seen to act."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from e2e_runs import write_lines, write_task
+
+from ramify.algos.grpo import GroupRelative
+from ramify.algos.tree_grpo import TreeGrpo
+from ramify.cli import main
+from ramify.config.load import load_recipe, read_toml
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.records import NO_NOTES
+from ramify.core.tree import Source
+from ramify.obs.metrics import read_metrics
+from ramify.obs.trace import read_trees
+
+RECIPES = {
+    path.stem: path
+    for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+    if not path.stem.startswith(("sft_", "dpo_", "eval_"))
+}
+METRICS = {
+    "grpo": ["update/kl", "update/clip_fraction"],
+    "dapo": ["reward/part/overlong", "sampling/refused", "sampling/attempts"],
+    "cispo": ["reward/part/overlong", "sampling/refused", "update/clip_fraction"],
+    "gppo": ["sampling/refused", "update/clip_fraction"],
+    "gspo": ["update/clip_fraction"],
+    "aepo": ["update/above_clip_high", "branch/decisions"],
+    "arpo": ["branch/decisions", "update/clip_fraction"],
+    "tree_grpo": ["branch/decisions"],
+    "node_value": ["branch/decisions"],
+}
+"""What only runs of this method log, by the first words of its name; every recipe logs all of `update/`."""
+FLAT = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "cispo", "gppo", "gspo")
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory, caller):
+    """Problems that the model answers rightly about half of the time."""
+    folder = write_task(tmp_path_factory.mktemp("recipes"), caller).parent
+    rows = [
+        {"id": f"p{i}", "prompt": "what is 12 plus 30 ?", "answer": [42, "Paris"][i % 2]} for i in range(32)
+    ]
+    write_lines(folder / "problems.jsonl", rows)
+    return folder
+
+
+def settings_of(path, task, model, run):
+    """A recipe at the size of a test: paths, sizes, limits and rates; what makes it its own stays."""
+    rollout, algorithm = (read_toml(path)[table] for table in ("rollout", "algorithm"))
+    small = {
+        "model.path": model,
+        "data.train": task / "problems.jsonl",
+        "data.max_prompt_tokens": 200,
+        "data.epochs": 1,
+        "run.dir": run,
+        "run.threads": 1,
+        "run.save_every": 100,
+        "rollout.problems_per_step": 4,
+        "rollout.n": min(rollout["n"], 6),
+        "rollout.max_tokens": 64,
+        "rollout.max_calls": 2,
+        "engine.slots": 24,
+        "tools.search.corpus": task / "passages.jsonl",
+        "tools.search.top_k": 1,
+        "tools.python.timeout_seconds": 10,
+        "sandbox.min_level": 0,
+        "learner.problems_per_minibatch": 2,
+        "learner.optimizer.rate": 1e-3,
+        "learner.optimizer.warmup_steps": 1,
+    }
+    if "m" in rollout:
+        small["rollout.m"] = 3
+    if rollout["branching"] != "none":
+        small["rollout.branching.probe_tokens"] = 4
+    if "fixed_length" in algorithm:
+        small["algorithm.fixed_length"] = 64
+    if "overlong_margin" in algorithm:
+        small["algorithm.overlong_margin"] = 60
+    return [word for key, value in small.items() for word in ("-s", f"{key}={value}")]
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def trained(request, tmp_path_factory, task, caller):
+    """Two steps of a recipe: its name, its folder."""
+    run = tmp_path_factory.mktemp("runs") / request.param
+    path = RECIPES[request.param]
+    settings = settings_of(path, task, caller, run)
+    assert main(["train", str(path), "--dry-run", *settings]) == 0
+    assert not run.exists()
+    assert main(["train", str(path), "--max-steps", "2", *settings]) == 0
+    return request.param, run
+
+
+def method_of(name):
+    """`arpo_hard_reasoning_7b` is arpo_hard, whose metrics are those of arpo."""
+    return name.removesuffix("_reasoning_7b").split("_deepsearch_")[0]
+
+
+def test_a_recipe_trains(trained, caller):
+    name, run = trained
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
+        assert all(value is not None and math.isfinite(value) for value in row.values()), row
+        assert row["update/steps"] >= 1
+        assert row["update/grad_norm"] > 0
+        assert row["update/gap_mean"] < 1e-4
+    weights = (run / "checkpoints" / "step-000002" / "model.safetensors").read_bytes()
+    assert weights != (caller / "model.safetensors").read_bytes()
+    method = method_of(name)
+    own = [metric for key, metrics in METRICS.items() if method.startswith(key) for metric in metrics]
+    assert {metric: rows[0].get(metric) for metric in own if rows[0].get(metric) is None} == {}
+
+
+def test_its_own_part_acts(trained):
+    name, run = trained
+    method = method_of(name)
+    rows = read_metrics(run / "metrics.jsonl")
+    traced = [item for step in (1, 2) for item in read_trees(run / "trees" / f"{step:06d}.jsonl")]
+    learned = [item for item in traced if item.advantages is not None]
+    if method in FLAT:
+        assert all(len(item.tree.children[""]) == len(item.tree.trajectories) for item in traced)
+    else:
+        assert sum(row["branch/taken"] for row in rows) > 0
+    first = [item for item in learned if item.tree.key.step == 0]
+    estimator = ESTIMATORS.get(method)
+    if estimator is not None:
+        # At the first step the model is its own reference, so a penalty in the reward is none.
+        for item in first:
+            expected = estimator.advantages(item.tree, item.rewards, NO_NOTES, {})
+            np.testing.assert_allclose(item.advantages, [a.mean() for a in expected], atol=1e-4)
+    CHECKS.get(method, lambda *_: None)(rows, traced, learned)
+
+
+ESTIMATORS = {
+    "grpo": GroupRelative("repeat"),
+    "dr_grpo": GroupRelative("repeat", "none"),
+    "dapo": GroupRelative("repeat"),
+    "rloo": GroupRelative("repeat", "none", "leave_subtree_out"),
+    "arpo": GroupRelative("repeat"),
+    "arpo_hard": GroupRelative("repeat"),
+    "tree_grpo": TreeGrpo("repeat"),
+}
+
+
+def check_penalty(rows, traced, learned):
+    assert rows[0]["update/kl"] == pytest.approx(0, abs=1e-6)
+    assert rows[1]["update/kl"] > 0
+
+
+def check_single_trajectories(rows, traced, learned):
+    assert all(len(item.advantages) == 1 for item in learned)
+    first = [item for item in learned if item.tree.key.step == 0]
+    sizes = [item.tree.trajectories[0].num_written for item in first]
+    assert np.average([item.advantages[0] for item in first], weights=sizes) == pytest.approx(0, abs=1e-4)
+    assert len({item.advantages[0] for item in first}) > 1
+
+
+def check_refusals(rows, traced, learned):
+    for item in traced:
+        correct = [reward.parts["correct"] for reward in item.rewards]
+        assert (item.advantages is not None) == (max(correct) > 0 and min(correct) < 1)
+    refused = [item for item in traced if item.advantages is None]
+    assert sum(row["sampling/refused"] for row in rows) == len(refused)
+
+
+def check_refusals_and_length(rows, traced, learned):
+    check_refusals(rows, traced, learned)
+    assert min(row["reward/part/overlong"] for row in rows) < 0
+
+
+def check_entropies(rows, traced, learned):
+    nodes = [node for item in traced for node in item.tree.nodes if node.source is Source.POLICY]
+    assert all(len(node.token_entropies) == len(node.token_ids) for node in nodes)
+    plain = GroupRelative("repeat")
+    for item in learned:
+        group = [a.mean() for a in plain.advantages(item.tree, item.rewards, NO_NOTES, {})]
+        factors = np.array([a / g for a, g in zip(item.advantages, group, strict=True) if g])
+        assert ((factors >= 0.5) & (factors <= 2)).all()
+        assert not len(factors) or (np.abs(factors - 1) > 1e-3).any()
+
+
+CHECKS = {
+    "grpo": check_penalty,
+    "reinforce_pp": check_single_trajectories,
+    "dapo": check_refusals_and_length,
+    "cispo": check_refusals_and_length,
+    "gppo": check_refusals,
+    "aepo": check_entropies,
+}
+
+
+def test_every_named_algorithm_has_a_recipe():
+    wanted = {
+        *("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "cispo", "gppo", "gspo"),
+        *("arpo", "arpo_hard", "aepo", "tree_grpo", "node_value"),
+    }
+    assert {method_of(name) for name in RECIPES} == wanted
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_is(name):
+    loaded = load_recipe(TrainRecipe, RECIPES[name], ())
+    assert loaded.run.dir == Path("runs") / name
+    assert "arXiv" in RECIPES[name].read_text().split("\n")[0]
+    if method_of(name) == "aepo":
+        section = loaded.algorithm
+        assert (section.loss.name, section.loss.dual_clip, section.entropy_advantage.source) == (
+            "aepo_clip",
+            3.0,
+            "behavior",
+        )
+
+
+def test_resolved_recipes_are_what_ran(trained):
+    name, run = trained
+    ran = json.loads((run / "recipe.json").read_text())
+    shipped = load_recipe(TrainRecipe, RECIPES[name], ()).model_dump(mode="json")
+    for table in ("estimator", "loss", "kl", "entropy_advantage", "shared", "advantage", "aggregation"):
+        assert ran["algorithm"][table] == shipped["algorithm"][table]
+    assert ran["rollout"]["dynamic_sampling"] == shipped["rollout"]["dynamic_sampling"]
