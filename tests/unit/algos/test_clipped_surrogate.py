@@ -1,29 +1,16 @@
 import pytest
 import torch
 
+from loss_inputs import slopes, token_inputs
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.losses import LossInputs
 from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Source
 from random_trees import node, tree_of
 
 
-def inputs(plus, minus, log_ratio, paths=None):
-    plus, minus = torch.tensor(plus), torch.tensor(minus)
-    old = torch.full_like(plus, -1.5)
-    policy = (old + torch.tensor(log_ratio)).requires_grad_()
-    paths = torch.ones_like(plus) if paths is None else torch.tensor(paths)
-    return LossInputs(plus, minus, torch.ones_like(plus), paths, policy, old)
-
-
-def slopes(loss, given):
-    """d loss / d ln pi of each token."""
-    return torch.autograd.grad(loss(given).loss, given.policy_logprobs)[0].tolist()
-
-
 def test_at_ratio_one_the_gradient_is_that_of_reinforce():
-    given = inputs([2.0, 0.0, 1.5], [0.0, -3.0, -0.5], [0.0, 0.0, 0.0])
+    given = token_inputs([2.0, 0.0, 1.5], [0.0, -3.0, -0.5], [0.0, 0.0, 0.0])
     assert slopes(ClippedSurrogate(0.2, 0.28, 3.0), given) == pytest.approx([-2, 3, -1])
 
 
@@ -39,24 +26,24 @@ def test_at_ratio_one_the_gradient_is_that_of_reinforce():
 )
 def test_slope_in_each_region(ratio, plus, minus):
     log_ratio = [float(torch.tensor(ratio).log())] * 2
-    given = inputs([1.0, 0.0], [0.0, -1.0], log_ratio)
+    given = token_inputs([1.0, 0.0], [0.0, -1.0], log_ratio)
     assert slopes(ClippedSurrogate(0.2, 0.28, 3.0), given) == pytest.approx([plus, minus], rel=1e-5)
 
 
 def test_without_dual_clip_a_large_ratio_keeps_its_slope():
-    given = inputs([0.0], [-1.0], [2.0])
+    given = token_inputs([0.0], [-1.0], [2.0])
     assert slopes(ClippedSurrogate(0.2, 0.2, None), given) == pytest.approx([float(torch.tensor(2.0).exp())])
 
 
 def test_values_are_those_of_the_clipped_ratio():
     loss = ClippedSurrogate(0.2, 0.3, 3.0)
-    assert loss(inputs([1.0], [0.0], [1.0])).loss.item() == pytest.approx(-1.3)
-    assert loss(inputs([0.0], [-1.0], [-1.0])).loss.item() == pytest.approx(0.8)
-    assert loss(inputs([0.0], [-1.0], [2.0])).loss.item() == pytest.approx(3.0)
+    assert loss(token_inputs([1.0], [0.0], [1.0])).loss.item() == pytest.approx(-1.3)
+    assert loss(token_inputs([0.0], [-1.0], [-1.0])).loss.item() == pytest.approx(0.8)
+    assert loss(token_inputs([0.0], [-1.0], [2.0])).loss.item() == pytest.approx(3.0)
 
 
 def test_clip_fraction_counts_paths_and_the_clipped_share_of_a_tokens_credit():
-    given = inputs([3.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [1.0, 0.0, 2.0], paths=[4.0, 1.0, 1.0])
+    given = token_inputs([3.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [1.0, 0.0, 2.0], paths=[4.0, 1.0, 1.0])
     sums = ClippedSurrogate(0.2, 0.2, None)(given).sums
     assert sums["clip_fraction"].item() == pytest.approx(4 * 3 / 4)
 
@@ -64,14 +51,14 @@ def test_clip_fraction_counts_paths_and_the_clipped_share_of_a_tokens_credit():
 @pytest.mark.parametrize("dual", [None, 3.0])
 @pytest.mark.parametrize("log_ratio", [1000.0, -1000.0])
 def test_extreme_ratios_are_finite(dual, log_ratio):
-    given = inputs([1.0, 0.0], [0.0, -1.0], [log_ratio] * 2)
+    given = token_inputs([1.0, 0.0], [0.0, -1.0], [log_ratio] * 2)
     output = ClippedSurrogate(0.2, 0.2, dual)(given)
     assert output.loss.isfinite()
     assert all(abs(x) < float("inf") for x in slopes(ClippedSurrogate(0.2, 0.2, dual), given))
 
 
 def test_no_credit_no_gradient():
-    assert slopes(ClippedSurrogate(0.2, 0.2, 3.0), inputs([0.0], [0.0], [0.3])) == [0]
+    assert slopes(ClippedSurrogate(0.2, 0.2, 3.0), token_inputs([0.0], [0.0], [0.3])) == [0]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +70,7 @@ def test_senseless_clips_are_refused(arguments):
 
 
 def test_negative_log_likelihood_uses_the_weight():
-    given = inputs([1.0, 1.0], [0.0, 0.0], [0.0, 0.5])
+    given = token_inputs([1.0, 1.0], [0.0, 0.0], [0.0, 0.5])
     assert NegativeLogLikelihood()(given).loss.item() == pytest.approx(1.5 + 1.0)
     assert slopes(NegativeLogLikelihood(), given) == [-1, -1]
 

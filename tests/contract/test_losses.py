@@ -1,0 +1,217 @@
+"""Laws of every surrogate and penalty that a recipe can name."""
+
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from loss_inputs import path_inputs, slopes, token_inputs
+from ramify.config.build_algorithm import build_objective
+from ramify.config.schema_algorithm import AlgorithmSection, LossSection
+
+ESTIMATOR = {"estimator": {"name": "group"}}
+TOKEN_LOSSES = {
+    "clip": {"name": "clip"},
+    "clip, higher": {"name": "clip", "clip_high": 0.28},
+    "clip, dual": {"name": "clip", "dual_clip": 3.0},
+    "aepo_clip": {"name": "aepo_clip"},
+    "aepo_clip, dual": {"name": "aepo_clip", "dual_clip": 3.0},
+    "gppo": {"name": "gppo"},
+    "cispo": {"name": "cispo", "clip_high": 0.28},
+    "cispo, lower edge": {"name": "cispo", "clip_low": 0.2, "clip_high": 0.28},
+}
+PATH_LOSSES = {"gspo": {"name": "gspo", "aggregation": "sequence_mean"}}
+PENALTIES = {
+    **{
+        f"kl, {name}": {"kl": {"place": "loss", "estimator": name, "coefficient": 0.5}}
+        for name in ("k2", "k3", "k3_ratio")
+    },
+    "entropy": {"entropy_bonus": 0.5},
+}
+NAMES = [get_args(s.model_fields["name"].annotation)[0] for s in get_args(get_args(LossSection)[0])]
+DTYPES = (torch.float32, torch.float64)
+
+
+@pytest.fixture(params=TOKEN_LOSSES)
+def surrogate(request):
+    objective = build_objective(AlgorithmSection(loss=TOKEN_LOSSES[request.param], **ESTIMATOR))
+    (loss,) = objective.token_losses
+    assert objective.path_loss is None
+    return loss
+
+
+@pytest.fixture(params=PATH_LOSSES)
+def path_loss(request):
+    loss = {"name": PATH_LOSSES[request.param]["name"]}
+    section = AlgorithmSection(loss=loss, aggregation="sequence_mean", **ESTIMATOR)
+    objective = build_objective(section)
+    assert objective.token_losses == ()
+    return objective.path_loss
+
+
+@pytest.fixture(params=PENALTIES)
+def penalty(request):
+    objective = build_objective(
+        AlgorithmSection(loss={"name": "clip"}, **PENALTIES[request.param], **ESTIMATOR)
+    )
+    (penalty,) = objective.penalties
+    return penalty
+
+
+def random_tokens(seed, dtype=torch.float64, scale=1.0):
+    rng = np.random.default_rng(seed)
+    plus, minus = np.abs(rng.normal(size=50)), -np.abs(rng.normal(size=50))
+    shift, ref = rng.uniform(-1, 1, 50) * scale, rng.uniform(-1, 1, 50) * scale
+    paths = rng.integers(1, 5, 50)
+    return token_inputs(
+        plus, minus, shift, paths=paths, weight=np.abs(rng.normal(size=50)), ref=ref, dtype=dtype
+    )
+
+
+def test_every_loss_of_the_schema_is_here():
+    given = [settings["name"] for settings in (*TOKEN_LOSSES.values(), *PATH_LOSSES.values())]
+    assert set(given) == set(NAMES)
+
+
+def test_on_policy_the_gradient_is_that_of_reinforce(surrogate):
+    given = random_tokens(0, scale=0.0)
+    assert slopes(surrogate, given) == pytest.approx((-(given.s_plus + given.s_minus)).tolist())
+    assert surrogate(given).sums["clip_fraction"] == 0
+
+
+def test_value_and_gradient_are_linear_in_the_credit(surrogate):
+    one, two = random_tokens(1), random_tokens(1)
+    two = replace(two, s_plus=one.s_plus.flip(0), s_minus=one.s_minus.flip(0))
+    both = replace(one, s_plus=3 * one.s_plus + two.s_plus, s_minus=3 * one.s_minus + two.s_minus)
+    assert surrogate(both).loss.item() == pytest.approx(
+        3 * surrogate(one).loss.item() + surrogate(two).loss.item()
+    )
+    expected = 3 * np.array(slopes(surrogate, one)) + np.array(slopes(surrogate, two))
+    assert slopes(surrogate, both) == pytest.approx(expected.tolist())
+
+
+def test_no_credit_no_loss_and_no_gradient(surrogate):
+    given = random_tokens(2)
+    given = replace(given, s_plus=torch.zeros_like(given.s_plus), s_minus=torch.zeros_like(given.s_minus))
+    assert surrogate(given).loss == 0
+    assert not any(slopes(surrogate, given))
+    assert all(value == 0 for value in surrogate(given).sums.values())
+
+
+def test_no_gradient_reaches_reports_entropies_or_old_logprobs(surrogate):
+    given = random_tokens(3)
+    output = surrogate(given)
+    assert all(not value.requires_grad for value in output.sums.values())
+    assert torch.autograd.grad(output.loss, given.entropies, allow_unused=True) == (None,)
+
+
+def test_reported_shares_lie_between_nothing_and_every_path(surrogate):
+    for seed in range(5):
+        given = random_tokens(seed, scale=2.0)
+        sums = surrogate(given).sums
+        assert "clip_fraction" in sums
+        assert all(0 <= value <= given.num_paths.sum() for value in sums.values())
+
+
+@pytest.mark.parametrize("log_ratio", [30.0, 1000.0, -30.0, -1000.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extreme_ratios_are_finite(surrogate, log_ratio, dtype):
+    given = token_inputs([1.0, 0.0, 2.0], [0.0, -1.0, -3.0], [log_ratio] * 3, dtype=dtype)
+    output = surrogate(given)
+    assert output.loss.isfinite()
+    assert np.isfinite(slopes(surrogate, given)).all()
+    assert all(value.isfinite() for value in output.sums.values())
+
+
+def test_float64_stays_float64_and_float32_is_near_it(surrogate):
+    exact, rough = random_tokens(4), random_tokens(4, torch.float32)
+    assert surrogate(exact).loss.dtype == torch.float64
+    assert surrogate(rough).loss.item() == pytest.approx(surrogate(exact).loss.item(), rel=1e-5)
+    assert slopes(surrogate, rough) == pytest.approx(slopes(surrogate, exact), rel=1e-5, abs=1e-5)
+
+
+def test_a_logprob_that_is_no_number_is_not_hidden(surrogate):
+    given = token_inputs([1.0, 0.0], [0.0, -1.0], [float("nan")] * 2)
+    assert not surrogate(given).loss.isfinite()
+
+
+def test_on_policy_a_path_has_the_slope_of_its_mean_token(path_loss):
+    output = path_loss(path_inputs([0.0] * 3, [1.0, -2.0, 3.0], [1.0, 2.0, 0.5], [5, 4, 2]))
+    assert output.slopes == pytest.approx([-1 / 5, 4 / 4, -1.5 / 2])
+    assert output.loss == pytest.approx(-(1 - 4 + 1.5))
+    assert output.sums["clip_fraction"] == 0
+
+
+def test_slopes_are_the_derivative_of_the_loss(path_loss):
+    rng = np.random.default_rng(5)
+    means, advantages, weights = rng.uniform(-0.5, 0.5, 20), rng.normal(size=20), rng.uniform(0, 2, 20)
+    given = path_inputs(means, advantages, weights, rng.integers(1, 9, 20))
+    for j in range(20):
+        step = np.zeros(20)
+        step[j] = 1e-6
+        above, below = (
+            path_loss(replace(given, policy_logprobs=given.policy_logprobs + sign * step)).loss
+            for sign in (1, -1)
+        )
+        assert (above - below) / 2e-6 == pytest.approx(path_loss(given).slopes[j], abs=1e-7)
+
+
+def test_a_path_loss_is_linear_in_weights_and_zero_without_credit(path_loss):
+    rng = np.random.default_rng(6)
+    given = path_inputs(rng.uniform(-0.5, 0.5, 9), rng.normal(size=9))
+    doubled = path_loss(replace(given, weights=2 * given.weights))
+    assert doubled.loss == pytest.approx(2 * path_loss(given).loss)
+    assert doubled.slopes == pytest.approx(2 * path_loss(given).slopes)
+    for nothing in ({"weights": np.zeros(9)}, {"advantages": np.zeros(9)}):
+        output = path_loss(replace(given, **nothing))
+        assert (output.loss, output.sums["clip_fraction"]) == (0, 0)
+        assert not output.slopes.any()
+
+
+@pytest.mark.parametrize("mean", [30.0, 1000.0, -30.0, -1000.0])
+def test_extreme_paths_are_finite(path_loss, mean):
+    output = path_loss(path_inputs([mean, mean], [1.0, -1.0]))
+    assert np.isfinite([output.loss, *output.slopes]).all()
+
+
+def test_a_path_without_tokens_adds_nothing(path_loss):
+    output = path_loss(path_inputs([0.0, 0.1], [4.0, -1.0], num_written=[0, 3]))
+    alone = path_loss(path_inputs([0.1], [-1.0], num_written=[3]))
+    assert output.loss == alone.loss
+    assert output.slopes.tolist() == [0.0, *alone.slopes]
+
+
+def test_a_path_that_is_no_number_is_not_hidden(path_loss):
+    assert not np.isfinite(path_loss(path_inputs([float("nan"), 0.0], [1.0, 1.0])).loss)
+
+
+def test_a_penalty_weighs_tokens_and_looks_at_no_advantage(penalty):
+    given = random_tokens(7)
+    other = replace(given, s_plus=given.s_plus * 0, s_minus=given.s_minus * 5, weight=given.weight * 2)
+    assert penalty(other).loss.item() == pytest.approx(2 * penalty(given).loss.item())
+    nothing = replace(given, weight=given.weight * 0)
+    assert penalty(nothing).loss == 0
+    assert penalty(nothing).sums == penalty(given).sums
+
+
+@pytest.mark.parametrize("extreme", [30.0, 1000.0, -30.0, -1000.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extreme_penalties_are_finite(penalty, extreme, dtype):
+    given = token_inputs([1.0], [0.0], [extreme], ref=[extreme], dtype=dtype)
+    loss = penalty(given).loss
+    assert loss.isfinite()
+    assert loss.dtype == dtype
+    grads = torch.autograd.grad(loss, (given.policy_logprobs, given.entropies), materialize_grads=True)
+    assert all(grad.isfinite().all() for grad in grads)
+
+
+def test_gradients_of_penalties_are_those_of_finite_differences(penalty):
+    given = random_tokens(8)
+    ref = given.ref_logprobs
+
+    def loss(policy, entropies):
+        return penalty(replace(given, policy_logprobs=policy, entropies=entropies, ref_logprobs=ref)).loss
+
+    assert torch.autograd.gradcheck(loss, (given.policy_logprobs, given.entropies))
