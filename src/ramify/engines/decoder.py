@@ -49,7 +49,7 @@ class Decoder:
         """Read the modules of `model`.
 
         Args:
-            model: Qwen2, Qwen3 or Llama.
+            model: One that packs trees, with an adapter or without.
             context_tokens: Longest sequence.
         """
         inner = model.model

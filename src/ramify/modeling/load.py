@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from ramify.core.errors import DataError
+from ramify.modeling.adapter_files import base_folder, load_adapter, save_adapter
 from ramify.modeling.attention import ATTENTION_NAME
-from ramify.modeling.lora import base_folder, has_adapters, is_adapter_folder, load_adapter, save_adapter
+from ramify.modeling.lora import has_adapters, is_adapter_folder
 
 PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 """Trees are packed, unless the configuration asks for a sliding window."""

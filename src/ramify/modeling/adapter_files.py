@@ -1,0 +1,136 @@
+"""Adapters on disk: peft folders, which transformers, peft and vLLM open beside the base model.
+
+adapter_config.json            settings; `base_model_name_or_path` is the base model's folder
+adapter_model.safetensors      the matrices A and B
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from ramify.core.errors import DataError
+from ramify.modeling.lora import SETTINGS_FILE, adapter_config, adapter_tensors, inject, is_adapter_folder
+
+_WEIGHTS_FILE = "adapter_model.safetensors"
+
+_MAY_DIFFER = (
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    "base_model_name_or_path",
+    "revision",
+    "inference_mode",
+    "r",
+    "target_modules",
+    "exclude_modules",
+    "lora_alpha",
+    "use_rslora",
+    "layers_to_transform",
+    "layers_pattern",
+    "rank_pattern",
+    "alpha_pattern",
+)
+"""Settings of peft that leave the sum W + scale B A what it is; any other must be at its default."""
+
+
+def base_folder(folder: Path) -> Path:
+    """The model folder that an adapter belongs to.
+
+    Raises:
+        DataError: It is not there or is an adapter itself, or the adapter's settings cannot be read.
+    """
+    named = _read_settings(folder).get("base_model_name_or_path")
+    place = folder / SETTINGS_FILE
+    if not isinstance(named, str) or not Path(named).is_dir():
+        raise DataError(
+            f"{place}: no model folder at base_model_name_or_path = {named!r}; set it to the base model's"
+        )
+    if is_adapter_folder(Path(named)):
+        raise DataError(
+            f"{place}: base_model_name_or_path = {named!r} is an adapter; name a whole model's folder"
+        )
+    return Path(named)
+
+
+def save_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Write the adapter as a peft folder, which names the base model's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = adapter_config(model).to_dict()  # type: ignore[no-untyped-call]
+    # The order of a set differs from process to process.
+    record = {key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()}
+    record |= {"peft_type": "LORA", "inference_mode": True}
+    (folder / SETTINGS_FILE).write_text(json.dumps(record, indent=2, sort_keys=True), encoding="utf-8")
+    save_file(
+        {name: tensor.detach().contiguous() for name, tensor in adapter_tensors(model).items()},
+        folder / _WEIGHTS_FILE,
+        metadata={"format": "pt"},
+    )
+    (folder / _WEIGHTS_FILE).chmod((folder / SETTINGS_FILE).stat().st_mode)
+
+
+def load_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Put the adapter of a peft folder into its base model, in place, ready to be trained.
+
+    Raises:
+        DataError: No plain LoRA adapter, or one of another model.
+    """
+    place = folder / SETTINGS_FILE
+    record = _read_settings(folder)
+    _require_plain(record, place)
+    try:
+        inject(model, LoraConfig(**{key: record[key] for key in _MAY_DIFFER if key in record}))
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{place}: does not fit the model at base_model_name_or_path ({reason})") from error
+    weights = folder / _WEIGHTS_FILE
+    if not weights.is_file():
+        raise DataError(
+            f"adapter folder {folder}: {_WEIGHTS_FILE} is missing; copy it from where it was trained"
+        )
+    try:
+        saved = load_file(weights)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{weights}: cannot be read ({' '.join(str(error).split())[:200]})") from error
+    expected = adapter_tensors(model)
+    for name in sorted(saved.keys() | expected.keys()):
+        shapes = [list(found[name].shape) if name in found else None for found in (saved, expected)]
+        if shapes[0] != shapes[1]:
+            raise DataError(
+                f"{weights}: {name} is {shapes[0] or 'missing'}, the base model takes {shapes[1] or 'none'}; "
+                f"set base_model_name_or_path in {SETTINGS_FILE} to the model that the adapter was trained on"
+            )
+    with torch.no_grad():
+        for name, tensor in expected.items():
+            tensor.copy_(saved[name])
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    file = folder / SETTINGS_FILE
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file}: not valid JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{file}: expected a JSON object")
+    return record
+
+
+def _require_plain(record: dict[str, Any], place: Path) -> None:
+    if record.get("peft_type") != "LORA":
+        raise DataError(f"{place}: peft_type = {record.get('peft_type')!r} is not supported, expected 'LORA'")
+    if not isinstance(record.get("target_modules"), list):
+        raise DataError(f"{place}: expected target_modules to be a list of names")
+    defaults: dict[str, Any] = LoraConfig().to_dict()  # type: ignore[no-untyped-call]
+    for key, value in record.items():
+        # How an adapter was drawn does not matter once it is saved, unless drawing it changed the base.
+        drawn = key == "init_lora_weights" and value in (True, False, "gaussian", "orthogonal")
+        if value and value != defaults.get(key) and key not in (*_MAY_DIFFER, "peft_type") and not drawn:
+            raise DataError(
+                f"{place}: {key} = {value!r} is not supported, expected plain LoRA without dropout"
+            )
