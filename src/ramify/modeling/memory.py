@@ -4,6 +4,7 @@ With recomputing, a layer keeps its input alone and computes the rest a second t
 that no longer grows with layers times all that is inside one.
 """
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,13 @@ def available_bytes(device: torch.device) -> int:
         free: int = torch.cuda.mem_get_info(device)[0]
         # What torch holds without using it is free for tensors, though not for the driver.
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/meminfo tells no MemAvailable")
+    table = Path("/proc/meminfo")
+    if table.is_file():
+        for line in table.read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    # A system that does not tell what is free (macOS) tells what is there.
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: int) -> bool:

@@ -25,6 +25,7 @@ from ramify.train.interrupts import StopOnCtrlC
 from ramify.train.learning import Learning, build_learning
 from ramify.train.resume import restore, starting_point
 from ramify.train.rollout import Rollout, build_rollout, build_task
+from ramify.train.row_memory import prepare_rows
 from ramify.train.run_folder import RunFolder, claim_run_folder
 from ramify.train.sampling import Batch, take_batch
 from ramify.train.state import LoopState, Saver
@@ -225,6 +226,7 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tup
         )
 
     learner, state = restore(start, make_learner)
+    prepare_rows(learner.model, max(recipe.learner.token_budget, task.context_tokens), console)
     rolling = build_rollout(recipe, task, lambda: learner.model)
     if start.record is not None:
         rolling.agent.brancher.restore(state.branching)

@@ -1,0 +1,28 @@
+"""How the rows of a run are computed, decided once at its start and said."""
+
+from transformers import PreTrainedModel
+
+from ramify.modeling.load import packs_trees
+from ramify.modeling.memory import available_bytes, needs_checkpointing, set_checkpointing
+from ramify.obs.console import RunConsole
+
+
+def prepare_rows(model: PreTrainedModel, row_tokens: int, console: RunConsole) -> None:
+    """Recompute layers in the backward pass if the largest row asks for it; say so, and where prefixes are not shared.
+
+    Args:
+        model: That is trained.
+        row_tokens: Unique tokens of the largest row: the budget, or the longest context.
+        console: Where to say it.
+    """
+    if not packs_trees(model):
+        console.note(
+            f"{model.config.model_type}: layers with sliding windows or linear attention; each trajectory is computed as "
+            "a row of its own, shared prefixes once for each"
+        )
+    if needs_checkpointing(model, row_tokens, available_bytes(model.device)):
+        set_checkpointing(model, True)
+        console.note(
+            f"rows of up to {row_tokens} tokens do not fit into memory: layers are computed again in the backward pass "
+            "(a smaller learner.token_budget may avoid that)"
+        )
