@@ -115,6 +115,16 @@ def test_non_finite_steps_are_skipped_and_ten_in_a_row_end_the_run():
         learner.update(broken, total)
 
 
+def test_a_learner_that_somebody_else_watches_goes_on_however_often_a_step_is_not_finite():
+    model = tiny()
+    rows, total = on_policy(model)
+    broken = (replace(rows[0], s_plus=np.full_like(rows[0].s_plus, np.inf)),)
+    learner = learner_for(model, SURROGATE, max_skipped_in_a_row=None)
+    for _ in range(MAX_SKIPPED_IN_A_ROW + 2):
+        assert learner.update(broken, total).outcome == "non_finite"
+    assert learner.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW + 2
+
+
 def test_temperature_divides_the_logits():
     model = tiny()
     tree = tree_of([node((), Source.PROMPT, [2, 3]), node((0,), Source.POLICY, [7, 8], leaf=True)])
