@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from e2e_runs import SECONDS, SFT, ramify, start, wait_for_step, write_task
+from e2e_runs import SECONDS, SFT, ramify, start, wait_for_step, write_lines, write_task
 
 from ramify.algos.credit import Weighting, credit
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
-from ramify.cli import main
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner
@@ -22,15 +21,6 @@ from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
 
 LAST = "step-000009"
-
-
-@pytest.fixture(scope="module")
-def caller(tmp_path_factory, model_folder):
-    """A model that calls tools: a random one after a short cold start."""
-    recipe = write_task(tmp_path_factory.mktemp("caller"), model_folder, SFT)
-    settings = ("data.epochs=20", "learner.optimizer.rate=5e-3", "run.threads=1", "run.save_every=100")
-    assert main(["sft", str(recipe), *(word for setting in settings for word in ("-s", setting))]) == 0
-    return recipe.parent / "run" / "checkpoints" / "step-000060"
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +123,34 @@ def test_killed_with_a_rule_that_remembers_the_steps_before(tmp_path, caller):
     check_equal_runs(broken.parent / "run", whole.parent / "run")
     _, state = checkpoint(whole.parent / "run")
     assert len(state["loop"]["branching"]["first_seen"]) > 2
+
+
+def test_killed_between_problems_that_were_refused(tmp_path, caller):
+    """Dynamic sampling: the cursor counts every problem that a step has taken, and draws know their round."""
+    settings = ("reward.name=hierarchical", "reward.match=exact", "rollout.dynamic_sampling.max_attempts=3")
+    words = [word for setting in settings for word in ("-s", setting)]
+    rows = [
+        {"id": f"p{i}", "prompt": "what is 12 plus 30 ?", "answer": [42, "Paris"][i % 2]} for i in range(18)
+    ]
+    whole, broken = (write_task(tmp_path / name, caller) for name in ("whole", "broken"))
+    for recipe in (whole, broken):
+        write_lines(recipe.parent / "problems.jsonl", rows)
+    assert ramify("train", whole, *words)[0] == 0
+    process = start("train", broken, *words)
+    wait_for_step(process, broken.parent / "run", 3)
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    status, _, told = ramify("train", broken, *words, "--resume")
+    assert status == 0, told
+    check_equal_runs(broken.parent / "run", whole.parent / "run")
+    done = read_metrics(whole.parent / "run" / "metrics.jsonl")
+    refused = sum(row["sampling/refused"] for row in done)
+    assert refused > 0
+    assert max(row["sampling/attempts"] for row in done) > 1
+    taken = [len(read_trees(path)) for path in sorted((whole.parent / "run" / "trees").iterdir())]
+    _, state = checkpoint(whole.parent / "run")
+    cursor = state["loop"]["cursor"]
+    assert sum(taken) == cursor["epoch"] * len(rows) + cursor["next_index"] > 9 * 2
 
 
 def test_a_run_whose_checkpoints_are_gone_does_not_start_again_in_silence(task):
