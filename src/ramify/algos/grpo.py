@@ -4,7 +4,7 @@ paper                                        advantage (GroupRelative)        ag
 GRPO (arXiv 2402.03300, equations 3, 19)     scale std, pooled                sequence_mean    eps both sides
 Dr. GRPO (arXiv 2503.20783, section 3.2)     scale none, pooled               fixed_length     eps both sides
 DAPO (arXiv 2503.14476, equation 8)          scale std, pooled                token_mean       eps_low < eps_high
-RLOO (arXiv 2402.14740, equation 7)          scale none, leave_subtree_out    token_mean       eps both sides
+RLOO (arXiv 2402.14740, equation 7)          scale none, leave_subtree_out    fixed_length     eps both sides
 ARPO (arXiv 2507.19849, section 3.2)         scale std, pooled, on a tree     token_mean       eps both sides
 """
 
