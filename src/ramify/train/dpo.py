@@ -21,7 +21,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.train.resume import starting_point
 from ramify.train.run_folder import claim_run_folder
-from ramify.train.supervised import Lessons, Update, check_sizes, train_on_examples
+from ramify.train.supervised import Lessons, Update, check_sizes, fits, train_on_examples
 
 
 def run_dpo(
@@ -43,9 +43,13 @@ def run_dpo(
 
 def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference]) -> Lessons:
     renderer = TagRenderer(build_tokenizer(source), ())
-    check_sizes(
-        (pair_tree(renderer, item, TreeKey(0, 0)) for item in preferences), "pair", recipe.data.max_tokens
-    )
+    limit = recipe.data.max_tokens
+    # What cannot be trained on is found now, not in the middle of the run.
+    for item in preferences:
+        for side in (item.chosen, item.rejected):
+            renderer.turns(item.problem.id, side)
+        if not fits(limit, item.problem, item.chosen, item.rejected):
+            pair_tree(renderer, item, TreeKey(0, 0), limit)
 
     def make_update(learner: Learner) -> Update:
         # The recipe's model, not the checkpoint that a resumed run starts from.
@@ -53,7 +57,7 @@ def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference])
 
         def update(indices: Sequence[int], step: int) -> UpdateReport:
             trees = [
-                pair_tree(renderer, preferences[index], TreeKey(step, slot))
+                pair_tree(renderer, preferences[index], TreeKey(step, slot), limit)
                 for slot, index in enumerate(indices)
             ]
             return prefer(learner, trees, reference, recipe.learner.token_budget)
@@ -69,15 +73,17 @@ def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference])
     )
 
 
-def pair_tree(renderer: TagRenderer, preference: Preference, key: TreeKey) -> Tree:
+def pair_tree(renderer: TagRenderer, preference: Preference, key: TreeKey, max_tokens: int) -> Tree:
     """A pair as a tree with two leaves, the chosen side first.
 
     Raises:
-        DataError: A side does not begin and end in a turn of the assistant, or both are the same tokens.
+        DataError: A side does not begin and end in a turn of the assistant or has more than `max_tokens` tokens, the
+            prompt included; or both sides are the same tokens.
     """
     problem = preference.problem
     chosen = renderer.demonstrate(problem, preference.chosen, key)
     rejected = renderer.demonstrate(problem, preference.rejected, key)
+    check_sizes((chosen, rejected), "pair", max_tokens)
     try:
         return pair(chosen, rejected)
     except ValueError:

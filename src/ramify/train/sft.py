@@ -19,7 +19,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.train.resume import starting_point
 from ramify.train.run_folder import claim_run_folder
-from ramify.train.supervised import Lessons, Update, check_sizes, train_on_examples
+from ramify.train.supervised import Lessons, Update, check_sizes, fits, train_on_examples
 
 
 def run_sft(
@@ -41,18 +41,22 @@ def run_sft(
 
 def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstration]) -> Lessons:
     renderer = TagRenderer(build_tokenizer(source), ())
-    check_sizes(
-        (_chain(renderer, item, TreeKey(0, 0)) for item in demonstrations),
-        "demonstration",
-        recipe.data.max_tokens,
-    )
+    limit = recipe.data.max_tokens
+
+    def chain(item: Demonstration, key: TreeKey) -> Tree:
+        tree = renderer.demonstrate(item.problem, item.completion, key)
+        check_sizes([tree], "demonstration", limit)
+        return tree
+
+    # What cannot be trained on is found now, not in the middle of the run.
+    for item in demonstrations:
+        renderer.turns(item.problem.id, item.completion)
+        if not fits(limit, item.problem, item.completion):
+            chain(item, TreeKey(0, 0))
 
     def make_update(learner: Learner) -> Update:
         def update(indices: Sequence[int], step: int) -> UpdateReport:
-            trees = [
-                _chain(renderer, demonstrations[index], TreeKey(step, slot))
-                for slot, index in enumerate(indices)
-            ]
+            trees = [chain(demonstrations[index], TreeKey(step, slot)) for slot, index in enumerate(indices)]
             return train_on(learner, trees, recipe.learner.token_budget)
 
         return update
@@ -64,10 +68,6 @@ def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstra
         make_update=make_update,
         metrics=lambda _: {},
     )
-
-
-def _chain(renderer: TagRenderer, item: Demonstration, key: TreeKey) -> Tree:
-    return renderer.demonstrate(item.problem, item.completion, key)
 
 
 def train_on(learner: Learner, trees: Sequence[Tree], token_budget: int) -> UpdateReport:

@@ -13,6 +13,7 @@ from ramify.config.build_model import build_model
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_sft import SftRecipe
 from ramify.core.errors import DataError, Interrupted
+from ramify.core.messages import Problem
 from ramify.core.tree import Tree
 from ramify.data.order import ProblemOrder
 from ramify.learner.report import UpdateReport
@@ -21,6 +22,7 @@ from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
 from ramify.train.interrupts import StopOnCtrlC
 from ramify.train.resume import Start, restore
+from ramify.train.row_memory import prepare_rows
 from ramify.train.run_folder import RunFolder
 from ramify.train.state import Saver
 
@@ -69,7 +71,9 @@ def train_on_examples(
         optimizer, schedule = build_optimizer(recipe.learner.optimizer)
         return Learner(
             build_model(
-                recipe.model.model_copy(update={"path": start.source}), recipe.data.max_tokens, recipe.run.seed
+                recipe.model.model_copy(update={"path": start.source}),
+                recipe.data.max_tokens,
+                recipe.run.seed,
             ),
             optimizer=optimizer,
             schedule=schedule,
@@ -80,6 +84,7 @@ def train_on_examples(
         )
 
     learner, state = restore(start, make_learner)
+    prepare_rows(learner.model, max(recipe.learner.token_budget, recipe.data.max_tokens), console)
     update = lessons.make_update(learner)
     folder.create(recipe)
     folder.rewind(state.step)
@@ -115,8 +120,17 @@ def step_metrics(report: UpdateReport) -> dict[str, float | None]:
     }
 
 
+def fits(max_tokens: int, problem: Problem, *texts: str) -> bool:
+    """Whether an example is so short that it need not be encoded to see that it fits: a token has at least a byte.
+
+    What the chat template adds is left out; `check_sizes` sees it when the example is trained on.
+    """
+    written = (*(message.text for message in problem.messages), *texts)
+    return sum(len(text.encode()) for text in written) <= max_tokens
+
+
 def check_sizes(trees: Iterable[Tree], what: str, max_tokens: int) -> None:
-    """See that every trajectory fits, before the first step is taken; cutting one would teach a wrong end.
+    """See that every trajectory fits; cutting one would teach a wrong end.
 
     Raises:
         DataError: One has more than `max_tokens` tokens; `what` begins the message.
