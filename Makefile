@@ -9,7 +9,7 @@ ARGS =
 VENV = .venv
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: help setup quickstart test check bench docs
+.PHONY: help setup quickstart test check bench parity docs
 
 help:
 	@echo "make setup        install ramify with pinned versions in .venv"
@@ -17,6 +17,7 @@ help:
 	@echo "make test         setup, then all tests"
 	@echo "make check        setup, then lint, format, types and import layers"
 	@echo "make bench        setup, then measure every family of benchmarks/ (an hour or so; makes .venv-peers)"
+	@echo "make parity       setup, then make the figures of TRL that tests/parity compares with (makes .venv-peers)"
 	@echo "make docs         setup, then check that what README.md and docs/ name exists"
 
 setup: $(VENV)/installed
@@ -41,6 +42,11 @@ bench: $(VENV)/installed
 	  name=$$(basename "$$(dirname "$$family")"); \
 	  TORCH_ARGS="$(TORCH_ARGS)" $(VENV)/bin/python -m "benchmarks.$$name" $(if $(ARGS),$(ARGS),--json) || exit 1; \
 	done
+
+parity: $(VENV)/installed
+	@python=$$(TORCH_ARGS="$(TORCH_ARGS)" $(VENV)/bin/python -c \
+	  "from benchmarks.harness.peers import peer_python; print(peer_python())") || exit 1; \
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $$python tests/parity/make_trl_figures.py
 
 # The first Python that really makes an environment: one that is only a shim, or lacks its venv module, fails here.
 $(VENV)/bin/python:

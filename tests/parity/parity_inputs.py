@@ -1,0 +1,318 @@
+"""What both sides of the comparison with TRL start from: weights, token sequences, rewards, and the cases.
+
+Read by the tests here and, in the peers' environment, by the script that makes the figures; numpy and torch only.
+"""
+
+import hashlib
+import math
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "bos_token_id": None,
+}
+PAD, EOS = 0, 1
+MAX_COMPLETION = 40
+"""TRL's max_completion_length, which Dr. GRPO divides by."""
+
+SAMPLED, TRAINED, REFERENCE = 0, 1, 2
+"""Weights that the rollout was sampled from, that the loss is taken at, and of the reference model."""
+
+NUM_PROJECTIONS = 4
+"""Each gradient is compared by its norm, the norm of each parameter's part, and its products with unit vectors."""
+
+
+def set_weights(model: torch.nn.Module, which: int) -> str:
+    """Give every parameter its seeded values, in place; returns their checksum.
+
+    The trained weights lie near the sampled ones, so that ratios fall on both sides of the clip edges.
+    """
+    digest = hashlib.sha256()
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            values = _values(name, tuple(parameter.shape), which).astype(np.float32)
+            digest.update(name.encode() + values.tobytes())
+            parameter.copy_(torch.from_numpy(values))
+    return digest.hexdigest()
+
+
+def _values(name: str, shape: tuple[int, ...], which: int) -> np.ndarray:
+    key = zlib.crc32(name.encode())
+    base = np.random.default_rng([SAMPLED, key]).normal(size=shape)
+    moved = np.random.default_rng([which, key]).normal(size=shape) if which else 0.0
+    amount = 0.08 if which == TRAINED else 0.05
+    drawn = (base + amount * moved) / math.sqrt(1 + amount**2)
+    if len(shape) == 1:
+        return 1 + 0.1 * drawn
+    return drawn * (0.35 if "embed" in name else 0.15)
+
+
+def projections(gradients: dict[str, torch.Tensor]) -> list[float]:
+    """Products of a whole gradient with seeded unit vectors."""
+    found = []
+    for index in range(NUM_PROJECTIONS):
+        total = squares = 0.0
+        for name, gradient in sorted(gradients.items()):
+            direction = np.random.default_rng([100 + index, zlib.crc32(name.encode())]).normal(
+                size=tuple(gradient.shape)
+            )
+            total += float((direction * gradient.double().numpy()).sum())
+            squares += float((direction**2).sum())
+        found.append(total / math.sqrt(squares))
+    return found
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One completion: turns of the policy and results of tools, in turn; the last turn ends in EOS unless it was cut."""
+
+    parts: tuple[tuple[int, ...], ...]
+    reward: float
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token for part in self.parts for token in part]
+
+    @property
+    def written(self) -> list[int]:
+        """1 where the policy wrote the token, 0 on tool results."""
+        return [1 - index % 2 for index, part in enumerate(self.parts) for _ in part]
+
+    @property
+    def is_cut(self) -> bool:
+        return self.parts[-1][-1] != EOS
+
+
+@dataclass(frozen=True)
+class Group:
+    """A prompt and its completions."""
+
+    prompt: tuple[int, ...]
+    answers: tuple[Answer, ...]
+
+
+REWARDS = ((1.0, 0.0, 0.25, 0.5), (0.0, 0.0, 1.0, -1.0))
+NUM_TURNS = ((1, 2, 1, 2), (2, 1, 1, 3))
+CUT = ((), (3,))
+"""Numbers of the answers that end without EOS, for each group."""
+
+
+def groups() -> tuple[Group, ...]:
+    rng = np.random.default_rng(7)
+
+    def tokens(low: int, high: int) -> tuple[int, ...]:
+        return tuple(rng.integers(2, SIZES["vocab_size"], rng.integers(low, high)).tolist())
+
+    found = []
+    for rewards, turns, cut in zip(REWARDS, NUM_TURNS, CUT, strict=True):
+        prompt = tokens(3, 8)
+        answers = []
+        for number, (reward, count) in enumerate(zip(rewards, turns, strict=True)):
+            parts = [tokens(2, 7) for _ in range(2 * count - 1)]
+            if number not in cut:
+                parts[-1] = (*parts[-1], EOS)
+            answers.append(Answer(tuple(parts), reward))
+        found.append(Group(prompt, tuple(answers)))
+    return tuple(found)
+
+
+def one_turn(group: Group) -> Group:
+    """The same tokens, all of them the policy's: RLOOTrainer masks no tool results."""
+    return Group(group.prompt, tuple(Answer((tuple(a.token_ids),), a.reward) for a in group.answers))
+
+
+def sampling_shifts() -> list[list[float]]:
+    """How far the rollout engine's logprobs lie above those of the sampled weights, for each token of each answer."""
+    rng = np.random.default_rng(11)
+    return [
+        rng.normal(0.0, 0.12, len(answer.token_ids)).tolist()
+        for group in groups()
+        for answer in group.answers
+    ]
+
+
+@dataclass(frozen=True)
+class GrpoCase:
+    """One configuration of TRL's GRPOTrainer and the algorithm section of a recipe that equals it.
+
+    Attributes:
+        trl: Arguments of GRPOConfig.
+        ours: Keys of the `algorithm` table.
+        temperature: Of both.
+        counts_kept_only: TRL divides by the tokens of the trajectories that carry loss, ramify by those of all.
+    """
+
+    trl: dict[str, Any]
+    ours: dict[str, Any]
+    temperature: float = 1.0
+    counts_kept_only: bool = False
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Pieces that the cases are made of."""
+
+    clip: dict[str, Any] = field(default_factory=lambda: {"name": "clip", "clip_low": 0.2, "clip_high": 0.2})
+    higher: dict[str, Any] = field(
+        default_factory=lambda: {"name": "clip", "clip_low": 0.2, "clip_high": 0.5}
+    )
+    std: dict[str, Any] = field(default_factory=lambda: {"name": "group"})
+    mean: dict[str, Any] = field(default_factory=lambda: {"name": "group", "scale": "none"})
+
+
+def _corrected(mode: str, cap: float, floor: float | None = None) -> GrpoCase:
+    level, kind = mode.split("_")
+    section = {"level": level, "kind": kind, "cap": cap} | ({} if floor is None else {"floor": floor})
+    return GrpoCase(
+        trl={
+            "loss_type": "dapo",
+            "vllm_importance_sampling_correction": True,
+            "vllm_importance_sampling_mode": mode,
+            "vllm_importance_sampling_clip_max": cap,
+            "vllm_importance_sampling_clip_min": floor,
+        },
+        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean", "correction": section},
+    )
+
+
+def _kl(estimator: str) -> dict[str, Any]:
+    return {"place": "loss", "estimator": estimator, "coefficient": 0.3}
+
+
+_P = _Parts()
+_PLAIN_KL = {"beta": 0.3, "use_bias_correction_kl": False}
+"""TRL's default is the correction, which is k3_ratio."""
+_GSPO = {"name": "gspo", "clip_low": 0.01, "clip_high": 0.02}
+GRPO_CASES = {
+    "grpo": GrpoCase(
+        trl={"loss_type": "grpo"},
+        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "sequence_mean"},
+    ),
+    "grpo_kl": GrpoCase(
+        trl={"loss_type": "grpo", **_PLAIN_KL},
+        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "sequence_mean", "kl": _kl("k3")},
+    ),
+    "bnpo": GrpoCase(
+        trl={"loss_type": "bnpo"},
+        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean"},
+    ),
+    "dapo": GrpoCase(
+        trl={"loss_type": "dapo", "epsilon_high": 0.5},
+        ours={"estimator": _P.std, "loss": _P.higher, "aggregation": "token_mean"},
+    ),
+    "dapo_kl": GrpoCase(
+        trl={"loss_type": "dapo", **_PLAIN_KL},
+        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean", "kl": _kl("k3")},
+    ),
+    "dapo_kl_ratio": GrpoCase(
+        trl={"loss_type": "dapo", "beta": 0.3, "use_bias_correction_kl": True},
+        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean", "kl": _kl("k3_ratio")},
+    ),
+    "dapo_dual_clip": GrpoCase(
+        trl={"loss_type": "dapo", "delta": 1.3},
+        ours={
+            "estimator": _P.std,
+            "loss": {**_P.clip, "dual_clip": 1.3},
+            "aggregation": "token_mean",
+        },
+    ),
+    "dapo_entropy_bonus": GrpoCase(
+        trl={"loss_type": "dapo", "entropy_coef": 0.05},
+        ours={
+            "estimator": _P.std,
+            "loss": _P.clip,
+            "aggregation": "token_mean",
+            "entropy_bonus": 0.05,
+        },
+    ),
+    "dapo_temperature": GrpoCase(
+        trl={"loss_type": "dapo"},
+        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean"},
+        temperature=0.7,
+    ),
+    "dr_grpo": GrpoCase(
+        trl={"loss_type": "dr_grpo", "scale_rewards": "none"},
+        ours={
+            "estimator": _P.mean,
+            "loss": _P.clip,
+            "aggregation": "fixed_length",
+            "fixed_length": MAX_COMPLETION,
+        },
+    ),
+    "cispo": GrpoCase(
+        trl={"loss_type": "cispo", "epsilon_high": 1.2},
+        ours={
+            "estimator": _P.std,
+            "loss": {"name": "cispo", "clip_high": 0.2},
+            "aggregation": "token_mean",
+        },
+    ),
+    "gspo": GrpoCase(
+        trl={
+            "loss_type": "grpo",
+            "importance_sampling_level": "sequence",
+            "epsilon": 0.01,
+            "epsilon_high": 0.02,
+        },
+        ours={"estimator": _P.std, "loss": _GSPO, "aggregation": "sequence_mean"},
+    ),
+    "gspo_kl": GrpoCase(
+        trl={
+            "loss_type": "grpo",
+            "importance_sampling_level": "sequence",
+            "epsilon": 0.01,
+            "epsilon_high": 0.02,
+            **_PLAIN_KL,
+        },
+        ours={"estimator": _P.std, "loss": _GSPO, "aggregation": "sequence_mean", "kl": _kl("k3")},
+    ),
+    "grpo_truncated": GrpoCase(
+        trl={"loss_type": "grpo", "mask_truncated_completions": True},
+        ours={
+            "estimator": _P.std,
+            "loss": _P.clip,
+            "aggregation": "sequence_mean",
+            "truncated": "mask",
+        },
+    ),
+    "bnpo_truncated": GrpoCase(
+        trl={"loss_type": "bnpo", "mask_truncated_completions": True},
+        ours={"estimator": _P.std, "loss": _P.clip, "aggregation": "token_mean", "truncated": "mask"},
+        counts_kept_only=True,
+    ),
+    "token_truncate": _corrected("token_truncate", 1.1),
+    "token_mask": _corrected("token_mask", 1.15, 0.9),
+    "sequence_truncate": _corrected("sequence_truncate", 1.1),
+    "sequence_mask": _corrected("sequence_mask", 1.3, 0.8),
+}
+RLOO = GrpoCase(
+    trl={"beta": 0.05},
+    ours={
+        "estimator": {"name": "group", "scale": "none", "baseline": "leave_subtree_out"},
+        "loss": _P.clip,
+        # TRL's ratio is the product over a completion: on policy its gradient is that of a plain sum over tokens.
+        "aggregation": "fixed_length",
+        "fixed_length": 1,
+        "kl": {"place": "reward", "estimator": "k1", "coefficient": 0.05},
+    },
+)
+DPO_BETAS = (0.1, 0.5)
+DPO_PAIRS = ((0, 0, 1), (0, 3, 2), (1, 2, 3))
+"""(group, chosen answer, rejected answer)."""

@@ -1,0 +1,248 @@
+"""Losses and gradients against those of TRL's own trainers on equal inputs; the figures are made by `make parity`.
+
+Both sides compute in float64, but for the norms of hidden states, which transformers computes in float32.
+"""
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from parity_inputs import (
+    DPO_BETAS,
+    DPO_PAIRS,
+    GRPO_CASES,
+    REFERENCE,
+    RLOO,
+    SAMPLED,
+    SIZES,
+    TRAINED,
+    groups,
+    one_turn,
+    projections,
+    set_weights,
+)
+from pydantic import TypeAdapter
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from ramify.algos.dpo import DpoLoss, pair
+from ramify.algos.losses import Objective
+from ramify.algos.ops import STD_FLOOR
+from ramify.algos.sft import NegativeLogLikelihood
+from ramify.config.build_algorithm import (
+    build_correction,
+    build_estimator,
+    build_objective,
+    build_weighting,
+    wanted_notes,
+)
+from ramify.config.schema_algorithm import AlgorithmSection
+from ramify.core.messages import Message, Problem
+from ramify.core.records import Reward
+from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
+from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.update import Learner
+from ramify.modeling.attention import ATTENTION_NAME
+from ramify.train.dpo import prefer
+from ramify.train.learning import Learning
+from ramify.train.sft import train_on
+
+TRL = json.loads((Path(__file__).parent / "trl_figures.json").read_text())
+PRECISION = 1e-5
+TRL_STD_FLOOR = 1e-4
+"""TRL adds this to a group's standard deviation, ramify `STD_FLOOR`."""
+
+
+def model_with(which):
+    with torch.random.fork_rng(devices=[]):
+        model = Qwen3ForCausalLM(Qwen3Config(**SIZES)).double()
+    model.set_attn_implementation(ATTENTION_NAME)
+    assert set_weights(model, which) == TRL["weights"][str(which)]
+    return model.train()
+
+
+def learner_for(model, objective, temperature=1.0):
+    return Learner(
+        model,
+        optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
+        schedule=Schedule(),
+        total_steps=1,
+        objective=objective,
+        temperature=temperature,
+        max_grad_norm=1e9,
+    )
+
+
+def tree_of(number, chosen, group=None):
+    """Completions of one prompt as a tree whose roots share nothing but the prompt."""
+    group = group or groups()[number]
+    first = sum(len(before.answers) for before in groups()[:number])
+    nodes = [Node("", (), None, Source.PROMPT, group.prompt, "")]
+    for root, index in enumerate(chosen):
+        answer, logprobs = group.answers[index], iter(TRL["sampled_logprobs"][first + index])
+        ends = StopReason.TOKENS if answer.is_cut else StopReason.ANSWERED
+        for depth, part in enumerate(answer.parts):
+            path = (root, *(0,) * depth)
+            source = Source.TOOL if depth % 2 else Source.POLICY
+            sampled = tuple(next(logprobs) for _ in part)
+            nodes.append(
+                Node(
+                    id=node_id(path),
+                    path=path,
+                    parent=node_id(path[:-1]),
+                    source=source,
+                    token_ids=part,
+                    text="",
+                    behavior_logprobs=sampled if source is Source.POLICY else (),
+                    stop=ends if depth == len(answer.parts) - 1 else None,
+                )
+            )
+    return make_tree(Problem(str(number), (Message.of("user", "?"),), ()), TreeKey(0, number), nodes)
+
+
+def reference():
+    model = model_with(REFERENCE)
+
+    @contextmanager
+    def opened():
+        yield model
+
+    return opened
+
+
+def caught_by(learner, update):
+    """A report, and the gradients that the optimizer stepped with."""
+    caught = {}
+    handle = learner.optimizers._optimizers[0].register_step_pre_hook(
+        lambda *_: caught.update({n: p.grad.clone() for n, p in learner.model.named_parameters()})
+    )
+    report = update()
+    handle.remove()
+    return report, caught
+
+
+def check(report, caught, expected, factor=1.0):
+    """`factor`: TRL's denominator over ramify's."""
+    assert report.loss == pytest.approx(expected["loss"] * factor, rel=PRECISION)
+    assert report.grad_norm == pytest.approx(expected["grad_norm"] * factor, rel=PRECISION)
+    check_gradients(caught, expected, factor)
+
+
+def check_gradients(caught, expected, factor=1.0):
+    assert caught.keys() == expected["grad_norms"].keys()
+    for name, norm in expected["grad_norms"].items():
+        assert float(caught[name].norm()) == pytest.approx(norm * factor, rel=PRECISION), name
+    np.testing.assert_allclose(
+        projections(caught),
+        np.array(expected["projections"]) * factor,
+        rtol=0,
+        atol=PRECISION * expected["grad_norm"] * factor,
+    )
+
+
+@pytest.mark.parametrize("budget", [1, 10_000])
+def test_sft(budget):
+    """TRL: SFTTrainer with num_items_in_batch, tool results masked in the labels."""
+    trees = [tree_of(g, [i]) for g, group in enumerate(groups()) for i in range(len(group.answers))]
+    learner = learner_for(model_with(TRAINED), Objective(NegativeLogLikelihood()))
+    check(*caught_by(learner, lambda: train_on(learner, trees, budget)), TRL["sft"])
+
+
+@pytest.mark.parametrize("budget", [1, 10_000])
+@pytest.mark.parametrize("beta", DPO_BETAS)
+def test_dpo(beta, budget):
+    """TRL: DPOTrainer, loss_type sigmoid, tool results masked in completion_mask (which its collator does not do)."""
+    trees = [pair(tree_of(g, [chosen]), tree_of(g, [rejected])) for g, chosen, rejected in DPO_PAIRS]
+    learner = learner_for(model_with(TRAINED), Objective(DpoLoss(beta)))
+    report, caught = caught_by(learner, lambda: prefer(learner, trees, reference(), budget))
+    expected = TRL["dpo"][str(beta)]
+    check(report, caught, expected)
+    names = {
+        "accuracies": "accuracy",
+        "margins": "margin",
+        "chosen": "chosen_reward",
+        "rejected": "rejected_reward",
+    }
+    for theirs, ours in names.items():
+        assert report.metrics[ours] == pytest.approx(expected["metrics"][theirs], rel=PRECISION)
+
+
+def learning_for(learner, section, temperature):
+    objective = build_objective(section)
+    return Learning(
+        learner=learner,
+        estimator=build_estimator(section),
+        weighting=build_weighting(section),
+        correction=build_correction(section),
+        masks_truncated=section.truncated == "mask",
+        wanted=wanted_notes(section),
+        reference=reference(),
+        has_penalties=bool(objective.penalties),
+        whole_paths=objective.path_loss is not None,
+        problems_per_minibatch=len(groups()),
+        token_budget=10_000,
+        temperature=temperature,
+        max_gap=None,
+    )
+
+
+def as_trl_scales(advantages, rewards):
+    """Advantages divided by std + 1e-4 instead of std + 1e-6."""
+    std = np.std([reward.value for reward in rewards], ddof=1)
+    return tuple(a * (std + STD_FLOOR) / (std + TRL_STD_FLOOR) for a in advantages)
+
+
+@pytest.mark.parametrize("name", GRPO_CASES)
+def test_grpo_family(name):
+    """TRL: GRPOTrainer with the settings of the case; advantages, old and reference logprobs are its own too."""
+    case, expected = GRPO_CASES[name], TRL["grpo"][name]
+    section = TypeAdapter(AlgorithmSection).validate_python({"old": "recompute", **case.ours})
+    trees = [tree_of(g, range(len(group.answers))) for g, group in enumerate(groups())]
+    rewards = [[Reward(answer.reward, {}) for answer in group.answers] for group in groups()]
+    learner = learner_for(model_with(SAMPLED), build_objective(section), case.temperature)
+    learning = learning_for(learner, section, case.temperature)
+
+    notes = learning.annotate(trees)
+    advantages = learning.advantages(trees, rewards, notes)
+    if section.estimator.scale == "std":
+        advantages = [as_trl_scales(a, r) for a, r in zip(advantages, rewards, strict=True)]
+    flat = [float(a[0]) for of_tree in advantages for a in of_tree]
+    assert flat == pytest.approx(expected["advantages"], rel=PRECISION)
+
+    set_weights(learner.model, TRAINED)
+    ((report,), caught) = caught_by(learner, lambda: learning.update(trees, advantages, notes))
+    # What carries no loss stays in ramify's denominator.
+    factor = kept_share() if case.counts_kept_only else 1.0
+    check(report, caught, expected, factor)
+
+
+def test_rloo():
+    """TRL: RLOOTrainer, on policy, k1 in the reward. Its value is that of a ratio, so gradients are compared alone."""
+    section = TypeAdapter(AlgorithmSection).validate_python({"old": "recompute", **RLOO.ours})
+    flat = [one_turn(group) for group in groups()]
+    trees = [tree_of(g, range(len(group.answers)), group) for g, group in enumerate(flat)]
+    rewards = [[Reward(answer.reward, {}) for answer in group.answers] for group in flat]
+    learner = learner_for(model_with(SAMPLED), build_objective(section))
+    learning = learning_for(learner, section, 1.0)
+
+    notes = learning.annotate(trees)
+    advantages = learning.advantages(trees, rewards, notes)
+    flat_advantages = [float(a[0]) for of_tree in advantages for a in of_tree]
+    assert flat_advantages == pytest.approx(TRL["rloo"]["advantages"], rel=PRECISION)
+    _, caught = caught_by(learner, lambda: learning.update(trees, advantages, notes))
+    check_gradients(caught, TRL["rloo"])
+
+
+def kept_share():
+    """Tokens of the completions that ended by themselves, as a share of all written ones."""
+    answers = [answer for group in groups() for answer in group.answers]
+    kept = sum(sum(answer.written) for answer in answers if not answer.is_cut)
+    return kept / sum(sum(answer.written) for answer in answers)
+
+
+def test_the_cases_differ():
+    """Each setting acts on these inputs."""
+    found = {name: figures["grad_norm"] for name, figures in TRL["grpo"].items()}
+    assert len({f"{norm:.6g}" for norm in found.values()}) == len(found)
