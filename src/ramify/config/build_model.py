@@ -98,7 +98,9 @@ def _adapt(model: "PreTrainedModel", section: LoraSection, path: Path, seed: int
 
 
 def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Reference":
-    """The model that the run started from: the base with the adapters off, or a frozen copy of the recipe's model.
+    """The recipe's model as it was before the run: the base with the adapters off, or a frozen copy.
+
+    An adapter that is trained further is part of where the run started, so that its base alone would not do.
 
     Raises:
         DataError: The folder cannot be read.
@@ -106,9 +108,9 @@ def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Referen
     from contextlib import contextmanager
 
     from ramify.modeling.load import load_model
-    from ramify.modeling.lora import adapters_off, has_adapters
+    from ramify.modeling.lora import adapters_off, has_adapters, is_adapter_folder
 
-    if has_adapters(model):
+    if has_adapters(model) and not is_adapter_folder(section.path):
 
         @contextmanager
         def base() -> "Iterator[PreTrainedModel]":

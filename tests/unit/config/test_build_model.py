@@ -1,11 +1,14 @@
 import json
 
 import pytest
+import torch
 
 from model_folders import write_model
-from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.build_model import build_model, build_reference, build_tokenizer
 from ramify.config.schema_parts import LoraSection, ModelSection, TrainedModelSection
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.records import SegmentSpan
+from ramify.learner.tree_attention import TreeAttention
 from ramify.modeling.load import save_model
 from ramify.modeling.lora import adapter_settings, has_adapters
 
@@ -46,6 +49,37 @@ def test_an_adapters_folder_opens_as_it_is_or_under_the_same_settings(folder, tm
         assert drawn(build_model(section, 100, seed=9)) == drawn(model)
     with pytest.raises(ConfigError, match=r"model\.lora: expected the settings of the adapter at .*rank = 4"):
         build_model(with_lora(tmp_path / "adapter", rank=8), 100)
+
+
+@pytest.mark.parametrize("start", ["whole", "fresh adapter", "adapter trained further"])
+def test_the_reference_is_the_recipes_model_whatever_has_been_trained_since(folder, tmp_path, start):
+    section = TrainedModelSection(path=folder) if start == "whole" else with_lora(folder)
+    if start == "adapter trained further":
+        moved(before := build_model(section, 100))
+        save_model(before, tmp_path / "adapter")
+        section = with_lora(tmp_path / "adapter")
+    model = build_model(section, 100)
+    first = logits(model)
+    moved(model)
+    assert not torch.equal(logits(model), first)
+    with build_reference(section, model)() as reference:
+        assert torch.equal(logits(reference), first)
+        assert not any(p.requires_grad for p in reference.parameters())
+    assert not torch.equal(logits(model), first)
+
+
+def moved(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1)
+
+
+def logits(model):
+    with torch.no_grad():
+        positions = torch.arange(5)[None]
+        plan = TreeAttention((SegmentSpan(-1, 0, 5),), model.device, model.dtype)
+        return model(torch.arange(10, 15)[None], position_ids=positions, attention_plan=plan).logits
 
 
 def test_the_tokenizer_beside_an_adapter_is_held_against_its_base(folder, tmp_path):
