@@ -46,6 +46,7 @@ def test_a_dry_run_prints_the_whole_recipe_and_touches_nothing(tmp_path, model_f
         "deterministic": False,
         "save_every": 5,
         "keep_last": 2,
+        "keep_best": 1,
     }
     assert sorted(recipe.parent.iterdir()) == before
 
