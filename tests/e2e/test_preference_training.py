@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+from pathlib import Path
 
 import pytest
 from e2e_runs import SECONDS, ramify, start, wait_for_step, write_lines
@@ -94,6 +95,20 @@ def test_a_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_p
     assert status == 0, told
     assert rows_of(task) == whole[0]
     assert weights_of(task) == whole[1]
+
+
+def test_the_shipped_recipe_trains_an_adapter_for_two_steps(task, model_folder):
+    recipe = Path(__file__).parents[2] / "recipes" / "dpo_toolstar_7b.toml"
+    run = task.parent / "run"
+    settings = (f"model.path={model_folder}", f"data.train={task.parent}/pairs.jsonl", f"run.dir={run}")
+    assert main(["dpo", str(recipe), *(word for one in settings for word in ("-s", one))]) == 0
+    first, second = rows_of(task)
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert second["margin"] > 0
+    assert (first["lr_factor"], second["lr_factor"]) == pytest.approx((1 / 20, 2 / 20 * 1 / 2))
+    written = json.loads((run / "checkpoints" / "step-000002" / "adapter_config.json").read_text())
+    assert (written["r"], written["lora_alpha"]) == (8, 16)
+    assert "down_proj" in written["target_modules"]
 
 
 def test_interrupted(task):
