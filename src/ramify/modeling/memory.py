@@ -15,26 +15,29 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 _HEAD_TOKENS = 1024
-_HEAD_BLOCKS = 5
-"""Blocks of logits that the head has at once: logits, their logarithms, probabilities, the gradient and a term of it."""
+"""Tokens whose logits the head may hold at once."""
 
 _WIDE = 4
 """Bytes of a float32, in which norms compute whatever the model's type is."""
 
-_SHARES = {"cuda": 0.8, "cpu": 0.5}
-"""Of free memory that a row may take. A CPU's allocator keeps pieces that fit nothing: up to 1.7 times the tensors."""
+_SHARES = {"cuda": 0.8, "cpu": 0.6}
+"""Of free memory that a row may take. A process on a CPU rose by up to 1.4 times the estimate: the allocator keeps
+pieces that fit nothing, and other programs take memory too."""
 
 
-def activation_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) -> int:
+def activation_bytes(
+    config: PretrainedConfig, tokens: int, dtype: torch.dtype, device_type: str = "cpu"
+) -> int:
     """Estimate the most that forward and backward of one row take above weights and gradients, without recomputing.
 
     It counts what each layer of a dense decoder keeps (with attention that keeps no scores), the copies of keys and
-    queries that a packed tree makes, and the head's blocks. For linear attention and routed experts it is a guess.
+    queries that a packed tree makes, and the head. For linear attention and routed experts it is a guess.
 
     Args:
         config: Of the model.
         tokens: Unique tokens of the row.
         dtype: Of the activations.
+        device_type: Where; on a CPU the head works in parts that its cache holds.
     """
     size = dtype.itemsize
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -47,8 +50,16 @@ def activation_bytes(config: PretrainedConfig, tokens: int, dtype: torch.dtype) 
         attention += (max(size, _WIDE) + size) * (queries + keys)
     mlp = 4 * size * _mlp_width(config)
     per_token: int = config.num_hidden_layers * (2 * norm + attention + mlp) + norm
-    head: int = _HEAD_BLOCKS * max(size, _WIDE) * config.vocab_size * min(tokens, _HEAD_TOKENS)
-    return tokens * per_token + head
+    return tokens * per_token + _head_bytes(config, tokens, max(size, _WIDE), device_type)
+
+
+def _head_bytes(config: PretrainedConfig, tokens: int, size: int, device_type: str) -> int:
+    """Of blocks of logits, and of the two copies of the weight's gradient that are there while it is added up."""
+    # On a GPU logits or probabilities, and their gradient in both types; on a CPU the probabilities, which only a row
+    # whose tokens all fit keeps.
+    blocks = 3 if device_type != "cpu" else int(tokens <= _HEAD_TOKENS)
+    rows: int = blocks * min(tokens, _HEAD_TOKENS) + 2 * config.hidden_size
+    return rows * size * int(config.vocab_size)
 
 
 def _mlp_width(config: PretrainedConfig) -> int:
@@ -84,9 +95,9 @@ def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: in
         for parameter in model.parameters()
         if parameter.requires_grad and parameter.grad is None
     )
-    return activation_bytes(model.config, tokens, model.dtype) > _SHARES[model.device.type] * (
-        available_bytes - gradients
-    )
+    device = model.device.type
+    row = activation_bytes(model.config, tokens, model.dtype, device)
+    return row > _SHARES[device] * (available_bytes - gradients)
 
 
 def set_checkpointing(model: PreTrainedModel, on: bool) -> None:
