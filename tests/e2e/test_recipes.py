@@ -195,6 +195,26 @@ CHECKS = {
 }
 
 
+def test_a_step_with_nothing_to_learn_from_is_said_and_changes_nothing(tmp_path, caller, capsys):
+    recipe = write_task(tmp_path / "task", caller)
+    rows = [{"prompt": "what is 12 plus 30 ?", "answer": "neither"} for _ in range(12)]
+    write_lines(recipe.parent / "problems.jsonl", rows)
+    settings = ("reward.name=hierarchical", "rollout.dynamic_sampling.max_attempts=2")
+    words = [word for setting in settings for word in ("-s", setting)]
+    assert main(["train", str(recipe), "--max-steps", "2", *words]) == 0
+    told = "step 1: none of 4 problems had both right and wrong answers in 2 attempts; nothing was learned"
+    assert told in capsys.readouterr().out
+    run = recipe.parent / "run"
+    for row in read_metrics(run / "metrics.jsonl"):
+        assert (row["sampling/empty"], row["sampling/refused"], row["update/steps"]) == (1.0, 4.0, 0.0)
+        assert row["update/loss"] is None
+        assert row["reward/part/correct"] == 0.0
+    for step in (1, 2):
+        assert {item.advantages for item in read_trees(run / "trees" / f"{step:06d}.jsonl")} == {None}
+    weights = (run / "checkpoints" / "step-000002" / "model.safetensors").read_bytes()
+    assert weights == (caller / "model.safetensors").read_bytes()
+
+
 def test_every_named_algorithm_has_a_recipe():
     wanted = {
         *("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "cispo", "gppo", "gspo"),

@@ -61,11 +61,6 @@ class TrainRecipe(Section):
             has_exact_entropy=self.engine.name == "local",
         )
         self._rewards_act()
-        if self.learner.problems_per_minibatch > self.rollout.problems_per_step:
-            raise ValueError(
-                "learner.problems_per_minibatch: expected at most rollout.problems_per_step = "
-                f"{self.rollout.problems_per_step}, got {self.learner.problems_per_minibatch}"
-            )
         refuse_clocks(self.run, self.rollout, "rollout")
         return self
 

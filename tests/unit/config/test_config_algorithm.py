@@ -171,10 +171,6 @@ def algorithm(recipe, *settings):
         (["reward.name=length", "reward.match=exact"], "reward.match: unknown key"),
         (["tools.python=", "reward.bonus=0.1"], "reward.bonus: is given for using search and python"),
         (
-            ["learner.problems_per_minibatch=5"],
-            "learner.problems_per_minibatch: expected at most rollout.problems_per_step = 4, got 5",
-        ),
-        (
             ["learner.optimizer.vector_rate=0.1"],
             'learner.optimizer.vector_rate: acts with name = "muon" only',
         ),
