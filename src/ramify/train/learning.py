@@ -1,6 +1,5 @@
 """The second half of a training step: from trees and rewards to an updated model."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +43,7 @@ class Learning:
         has_penalties: A KL term or an entropy bonus acts on tokens without advantage too.
         whole_paths: The surrogate looks at whole trajectories.
         problems_per_minibatch: Whole trees in one optimizer step.
+        minibatches: Optimizer steps in a step of the run whose batch is full.
         token_budget: Tokens of a row.
         temperature: Of the sampling distribution.
         max_gap: See `Learner.update`; None where the old logprobs are the learner's own.
@@ -59,6 +59,7 @@ class Learning:
     has_penalties: bool
     whole_paths: bool
     problems_per_minibatch: int
+    minibatches: int
     token_budget: int
     temperature: float
     max_gap: float | None
@@ -103,13 +104,12 @@ class Learning:
             max_gap = max_gap if report.outcome == "empty" else None
             reports.append(report)
             if refused is not None and refused(reports):
-                self.skip(len(trees) - part.stop)
                 break
         return reports
 
-    def skip(self, num_trees: int) -> None:
-        """Leave out the mini-batches of so many trees; they count for the schedule."""
-        self.learner.step += math.ceil(max(num_trees, 0) / self.problems_per_minibatch)
+    def end_step(self, steps_done: int) -> None:
+        """Put the schedule where so many steps of the run end, however many mini-batches each of them had."""
+        self.learner.step = steps_done * self.minibatches
 
     def _step(
         self,
@@ -151,7 +151,7 @@ class Learning:
         return self.learner.update(rows, whole, paths, max_gap)
 
 
-def build_learning(recipe: TrainRecipe, learner: Learner) -> Learning:
+def build_learning(recipe: TrainRecipe, learner: Learner, minibatches: int) -> Learning:
     """The algorithm of a recipe, at work on a learner.
 
     Raises:
@@ -171,6 +171,7 @@ def build_learning(recipe: TrainRecipe, learner: Learner) -> Learning:
         has_penalties=bool(objective.penalties),
         whole_paths=objective.path_loss is not None,
         problems_per_minibatch=recipe.learner.problems_per_minibatch,
+        minibatches=minibatches,
         token_budget=recipe.learner.token_budget,
         temperature=recipe.rollout.temperature,
         max_gap=(algorithm.max_gap or GAP_TOLERANCE[recipe.model.dtype])

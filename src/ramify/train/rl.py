@@ -90,6 +90,7 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnCtrlC, phase: Phase) -> Lo
     batch = stop.run(take_batch(run.rollout, run.recipe.rollout, state.cursor, state.step, phase))
     grown = tree_metrics(batch.trees, batch.rewards)
     advantages, reports, found = learn(run, batch, state.step + 1, grown)
+    run.learning.end_step(state.step + 1)
     state = replace(
         state.after_step(batch.cursor, grown["reward/mean"]), branching=run.rollout.agent.brancher.state()
     )
@@ -126,7 +127,6 @@ def learn(
     advantages = run.learning.advantages(trees, rewards, notes)
     found = run.guard.look(grown) if run.guard else None
     if found is not None:
-        run.learning.skip(len(trees))
         return advantages, (), found
 
     def refused(reports: Sequence[UpdateReport]) -> bool:
@@ -237,7 +237,7 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tup
         console=console,
         folder=folder,
         rollout=rolling,
-        learning=build_learning(recipe, learner),
+        learning=build_learning(recipe, learner, minibatches),
         saver=Saver(folder, learner, recipe.model.path, start.tokenizer, recipe.run, steps),
         guard=guard,
         total_steps=steps,

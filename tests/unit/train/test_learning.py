@@ -68,6 +68,7 @@ def learning(model, **changes):
         "has_penalties": False,
         "whole_paths": False,
         "problems_per_minibatch": 2,
+        "minibatches": 2,
         "token_budget": 10_000,
         "temperature": 1.0,
         "max_gap": 1e-4,
@@ -176,3 +177,13 @@ def test_mini_batches_hold_whole_trees_and_their_own_denominators(model, trees):
         ]
         found.append(sum(g * n for g, n in zip(caught, sizes, strict=True)))
     assert (found[0] - found[1]).norm() < 1e-5 * found[0].norm()
+
+
+def test_the_schedule_goes_by_steps_of_the_run(model, trees):
+    run = learning(model)
+    step(run, trees[:2], rewards_of(trees[:2]))
+    assert run.learner.step == 1
+    run.end_step(1)
+    assert run.learner.step == 2
+    run.end_step(2)
+    assert run.learner.step == 4
