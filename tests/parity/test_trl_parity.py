@@ -182,6 +182,7 @@ def learning_for(learner, section, temperature):
         has_penalties=bool(objective.penalties),
         whole_paths=objective.path_loss is not None,
         problems_per_minibatch=len(groups()),
+        minibatches=1,
         token_budget=10_000,
         temperature=temperature,
         max_gap=None,
