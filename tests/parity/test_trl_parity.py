@@ -1,6 +1,7 @@
 """Losses and gradients against those of TRL's own trainers on equal inputs; the figures are made by `make parity`.
 
-Both sides compute in float64, but for the norms of hidden states, which transformers computes in float32.
+Both sides compute in float64, but for what transformers and TRL themselves compute in float32: norms of hidden
+states, rewards and advantages.
 """
 
 import json
