@@ -62,15 +62,15 @@ class Peer:
     to standard error (see `benchmarks.harness.answer`).
     """
 
-    def __init__(self, module: str) -> None:
-        """Start `python -m module`.
+    def __init__(self, module: str, python: Path | None = None) -> None:
+        """Start `python -m module` with an interpreter; None: that of the peers' environment.
 
         Raises:
             PeerUnavailableError: There is no environment and none can be made.
         """
         self._module = module
         self._process = subprocess.Popen(
-            [peer_python(), "-m", module],
+            [python or peer_python(), "-m", module],
             cwd=ROOT,
             env={**os.environ, **thread_environment(), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"},
             stdin=subprocess.PIPE,

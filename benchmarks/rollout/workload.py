@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-_PROMPT = (800, 0.35, 500, 1500)
-_TURN = (250, 0.40, 120, 700)
+PROMPT = (800, 0.35, 500, 1500)
+TURN = (250, 0.40, 120, 700)
 _SEARCH_RESULT = (450, 0.45, 150, 1000)
 _PYTHON_RESULT = (80, 0.9, 10, 600)
 _SCALE = 4
@@ -35,14 +35,14 @@ class Workload:
 def reasoning(seed: int, trajectories: int, turns: int) -> Workload:
     """A flat group: every trajectory has `turns` turns, the last of which answers."""
     generator = np.random.default_rng(seed)
-    prompt = lengths(generator, _PROMPT, 1)[0]
-    written = [lengths(generator, _TURN, turns) for _ in range(trajectories)]
+    prompt = lengths(generator, PROMPT, 1)[0]
+    written = [lengths(generator, TURN, turns) for _ in range(trajectories)]
     return Workload(prompt, written, [results(generator, turns - 1) for _ in range(trajectories)])
 
 
 def turn_tokens(seed: int) -> int:
     """Tokens of one turn, for trees whose shape is not known beforehand."""
-    return lengths(np.random.default_rng(seed), _TURN, 1)[0]
+    return lengths(np.random.default_rng(seed), TURN, 1)[0]
 
 
 def results(generator: np.random.Generator, count: int) -> list[int]:

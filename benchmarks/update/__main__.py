@@ -1,0 +1,20 @@
+"""`python -m benchmarks.update [--json] [--rows 1,1b,8]`."""
+
+from benchmarks.harness.family import run_family
+
+_SPEED = "benchmarks.update.speed_rows"
+_MEMORY = "benchmarks.update.memory_rows"
+
+run_family(
+    "update",
+    {
+        "1": _SPEED,
+        "1.dead": _SPEED,
+        "1b": _SPEED,
+        "2": _SPEED,
+        "8": _MEMORY,
+        "8b": _MEMORY,
+        "10.update": _SPEED,
+        "14": "benchmarks.update.exactness",
+    },
+)

@@ -1,0 +1,142 @@
+"""Rows 8 and 8b: peak memory of an update above weights, gradients and the optimizer's state, in fresh processes."""
+
+import pickle
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.interleave import MIN_RUNS
+from benchmarks.harness.peers import Peer, PeerUnavailableError
+from benchmarks.harness.rows import Row, not_measured
+from benchmarks.harness.tiny_model import write_tiny_model
+from benchmarks.update.ours import TOKEN_BUDGET, Batch, make_batch, make_learner
+from benchmarks.update.speed_rows import MODEL, ONE_TREE
+from benchmarks.update.trees import doubled, one_short_tree, reasoning_tree, sizes
+from benchmarks.update.trl_side import BATCH_SIZES, MODULE, fastest_batch, open_peer
+from ramify.learner.update import Learner
+
+_CHILD = "benchmarks.update.memory_child"
+_MIB = 2**20
+
+
+def peak_against_trl() -> Sequence[Row]:
+    """Row 8."""
+    metric = "MiB at the peak of an update of one tree above weights and gradients: TRL / ours"
+    target = "at least 5"
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_tiny_model(folder)
+        learner = make_learner(folder)
+        batch = make_batch(learner, [reasoning_tree(seed) for seed in ONE_TREE])
+        question = _question(folder, learner, batch)
+        try:
+            with Peer(MODULE) as peer:
+                versions = open_peer(peer, folder, batch)
+                fastest, _ = fastest_batch(peer, "update")
+            ours = [_ours(question) for _ in range(MIN_RUNS)]
+            peaks = {
+                f"batch {size}, checkpointing {'on' if on else 'off'}": _trl(folder, batch, size, on)
+                for on in (False, True)
+                for size in BATCH_SIZES
+            }
+            fastest_name = f"batch {fastest}, checkpointing off"
+            runs = {
+                "ours": ours,
+                "peer": [peaks[fastest_name], *(_trl(folder, batch, fastest, False) for _ in ours[1:])],
+            }
+        except PeerUnavailableError as error:
+            return [not_measured("8", metric, target, str(error))]
+    middle = {side: statistics.median(values) for side, values in runs.items()}
+    ratio = middle["peer"] / middle["ours"]
+    return [
+        Row(
+            "8",
+            metric,
+            middle["ours"],
+            middle["peer"],
+            ratio,
+            target,
+            ratio >= 5,
+            runs,
+            _settings(
+                batch,
+                trl=f"its fastest: {fastest_name}",
+                trl_peaks=peaks,
+                ratios={name: peak / middle["ours"] for name, peak in peaks.items()},
+            ),
+            versions,
+        )
+    ]
+
+
+def peak_of_a_doubled_tree() -> Sequence[Row]:
+    """Row 8b."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_tiny_model(folder)
+        learner = make_learner(folder)
+        tree = reasoning_tree(ONE_TREE[0])
+        batches = {
+            "ours": make_batch(learner, [doubled(tree, seed=0)]),
+            "once": make_batch(learner, [tree]),
+        }
+        runs: dict[str, list[float]] = {name: [] for name in batches}
+        for _ in range(MIN_RUNS):
+            for name, batch in batches.items():
+                runs[name].append(_ours(_question(folder, learner, batch)))
+    twice, once = (statistics.median(runs[name]) for name in ("ours", "once"))
+    return [
+        Row(
+            "8b",
+            "MiB at the peak of an update: every root of a tree twice / once, tokens a row fixed",
+            twice,
+            once,
+            twice / once,
+            "at most 1.3",
+            twice / once <= 1.3,
+            runs,
+            _settings(batches["ours"], tokens_once=asdict(sizes([tree]))),
+        )
+    ]
+
+
+def _question(folder: Path, learner: Learner, batch: Batch) -> Mapping[str, Any]:
+    short = make_batch(learner, [one_short_tree(batch.trees[0])])
+    files = {"rows": folder / "rows.pickle", "warm_up": folder / "warm_up.pickle"}
+    files["rows"].write_bytes(pickle.dumps(batch.rows()))
+    files["warm_up"].write_bytes(pickle.dumps(short.rows_alone(1)))
+    return {
+        "folder": str(folder),
+        "denominator": batch.denominator,
+        **{name: str(file) for name, file in files.items()},
+    }
+
+
+def _ours(question: Mapping[str, Any]) -> float:
+    with Peer(_CHILD, python=Path(sys.executable)) as child:
+        return float(child.ask(dict(question))["peak"]) / _MIB
+
+
+def _trl(folder: Path, batch: Batch, size: int, checkpointing: bool) -> float:
+    with Peer(MODULE) as peer:
+        open_peer(peer, folder, batch, checkpointing)
+        return float(peer.ask({"do": "peak", "batch": size})["peak"]) / _MIB
+
+
+def _settings(batch: Batch, **more: object) -> Mapping[str, Any]:
+    return {
+        "model": MODEL,
+        "trees": [tree.problem.id for tree in batch.trees],
+        "tokens": asdict(sizes(batch.trees)),
+        "computed_tokens": sum(len(row.token_ids) for row in batch.rows()),
+        "token_budget": TOKEN_BUDGET,
+        "runs": MIN_RUNS,
+        **more,
+    }
+
+
+ROWS = {"8": peak_against_trl, "8b": peak_of_a_doubled_tree}
