@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from ramify.core.errors import DataError
 from ramify.core.records import PackedRow
 from ramify.learner.tree_attention import TreeAttention
+from ramify.modeling.attention import AttentionPlan
 from ramify.modeling.head import written_logprobs
 from ramify.modeling.load import packs_trees
 
@@ -44,7 +45,7 @@ def forward_row(
     ids = torch.from_numpy(row.token_ids).to(device)
     plan = {}
     if packs_trees(model):
-        plan["attention_plan"] = TreeAttention(row.segments, device, model.dtype)
+        plan["attention_plan"] = _attention(row, device, model.dtype)
     decoder: Callable[..., Any] = model.base_model
     hidden: torch.Tensor = decoder(
         input_ids=ids[None],
@@ -58,3 +59,12 @@ def forward_row(
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     weight: torch.Tensor = head.weight
     return written_logprobs(states, weight, targets, temperature, with_entropy, chunk_tokens)
+
+
+def _attention(row: PackedRow, device: torch.device, dtype: torch.dtype) -> AttentionPlan:
+    if device.type != "cuda":
+        return TreeAttention(row.segments, device, dtype)
+    # Only a GPU pays for the import of torch's compiler.
+    from ramify.learner.flex_attention import FlexTreeAttention
+
+    return FlexTreeAttention(row.segments, device)
