@@ -43,7 +43,7 @@ min_level = 0
 name = "length"
 [algorithm]
 estimator = {{ name = "group" }}
-loss = {{ name = "clip", dual_clip = 3.0 }}
+loss = {{ name = "clip" }}
 [learner]
 problems_per_minibatch = 2
 optimizer = {{ rate = 1e-3 }}

@@ -140,6 +140,8 @@ class CorrectionSection(Section):
     def _acting(self) -> "CorrectionSection":
         if self.kind == "truncate" and self.floor is not None:
             raise ValueError('floor: acts with kind = "mask" only; leave it out')
+        if self.floor == self.cap:
+            raise ValueError("floor: expected a number below cap, or every weight but 1 is masked")
         return self
 
 
@@ -197,11 +199,19 @@ class AlgorithmSection(Section):
                 'advantage: estimator "node_value" gives all trajectories through a token the same, so "hard" cannot act; '
                 "leave it out"
             )
-        is_linear = self.loss.name == "cispo" and self.aggregation != "sequence_mean"
-        if is_linear and self.correction is None:
+        if self.loss.name == "cispo" and self.hard_is_soft_where_linear:
             raise ValueError(
                 'advantage: loss "cispo" clips both signs alike, so "hard" is the same as "soft"; leave it out'
             )
+
+    @property
+    def hard_is_soft_where_linear(self) -> bool:
+        """Whether a mean over trajectories equals their sum for a loss that is linear in the advantage.
+
+        Not where weights differ between the trajectories through a token.
+        """
+        level = None if self.correction is None else self.correction.level
+        return self.aggregation != "sequence_mean" and level != "sequence"
 
     def _whole_paths(self) -> None:
         """A ratio of the whole trajectory takes one advantage, one weight and one correction a trajectory."""
@@ -230,52 +240,3 @@ def _belongs(key: str, value: object, where: str, is_there: bool) -> None:
         raise ValueError(f"{key}: expected a value with {where}, found none")
     if not is_there and value is not None:
         raise ValueError(f"{key}: acts with {where} only; leave it out")
-
-
-def check_against_rollout(
-    algorithm: AlgorithmSection, *, is_flat: bool, n: int, max_tokens: int, has_exact_entropy: bool
-) -> None:
-    """Refuse settings that cannot act on the trees of a rollout.
-
-    Args:
-        algorithm: What is asked for.
-        is_flat: Every trajectory starts at the prompt, so none share what the policy wrote.
-        n: Trajectories a problem.
-        max_tokens: Limit of a trajectory.
-        has_exact_entropy: Whether the engine's entropies are exact.
-
-    Raises:
-        ValueError: A setting cannot act.
-    """
-    estimator = algorithm.estimator
-    if n == 1 and estimator.name != "reinforce_pp":
-        raise ValueError(
-            f'rollout.n: expected at least 2 with estimator "{estimator.name}": a single trajectory has nothing to be '
-            "compared with"
-        )
-    if n == 1 and estimator.name == "reinforce_pp" and estimator.group_mean:
-        raise ValueError(
-            "algorithm.estimator.group_mean: the mean of a single trajectory is its own reward, so nothing is left of it; "
-            "leave it out or set rollout.n to 2 or more"
-        )
-    margin = algorithm.overlong_margin
-    if margin is not None and margin > max_tokens:
-        raise ValueError(
-            f"algorithm.overlong_margin: expected at most rollout.max_tokens = {max_tokens}, got {margin}"
-        )
-    if is_flat:
-        inert = (
-            ("shared", algorithm.shared != "repeat"),
-            ("advantage", algorithm.advantage != "soft"),
-            ("estimator.name", estimator.name in ("tree_grpo", "node_value")),
-        )
-        for key, is_set in inert:
-            if is_set:
-                raise ValueError(
-                    f"algorithm.{key}: no trajectory of this rollout branches, so it cannot act; leave it out or branch"
-                )
-    entropy = algorithm.entropy_advantage
-    if entropy is not None and entropy.source == "behavior" and not has_exact_entropy:
-        raise ValueError(
-            'algorithm.entropy_advantage.source: this engine gives no exact entropies; set it to "annotate"'
-        )

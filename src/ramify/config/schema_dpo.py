@@ -1,5 +1,8 @@
 """The schema of a preference recipe (`ramify dpo`)."""
 
+from pydantic import model_validator
+
+from ramify.config.inert import refuse_inert_rates
 from ramify.config.schema_parts import (
     OptimizerSection,
     PositiveFloat,
@@ -38,3 +41,8 @@ class DpoRecipe(Section):
     data: DpoDataSection
     run: RunSection
     learner: DpoLearnerSection
+
+    @model_validator(mode="after")
+    def _acting(self) -> "DpoRecipe":
+        refuse_inert_rates(self.learner.optimizer, self.model.lora is not None)
+        return self

@@ -1,5 +1,8 @@
 """The schema of a supervised recipe (`ramify sft`)."""
 
+from pydantic import model_validator
+
+from ramify.config.inert import refuse_inert_rates
 from ramify.config.schema_parts import (
     OptimizerSection,
     PositiveInt,
@@ -33,3 +36,8 @@ class SftRecipe(Section):
     data: SftDataSection
     run: RunSection
     learner: SftLearnerSection
+
+    @model_validator(mode="after")
+    def _acting(self) -> "SftRecipe":
+        refuse_inert_rates(self.learner.optimizer, self.model.lora is not None)
+        return self

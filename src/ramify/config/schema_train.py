@@ -2,7 +2,15 @@
 
 from pydantic import model_validator
 
-from ramify.config.schema_algorithm import AlgorithmSection, check_against_rollout
+from ramify.config.inert import (
+    refuse_inert_algorithm,
+    refuse_inert_clips,
+    refuse_inert_guard,
+    refuse_inert_rates,
+    refuse_inert_rewards,
+    refuse_inert_rollout,
+)
+from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_guard import GuardSection
 from ramify.config.schema_parts import (
     EngineSection,
@@ -53,26 +61,14 @@ class TrainRecipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainRecipe":
-        check_against_rollout(
-            self.algorithm,
-            is_flat=not self.rollout.shares_tokens,
-            n=self.rollout.n,
-            max_tokens=self.rollout.max_tokens,
-            has_exact_entropy=self.engine.name == "local",
+        refuse_inert_rollout(self.rollout)
+        refuse_inert_algorithm(self.algorithm, self.rollout, self.engine.name == "local")
+        refuse_inert_clips(
+            self.algorithm, self.rollout.problems_per_step, self.learner.problems_per_minibatch
         )
-        self._rewards_act()
+        refuse_inert_rewards(self.reward, self.rollout, self.tools)
+        refuse_inert_rates(self.learner.optimizer, self.model.lora is not None)
+        if self.guard is not None:
+            refuse_inert_guard(self.guard, self.rollout)
         refuse_clocks(self.run, self.rollout, "rollout")
         return self
-
-    def _rewards_act(self) -> None:
-        if self.rollout.dynamic_sampling is not None and self.reward.name == "length":
-            raise ValueError(
-                'rollout.dynamic_sampling: needs a reward that tells right from wrong, "length" does not; leave it out'
-            )
-        if self.reward.name != "hierarchical":
-            return
-        has_both = self.tools.search is not None and self.tools.python is not None
-        if not has_both and self.reward.bonus and "bonus" in self.reward.model_fields_set:
-            raise ValueError(
-                "reward.bonus: is given for using search and python, and one of them is not there; leave it out"
-            )

@@ -138,13 +138,69 @@ def algorithm(recipe, *settings):
             [*FLAT, "algorithm.estimator={name='tree_grpo'}"],
             "algorithm.estimator.name: no trajectory of this rollout branches",
         ),
+        (["rollout.m=8"], 'rollout.branching: "threshold" can never branch with m = n = 8'),
+        (["rollout.max_calls=0"], 'rollout.branching: "threshold" can never branch with max_calls = 0'),
         (
-            ["rollout.m=8", "algorithm.estimator={name='node_value'}"],
-            "algorithm.estimator.name: no trajectory of this rollout branches",
+            ["rollout.branching={name='random', rate=0.0}"],
+            'rollout.branching: "random" branches with probability 0',
         ),
         (
-            ["rollout.max_calls=0", "algorithm.shared=split"],
-            "algorithm.shared: no trajectory of this rollout branches",
+            ["rollout.branching={name='bernoulli', alpha=0.0, beta=0.0}"],
+            'rollout.branching: "bernoulli" branches with probability 0',
+        ),
+        (
+            ["rollout.m=1", "algorithm.estimator={name='tree_grpo'}"],
+            'algorithm.estimator.name: "tree_grpo" with rollout.m = 1',
+        ),
+        (
+            [
+                "algorithm.old=recompute",
+                "algorithm.correction={level='token', kind='mask', cap=1.0, floor=1.0}",
+            ],
+            "algorithm.correction.floor: expected a number below cap",
+        ),
+        (
+            [
+                "algorithm.advantage=hard",
+                "algorithm.loss={name='cispo', clip_high=0.3}",
+                "algorithm.old=recompute",
+                "algorithm.correction={level='token', kind='truncate'}",
+            ],
+            'algorithm.advantage: loss "cispo" clips both signs alike',
+        ),
+        # one optimizer step a rollout
+        (
+            ["learner.problems_per_minibatch=4", "algorithm.loss={name='gppo'}"],
+            'algorithm.loss.name: "gppo" is the same as "clip" here',
+        ),
+        (
+            ["learner.problems_per_minibatch=9", "algorithm.loss.dual_clip=3.0"],
+            "algorithm.loss.dual_clip: cannot act",
+        ),
+        (
+            ["learner.problems_per_minibatch=4", "algorithm.advantage=hard"],
+            'algorithm.advantage: "hard" is the same as "soft" here',
+        ),
+        # the guard, and an adapter
+        (
+            [
+                "guard.max_zero_variance=0.9",
+                "rollout.n=1",
+                *FLAT,
+                "algorithm.estimator={name='reinforce_pp'}",
+            ],
+            "guard.max_zero_variance: groups of one trajectory never vary",
+        ),
+        (
+            ["guard.max_invalid_calls=0.5", "rollout.max_calls=0", *FLAT],
+            "guard.max_invalid_calls: rollout.max_calls = 0 allows no calls",
+        ),
+        (
+            [
+                "model.lora={rank=4, alpha=8.0}",
+                "learner.optimizer={name='muon', rate=1e-3, vector_rate=1e-3}",
+            ],
+            "learner.optimizer.vector_rate: an adapter has matrices only",
         ),
         ([*FLAT, "rollout.n=1"], 'rollout.n: expected at least 2 with estimator "group"'),
         (

@@ -368,7 +368,8 @@ def test_another_name_drops_what_only_the_old_form_knows(recipe):
     recipe.write_text(TRAIN.replace('name = "length"', 'name = "hierarchical"\nmatch = "exact"'))
     assert load(recipe, "reward.name=hierarchical").reward.match == "exact"
     assert load(recipe, "reward.name=length").reward == LengthRewardSection(name="length")
-    recipe.write_text(TRAIN.replace('name = "clip"', 'name = "clip", dual_clip = 3.0'))
+    two_steps = TRAIN.replace("problems_per_minibatch = 2", "problems_per_minibatch = 1")
+    recipe.write_text(two_steps.replace('name = "clip"', 'name = "clip", dual_clip = 3.0'))
     assert load(recipe, "algorithm.loss.name=gppo").algorithm.loss == GppoLoss(name="gppo")
     recipe.write_text(TRAIN.replace('name = "local"', 'name = "local"\nslotz = 7'))
     assert refusal(recipe, "engine.name=scripted", "engine.script=turns.toml") == "engine.slotz: unknown key"

@@ -1,0 +1,141 @@
+"""Settings of a reinforcement-learning recipe that cannot act next to its other sections: refused at start."""
+
+from ramify.config.schema_algorithm import AlgorithmSection
+from ramify.config.schema_guard import GuardSection
+from ramify.config.schema_parts import OptimizerSection, RewardSection, ToolsSection
+from ramify.config.schema_rollout import BernoulliBranching, RandomBranching, RolloutSection
+
+
+def refuse_inert_rollout(rollout: RolloutSection) -> None:
+    """A branching rule must be able to branch.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    rule = rollout.branching
+    if rule.name != "none" and not rollout.shares_tokens:
+        reason = f"m = n = {rollout.n}" if rollout.max_calls else "max_calls = 0"
+        raise ValueError(
+            f'rollout.branching: "{rule.name}" can never branch with {reason}; set branching to "none" or change that'
+        )
+    never = (isinstance(rule, RandomBranching) and rule.rate == 0) or (
+        isinstance(rule, BernoulliBranching) and rule.alpha == 0 and rule.beta == 0
+    )
+    if never:
+        raise ValueError(
+            f'rollout.branching: "{rule.name}" branches with probability 0; raise it or set branching to "none"'
+        )
+
+
+def refuse_inert_algorithm(
+    algorithm: AlgorithmSection, rollout: RolloutSection, has_exact_entropy: bool
+) -> None:
+    """Credit must be able to act on the trees of the rollout; `has_exact_entropy` is the engine's.
+
+    Raises:
+        ValueError: A setting cannot.
+    """
+    estimator = algorithm.estimator
+    if rollout.n == 1 and estimator.name != "reinforce_pp":
+        raise ValueError(
+            f'rollout.n: expected at least 2 with estimator "{estimator.name}": a single trajectory has nothing to be '
+            "compared with"
+        )
+    if rollout.n == 1 and estimator.name == "reinforce_pp" and estimator.group_mean:
+        raise ValueError(
+            "algorithm.estimator.group_mean: the mean of a single trajectory is its own reward, so nothing is left of it; "
+            "leave it out or set rollout.n to 2 or more"
+        )
+    if estimator.name == "tree_grpo" and rollout.m == 1:
+        raise ValueError(
+            'algorithm.estimator.name: "tree_grpo" with rollout.m = 1 compares within the only root twice; raise m'
+        )
+    margin = algorithm.overlong_margin
+    if margin is not None and margin > rollout.max_tokens:
+        raise ValueError(
+            f"algorithm.overlong_margin: expected at most rollout.max_tokens = {rollout.max_tokens}, got {margin}"
+        )
+    if not rollout.shares_tokens:
+        inert = (
+            ("shared", algorithm.shared != "repeat"),
+            ("advantage", algorithm.advantage != "soft"),
+            ("estimator.name", estimator.name in ("tree_grpo", "node_value")),
+        )
+        for key, is_set in inert:
+            if is_set:
+                raise ValueError(
+                    f"algorithm.{key}: no trajectory of this rollout branches, so it cannot act; leave it out or branch"
+                )
+    entropy = algorithm.entropy_advantage
+    if entropy is not None and entropy.source == "behavior" and not has_exact_entropy:
+        raise ValueError(
+            'algorithm.entropy_advantage.source: this engine gives no exact entropies; set it to "annotate"'
+        )
+
+
+def refuse_inert_clips(
+    algorithm: AlgorithmSection, problems_per_step: int, problems_per_minibatch: int
+) -> None:
+    """With one optimizer step a rollout the ratio is 1: what tells one clip from another cannot act.
+
+    Raises:
+        ValueError: Something asks for more than the plain clipped surrogate, which is then the policy gradient.
+    """
+    if problems_per_minibatch < problems_per_step:
+        return
+    why = f"problems_per_minibatch = {problems_per_minibatch} makes one optimizer step of each rollout, where every ratio is 1"
+    if algorithm.loss.name != "clip":
+        raise ValueError(
+            f'algorithm.loss.name: "{algorithm.loss.name}" is the same as "clip" here, because learner.{why}; use "clip" '
+            "or smaller mini-batches"
+        )
+    if algorithm.loss.dual_clip is not None:
+        raise ValueError(f"algorithm.loss.dual_clip: cannot act, because learner.{why}; leave it out")
+    if algorithm.advantage == "hard" and algorithm.hard_is_soft_where_linear:
+        raise ValueError(f'algorithm.advantage: "hard" is the same as "soft" here, because learner.{why}')
+
+
+def refuse_inert_rewards(reward: RewardSection, rollout: RolloutSection, tools: ToolsSection) -> None:
+    """A reward's parts must be there to be looked at.
+
+    Raises:
+        ValueError: They are not.
+    """
+    if rollout.dynamic_sampling is not None and reward.name == "length":
+        raise ValueError(
+            'rollout.dynamic_sampling: needs a reward that tells right from wrong, "length" does not; leave it out'
+        )
+    if reward.name != "hierarchical":
+        return
+    has_both = tools.search is not None and tools.python is not None
+    if not has_both and reward.bonus and "bonus" in reward.model_fields_set:
+        raise ValueError(
+            "reward.bonus: is given for using search and python, and one of them is not there; leave it out"
+        )
+
+
+def refuse_inert_guard(guard: GuardSection, rollout: RolloutSection) -> None:
+    """What the guard looks at must be able to be right as well as wrong.
+
+    Raises:
+        ValueError: A threshold is broken in every step, or never.
+    """
+    if guard.max_zero_variance is not None and rollout.n == 1:
+        raise ValueError(
+            "guard.max_zero_variance: groups of one trajectory never vary, so every step would break it; leave it out"
+        )
+    if guard.max_invalid_calls is not None and rollout.max_calls == 0:
+        raise ValueError("guard.max_invalid_calls: rollout.max_calls = 0 allows no calls; leave it out")
+
+
+def refuse_inert_rates(optimizer: OptimizerSection, trains_adapter: bool) -> None:
+    """Rates of parameters that an adapter does not have cannot act.
+
+    Raises:
+        ValueError: There are such rates.
+    """
+    for key in ("vector_rate", "embedding_rate"):
+        if trains_adapter and getattr(optimizer, key) is not None:
+            raise ValueError(
+                f"learner.optimizer.{key}: an adapter has matrices only; leave it out with model.lora"
+            )
