@@ -110,7 +110,10 @@ class Learner:
         self.optimizers.zero_grad()
         limit = self._max_skipped_in_a_row
         if limit is not None and self.skipped_in_a_row >= limit:
-            raise TrainingError(f"step {self.step - 1}: loss or gradient not finite {limit} times in a row")
+            raise TrainingError(
+                f"loss or gradient not finite {limit} optimizer steps in a row, up to number {self.step}: lower "
+                "learner.optimizer.rate, or the coefficients of what is added to the loss; the last checkpoint is good"
+            )
 
     def _path_slopes(
         self, rows: Sequence[PackedRow], paths: PathCredit | None, totals: Totals
@@ -178,7 +181,8 @@ class Learner:
 
 
 def _check_gap(sums: StepSums, max_gap: float | None) -> None:
-    if max_gap is not None and not sums.gap_mean <= max_gap:
+    # A gap that is no number comes from a forward pass that is none: that step is skipped and counted.
+    if max_gap is not None and sums.gap_mean > max_gap:
         raise TrainingError(
             f"the engine's logprobs differ from the learner's by {sums.gap_mean:.2g} nats a token in the mean "
             f"(largest {sums.gap_max:.2g}), more than algorithm.max_gap = {max_gap:g}: they cannot serve as the old ones; "

@@ -1,7 +1,9 @@
 """The second half of a training step: from trees and rewards to an updated model."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.algos.credit import Weighting, credit, denominator, path_credit, untruncated
@@ -24,8 +26,8 @@ from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.modeling.load import packs_trees
 
-GAP_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
-"""Mean |ln(policy / behavior)| in nats a token up to which an engine's logprobs may serve as the old ones."""
+GAP_TOLERANCE = 1e-4
+"""Mean |ln(policy / behavior)| in nats a token up to which an engine's logprobs may serve as the old ones (float32)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Learning:
         for start in range(0, len(trees), self.problems_per_minibatch):
             part = slice(start, start + self.problems_per_minibatch)
             report = self._step(trees[part], advantages[part], notes[part], max_gap)
-            max_gap = max_gap if report.outcome == "empty" else None
+            max_gap = None if report.outcome == "stepped" else max_gap
             reports.append(report)
             if refused is not None and refused(reports):
                 break
@@ -148,7 +150,24 @@ class Learning:
             if self.whole_paths
             else None
         )
-        return self.learner.update(rows, whole, paths, max_gap)
+        report = self.learner.update(rows, whole, paths, max_gap)
+        if rho is None:
+            return report
+        return replace(report, metrics={**report.metrics, **_weights_seen(rho, self.correction)})
+
+
+def _weights_seen(
+    rho: Sequence[Sequence[Floats]], correction: ImportanceCorrection | None
+) -> dict[str, float]:
+    """Mean importance weight over the written tokens of all trajectories, and the share that was held or masked."""
+    assert correction is not None
+    weights = np.concatenate([np.empty(0), *(array for of_tree in rho for array in of_tree)])
+    bound = correction.cap if correction.kind == "truncate" else 0.0
+    sums = sum_over_ranks(
+        {"count": len(weights), "sum": float(weights.sum()), "bounded": float((weights == bound).sum())}
+    )
+    count = max(sums["count"], 1.0)
+    return {"weight_mean": sums["sum"] / count, "weight_bounded": sums["bounded"] / count}
 
 
 def build_learning(recipe: TrainRecipe, learner: Learner, minibatches: int) -> Learning:
@@ -174,7 +193,5 @@ def build_learning(recipe: TrainRecipe, learner: Learner, minibatches: int) -> L
         minibatches=minibatches,
         token_budget=recipe.learner.token_budget,
         temperature=recipe.rollout.temperature,
-        max_gap=(algorithm.max_gap or GAP_TOLERANCE[recipe.model.dtype])
-        if algorithm.old == "behavior"
-        else None,
+        max_gap=(algorithm.max_gap or GAP_TOLERANCE) if algorithm.old == "behavior" else None,
     )

@@ -17,7 +17,7 @@ from ramify.learner.report import UpdateReport
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import Phase, RunConsole
-from ramify.obs.metrics import finite, read_metrics
+from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
 from ramify.train.guard import Action, Guard, GuardState, Violation
@@ -71,10 +71,9 @@ def run_rl(
                         raise Interrupted(f"{stopped}; state saved in {saved}, go on with --resume") from None
             finally:
                 runner.run(run.rollout.close())
+        history = read_metrics(run.folder.root / "metrics.jsonl")
         looks = recipe.rollout.branching.looks_at_entropy
-        for warning in entropy_warnings(
-            read_metrics(run.folder.root / "metrics.jsonl"), looks_at_entropy=looks
-        ):
+        for warning in (*entropy_warnings(history, looks_at_entropy=looks), *update_warnings(history)):
             console.note(warning)
         if note := run.saver.best_note(state):
             console.note(note)
@@ -179,6 +178,7 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
     # of the policy that sampled: its gap is engine against learner.
     measured = [report for report in reports if report.outcome != "empty"]
     first = measured[0] if measured else None
+    told = (first or reports[0]).metrics if reports else {}
     return {
         "update/loss": finite(first.loss) if first else None,
         "update/grad_norm": finite(first.grad_norm) if first else None,
@@ -191,8 +191,18 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
         "update/gap_ess": finite(first.gap_ess) if first else None,
         "update/tokens": float(sum(report.num_tokens for report in reports)),
         "update/repeated_tokens": float(sum(report.num_repeated for report in reports)),
-        **{f"update/{name}": finite(value) for name, value in (first.metrics if first else {}).items()},
+        **{f"update/{name}": finite(value) for name, value in told.items()},
     }
+
+
+def update_warnings(history: Sequence[MetricsRow]) -> tuple[str, ...]:
+    """A line when no step of a run changed the weights."""
+    if not history or any(row.get("update/steps") for row in history):
+        return ()
+    return (
+        f"no optimizer step in {len(history)} steps, the weights are what they were: rewards never differed within a "
+        "group, every trajectory was masked (truncated, correction), or nothing was finite (see metrics.jsonl)",
+    )
 
 
 def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tuple[RlRun, LoopState]:

@@ -111,7 +111,7 @@ def test_non_finite_steps_are_skipped_and_ten_in_a_row_end_the_run():
     assert not torch.equal(before, weights(model))
     for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
         learner.update(broken, total)
-    with pytest.raises(TrainingError, match="not finite 10 times in a row"):
+    with pytest.raises(TrainingError, match="not finite 10 optimizer steps in a row"):
         learner.update(broken, total)
 
 
@@ -198,3 +198,12 @@ def test_a_context_longer_than_the_models_is_refused():
     with pytest.raises(DataError, match="a context of 129 tokens is longer than the model's 128"):
         learner_for(model, SURROGATE).update(pack([tree], [supervised_credit(tree)], 100), 29.0)
     assert torch.equal(before, weights(model))
+
+
+def test_a_forward_pass_that_gives_no_numbers_is_skipped_and_not_taken_for_a_gap():
+    model = tiny()
+    rows, total = on_policy(model)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[3, 0] = torch.nan
+    report = learner_for(model, SURROGATE).update(rows, total, max_gap=1e-4)
+    assert report.outcome == "non_finite"

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from ramify.algos.corrections import ImportanceCorrection
 from ramify.algos.credit import Weighting
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import Objective
@@ -142,6 +143,23 @@ def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees
     assert not calls
     step(learning(tiny(), reference=opened, wanted=Wanted(ref_logprobs=True)), trees, rewards_of(trees))
     assert len(calls) == 1
+
+
+def test_what_importance_weights_did_is_reported(model, trees):
+    far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
+    wanted = {"wanted": Wanted(policy_logprobs=True), "max_gap": None}
+    truncate = ImportanceCorrection("token", "truncate", 1.2, None)
+    report = step(learning(model, correction=truncate, **wanted), far, rewards_of(far))[0]
+    assert report.metrics["weight_mean"] == pytest.approx(1.2)
+    assert report.metrics["weight_bounded"] == 1
+    mask = ImportanceCorrection("token", "mask", 2.0, None)
+    report = step(learning(tiny(), correction=mask, **wanted), far, rewards_of(far))[0]
+    assert report.metrics["weight_mean"] == pytest.approx(np.exp(0.4), rel=1e-4)
+    assert report.metrics["weight_bounded"] == 0
+    mask = ImportanceCorrection("token", "mask", 1.2, None)
+    reports = step(learning(tiny(), correction=mask, **wanted), far, rewards_of(far))
+    assert [r.outcome for r in reports] == ["empty", "empty"]
+    assert reports[0].metrics["weight_bounded"] == 1
 
 
 def test_masked_trajectories_carry_no_loss(model, trees):

@@ -5,7 +5,7 @@ import pytest
 
 from ramify.learner.report import UpdateReport
 from ramify.obs.metrics import MetricsLog, read_metrics
-from ramify.train.rl import update_metrics
+from ramify.train.rl import update_metrics, update_warnings
 from ramify.train.supervised import step_metrics
 
 STEPPED = UpdateReport(
@@ -44,3 +44,17 @@ def test_a_dead_minibatch_stands_for_nothing_that_was_measured():
     assert all_dead["update/loss"] is None
     assert all_dead["update/entropy"] is None
     assert all_dead["update/lr_factor"] == 1.0
+
+
+def test_importance_weights_are_told_where_they_masked_everything():
+    masked = replace(EMPTY, metrics={"weight_bounded": 1.0})
+    assert update_metrics([masked, masked])["update/weight_bounded"] == 1.0
+    assert "update/weight_bounded" not in update_metrics([])
+
+
+def test_a_run_that_changed_nothing_says_so():
+    rows = [update_metrics([EMPTY, SKIPPED]), update_metrics([])]
+    (warning,) = update_warnings(rows)
+    assert warning.startswith("no optimizer step in 2 steps")
+    assert update_warnings([*rows, update_metrics([EMPTY, STEPPED])]) == ()
+    assert update_warnings([]) == ()
