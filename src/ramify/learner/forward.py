@@ -27,7 +27,7 @@ def forward_row(
 
     Args:
         model: Loaded by `ramify.modeling`.
-        row: One tree or several; one path where the model's layers do not take an attention plan.
+        row: One tree or several; one context where the model's layers do not take an attention plan.
         temperature: Of the sampling distribution; logits are divided by it.
         chunk_tokens: Tokens whose logits exist at a time.
         with_entropy: Whether entropies are computed.

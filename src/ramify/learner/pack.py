@@ -22,7 +22,7 @@ from ramify.core.records import (
     WrittenSpan,
 )
 from ramify.core.tree import Node, Source, Tree
-from ramify.learner.pieces import Piece, one_path_each, split
+from ramify.learner.pieces import Piece, one_context_each, split
 
 
 def pack(
@@ -47,8 +47,8 @@ def pack(
         token_budget: Tokens of a row.
         notes: What the annotation pass found, if there was one.
         keep_dead: Keep what has weight without advantage: a KL term or an entropy bonus acts on it too.
-        share_prefixes: False gives each trajectory a row of its own, for models whose layers do not see all of the
-            context in the same way (sliding windows, linear attention).
+        share_prefixes: False gives each context of each trajectory a row of its own, for models whose layers do not see
+            all of the context in the same way (sliding windows, linear attention).
 
     Raises:
         ValueError: Credit and tree do not match, or a context starts with a written token.
@@ -61,7 +61,7 @@ def pack(
             raise ValueError(f"tree {number}: credit belongs on policy nodes and on all of them")
         given = NO_NOTES if notes is None else notes[number]
         if not is_dead(credit.values(), keep_dead):
-            pieces = split(tree, token_budget) if share_prefixes else one_path_each(tree)
+            pieces = split(tree, token_budget) if share_prefixes else one_context_each(tree)
             live = (
                 p for p in pieces if not is_dead((credit[n] for n in p.trained if n in credit), keep_dead)
             )

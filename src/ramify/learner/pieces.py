@@ -1,6 +1,6 @@
-"""Pieces of a tree that are computed together: the whole of it, or runs of its paths when it is too large for a row."""
+"""Pieces of a tree that are computed together: all of it, runs of its paths, or one context of one path."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from ramify.algos.ops import leaves_below
@@ -10,10 +10,10 @@ from ramify.core.tree import Node, Tree
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of a tree's trajectories with everything above them.
+    """Some of a tree's contexts, each from its first token.
 
     Attributes:
-        nodes: In depth-first order, parents included.
+        nodes: In depth-first order, with all that stands before them in their contexts.
         trained: Ids of the nodes that belong to this piece; the others are context that an earlier piece owns.
         paths: Numbers of the trajectories of the whole tree through each node, by node id. [d] each
     """
@@ -37,36 +37,35 @@ def split(tree: Tree, token_budget: int) -> Iterator[Piece]:
     return _pieces(tree, _runs(tree, token_budget))
 
 
-def one_path_each(tree: Tree) -> Iterator[Piece]:
-    """A piece for each trajectory."""
-    return _pieces(tree, [[i] for i in range(len(tree.trajectories))])
+def one_context_each(tree: Tree) -> Iterator[Piece]:
+    """A piece for each context of each trajectory; a context that several share comes once for each of them."""
+    segments = [segment for trajectory in tree.trajectories for segment in trajectory.segments]
+    return _pieces(tree, [{node.id for node in segment.nodes} for segment in segments])
 
 
-def _runs(tree: Tree, token_budget: int) -> list[list[int]]:
-    """Consecutive trajectories whose unique tokens fit into the budget."""
-    runs: list[list[int]] = []
+def _runs(tree: Tree, token_budget: int) -> list[set[str]]:
+    """Nodes of consecutive trajectories whose unique tokens fit into the budget."""
+    runs: list[set[str]] = []
     inside: set[str] = set()
     size = 0
-    for i, trajectory in enumerate(tree.trajectories):
+    for trajectory in tree.trajectories:
         added = sum(len(node.token_ids) for node in trajectory.nodes if node.id not in inside)
         if not runs or size + added > token_budget:
-            runs.append([])
             inside = set()
+            runs.append(inside)
             size, added = 0, sum(len(node.token_ids) for node in trajectory.nodes)
-        runs[-1].append(i)
         inside.update(node.id for node in trajectory.nodes)
         size += added
     return runs
 
 
-def _pieces(tree: Tree, runs: Sequence[Sequence[int]]) -> Iterator[Piece]:
+def _pieces(tree: Tree, runs: Sequence[Set[str]]) -> Iterator[Piece]:
     paths = leaves_below(tree)
     owned: set[str] = set()
-    for run in runs:
-        ids = {node.id for i in run for node in tree.trajectories[i].nodes}
+    for ids in runs:
         yield Piece(
             nodes=tuple(node for node in tree.nodes if node.id in ids),
-            trained=frozenset(ids - owned),
+            trained=frozenset(ids) - owned,
             paths=paths,
         )
         owned |= ids

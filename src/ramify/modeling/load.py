@@ -2,7 +2,7 @@
 
 A packed tree computes a shared token once, which is exact only when its hidden state is the same on every trajectory.
 Dense decoders with full attention in every layer are opened with ramify's attention and take packed trees. Models with
-sliding windows or linear attention keep transformers' own and take a row for each trajectory (`packs_trees`).
+sliding windows or linear attention keep transformers' own and take a row for each context of a trajectory (`packs_trees`).
 """
 
 import json
@@ -23,7 +23,7 @@ PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 """Trees are packed, unless the configuration asks for a sliding window."""
 
 ROW_FAMILIES = ("gemma3_text", "qwen3_next")
-"""A row for each trajectory: sliding windows or linear attention are part of the family."""
+"""A row for each context of a trajectory: sliding windows or linear attention are part of the family."""
 
 SUPPORTED_ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding whose angle depends on the position alone."""

@@ -17,8 +17,8 @@ def prepare_rows(model: PreTrainedModel, row_tokens: int, console: RunConsole) -
     """
     if not packs_trees(model):
         console.note(
-            f"{model.config.model_type}: layers with sliding windows or linear attention; each trajectory is computed as "
-            "a row of its own, shared prefixes once for each"
+            f"{model.config.model_type}: layers with sliding windows or linear attention; each context of a trajectory is "
+            "computed as a row of its own, shared prefixes once for each"
         )
     if needs_checkpointing(model, row_tokens, available_bytes(model.device)):
         set_checkpointing(model, True)

@@ -138,6 +138,52 @@ def test_a_tree_that_is_too_large_is_split_at_branch_points():
     assert all(len(row.segments) == 1 for row in alone)
 
 
+def test_without_shared_prefixes_each_context_is_a_row_and_trains_its_tokens_once():
+    tree = tree_of(
+        [
+            node((), Source.PROMPT, [2, 3]),
+            node((0,), Source.POLICY, [4]),
+            node((0, 0), Source.TOOL, [6, 6], opens_context=True),
+            node((0, 0, 0), Source.POLICY, [7], leaf=True),
+            node((0, 0, 1), Source.POLICY, [8, 9], leaf=True),
+            node((1,), Source.POLICY, [5]),
+            node((1, 0), Source.TOOL, [6], opens_context=True),
+            node((1, 0, 0), Source.POLICY, [9], leaf=True),
+        ]
+    )
+    rows = pack([tree], [supervised_credit(tree)], 1000, share_prefixes=False)
+    assert [r.token_ids.tolist() for r in rows] == [[2, 3, 4], [6, 6, 7], [6, 6, 8, 9], [2, 3, 5], [6, 9]]
+    assert [[span.node for span in row.spans] for row in rows] == [
+        ["0"],
+        ["0.0.0"],
+        ["0.0.1"],
+        ["1"],
+        ["1.0.0"],
+    ]
+    assert [span.paths.tolist() for row in rows for span in row.spans] == [[0, 1], [0], [1], [2], [2]]
+    assert [row.num_repeated for row in rows] == [0, 0, 2, 2, 0]
+    assert all(row.positions.tolist() == list(range(len(row.token_ids))) for row in rows)
+    last = credit(tree, [np.zeros(2), np.zeros(3), np.array([0.0, 1.0])], Weighting())
+    (row,) = pack([tree], [last], 1000, share_prefixes=False)
+    assert row.token_ids.tolist() == [6, 9]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_without_shared_prefixes_every_written_token_is_in_one_row_of_one_context(seed):
+    rng = np.random.default_rng(seed)
+    trees = [random_tree(rng, split_turns=True) for _ in range(2)]
+    rows = pack(trees, [supervised_credit(tree) for tree in trees], 1, share_prefixes=False)
+    whole = {tokens for tree in trees for tokens, _ in contexts(tree).values()}
+    assert {tuple(row.token_ids.tolist()) for row in rows} <= whole
+    assert all(row.positions.tolist() == list(range(len(row.token_ids))) for row in rows)
+    spans = [(s.tree, s.node, s.stop - s.start) for row in rows for s in row.spans]
+    expected = [
+        (i, n.id, len(n.token_ids)) for i, t in enumerate(trees) for n in t.nodes if n.behavior_logprobs
+    ]
+    assert sorted(spans) == sorted(expected)
+
+
 def test_a_piece_without_credit_is_left_out():
     tree = tree_of(
         [

@@ -1,4 +1,4 @@
-"""Models that take a row for each trajectory: sliding windows and linear attention."""
+"""Models that take a row for each context of a trajectory: sliding windows and linear attention."""
 
 import json
 
@@ -16,9 +16,14 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
+from ramify.algos.sft import supervised_credit
 from ramify.core.errors import ConfigError
+from ramify.core.tree import Source
+from ramify.learner.forward import forward_row
+from ramify.learner.pack import pack
 from ramify.modeling.load import load_model, packs_trees, save_model
 from ramify.modeling.lora import LoraSettings, add_lora, has_adapters
+from random_trees import node, tree_of
 
 SIZES = {
     "vocab_size": 50,
@@ -72,6 +77,31 @@ def test_logits_equal_those_of_the_stock_implementation_beyond_the_window(folder
         shifted = ids.clone()
         shifted[0, 0] = (ids[0, 0] + 1) % 50
         assert not torch.equal(ours(ids).logits, ours(shifted).logits)
+
+
+def test_no_state_passes_from_one_context_of_a_trajectory_to_the_next(folder):
+    model = load_model(folder)
+    tree = tree_of(
+        [
+            node((), Source.PROMPT, [2, 3, 4, 5, 6]),
+            node((0,), Source.POLICY, [11, 12, 13, 14]),
+            node((0, 0), Source.TOOL, [21, 22, 23, 24, 25, 26], opens_context=True),
+            node((0, 0, 0), Source.POLICY, [31, 32, 33], leaf=True),
+            node((0, 0, 1), Source.POLICY, [34, 35], leaf=True),
+        ]
+    )
+    rows = pack([tree], [supervised_credit(tree)], 1000, share_prefixes=False)
+    stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    with torch.no_grad():
+        got = [
+            forward_row(model, row, temperature=1.0, chunk_tokens=8, with_entropy=False)[0] for row in rows
+        ]
+        contexts = {s.token_ids: s.written for t in tree.trajectories for s in t.segments}
+        expected = []
+        for ids, written in contexts.items():
+            scores = stock(torch.tensor([ids]), use_cache=False).logits[0].log_softmax(-1)
+            expected += [scores[i - 1, ids[i]] for i in range(len(ids)) if written[i]]
+    assert torch.allclose(torch.cat(got), torch.stack(expected), atol=1e-5)
 
 
 def test_gradients_reach_every_weight_and_a_saved_model_is_the_same(folder, tmp_path):

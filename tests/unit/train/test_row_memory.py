@@ -53,4 +53,4 @@ def test_rows_of_single_trajectories_are_announced(tmp_path):
         max_window_layers=0,
     )
     save_model(Qwen2ForCausalLM(config), tmp_path)
-    assert "each trajectory is computed as a row of its own" in said(load_model(tmp_path), 100)
+    assert "each context of a trajectory is computed as a row of its own" in said(load_model(tmp_path), 100)
