@@ -2,18 +2,20 @@
 
 Tokens lie in depth-first order, so everything between a token and the end of its segment's subtree descends from it.
 Key kv is visible to query q iff kv <= q, q lies before the end of the subtree of kv's segment, and both have the same
-context root: a segment without a parent starts a new context, also where it lies inside another's subtree. The block
-mask needs two numbers a token. Rows are padded to multiples of 128, so that few shapes are compiled; padding sees
-itself alone and is seen by nothing else.
+context root: a segment without a parent starts a new context, also where it lies inside another's subtree. That takes
+two numbers a token. Which blocks of keys a block of queries sees in part or in full is counted from the segments, so
+that no mask over pairs of tokens exists. Rows are padded to multiples of 128, so that few shapes are compiled; padding
+sees itself alone and is seen by nothing else.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from ramify.core.records import Ints, SegmentSpan
 
@@ -60,28 +62,66 @@ def _compiled() -> Callable[..., torch.Tensor]:
 
 
 def _block_mask(segments: Sequence[SegmentSpan], size: int, device: torch.device) -> BlockMask:
-    ends, roots = (torch.from_numpy(numbers).to(device) for numbers in _token_numbers(segments, size))
+    ends, roots = _segment_numbers(segments)
+    partial, full = _visible_blocks(segments, ends, roots, size)
+    lengths = [segment.stop - segment.start for segment in segments]
+    padding = np.arange(segments[-1].stop, size)
+    token_ends = torch.from_numpy(np.concatenate([np.repeat(ends, lengths), padding + 1])).to(device)
+    token_roots = torch.from_numpy(np.concatenate([np.repeat(roots, lengths), -padding - 1])).to(device)
 
     def visible(_batch: torch.Tensor, _head: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-        return (kv <= q) & (q < ends[kv]) & (roots[q] == roots[kv])
+        return (kv <= q) & (q < token_ends[kv]) & (token_roots[q] == token_roots[kv])
 
-    return create_block_mask(visible, None, None, size, size, device=device.type, BLOCK_SIZE=_BLOCK)
+    return BlockMask.from_kv_blocks(
+        *_listed(partial, device),
+        *_listed(full, device),
+        BLOCK_SIZE=_BLOCK,
+        mask_mod=visible,
+        seq_lengths=(size, size),
+    )
 
 
-def _token_numbers(segments: Sequence[SegmentSpan], size: int) -> tuple[Ints, Ints]:
-    """End of the subtree of each token's segment, and the segment at its context's root. [size] each
+def _visible_blocks(
+    segments: Sequence[SegmentSpan], ends: Ints, roots: Ints, size: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which blocks of queries see a block of keys in part, and which in full. [B, B] each"""
+    count = size // _BLOCK
+    partial, full = np.zeros((count, count), dtype=bool), np.zeros((count, count), dtype=bool)
+    # Segments cut at the edges of blocks: all queries of a piece see the same of an earlier block, and so do all
+    # keys of a piece see the same queries of a later one.
+    starts = np.array([segment.start for segment in segments])
+    borders = np.arange(0, segments[-1].stop, _BLOCK)
+    edges = np.unique(np.concatenate([starts, borders]))
+    lengths = np.diff(edges, append=segments[-1].stop)
+    owner = np.searchsorted(starts, edges, side="right") - 1
+    first = np.searchsorted(edges, borders)
+    for block, pieces in enumerate(np.split(np.arange(len(edges)), first[1:])):
+        keys = slice(0, int(first[block]))
+        sees = (edges[pieces] < ends[owner[keys], None]) & (roots[owner[pieces]] == roots[owner[keys], None])
+        queries = sees @ lengths[pieces]
+        if block:
+            full[block, :block] = np.minimum.reduceat(queries, first[:block]) == _BLOCK
+            partial[block, :block] = (np.maximum.reduceat(queries, first[:block]) > 0) & ~full[block, :block]
+        partial[block, block] = True
+    return partial, full
 
-    Padding ends behind itself and has no root that another token has.
-    """
-    root: list[int] = []
-    stop = [segment.stop for segment in segments]
+
+def _listed(blocks: npt.NDArray[np.bool_], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each block of queries the number of its blocks of keys, and all blocks, its own first. [1, 1, B], [1, 1, B, B]"""
+    numbers = blocks.sum(1, dtype=np.int32)
+    order = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
+    return torch.from_numpy(numbers)[None, None].to(device), torch.from_numpy(order)[None, None].to(device)
+
+
+def _segment_numbers(segments: Sequence[SegmentSpan]) -> tuple[Ints, Ints]:
+    """End of each segment's subtree, and the segment at its context's root. [S] each"""
+    ends = np.array([segment.stop for segment in segments])
+    roots = np.arange(len(segments))
     for number, segment in enumerate(segments):
-        root.append(root[segment.parent] if segment.parent >= 0 else number)
+        if segment.parent >= 0:
+            roots[number] = roots[segment.parent]
     for number in range(len(segments) - 1, -1, -1):
-        if segments[number].parent >= 0:
-            stop[segments[number].parent] = max(stop[segments[number].parent], stop[number])
-    ends, roots = np.arange(1, size + 1), -np.arange(1, size + 1)
-    for number, segment in enumerate(segments):
-        ends[segment.start : segment.stop] = stop[number]
-        roots[segment.start : segment.stop] = root[number]
+        parent = segments[number].parent
+        if parent >= 0:
+            ends[parent] = max(ends[parent], ends[number])
     return ends, roots

@@ -1,9 +1,13 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ramify.core.records import SegmentSpan
-from ramify.learner.flex_attention import FlexTreeAttention
+from ramify.learner.flex_attention import FlexTreeAttention, _block_mask
 from ramify.learner.tree_attention import TreeAttention
 
 # Depth-first; segment 4 starts a new context inside the subtree of segment 1, segment 8 is another tree.
@@ -19,6 +23,34 @@ def spans(seed):
     ]
 
 
+def random_spans(size, longest, seed):
+    """Depth-first, at most 8 deep; about a tenth of the segments start a new context."""
+    rng, spans, above = np.random.default_rng(seed), [], []
+    start = 0
+    while start < size:
+        stop = min(start + int(rng.integers(1, longest)), size)
+        above = above[: int(rng.integers(len(above) + 1))]
+        parent = above[-1] if above and rng.random() < 0.9 else -1
+        spans.append(SegmentSpan(parent, start, stop))
+        above = [*above, len(spans) - 1][:8]
+        start = stop
+    return spans
+
+
+class Largest(TorchDispatchMode):
+    """Sees how many numbers the largest tensor has that an operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        tensors = [x for x in (made if isinstance(made, (tuple, list)) else [made]) if torch.is_tensor(x)]
+        self.numel = max([self.numel, *(x.numel() for x in tensors)])
+        return made
+
+
 def states(size, kv_heads, device="cpu"):
     generator = torch.Generator().manual_seed(0)
     return [
@@ -29,13 +61,47 @@ def states(size, kv_heads, device="cpu"):
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_forward_equals_that_of_the_runs(seed, kv_heads):
-    segments = spans(seed)
-    query, key, value = states(segments[-1].stop, kv_heads)
     device = torch.device("cpu")
-    with torch.no_grad():
-        ours = FlexTreeAttention(segments, device, compiled=False)(0, query, key, value, 0.3)
-        runs = TreeAttention(segments, device, torch.float32)(0, query, key, value, 0.3)
-    assert torch.allclose(ours, runs, atol=1e-5)
+    for segments in (spans(seed), random_spans(700, 80, seed)):
+        query, key, value = states(segments[-1].stop, kv_heads)
+        with torch.no_grad():
+            ours = FlexTreeAttention(segments, device, compiled=False)(0, query, key, value, 0.3)
+            runs = TreeAttention(segments, device, torch.float32)(0, query, key, value, 0.3)
+        assert torch.allclose(ours, runs, atol=1e-5)
+
+
+BLOCKS = [
+    f"{kind}{side}_{what}"
+    for kind in ("", "full_")
+    for side in ("q", "kv")
+    for what in ("num_blocks", "indices")
+]
+
+
+@pytest.mark.parametrize("longest", [4, 50, 500, 3000])
+@pytest.mark.parametrize("size", [1, 128, 129, 1000, 3000])
+def test_the_blocks_are_those_of_the_dense_mask(size, longest):
+    for seed in range(3):
+        padded = size + -size % 128
+        ours = _block_mask(random_spans(size, longest, seed), padded, torch.device("cpu"))
+        dense = create_block_mask(ours.mask_mod, None, None, padded, padded, device="cpu", BLOCK_SIZE=128)
+        assert (ours.seq_lengths, ours.BLOCK_SIZE) == (dense.seq_lengths, dense.BLOCK_SIZE)
+        for name in BLOCKS:
+            assert torch.equal(getattr(ours, name), getattr(dense, name)), name
+
+
+def test_nothing_over_pairs_of_tokens_is_built():
+    size, segments = 1 << 14, random_spans(1 << 14, 500, 0)
+    tracemalloc.start()
+    with Largest() as largest:
+        mask = _block_mask(segments, size, torch.device("cpu"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    blocks = size // 128
+    assert {getattr(mask, name).numel() for name in BLOCKS} == {blocks, blocks**2}
+    # torch has room for one block more while it turns the lists round; the token numbers are as long as the row.
+    assert largest.numel <= max(size, blocks * (blocks + 1))
+    assert peak < size**2 / 64
 
 
 @pytest.mark.gpu
