@@ -9,6 +9,7 @@ from ramify.core.tree import StopReason, Tree
 from ramify.eval.intervals import Interval, bootstrap_mean
 from ramify.eval.pass_at_k import tree_pass_at_k
 from ramify.obs.trace import TracedTree
+from ramify.rewards.scoring import score_tree
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts
 
@@ -75,9 +76,12 @@ async def evaluate(
         problems: What to attempt; `info["kind"]` names a problem's kind.
         ks: Values of k, each at most the number of attempts.
         on_tree: Called with each problem's trajectories as soon as they are whole.
+
+    Raises:
+        DataError: A reward is no number.
     """
     trees = await grow_trees(agent, problems, step=0, on_tree=on_tree)
-    traced = tuple([TracedTree(tree, tuple(await reward.score(tree.trajectories))) for tree in trees])
+    traced = tuple([TracedTree(tree, await score_tree(reward, tree)) for tree in trees])
     return Evaluation(tuple(_result(each, ks) for each in traced), traced, agent.run_seed)
 
 

@@ -30,6 +30,7 @@ from ramify.obs.files import make_folder, require_new_folder
 from ramify.obs.timing import TimingLog
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import tree_metrics
+from ramify.rewards.scoring import score_tree
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts
 from ramify.train.interrupts import StopOnCtrlC
@@ -78,6 +79,9 @@ class Rollout:
             phase: Shows what is waited for.
             first_slot: Place of the first problem among those of the step.
             attempt: Round of growing within the step.
+
+        Raises:
+            DataError: A reward is no number.
         """
         if attempt == 0:
             await self.agent.engine.load_weights("shared", step)
@@ -95,7 +99,7 @@ class Rollout:
             trees = await grow_trees(
                 self.agent, problems, step, on_tree=ready, first_slot=first_slot, attempt=attempt
             )
-        return trees, [await self.reward.score(tree.trajectories) for tree in trees]
+        return trees, [await score_tree(self.reward, tree) for tree in trees]
 
     async def close(self) -> None:
         """Stop the engine and the tools."""

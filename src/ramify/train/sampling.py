@@ -87,6 +87,9 @@ async def mixed_batch(
 
 
 def is_mixed(rewards: Sequence[Reward]) -> bool:
-    """Whether the leaves of a tree are neither all right (`correct` at least 1) nor all wrong (`correct` 0)."""
-    correct = [reward.parts["correct"] for reward in rewards]
-    return max(correct) > 0 and min(correct) < 1
+    """Whether some leaves of a tree are better than others, by `correct`: 1 and more is right, 0 and less is wrong.
+
+    Partial credit that is the same on all leaves teaches nothing either.
+    """
+    correct = [min(max(reward.parts["correct"], 0.0), 1.0) for reward in rewards]
+    return max(correct) > min(correct)

@@ -1,6 +1,7 @@
 """Dynamic sampling: which problems a step learns from, in the order of the data and not of who was ready first."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.config.build import Toolbox
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.draws import uniform
+from ramify.core.errors import DataError
 from ramify.core.records import Reward
 from ramify.core.tree import Source
 from ramify.data.order import DataCursor, ProblemOrder
@@ -148,6 +150,21 @@ def test_latencies_change_nothing(model_folder, latency_seed):
     assert (one.trees, one.kept, one.cursor) == (other.trees, other.kept, other.cursor)
 
 
+class NoNumber:
+    """A judge that failed: it calls every trajectory right but the last."""
+
+    async def score(self, trajectories):
+        return [Reward(1.0, {"correct": 1.0})] * (len(trajectories) - 1) + [
+            Reward(0.0, {"correct": float("nan")})
+        ]
+
+
+def test_a_correct_that_is_no_number_is_told_with_its_problem_and_not_refused(model_folder):
+    rollout = replace(rollout_of(model_folder), reward=NoNumber())
+    with pytest.raises(DataError, match=r"problem 'p\d+', trajectory '.*': .* correct = nan"):
+        taken(rollout)
+
+
 def test_without_dynamic_sampling_all_are_kept(model_folder):
     batch = taken(rollout_of(model_folder), max_attempts=None)
     assert batch.kept == (True,) * 4
@@ -162,7 +179,9 @@ def test_without_dynamic_sampling_all_are_kept(model_folder):
         ((0, 0), False),
         ((1,), False),
         ((0, 1), True),
-        ((0.4, 0.4), True),
+        ((0.4, 0.4), False),
+        ((0.5,), False),
+        ((1, 1.5), False),
         ((0, 0.4), True),
         ((0.4, 1), True),
     ],
