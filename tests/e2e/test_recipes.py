@@ -17,6 +17,7 @@ from ramify.core.records import NO_NOTES
 from ramify.core.tree import Source
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from ramify.train.guard import Guard
 
 RECIPES = {
     path.stem: path
@@ -31,11 +32,12 @@ METRICS = {
     "gspo": ["update/clip_fraction"],
     "aepo": ["update/above_clip_high", "branch/decisions"],
     "arpo": ["branch/decisions", "update/clip_fraction"],
+    "arpo_unbiased": ["guard/violated", "health/repetition", "health/invalid_calls", "update/entropy"],
     "tree_grpo": ["branch/decisions"],
     "node_value": ["branch/decisions"],
 }
 """What only runs of this method log, by the first words of its name; every recipe logs all of `update/`."""
-FLAT = ("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "cispo", "gppo", "gspo")
+FLAT = ("grpo", "grpo_tis", "dr_grpo", "dapo", "rloo", "reinforce_pp", "cispo", "gppo", "gspo")
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +141,13 @@ def test_its_own_part_acts(trained):
 
 ESTIMATORS = {
     "grpo": GroupRelative("repeat"),
+    "grpo_tis": GroupRelative("repeat"),
     "dr_grpo": GroupRelative("repeat", "none"),
     "dapo": GroupRelative("repeat"),
     "rloo": GroupRelative("repeat", "none", "leave_subtree_out"),
     "arpo": GroupRelative("repeat"),
     "arpo_hard": GroupRelative("repeat"),
+    "arpo_unbiased": GroupRelative("mass", "none", "leave_subtree_out"),
     "tree_grpo": TreeGrpo("repeat"),
 }
 
@@ -185,14 +189,69 @@ def check_entropies(rows, traced, learned):
         assert not len(factors) or (np.abs(factors - 1) > 1e-3).any()
 
 
+def check_unbiased(rows, traced, learned):
+    assert [row["guard/violated"] for row in rows] == [0, 0]
+    section = load_recipe(TrainRecipe, RECIPES["arpo_unbiased_reasoning_7b"], ()).guard
+    guard = Guard(section, max_tokens=64)
+    seen = {key: value for key, value in rows[0].items() if key != "step"}
+    assert guard.look(seen) is None
+    worse = {
+        "health/repetition": 0.9,
+        "health/written": 63.0,
+        "health/invalid_calls": 0.9,
+        "group/zero_variance": 1.0,
+        "update/entropy": 0.001,
+        "update/non_finite": 4.0,
+    }
+    for metric, value in worse.items():
+        assert guard.look({**seen, metric: value}).metric == metric
+    assert any(trajectory.stop.truncated for item in learned for trajectory in item.tree.trajectories)
+    branched = [
+        node
+        for item in traced
+        for node in item.tree.nodes
+        if node.parent is not None and len(item.tree.children[node.id]) > 1
+    ]
+    # The children share the tokens that were looked at.
+    assert {(node.source, len(node.token_ids)) for node in branched} == {(Source.POLICY, 4)}
+    plain = GroupRelative("repeat", "none")
+    differs = [
+        not np.allclose(
+            item.advantages, [a.mean() for a in plain.advantages(item.tree, item.rewards, NO_NOTES, {})]
+        )
+        for item in learned
+    ]
+    assert any(differs)
+
+
 CHECKS = {
     "grpo": check_penalty,
+    "grpo_tis": check_penalty,
+    "arpo_unbiased": check_unbiased,
     "reinforce_pp": check_single_trajectories,
     "dapo": check_refusals_and_length,
     "cispo": check_refusals_and_length,
     "gppo": check_refusals,
     "aepo": check_entropies,
 }
+
+
+def test_importance_weights_act_where_the_engine_is_not_the_learner(tmp_path, task, caller):
+    def first_update(name, *more):
+        path, run = RECIPES[f"{name}_reasoning_7b"], tmp_path / name
+        words = [word for setting in more for word in ("-s", setting)]
+        assert (
+            main(["train", str(path), "--max-steps", "1", *settings_of(path, task, caller, run), *words]) == 0
+        )
+        (row,) = read_metrics(run / "metrics.jsonl")
+        return row["update/grad_norm"], row["update/gap_mean"]
+
+    # The scripted engine is certain of what it writes, so that a weight is the learner's own probability.
+    scripted = f'engine={{name="scripted", script="{task / "script.toml"}"}}'
+    plain, gap = first_update("grpo", "algorithm.old=recompute", scripted)
+    weighted, same_gap = first_update("grpo_tis", scripted)
+    assert gap == same_gap > 0.1
+    assert 0 < weighted < 0.9 * plain
 
 
 def test_a_step_with_nothing_to_learn_from_is_said_and_changes_nothing(tmp_path, caller, capsys):
@@ -217,8 +276,8 @@ def test_a_step_with_nothing_to_learn_from_is_said_and_changes_nothing(tmp_path,
 
 def test_every_named_algorithm_has_a_recipe():
     wanted = {
-        *("grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "cispo", "gppo", "gspo"),
-        *("arpo", "arpo_hard", "aepo", "tree_grpo", "node_value"),
+        *("grpo", "grpo_tis", "dr_grpo", "dapo", "rloo", "reinforce_pp", "cispo", "gppo", "gspo"),
+        *("arpo", "arpo_hard", "arpo_unbiased", "aepo", "tree_grpo", "node_value"),
     }
     assert {method_of(name) for name in RECIPES} == wanted
 
