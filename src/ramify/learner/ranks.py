@@ -1,4 +1,4 @@
-"""Sums over the processes of a distributed run; in one process they change nothing."""
+"""Sums and maxima over the processes of a distributed run; in one process they change nothing."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,9 +21,15 @@ def sum_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def max_over_ranks(value: float) -> float:
-    """The largest of all ranks' numbers."""
-    return value if num_ranks() == 1 else max(part["value"] for part in _gathered({"value": value}))
+def max_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
+    """The largest of all ranks' numbers, by name; a rank that lacks a name has no say in it."""
+    if num_ranks() == 1:
+        return dict(values)
+    parts = _gathered(dict(values))
+    return {
+        name: max(part[name] for part in parts if name in part)
+        for name in sorted({n for p in parts for n in p})
+    }
 
 
 def _gathered(values: dict[str, float]) -> list[dict[str, float]]:

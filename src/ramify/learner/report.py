@@ -104,7 +104,7 @@ class Totals:
                 "weights.count": len(weights),
             }
         )
-        return StepSums(sums, max_over_ranks(self._gap_max))
+        return StepSums(sums, max_over_ranks({"gap": self._gap_max})["gap"])
 
 
 @dataclass(frozen=True, slots=True)

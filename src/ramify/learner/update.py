@@ -125,7 +125,8 @@ class Learner:
         if paths is None:
             raise ValueError("a loss on whole trajectories needs them: pass paths")
         size = len(paths.advantages)
-        has_ref = bool(rows) and rows[0].ref_logprobs is not None
+        # A rank without rows has no trajectories either, or none that is learned from: its sums are empty or zero.
+        has_ref = all(row.ref_logprobs is not None for row in rows)
         output = loss(
             PathInputs(
                 policy_logprobs=_path_sums(rows, self.logprobs(rows), size),

@@ -14,6 +14,7 @@ from ramify.core.tree import Tree, TreeKey
 from ramify.data.preferences import Preference, load_preferences
 from ramify.learner.annotate import Reference, Wanted, annotate
 from ramify.learner.pack import pack
+from ramify.learner.ranks import sum_over_ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.modeling.load import packs_trees
@@ -109,4 +110,5 @@ def prefer(learner: Learner, trees: Sequence[Tree], reference: Reference, token_
         notes=notes,
         share_prefixes=packs_trees(learner.model),
     )
-    return learner.update(rows, len(trees), pair_paths(trees))
+    pairs = sum_over_ranks({"pairs": len(trees)})["pairs"]
+    return learner.update(rows, pairs, pair_paths(trees))

@@ -21,7 +21,7 @@ from ramify.core.records import NO_NOTES, Floats, Notes, Reward
 from ramify.core.tree import Tree
 from ramify.learner.annotate import Reference, Wanted, annotate
 from ramify.learner.pack import pack
-from ramify.learner.ranks import sum_over_ranks
+from ramify.learner.ranks import max_over_ranks, sum_over_ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.modeling.load import packs_trees
@@ -96,11 +96,16 @@ class Learning:
         notes: Sequence[Notes],
         refused: Callable[[Sequence[UpdateReport]], bool] | None = None,
     ) -> list[UpdateReport]:
-        """One optimizer step for each mini-batch of whole problems, until the reports so far are `refused`."""
+        """One optimizer step for each mini-batch of whole problems, until the reports so far are `refused`.
+
+        Every rank takes as many as the one with the most trees: a step adds up over all of them, so a rank that has
+        none left takes part without rows. Reports, and so what is refused, are the same on all ranks.
+        """
         reports: list[UpdateReport] = []
         # Until a step has changed the weights, they are those that the rollout was sampled from.
         max_gap = self.max_gap
-        for start in range(0, len(trees), self.problems_per_minibatch):
+        most = int(max_over_ranks({"trees": len(trees)})["trees"])
+        for start in range(0, most, self.problems_per_minibatch):
             part = slice(start, start + self.problems_per_minibatch)
             report = self._step(trees[part], advantages[part], notes[part], max_gap)
             max_gap = None if report.outcome == "stepped" else max_gap

@@ -13,6 +13,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import Interrupted, TrainingError
 from ramify.core.records import Floats
 from ramify.learner.checkpoint import checkpoint_folder
+from ramify.learner.ranks import max_over_ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.numerics import set_numerics
@@ -114,17 +115,21 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnCtrlC, phase: Phase) -> Lo
 def learn(
     run: RlRun, batch: Batch, step: int, grown: Mapping[str, float]
 ) -> tuple[Sequence[Sequence[Floats]], Sequence[UpdateReport], Violation | None]:
-    """Advantages and updates of a batch, as far as the guard lets it train."""
+    """Advantages and updates of a batch, as far as the guard lets it train.
+
+    What decides is the same on all ranks: the guard looks at the largest of their metrics, and a rank without trees
+    takes part as long as another one has some.
+    """
     trees, rewards = batch.learned
-    if not trees:
+    found = run.guard.look(max_over_ranks(grown)) if run.guard else None
+    if not max_over_ranks({"trees": len(trees)})["trees"]:
         run.console.note(
             f"step {step}: none of {len(batch.trees)} problems had both right and wrong answers in "
             f"{batch.attempts} attempts; nothing was learned"
         )
-        return (), (), run.guard.look(grown) if run.guard else None
+        return (), (), found
     notes = run.learning.annotate(trees)
     advantages = run.learning.advantages(trees, rewards, notes)
-    found = run.guard.look(grown) if run.guard else None
     if found is not None:
         return advantages, (), found
 

@@ -12,6 +12,7 @@ from ramify.config.schema_sft import SftRecipe
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.demonstrations import Demonstration, load_demonstrations
 from ramify.learner.pack import pack
+from ramify.learner.ranks import sum_over_ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.modeling.load import packs_trees
@@ -74,4 +75,5 @@ def train_on(learner: Learner, trees: Sequence[Tree], token_budget: int) -> Upda
     """One optimiser step on the mean negative log-likelihood of the assistant's tokens."""
     credits = [supervised_credit(tree) for tree in trees]
     rows = pack(trees, credits, token_budget, share_prefixes=packs_trees(learner.model))
-    return learner.update(rows, denominator(trees, SUPERVISED))
+    whole = sum_over_ranks({"denominator": denominator(trees, SUPERVISED)})["denominator"]
+    return learner.update(rows, whole)
