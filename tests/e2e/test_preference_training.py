@@ -158,6 +158,31 @@ def test_pairs_that_cannot_be_used_leave_no_run_behind(task, capsys, row, told):
 
 
 @pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {
+                "chosen": "<python> 1 </python> <result>\n42\n</result> <answer> a </answer>",
+                "rejected": "<python> 1 </python> <result>42</result> <answer> a </answer>",
+            },
+            "pair 'last': chosen and rejected are the same tokens; leave it out",
+        ),
+        ({"rejected": "\u4e2d" * 39}, "expected at most data.max_tokens = 120"),
+    ],
+    ids=["the same tokens", "too long by the chat template"],
+)
+def test_the_last_pair_of_a_file_is_looked_at_before_the_first_step(task, capsys, changes, told):
+    last = {"prompt": [{"role": "user", "content": "?"}], "chosen": "ok", "id": "last", **changes}
+    assert len(last["rejected"].encode()) < 120
+    write_lines(task.parent / "pairs.jsonl", [*pairs(), last])
+    assert main(["dpo", str(task)]) == 2
+    line = capsys.readouterr().err
+    assert "pairs.jsonl row 9: pair 'last': " in line
+    assert told in line
+    assert not (task.parent / "run").exists()
+
+
+@pytest.mark.parametrize(
     ("setting", "told"),
     [
         ("learner.beta=0", "learner.beta: expected a number greater than 0"),

@@ -1,6 +1,7 @@
 """The one renderer: messages and tool results to tokens, a turn's text to calls or an answer."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from ramify.chat.tags import (
     RESULT_CLOSE,
@@ -16,6 +17,12 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError
 from ramify.core.messages import Final, ParsedTurn, Problem, ToolResult, ToolSpec, ToolStatus
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
+
+Parts: TypeAlias = tuple[tuple[Source, str], ...]
+"""The policy's turns and the tool's results of a demonstration, in order."""
+
+_ESCAPED = str.maketrans(dict.fromkeys("<\ufe64\uff1c", "&lt;"))
+"""The most that neutralising a result can do, also where a tokenizer reads look-alikes as `<`."""
 
 
 class TagRenderer:
@@ -76,7 +83,7 @@ class TagRenderer:
             nodes.append(self._demonstrated(nodes[-1], source, text, last=index == len(parts) - 1))
         return make_tree(problem, key, nodes)
 
-    def turns(self, problem_id: str, completion: str) -> tuple[tuple[Source, str], ...]:
+    def turns(self, problem_id: str, completion: str) -> Parts:
         """Split a demonstration into the policy's turns and the tool's results, without encoding anything.
 
         Raises:
@@ -96,13 +103,45 @@ class TagRenderer:
                 raise DataError(f"{place}: an end of turn stands inside: {_start(text)}")
         return parts
 
+    def most_tokens(self, problem: Problem, parts: Parts) -> int:
+        """An upper bound of the tokens of a demonstration, chat template included, found without encoding.
+
+        Args:
+            problem: Where it starts.
+            parts: From `turns`.
+
+        Raises:
+            DataError: The chat template refuses the problem's messages.
+        """
+        count = self.tokenizer.most_tokens(self.tokenizer.chat_text(problem.messages)) + 1
+        for source, text in parts:
+            if source is Source.TOOL:
+                count += len(self._open) + len(self._close)
+            count += self.tokenizer.most_tokens(text.translate(_ESCAPED) if source is Source.TOOL else text)
+        return count
+
+    def are_same(self, parts: Parts, others: Parts) -> bool:
+        """Whether two demonstrations are the same tokens; only turns with different texts are encoded, up to the first
+        that differs in its tokens."""
+        if [source for source, _ in parts] != [source for source, _ in others]:
+            return False
+        return all(
+            one == other or self._tokens(*one) == self._tokens(*other)
+            for one, other in zip(parts, others, strict=True)
+        )
+
+    def _tokens(self, source: Source, text: str) -> tuple[int, ...]:
+        if source is Source.TOOL:
+            return self.after([ToolResult("", ToolStatus.OK, text)])
+        return self.tokenizer.encode(text)
+
     def _demonstrated(self, parent: Node, source: Source, text: str, last: bool) -> Node:
         path = (*parent.path, 0)
         if source is Source.TOOL:
             # No `results` on the node: nothing was executed, and the turn before it has no calls to pair them with.
-            ids = self.after([ToolResult(parent.id, ToolStatus.OK, text)])
+            ids = self._tokens(source, text)
             return Node(node_id(path), path, parent.id, source, ids, self.decode(ids))
-        ids = self.tokenizer.encode(text) + ((self.tokenizer.eos_id,) if last else ())
+        ids = self._tokens(source, text) + ((self.tokenizer.eos_id,) if last else ())
         return Node(
             node_id(path),
             path,

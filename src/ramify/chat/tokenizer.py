@@ -8,6 +8,7 @@ that comes from outside), and the folder's own chat template.
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -82,6 +83,17 @@ class ChatTokenizer:
         return [
             len(item) for item in self._full.encode_batch([*map(_unicode, texts)], add_special_tokens=False)
         ]
+
+    @staticmethod
+    def most_tokens(text: str) -> int:
+        """An upper bound of the number of tokens, found without encoding.
+
+        A token has at least a byte of the text as the tokenizer normalises it (not at all, by NFC or by NFKC), and one
+        blank may stand in front.
+        """
+        plain = _unicode(text)
+        forms = (plain, unicodedata.normalize("NFC", plain), unicodedata.normalize("NFKC", plain))
+        return max(len(form.encode()) for form in forms) + 1
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
         """Ids of foreign text; whatever it says, no added token (end of text, a role, a tag) can come out."""

@@ -10,10 +10,14 @@ from ramify.data.problems import read_jsonl, read_messages
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """Where an assistant started, and the whole message that it wrote; `<result>` spans are the tool's."""
+    """Where an assistant started, and the whole message that it wrote; `<result>` spans are the tool's.
+
+    `row` is its number in the file, from 1.
+    """
 
     problem: Problem
     completion: str
+    row: int
 
 
 def load_demonstrations(path: Path) -> tuple[Demonstration, ...]:
@@ -45,4 +49,4 @@ def _demonstration(number: int, row: object) -> Demonstration:
     if not isinstance(completion, str) or not completion.strip():
         raise ValueError("no completion: 'completion' must be text that is not blank")
     completion.encode()  # half of a surrogate pair is legal JSON, but no text
-    return Demonstration(Problem(str(row.get("id", number)), messages, ()), completion)
+    return Demonstration(Problem(str(row.get("id", number)), messages, ()), completion, number)

@@ -10,11 +10,15 @@ from ramify.data.problems import read_jsonl, read_messages
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Two whole messages of an assistant from one prompt; `<result>` spans are the tool's."""
+    """Two whole messages of an assistant from one prompt; `<result>` spans are the tool's.
+
+    `row` is its number in the file, from 1.
+    """
 
     problem: Problem
     chosen: str
     rejected: str
+    row: int
 
 
 def load_preferences(path: Path) -> tuple[Preference, ...]:
@@ -46,7 +50,7 @@ def _preference(number: int, row: object) -> Preference:
     chosen, rejected = (_side(row, name) for name in ("chosen", "rejected"))
     if chosen.strip() == rejected.strip():
         raise ValueError("'chosen' and 'rejected' are equal")
-    return Preference(Problem(str(row.get("id", number)), messages, ()), chosen, rejected)
+    return Preference(Problem(str(row.get("id", number)), messages, ()), chosen, rejected, number)
 
 
 def _side(row: dict[str, object], name: str) -> str:

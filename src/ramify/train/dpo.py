@@ -22,7 +22,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.train.resume import starting_point
 from ramify.train.run_folder import claim_run_folder
-from ramify.train.supervised import Lessons, Update, check_sizes, fits, train_on_examples
+from ramify.train.supervised import Lessons, Update, check_sizes, told_with_row, train_on_examples
 
 
 def run_dpo(
@@ -47,10 +47,11 @@ def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference])
     limit = recipe.data.max_tokens
     # What cannot be trained on is found now, not in the middle of the run.
     for item in preferences:
-        for side in (item.chosen, item.rejected):
-            renderer.turns(item.problem.id, side)
-        if not fits(limit, item.problem, item.chosen, item.rejected):
-            pair_tree(renderer, item, TreeKey(0, 0), limit)
+        with told_with_row(recipe.data.train, item.row):
+            sides = [renderer.turns(item.problem.id, side) for side in (item.chosen, item.rejected)]
+            may_be_long = any(renderer.most_tokens(item.problem, parts) > limit for parts in sides)
+            if may_be_long or renderer.are_same(*sides):
+                pair_tree(renderer, item, TreeKey(0, 0), limit)
 
     def make_update(learner: Learner) -> Update:
         # The recipe's model, not the checkpoint that a resumed run starts from.

@@ -20,7 +20,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.train.resume import starting_point
 from ramify.train.run_folder import claim_run_folder
-from ramify.train.supervised import Lessons, Update, check_sizes, fits, train_on_examples
+from ramify.train.supervised import Lessons, Update, check_sizes, told_with_row, train_on_examples
 
 
 def run_sft(
@@ -51,9 +51,10 @@ def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstra
 
     # What cannot be trained on is found now, not in the middle of the run.
     for item in demonstrations:
-        renderer.turns(item.problem.id, item.completion)
-        if not fits(limit, item.problem, item.completion):
-            chain(item, TreeKey(0, 0))
+        with told_with_row(recipe.data.train, item.row):
+            parts = renderer.turns(item.problem.id, item.completion)
+            if renderer.most_tokens(item.problem, parts) > limit:
+                chain(item, TreeKey(0, 0))
 
     def make_update(learner: Learner) -> Update:
         def update(indices: Sequence[int], step: int) -> UpdateReport:

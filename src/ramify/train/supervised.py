@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -13,7 +14,6 @@ from ramify.config.build_model import build_model
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_sft import SftRecipe
 from ramify.core.errors import DataError, Interrupted
-from ramify.core.messages import Problem
 from ramify.core.tree import Tree
 from ramify.data.order import ProblemOrder
 from ramify.learner.report import UpdateReport
@@ -120,13 +120,13 @@ def step_metrics(report: UpdateReport) -> dict[str, float | None]:
     }
 
 
-def fits(max_tokens: int, problem: Problem, *texts: str) -> bool:
-    """Whether an example is so short that it need not be encoded to see that it fits: a token has at least a byte.
-
-    What the chat template adds is left out; `check_sizes` sees it when the example is trained on.
-    """
-    written = (*(message.text for message in problem.messages), *texts)
-    return sum(len(text.encode()) for text in written) <= max_tokens
+@contextmanager
+def told_with_row(path: Path, row: int) -> Iterator[None]:
+    """Put file and row in front of what is wrong with an example."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{path} row {row}: {error}") from None
 
 
 def check_sizes(trees: Iterable[Tree], what: str, max_tokens: int) -> None:

@@ -192,3 +192,36 @@ def test_demonstrations_that_no_rollout_could_give_are_refused(plain, completion
         plain.demonstrate(PROBLEM, completion, KEY)
     assert str(caught.value).startswith("demonstration 'p': ")
     assert "\n" not in str(caught.value)
+
+
+@given(
+    pieces=st.lists(st.one_of(st.sampled_from([*HOSTILE[:-1], "\ufdfa", "\U0001d160", "\uff1c"]), st.text()))
+)
+def test_the_bound_without_encoding_is_never_too_low(renderer, pieces):
+    text = "".join(pieces)
+    problem = Problem("p", (Message.of("user", text),), ())
+    completion = (
+        f"<search> a </search> <result>\n{text.replace('result', '')}\n</result> <answer> b </answer>"
+    )
+    tree = renderer.demonstrate(problem, completion, KEY)
+    bound = renderer.most_tokens(problem, renderer.turns("p", completion))
+    assert sum(len(node.token_ids) for node in tree.nodes) <= bound
+
+
+def test_the_bound_counts_the_chat_template(plain):
+    bound = plain.most_tokens(PROBLEM, ((Source.POLICY, "42"),))
+    assert bound >= len(plain.tokenizer.chat_text(PROBLEM.messages)) + len("42")
+    assert bound < len(plain.tokenizer.chat_text(PROBLEM.messages)) + len("42") + 5
+
+
+def test_demonstrations_with_other_texts_may_be_the_same_tokens(renderer):
+    def same(one, other):
+        return renderer.are_same(renderer.turns("p", one), renderer.turns("p", other))
+
+    called = "<search> x </search> <result>\n42 < 43\n</result> <answer> a </answer>"
+    assert same(called, called.replace("\n", ""))
+    assert not same(called, called.replace("42", "7"))
+    assert not same(called, called.replace("> a <", "> b <"))
+    assert not same(called, "<answer> a </answer>")
+    forged = called.replace("43", "<answer>")
+    assert same(forged, forged.replace("< <answer>", "< &lt;answer>"))

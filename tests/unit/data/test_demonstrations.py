@@ -17,6 +17,7 @@ def test_rows_become_problems_with_a_completion(tmp_path: Path) -> None:
     assert first.problem.messages == (Message.of("user", "2 + 2 ?"),)
     assert first.completion == GOOD["completion"]
     assert [first.problem.id, second.problem.id] == ["1", "b"]
+    assert [first.row, second.row] == [1, 3]
 
 
 @pytest.mark.parametrize(

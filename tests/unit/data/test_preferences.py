@@ -24,6 +24,7 @@ def test_rows_become_pairs(tmp_path):
     assert first.problem.messages == (Message.of("user", "2 + 2 ?"),)
     assert (first.chosen, first.rejected) == (GOOD["chosen"], GOOD["rejected"])
     assert [first.problem.id, second.problem.id] == ["1", "b"]
+    assert [first.row, second.row] == [1, 3]
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,24 @@ def test_a_row_larger_than_the_token_budget_is_trained_on_whole(recipe, tmp_path
 
 def test_a_demonstration_that_is_too_long_is_named_before_the_first_step(recipe, tmp_path):
     with pytest.raises(
-        DataError, match=r"demonstration '3': \d+ tokens, expected at most data.max_tokens = 70"
+        DataError,
+        match=r"demonstrations.jsonl row 3: demonstration '3': \d+ tokens, expected at most data.max_tokens = 70",
     ):
         run_sft(recipe([1, 2, 60, 1], max_tokens=70), console())
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_chat_template_counts_before_the_first_step(recipe, tmp_path):
+    """Prompt and completion have as many bytes as there may be tokens, each byte is a token, and the template has more."""
+    made = recipe([1, 2], max_tokens=60)
+    prompt = [{"role": "user", "content": "?"}]
+    long = "\u4e2d" * 19 + "a b"
+    with (tmp_path / "demonstrations.jsonl").open("a") as file:
+        file.write("\n" + json.dumps({"prompt": prompt, "completion": "ok"}) + "\n")
+        file.write(json.dumps({"prompt": prompt, "completion": long, "id": "long"}) + "\n")
+    assert len(("?" + long).encode()) <= 61
+    with pytest.raises(DataError, match=r"demonstrations.jsonl row 5: demonstration 'long': \d+ tokens"):
+        run_sft(made, console())
     assert not (tmp_path / "run").exists()
 
 
