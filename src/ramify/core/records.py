@@ -249,6 +249,7 @@ class PackedRow:
         old_logprobs: That the ratio is taken to: recomputed ones where there are notes, else the former. [W]
         ref_logprobs: Under the reference model; None where no pass was asked for. [W]
         num_repeated: Tokens that are here only as context, because another row computes them too.
+        token_budget: Tokens that are computed at a time; a row with more is computed in stages.
     """
 
     token_ids: Ints
@@ -265,3 +266,4 @@ class PackedRow:
     old_logprobs: Floats
     ref_logprobs: Floats | None
     num_repeated: int
+    token_budget: int

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ramify.algos.sft import supervised_credit
 from ramify.core.records import Floats, NodeNotes, Notes, PackedRow
 from ramify.core.tree import Tree
-from ramify.learner.forward import forward_row
+from ramify.learner.forward import PassSettings, forward_row
 from ramify.learner.pack import pack
 from ramify.modeling.load import packs_trees
 
@@ -61,23 +61,20 @@ def annotate(
     notes: list[dict[str, NodeNotes]] = [{} for _ in trees]
 
     def run(opened: PreTrainedModel, row: PackedRow, with_entropy: bool) -> tuple[Floats, Floats | None]:
-        logprobs, entropies = forward_row(
-            opened, row, temperature=temperature, chunk_tokens=chunk_tokens, with_entropy=with_entropy
-        )
+        logprobs, entropies = forward_row(opened, row, PassSettings(temperature, chunk_tokens, with_entropy))
         return _floats(logprobs), None if entropies is None else _floats(entropies)
 
-    with torch.no_grad():
-        if wanted.policy_logprobs or wanted.entropies:
+    if wanted.policy_logprobs or wanted.entropies:
+        for row in rows:
+            logprobs, entropies = run(model, row, wanted.entropies)
+            _note(notes, row, "policy_logprobs", logprobs if wanted.policy_logprobs else None)
+            _note(notes, row, "entropies", entropies)
+    if wanted.ref_logprobs:
+        if reference is None:
+            raise ValueError("reference logprobs need a reference model")
+        with reference() as opened:
             for row in rows:
-                logprobs, entropies = run(model, row, wanted.entropies)
-                _note(notes, row, "policy_logprobs", logprobs if wanted.policy_logprobs else None)
-                _note(notes, row, "entropies", entropies)
-        if wanted.ref_logprobs:
-            if reference is None:
-                raise ValueError("reference logprobs need a reference model")
-            with reference() as opened:
-                for row in rows:
-                    _note(notes, row, "ref_logprobs", run(opened, row, False)[0])
+                _note(notes, row, "ref_logprobs", run(opened, row, False)[0])
     return tuple(notes)
 
 

@@ -40,8 +40,10 @@ class FlexTreeAttention:
     def __call__(
         self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
-        """Shapes: query [1, Hq, R, D], key and value [1, Hkv, R, D] -> [1, R, Hq, D]."""
+        """Shapes: query [1, Hq, Q, D], key and value [1, Hkv, R, D] -> [1, Q, Hq, D]; queries of the last Q <= R tokens."""
         del layer_index
+        context = self._size - query.shape[2]
+        query = F.pad(query, (0, 0, context, 0))
         query, key, value = (F.pad(x, (0, 0, 0, self._padding)) for x in (query, key, value))
         output: torch.Tensor = self._attend(
             query,
@@ -51,7 +53,7 @@ class FlexTreeAttention:
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
         )
-        return output[:, :, : self._size].transpose(1, 2)
+        return output[:, :, context : self._size].transpose(1, 2)
 
 
 @cache

@@ -1,70 +1,231 @@
-"""One forward pass over a packed row."""
+"""Passes over a packed row: forward alone, or forward and backward, stage by stage."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from ramify.core.errors import DataError
-from ramify.core.records import PackedRow
+from ramify.core.records import Ints, PackedRow, SegmentSpan
+from ramify.learner.stages import Stage, stages
 from ramify.learner.tree_attention import TreeAttention
 from ramify.modeling.attention import AttentionPlan
-from ramify.modeling.head import written_logprobs
+from ramify.modeling.head import written_logprobs, written_loss
 from ramify.modeling.load import packs_trees
+
+RowLoss: TypeAlias = Callable[[Ints, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""The loss of some written tokens: their numbers in the row, logprobs and entropies, [P] each -> a scalar."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassSettings:
+    """How a row is computed.
+
+    Attributes:
+        temperature: Of the sampling distribution; logits are divided by it.
+        chunk_tokens: Tokens whose logits exist at a time.
+        with_entropy: Whether entropies are computed.
+    """
+
+    temperature: float
+    chunk_tokens: int
+    with_entropy: bool = True
 
 
 def forward_row(
-    model: PreTrainedModel,
-    row: PackedRow,
-    *,
-    temperature: float,
-    chunk_tokens: int,
-    with_entropy: bool = True,
+    model: PreTrainedModel, row: PackedRow, settings: PassSettings
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities, and entropies on request, of the written tokens of a row. [W] each
+    """Log-probabilities, and entropies on request, of the written tokens of a row, without gradient. [W] each
 
     Args:
         model: Loaded by `ramify.modeling`.
         row: One tree or several; one context where the model's layers do not take an attention plan.
-        temperature: Of the sampling distribution; logits are divided by it.
-        chunk_tokens: Tokens whose logits exist at a time.
-        with_entropy: Whether entropies are computed.
+        settings: How.
 
     Raises:
         DataError: A context of the row is longer than the model's.
     """
+    with torch.no_grad():
+        return _run(model, row, settings, None)
+
+
+def backward_row(
+    model: PreTrainedModel, row: PackedRow, settings: PassSettings, loss: RowLoss
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The same, and the gradient of `loss`, summed over stages, is added to that of the model's parameters.
+
+    Raises:
+        DataError: A context of the row is longer than the model's.
+    """
+    return _run(model, row, settings, loss)
+
+
+def _run(
+    model: PreTrainedModel, row: PackedRow, settings: PassSettings, loss: RowLoss | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    _check_length(model, row)
+    device, size = model.device, len(row.written)
+    logprobs = torch.empty(size, dtype=torch.promote_types(model.dtype, torch.float32), device=device)
+    entropies = torch.empty_like(logprobs) if settings.with_entropy else None
+    cut = stages(row.segments, row.token_budget) if packs_trees(model) else _one(row.segments)
+    alive: dict[int, _Alive] = {}
+    for number, stage in enumerate(cut):
+        part = _Part.of(row, stage)
+        above = [alive[n].plan for n in stage.above]
+        plan = _StagePlan(_attention(row, cut, stage, device, model.dtype), above, stage.release > number)
+        hidden = _hidden(model, row, part, plan if packs_trees(model) else None)
+        alive[number] = _Alive(part, plan, hidden)
+        del hidden
+        for done in sorted((n for n in alive if cut[n].release == number), reverse=True):
+            finished = alive.pop(done)
+            some = finished.part.written
+            if len(some):
+                value, logprobs[some], found = _head(
+                    model, row, finished.part, finished.hidden, settings, loss
+                )
+                if entropies is not None and found is not None:
+                    entropies[some] = found
+            if loss is not None:
+                finished.plan.backward(value if len(some) else None)
+    return logprobs, entropies
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """What a stage computes: `tokens` of the row, and those of its `written` tokens that they predict, by numbers.
+
+    `predictor` is the place of each predicting token among `tokens`.
+    """
+
+    tokens: Ints
+    written: Ints
+    predictor: Ints
+
+    @classmethod
+    def of(cls, row: PackedRow, stage: Stage) -> "_Part":
+        spans = [row.segments[number] for number in stage.segments]
+        tokens = np.concatenate([np.arange(span.start, span.stop) for span in spans])
+        place = np.full(len(row.token_ids), -1)
+        place[tokens] = np.arange(len(tokens))
+        written = np.flatnonzero(place[row.predictor] >= 0)
+        return cls(tokens, written, place[row.predictor[written]])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Alive:
+    """A stage between its forward and its backward pass; the head is computed last, as it takes the most."""
+
+    part: _Part
+    plan: "_StagePlan"
+    hidden: torch.Tensor
+
+
+class _StagePlan:
+    """Attention of a stage: its own keys and values behind those of the stages above it."""
+
+    def __init__(self, attention: AttentionPlan, above: Sequence["_StagePlan"], keep: bool) -> None:
+        self._attention, self._above, self._keep = attention, above, keep
+        self._computed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._read: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __call__(
+        self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        # A layer that is computed again in the backward pass comes here twice.
+        if self._keep and layer_index not in self._read:
+            self._computed[layer_index] = key, value
+            self._read[layer_index] = (
+                key.detach().requires_grad_(key.requires_grad),
+                value.detach().requires_grad_(value.requires_grad),
+            )
+        if self._above:
+            keys, values = zip(*(plan._read[layer_index] for plan in self._above), strict=True)
+            key, value = torch.cat([*keys, key], 2), torch.cat([*values, value], 2)
+        return self._attention(layer_index, query, key, value, scaling)
+
+    def backward(self, loss: torch.Tensor | None) -> None:
+        """The gradient of the stage's loss, and of its keys and values as the stages below have left it."""
+        roots: list[torch.Tensor] = []
+        grads: list[torch.Tensor | None] = []
+        if loss is not None and loss.requires_grad:
+            roots.append(loss)
+            grads.append(None)
+        for layer_index, read in self._read.items():
+            for computed, leaf in zip(self._computed[layer_index], read, strict=True):
+                if leaf.grad is not None:
+                    roots.append(computed)
+                    grads.append(leaf.grad)
+        if roots:
+            torch.autograd.backward(roots, grads)
+
+
+def _hidden(model: PreTrainedModel, row: PackedRow, part: _Part, plan: AttentionPlan | None) -> torch.Tensor:
+    """Last hidden states of a stage's tokens. [tokens, H]"""
+    decoder: Callable[..., Any] = model.base_model
+    output = decoder(
+        input_ids=torch.from_numpy(row.token_ids[part.tokens]).to(model.device)[None],
+        position_ids=torch.from_numpy(row.positions[part.tokens]).to(model.device)[None],
+        use_cache=False,
+        **({} if plan is None else {"attention_plan": plan}),
+    )
+    hidden: torch.Tensor = output.last_hidden_state[0]
+    return hidden
+
+
+def _head(
+    model: PreTrainedModel,
+    row: PackedRow,
+    part: _Part,
+    hidden: torch.Tensor,
+    settings: PassSettings,
+    loss: RowLoss | None,
+) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
+    """The loss, if there is one, log-probabilities and entropies of the written tokens that a stage predicts."""
+    # An embedding look-up gathers rows with a fast backward pass, also where a row predicts many tokens.
+    states = F.embedding(torch.from_numpy(part.predictor).to(model.device), hidden)
+    targets = torch.from_numpy(row.token_ids[row.written[part.written]]).to(model.device)
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    weight: torch.Tensor = head.weight
+    how = settings.temperature, settings.with_entropy, settings.chunk_tokens
+    if loss is None:
+        return None, *written_logprobs(states, weight, targets, *how)
+    return written_loss(states, weight, targets, *how, lambda some, *found: loss(part.written[some], *found))
+
+
+def _attention(
+    row: PackedRow, cut: Sequence[Stage], stage: Stage, device: torch.device, dtype: torch.dtype
+) -> AttentionPlan:
+    above = [row.segments[n] for number in stage.above for n in cut[number].segments]
+    context = sum(span.stop - span.start for span in above)
+    segments = [SegmentSpan(-1, 0, context)] if context else []
+    place: dict[int, int] = {}
+    stop = context
+    for number in stage.segments:
+        span = row.segments[number]
+        start, stop = stop, stop + span.stop - span.start
+        place[number] = len(segments)
+        outside = 0 if context and span.parent >= 0 else -1
+        segments.append(SegmentSpan(place.get(span.parent, outside), start, stop))
+    if device.type != "cuda":
+        return TreeAttention(segments, device, dtype, context)
+    # Only a GPU pays for the import of torch's compiler.
+    from ramify.learner.flex_attention import FlexTreeAttention
+
+    return FlexTreeAttention(segments, device)
+
+
+def _one(segments: Sequence[SegmentSpan]) -> tuple[Stage, ...]:
+    return (Stage(tuple(range(len(segments))), (), 0),)
+
+
+def _check_length(model: PreTrainedModel, row: PackedRow) -> None:
     length, limit = int(row.positions.max()) + 1, int(model.config.max_position_embeddings)
     if length > limit:
         raise DataError(
             f"a context of {length} tokens is longer than the model's {limit}: nothing was trained on it; "
             "lower data.max_tokens, or rollout.max_tokens and data.max_prompt_tokens"
         )
-    device = model.device
-    ids = torch.from_numpy(row.token_ids).to(device)
-    plan = {}
-    if packs_trees(model):
-        plan["attention_plan"] = _attention(row, device, model.dtype)
-    decoder: Callable[..., Any] = model.base_model
-    hidden: torch.Tensor = decoder(
-        input_ids=ids[None],
-        position_ids=torch.from_numpy(row.positions).to(device)[None],
-        use_cache=False,
-        **plan,
-    ).last_hidden_state[0]
-    # An embedding look-up gathers rows with a fast backward pass, also where a row predicts many tokens.
-    states = F.embedding(torch.from_numpy(row.predictor).to(device), hidden)
-    targets = ids[torch.from_numpy(row.written).to(device)]
-    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    weight: torch.Tensor = head.weight
-    return written_logprobs(states, weight, targets, temperature, with_entropy, chunk_tokens)
-
-
-def _attention(row: PackedRow, device: torch.device, dtype: torch.dtype) -> AttentionPlan:
-    if device.type != "cuda":
-        return TreeAttention(row.segments, device, dtype)
-    # Only a GPU pays for the import of torch's compiler.
-    from ramify.learner.flex_attention import FlexTreeAttention
-
-    return FlexTreeAttention(row.segments, device)

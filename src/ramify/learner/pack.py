@@ -22,7 +22,7 @@ from ramify.core.records import (
     WrittenSpan,
 )
 from ramify.core.tree import Node, Source, Tree
-from ramify.learner.pieces import Piece, one_context_each, split
+from ramify.learner.pieces import Piece, one_context_each, whole
 
 
 def pack(
@@ -36,15 +36,13 @@ def pack(
 ) -> tuple[PackedRow, ...]:
     """Lay out all trees that have credit, as many whole ones to a row as fit into `token_budget` tokens.
 
-    A tree larger than the budget is split at branch points into pieces that are whole paths: each repeats the tokens
-    above it as context, and a written token carries its credit in one piece only, so sums over rows stay exact and a
-    row never holds more than the budget or one path. Trees and pieces without any credit are left out; they count in
-    the denominator only.
+    A tree larger than the budget is a row of its own, which is computed in stages (`learner.stages`). Trees without any
+    credit are left out; they count in the denominator only.
 
     Args:
         trees: Of one optimizer step.
         credits: Of each tree.
-        token_budget: Tokens of a row.
+        token_budget: Tokens that are computed at a time.
         notes: What the annotation pass found, if there was one.
         keep_dead: Keep what has weight without advantage: a KL term or an entropy bonus acts on it too.
         share_prefixes: False gives each context of each trajectory a row of its own, for models whose layers do not see
@@ -61,11 +59,14 @@ def pack(
             raise ValueError(f"tree {number}: credit belongs on policy nodes and on all of them")
         given = NO_NOTES if notes is None else notes[number]
         if not is_dead(credit.values(), keep_dead):
-            pieces = split(tree, token_budget) if share_prefixes else one_context_each(tree)
+            pieces = (whole(tree),) if share_prefixes else one_context_each(tree)
             live = (
                 p for p in pieces if not is_dead((credit[n] for n in p.trained if n in credit), keep_dead)
             )
-            rows.extend(_flatten(tree, credit, given, piece, number, first_path) for piece in live)
+            rows.extend(
+                _flatten(tree, credit, given, piece, _Layout(number, first_path, piece.trained, token_budget))
+                for piece in live
+            )
         first_path += len(tree.trajectories)
     return join(rows, token_budget) if share_prefixes else tuple(rows)
 
@@ -96,10 +97,8 @@ def _flatten(
     credit: Mapping[str, NodeCredit],
     notes: Notes,
     piece: Piece,
-    number: int,
-    first_path: int,
+    layout: "_Layout",
 ) -> PackedRow:
-    layout = _Layout(number, first_path, piece.trained)
     ends: dict[str, _End] = {}
     inside = piece.ids
     for node in piece.nodes:
@@ -135,6 +134,7 @@ class _Layout:
     tree: int
     first_path: int
     trained: Set[str]
+    token_budget: int
     tokens: list[int] = field(default_factory=list)
     positions: list[Ints] = field(default_factory=list)
     segments: list[SegmentSpan] = field(default_factory=list)
@@ -223,6 +223,7 @@ class _Layout:
             old_logprobs=_reals(self.old),
             ref_logprobs=_reals(self.ref) if self.ref else None,
             num_repeated=self.num_repeated,
+            token_budget=self.token_budget,
         )
 
 
@@ -247,6 +248,7 @@ def _joined(rows: Sequence[PackedRow]) -> PackedRow:
         if rows[0].ref_logprobs is None
         else _reals([row.ref_logprobs for row in rows if row.ref_logprobs is not None]),
         num_repeated=sum(row.num_repeated for row in rows),
+        token_budget=rows[0].token_budget,
     )
 
 

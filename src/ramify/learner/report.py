@@ -26,7 +26,7 @@ class UpdateReport:
         lr_factor: What the schedule gave.
         num_written: Unique written tokens of the rows.
         num_tokens: Tokens that were computed, repeated ones included.
-        num_repeated: Those computed again because a tree was split.
+        num_repeated: Those computed again because the model cannot share prefixes.
         gap_mean, gap_max: |ln(policy / behavior)| over written tokens, nats; at the first step after a rollout this is
             the difference between engine and learner.
         gap_ess: Effective sample size of the weights policy / behavior of whole trajectories, as a share of their number;

@@ -27,7 +27,7 @@ _Range: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Queries [start, stop) of the row, and the ranges of keys that at least one of them sees, ascending.
+    """Queries [start, stop), and the ranges of keys that at least one of them sees, ascending.
 
     `mask` is added to the scores of the last M keys; all queries see the keys before those. [L, M]
     """
@@ -45,16 +45,19 @@ class TreeAttention:
         segments: Spans that cover the row, parents before children.
         device: Where the row is.
         dtype: Of the model's activations.
+        context: Tokens at the start of the row, in segments of their own, that have keys and no queries.
     """
 
-    def __init__(self, segments: Sequence[SegmentSpan], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, segments: Sequence[SegmentSpan], device: torch.device, dtype: torch.dtype, context: int = 0
+    ) -> None:
         self._whole_row = len(segments) == 1
-        self._runs = () if self._whole_row else _runs(segments, device, dtype)
+        self._runs = () if self._whole_row else _runs(segments, device, dtype, context)
 
     def __call__(
         self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
-        """Shapes: query [1, Hq, R, D], key and value [1, Hkv, R, D] -> [1, R, Hq, D]."""
+        """Shapes: query [1, Hq, R - context, D], key and value [1, Hkv, R, D] -> [1, R - context, Hq, D]."""
         del layer_index
         if self._whole_row:
             return grouped_sdpa(query, key, value, scaling, causal=True).transpose(1, 2)
@@ -63,7 +66,7 @@ class TreeAttention:
 
 
 class _RunAttention(torch.autograd.Function):
-    """Shapes: query [Hq, R, D], key and value [Hkv, R, D] -> [R, Hq, D]; Hq = Hkv x G."""
+    """Shapes: query [Hq, Q, D], key and value [Hkv, R, D] -> [Q, Hq, D]; Hq = Hkv x G."""
 
     @staticmethod
     def forward(
@@ -105,7 +108,7 @@ class _RunAttention(torch.autograd.Function):
 
 
 def _queries(states: torch.Tensor, run: _Run, num_kv_heads: int) -> torch.Tensor:
-    """The run's rows, heads that share a key head one below the other. [Hq, R, D] -> [Hkv, G L, D]"""
+    """The run's rows, heads that share a key head one below the other. [Hq, Q, D] -> [Hkv, G L, D]"""
     return states[:, run.start : run.stop].reshape(num_kv_heads, -1, states.shape[2])
 
 
@@ -135,8 +138,11 @@ def _probabilities(q: torch.Tensor, k: torch.Tensor, run: _Run) -> torch.Tensor:
     return torch.softmax(scores, -1)
 
 
-def _runs(segments: Sequence[SegmentSpan], device: torch.device, dtype: torch.dtype) -> tuple[_Run, ...]:
-    return tuple(_run(pieces, device, dtype) for pieces in _groups(_pieces(segments)))
+def _runs(
+    segments: Sequence[SegmentSpan], device: torch.device, dtype: torch.dtype, context: int
+) -> tuple[_Run, ...]:
+    pieces = [piece for piece in _pieces(segments) if piece.start >= context]
+    return tuple(_run(group, device, dtype, context) for group in _groups(pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +188,7 @@ def _groups(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     return groups
 
 
-def _run(pieces: Sequence[_Piece], device: torch.device, dtype: torch.dtype) -> _Run:
+def _run(pieces: Sequence[_Piece], device: torch.device, dtype: torch.dtype, before_queries: int) -> _Run:
     context = _merged([r for piece in pieces for r in piece.context])
     keys = np.concatenate([np.arange(first, last) for first, last in context])
     start, stop = pieces[0].start, pieces[-1].stop
@@ -193,7 +199,7 @@ def _run(pieces: Sequence[_Piece], device: torch.device, dtype: torch.dtype) -> 
     seen_by_all = int(np.argmax(hidden.any(0))) if hidden.any() else len(keys)
     part = torch.from_numpy(hidden[:, seen_by_all:])
     mask = torch.zeros(part.shape, dtype=dtype).masked_fill_(part, float("-inf"))
-    return _Run(start, stop, context, mask.to(device))
+    return _Run(start - before_queries, stop - before_queries, context, mask.to(device))
 
 
 def _inside(keys: Ints, ranges: Sequence[_Range]) -> npt.NDArray[np.bool_]:

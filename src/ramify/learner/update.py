@@ -6,6 +6,7 @@ ranks (dead groups included), so that how tokens are split into rows, or rows ov
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,8 +14,8 @@ from transformers import PreTrainedModel
 
 from ramify.algos.losses import LossInputs, LossOutput, Objective, PathInputs
 from ramify.core.errors import TrainingError
-from ramify.core.records import Floats, PackedRow, PathCredit
-from ramify.learner.forward import forward_row
+from ramify.core.records import Floats, Ints, PackedRow, PathCredit
+from ramify.learner.forward import PassSettings, backward_row, forward_row
 from ramify.learner.optimizer import Optimizers, OptimizerSettings, Schedule
 from ramify.learner.ranks import sum_gradients
 from ramify.learner.report import Outcome, StepSums, Totals, UpdateReport
@@ -55,8 +56,8 @@ class Learner:
         self.step = 0
         self.skipped_in_a_row = 0
         self._schedule, self._total_steps = schedule, total_steps
-        self._objective, self._temperature = objective, temperature
-        self._max_grad_norm, self._chunk_tokens = max_grad_norm, chunk_tokens
+        self._objective, self._pass = objective, PassSettings(temperature, chunk_tokens)
+        self._max_grad_norm = max_grad_norm
         self._max_skipped_in_a_row = max_skipped_in_a_row
 
     def update(
@@ -97,8 +98,8 @@ class Learner:
 
     def logprobs(self, rows: Sequence[PackedRow]) -> tuple[Floats, ...]:
         """Log-probabilities of the written tokens of each row under the current weights. [W] each"""
-        with torch.no_grad():
-            parts = [self._forward(row, with_entropy=False)[0] for row in rows]
+        settings = replace(self._pass, with_entropy=False)
+        parts = [forward_row(self.model, row, settings)[0] for row in rows]
         return tuple(part.double().cpu().numpy() for part in parts)
 
     def _finish(self, outcome: Outcome, factor: float) -> None:
@@ -146,35 +147,31 @@ class Learner:
         return output.slopes
 
     def _accumulate(self, row: PackedRow, denominator: float, slopes: Floats | None, totals: Totals) -> None:
-        logprobs, entropies = self._forward(row, with_entropy=True)
-        assert entropies is not None
-        inputs = LossInputs(
-            s_plus=self._tensor(row.s_plus),
-            s_minus=self._tensor(row.s_minus),
-            weight=self._tensor(row.weight),
-            num_paths=self._tensor(row.num_paths),
-            policy_logprobs=logprobs,
-            old_logprobs=self._tensor(row.old_logprobs),
-            entropies=entropies,
-            ref_logprobs=None if row.ref_logprobs is None else self._tensor(row.ref_logprobs),
-        )
-        outputs: list[LossOutput] = [loss(inputs) for loss in self._objective.token_losses]
-        for output in outputs:
-            totals.add_token_loss(output)
-        terms = [output.loss for output in outputs]
-        if slopes is not None:
-            terms.append((self._tensor(_token_slopes(row, slopes)) * logprobs).sum())
-        (sum(terms, logprobs.new_zeros(())) / denominator).backward()  # type: ignore[no-untyped-call]
-        totals.add(row, logprobs.detach(), entropies.detach())
+        token_slopes = None if slopes is None else _token_slopes(row, slopes)
 
-    def _forward(self, row: PackedRow, with_entropy: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return forward_row(
-            self.model,
-            row,
-            temperature=self._temperature,
-            chunk_tokens=self._chunk_tokens,
-            with_entropy=with_entropy,
-        )
+        def loss(some: Ints, logprobs: torch.Tensor, entropies: torch.Tensor | None) -> torch.Tensor:
+            assert entropies is not None
+            inputs = LossInputs(
+                s_plus=self._tensor(row.s_plus[some]),
+                s_minus=self._tensor(row.s_minus[some]),
+                weight=self._tensor(row.weight[some]),
+                num_paths=self._tensor(row.num_paths[some]),
+                policy_logprobs=logprobs,
+                old_logprobs=self._tensor(row.old_logprobs[some]),
+                entropies=entropies,
+                ref_logprobs=None if row.ref_logprobs is None else self._tensor(row.ref_logprobs[some]),
+            )
+            outputs: list[LossOutput] = [term(inputs) for term in self._objective.token_losses]
+            for output in outputs:
+                totals.add_token_loss(output)
+            terms = [output.loss for output in outputs]
+            if token_slopes is not None:
+                terms.append((self._tensor(token_slopes[some]) * logprobs).sum())
+            return sum(terms, logprobs.new_zeros(())) / denominator
+
+        logprobs, entropies = backward_row(self.model, row, self._pass, loss)
+        assert entropies is not None
+        totals.add(row, logprobs, entropies)
 
     def _tensor(self, values: Floats) -> torch.Tensor:
         dtype = torch.promote_types(self.model.dtype, torch.float32)

@@ -1,17 +1,23 @@
-"""The output head, only where a token was written, in chunks: log-probabilities and entropies in at least float32.
+"""The output head, only where a token was written: log-probabilities and entropies in at least float32.
 
-At most [chunk_tokens, V] logits exist at a time; a processor works on them in parts that fit into its cache. The
-backward pass computes them again, unless all tokens fit into one chunk, whose probabilities are then kept.
+At most [chunk_tokens, V] logits exist at a time; a processor works on parts of that which fit into its cache. A loss that
+is a sum over tokens has its gradient computed while the logits of a part are there, so that none are kept and none are
+computed twice.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import torch
 
-_CACHED_LOGITS = 1 << 20
+CACHED_LOGITS = 1 << 20
+"""Logits that a processor works on at a time."""
+
+PartLoss: TypeAlias = Callable[[slice, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""The loss of some of the tokens: which, their logprobs and their entropies, [P] each -> a scalar."""
 
 
+@torch.no_grad()
 def written_logprobs(
     hidden: torch.Tensor,
     weight: torch.Tensor,
@@ -22,16 +28,38 @@ def written_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probability of each target, and entropy of its distribution, under softmax(logits / temperature).
 
-    Both carry gradients to `hidden` and `weight`. Shapes: hidden [W, H] (the states that predict), weight [V, H],
-    targets [W] -> logprobs [W], entropies [W] or None; nats; float64 for weights in float64, else float32.
+    Without gradient. Shapes: hidden [W, H] (the states that predict), weight [V, H], targets [W] -> logprobs [W],
+    entropies [W] or None; nats; float64 for weights in float64, else float32.
     """
-    logprobs, entropies = _WrittenLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, targets, temperature, with_entropy, chunk_tokens
-    )
+    size, part_tokens = len(targets), _part_tokens(weight, chunk_tokens)
+    room = _room(weight, min(size, part_tokens))
+    logprobs = room.new_empty(size)
+    entropies = torch.empty_like(logprobs) if with_entropy else None
+    for part in _parts(size, part_tokens):
+        logits = _logits(room, hidden[part], weight, temperature)
+        logprobs[part], found = _normalize(logits, targets[part], with_entropy, None)
+        if entropies is not None and found is not None:
+            entropies[part] = found
     return logprobs, entropies
 
 
-class _WrittenLogprobs(torch.autograd.Function):
+def written_loss(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    temperature: float,
+    with_entropy: bool,
+    chunk_tokens: int,
+    loss: PartLoss,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The sum of `loss` over parts of the tokens, with gradient; logprobs and entropies as above, without."""
+    value, logprobs, entropies = _WrittenLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, temperature, with_entropy, chunk_tokens, loss
+    )
+    return value, logprobs, entropies
+
+
+class _WrittenLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401
@@ -41,78 +69,56 @@ class _WrittenLogprobs(torch.autograd.Function):
         temperature: float,
         with_entropy: bool,
         chunk_tokens: int,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        size, precision = len(targets), torch.promote_types(weight.dtype, torch.float32)
-        part_tokens = _part_tokens(weight, chunk_tokens)
-        logprobs, normalizers = torch.empty(2, size, dtype=precision, device=hidden.device)
+        loss: PartLoss,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        size, part_tokens = len(targets), _part_tokens(weight, chunk_tokens)
+        room, spare = _room(weight, min(size, part_tokens)), _room(weight, min(size, part_tokens))
+        logprobs = room.new_empty(size)
         entropies = torch.empty_like(logprobs) if with_entropy else None
-        keep = size <= chunk_tokens and any(ctx.needs_input_grad[:2])
-        kept = logprobs.new_empty(size, weight.shape[0]) if keep else None
-        room = logprobs.new_empty(min(part_tokens, size), weight.shape[0])
+        value = room.new_zeros(())
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=room.dtype) if ctx.needs_input_grad[1] else None
         for part in _parts(size, part_tokens):
             logits = _logits(room, hidden[part], weight, temperature)
-            largest = logits.amax(1, keepdim=True)
-            logits -= largest
-            logprobs[part] = logits.gather(1, targets[part, None])[:, 0]
-            terms = torch.exp(logits, out=None if kept is None else kept[part])
-            total = terms.sum(1)
-            if entropies is not None:
-                entropies[part] = total.log() - logits.mul_(terms).sum(1) / total
-            logprobs[part] -= total.log()
-            normalizers[part] = total.log() + largest[:, 0]
-            if kept is not None:
-                terms /= total[:, None]
-        ctx.save_for_backward(hidden, weight, targets, entropies, normalizers, kept)
-        ctx.temperature, ctx.part_tokens = temperature, part_tokens
-        ctx.set_materialize_grads(False)
-        return logprobs, entropies
+            probs = spare[: len(logits)]
+            logprobs[part], found = _normalize(logits, targets[part], with_entropy, probs)
+            if entropies is not None and found is not None:
+                entropies[part] = found
+            term, slopes = _slopes(loss, part, logprobs[part], found)
+            value += term
+            slope = _logit_slopes(probs, targets[part], *slopes, found, temperature).to(weight.dtype)
+            torch.mm(slope, weight, out=grad_hidden[part])
+            if grad_weight is not None and weight.dtype == room.dtype:
+                grad_weight.addmm_(slope.T, hidden[part])
+            elif grad_weight is not None:
+                grad_weight += slope.T @ hidden[part]
+        ctx.save_for_backward(grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype))
+        ctx.mark_non_differentiable(*(x for x in (logprobs, entropies) if x is not None))
+        return value, logprobs, entropies
 
     @staticmethod
     def backward(
         ctx: Any,  # noqa: ANN401
-        *grads: torch.Tensor | None,
+        *grads: torch.Tensor,
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, targets, entropies, normalizers, kept = ctx.saved_tensors
-        grad_logprobs, grad_entropies = grads
-        size = len(targets)
-        grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=normalizers.dtype) if ctx.needs_input_grad[1] else None
-        room = normalizers.new_empty(min(ctx.part_tokens, size), weight.shape[0]) if kept is None else None
-        for part in _parts(size, ctx.part_tokens):
-            if room is None:
-                probs = kept[part]
-            else:
-                probs = _logits(room, hidden[part], weight, ctx.temperature)
-                probs = probs.sub_(normalizers[part, None]).exp_()
-            slope = _slope(
-                probs,
-                targets[part],
-                None if grad_logprobs is None else grad_logprobs[part, None] / ctx.temperature,
-                None if grad_entropies is None else grad_entropies[part, None] / ctx.temperature,
-                None if entropies is None else entropies[part, None],
-            ).to(weight.dtype)
-            grad_hidden[part] = slope @ weight
-            if grad_weight is not None:
-                grad_weight += slope.T @ hidden[part]
-        return (
-            grad_hidden,
-            None if grad_weight is None else grad_weight.to(weight.dtype),
-            None,
-            None,
-            None,
-            None,
-        )
+        found = (None if x is None else x.mul_(grads[0].to(x.dtype)) for x in ctx.saved_tensors)
+        return *found, None, None, None, None, None
 
 
 def _part_tokens(weight: torch.Tensor, chunk_tokens: int) -> int:
     """Tokens worked on at a time: on a processor no more than its cache holds the logits of."""
     if weight.device.type != "cpu":
         return chunk_tokens
-    return min(chunk_tokens, max(_CACHED_LOGITS // len(weight), 32))
+    return min(chunk_tokens, max(CACHED_LOGITS // len(weight), 32))
 
 
 def _parts(size: int, part_tokens: int) -> Iterator[slice]:
     return (slice(start, min(start + part_tokens, size)) for start in range(0, size, part_tokens))
+
+
+def _room(weight: torch.Tensor, tokens: int) -> torch.Tensor:
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    return torch.empty(tokens, len(weight), dtype=dtype, device=weight.device)
 
 
 def _logits(
@@ -129,24 +135,56 @@ def _logits(
     return logits
 
 
-def _slope(
+def _normalize(
+    logits: torch.Tensor, targets: torch.Tensor, with_entropy: bool, probs: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Logprobs of the targets and entropies, [P] each; probabilities go to `probs`, and `logits` are used up."""
+    logits -= logits.amax(1, keepdim=True)
+    chosen = logits.gather(1, targets[:, None])[:, 0]
+    keep_logits = with_entropy or probs is not None
+    terms = torch.exp(logits, out=probs) if keep_logits else logits.exp_()
+    total = terms.sum(1)
+    entropies = total.log() - logits.mul_(terms).sum(1) / total if with_entropy else None
+    if probs is not None:
+        probs /= total[:, None]
+    return chosen - total.log(), entropies
+
+
+def _slopes(
+    loss: PartLoss, part: slice, logprobs: torch.Tensor, entropies: torch.Tensor | None
+) -> tuple[torch.Tensor, tuple[torch.Tensor | None, torch.Tensor | None]]:
+    """The loss of a part and its derivatives by logprobs and entropies."""
+    with torch.enable_grad():
+        leaves = [None if x is None else x.detach().requires_grad_() for x in (logprobs, entropies)]
+        assert leaves[0] is not None
+        value = loss(part, leaves[0], leaves[1])
+        asked = [x for x in leaves if x is not None]
+        found = (
+            torch.autograd.grad(value, asked, allow_unused=True)
+            if value.requires_grad
+            else [None] * len(asked)
+        )
+    return value.detach(), (found[0], found[1] if entropies is not None else None)
+
+
+def _logit_slopes(
     probs: torch.Tensor,
     targets: torch.Tensor,
-    grad_logprobs: torch.Tensor | None,
-    grad_entropies: torch.Tensor | None,
+    by_logprobs: torch.Tensor | None,
+    by_entropies: torch.Tensor | None,
     entropies: torch.Tensor | None,
+    temperature: float,
 ) -> torch.Tensor:
-    """Gradient of the logits, in place of `probs`. [P, V], all others [P, 1] but targets [P]
+    """Gradient by the logits of a part, in place of `probs`. [P, V]
 
     d logprob / d logit_v = (v is the target) - p_v; d entropy / d logit_v = -p_v (ln p_v + entropy).
     """
-    if grad_entropies is not None:
-        assert entropies is not None
-        extra = torch.xlogy(probs, probs).addcmul_(probs, entropies).mul_(-grad_entropies)
-        probs = extra if grad_logprobs is None else extra.addcmul_(probs, -grad_logprobs)
+    first = torch.zeros_like(probs[:, 0]) if by_logprobs is None else by_logprobs / temperature
+    if by_entropies is None:
+        probs *= -first[:, None]
     else:
-        assert grad_logprobs is not None
-        probs *= -grad_logprobs
-    if grad_logprobs is not None:
-        probs.scatter_add_(1, targets[:, None], grad_logprobs)
-    return probs
+        assert entropies is not None
+        extra = torch.xlogy(probs, probs).addcmul_(probs, entropies[:, None])
+        extra *= by_entropies[:, None] / -temperature
+        probs = extra.addcmul_(probs, -first[:, None])
+    return probs.scatter_add_(1, targets[:, None], first[:, None])

@@ -17,6 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 from ramify.core.errors import DataError
 from ramify.modeling.adapter_files import base_folder, load_adapter, save_adapter
 from ramify.modeling.attention import ATTENTION_NAME
+from ramify.modeling.gated_mlp import keep_less
 from ramify.modeling.lora import has_adapters, is_adapter_folder
 
 PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
@@ -160,6 +161,7 @@ def _load_whole(folder: Path, config: dict[str, Any], dtype: str) -> PreTrainedM
         missing = sorted(report["missing_keys"])
         raise DataError(f"model folder {folder}: {len(missing)} weights are missing, first {missing[0]!r}")
     loaded: PreTrainedModel = model
+    keep_less(loaded)
     return loaded
 
 

@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ramify.modeling.head import CACHED_LOGITS
+
 _HEAD_TOKENS = 1024
 """Tokens whose logits the head may hold at once."""
 
@@ -48,17 +50,17 @@ def activation_bytes(
     attention = size * (3 * queries + 6 * keys)
     if config.model_type in ("qwen3", "qwen3_next", "gemma3_text"):
         attention += (max(size, _WIDE) + size) * (queries + keys)
-    mlp = 4 * size * _mlp_width(config)
+    # What `gated_mlp` keeps, and for other activations what autograd does.
+    mlp = (2 if getattr(config, "hidden_act", None) == "silu" else 4) * size * _mlp_width(config)
     per_token: int = config.num_hidden_layers * (2 * norm + attention + mlp) + norm
     return tokens * per_token + _head_bytes(config, tokens, max(size, _WIDE), device_type)
 
 
 def _head_bytes(config: PretrainedConfig, tokens: int, size: int, device_type: str) -> int:
     """Of blocks of logits, and of the two copies of the weight's gradient that are there while it is added up."""
-    # On a GPU logits or probabilities, and their gradient in both types; on a CPU the probabilities, which only a row
-    # whose tokens all fit keeps.
-    blocks = 3 if device_type != "cpu" else int(tokens <= _HEAD_TOKENS)
-    rows: int = blocks * min(tokens, _HEAD_TOKENS) + 2 * config.hidden_size
+    # Logits and probabilities, and on a GPU the gradient in the model's type; a CPU's blocks are small.
+    at_once = _HEAD_TOKENS if device_type != "cpu" else max(CACHED_LOGITS // config.vocab_size, 1)
+    rows: int = (3 if device_type != "cpu" else 2) * min(tokens, at_once) + 2 * config.hidden_size
     return rows * size * int(config.vocab_size)
 
 

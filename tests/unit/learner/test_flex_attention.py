@@ -68,6 +68,8 @@ def test_forward_equals_that_of_the_runs(seed, kv_heads):
             ours = FlexTreeAttention(segments, device, compiled=False)(0, query, key, value, 0.3)
             runs = TreeAttention(segments, device, torch.float32)(0, query, key, value, 0.3)
         assert torch.allclose(ours, runs, atol=1e-5)
+        behind = FlexTreeAttention(segments, device, compiled=False)(0, query[:, :, 5:], key, value, 0.3)
+        assert torch.allclose(behind, runs[:, 5:], atol=1e-5)
 
 
 BLOCKS = [

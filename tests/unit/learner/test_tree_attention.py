@@ -61,11 +61,21 @@ def test_equals_a_dense_mask_with_every_gradient(count, longest, kv_heads):
 
 def test_many_small_segments_share_few_runs():
     spans = [SegmentSpan(-1, 0, 12)] + [SegmentSpan(0, 12 + 9 * i, 21 + 9 * i) for i in range(16)]
-    assert len(tree_attention._runs(spans, CPU, torch.float32)) == 2
+    assert len(tree_attention._runs(spans, CPU, torch.float32, 0)) == 2
 
 
 def test_a_run_is_never_longer_than_its_limit():
     spans = [SegmentSpan(-1, 0, 700), SegmentSpan(0, 700, 830), SegmentSpan(0, 830, 833)]
-    runs = tree_attention._runs(spans, CPU, torch.float32)
+    runs = tree_attention._runs(spans, CPU, torch.float32, 0)
     assert max(run.stop - run.start for run in runs) <= 128
     assert [run.start for run in runs] == [0, *(run.stop for run in runs[:-1])]
+
+
+def test_a_context_has_keys_and_no_queries():
+    segments = random_segments(np.random.default_rng(3), 6)
+    context, size = segments[0].stop, segments[-1].stop
+    generator = torch.Generator().manual_seed(3)
+    query, key, value = (torch.randn(1, 2, size, 8, generator=generator) for _ in range(3))
+    whole = TreeAttention(segments, CPU, torch.float32)(0, query, key, value, 0.3)
+    part = TreeAttention(segments, CPU, torch.float32, context)(0, query[:, :, context:], key, value, 0.3)
+    assert torch.allclose(part, whole[:, context:], atol=1e-6)

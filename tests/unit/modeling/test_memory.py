@@ -13,7 +13,8 @@ from model_folders import write_model
 from ramify.core.records import SegmentSpan
 from ramify.learner.tree_attention import TreeAttention
 from ramify.modeling.attention import ATTENTION_NAME, grouped_sdpa
-from ramify.modeling.head import written_logprobs
+from ramify.modeling.gated_mlp import keep_less
+from ramify.modeling.head import written_loss
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
 from ramify.modeling.memory import activation_bytes, available_bytes, needs_checkpointing, set_checkpointing
@@ -33,6 +34,7 @@ def random_model(family="qwen3", sizes=WIDE_LAYERS, dtype=torch.float32):
     config = FAMILIES[family](**sizes, **heads, tie_word_embeddings=True)
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME)
+    keep_less(model)
     return model.to(dtype).train()
 
 
@@ -66,8 +68,10 @@ def update(model, spans):
     states = model.model(
         ids[None], position_ids=positions, use_cache=False, attention_plan=plan
     ).last_hidden_state[0]
-    parts = written_logprobs(states, model.get_output_embeddings().weight, ids, 1.0, True, 1024)
-    sum(part.sum() for part in parts).backward()
+    weight = model.get_output_embeddings().weight
+    written_loss(states, weight, ids, 1.0, True, 1024, lambda _, x, entropies: (x + entropies).sum())[
+        0
+    ].backward()
 
 
 def most_at_once(work, file):

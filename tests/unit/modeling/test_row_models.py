@@ -19,7 +19,7 @@ from transformers import (
 from ramify.algos.sft import supervised_credit
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Source
-from ramify.learner.forward import forward_row
+from ramify.learner.forward import PassSettings, forward_row
 from ramify.learner.pack import pack
 from ramify.modeling.load import load_model, packs_trees, save_model
 from ramify.modeling.lora import LoraSettings, add_lora, has_adapters
@@ -94,7 +94,7 @@ def test_no_state_passes_from_one_context_of_a_trajectory_to_the_next(folder):
     stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     with torch.no_grad():
         got = [
-            forward_row(model, row, temperature=1.0, chunk_tokens=8, with_entropy=False)[0] for row in rows
+            forward_row(model, row, PassSettings(1.0, chunk_tokens=8, with_entropy=False))[0] for row in rows
         ]
         contexts = {s.token_ids: s.written for t in tree.trajectories for s in t.segments}
         expected = []
