@@ -27,6 +27,7 @@ from ramify.algos.ops import (
     spread_of,
     values,
 )
+from ramify.algos.per_group import PerGroup
 from ramify.core.errors import ConfigError
 from ramify.core.records import Floats, Notes, Reward
 from ramify.core.tree import Tree
@@ -36,7 +37,7 @@ Baseline: TypeAlias = Literal["pooled", "leave_subtree_out"]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRelative:
+class GroupRelative(PerGroup):
     """Advantages relative to the group of a tree's leaves, whether they started at the prompt or at a branch.
 
     `pooled`: A_j = R_j - mean(R), the same at each token. Shared tokens then follow the gradient shrunk by 1 - d/n (d of
@@ -51,13 +52,6 @@ class GroupRelative:
     shared: Shared
     scale: Literal["std", "none"] = "std"
     baseline: Baseline = "pooled"
-
-    def moments(
-        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
-    ) -> Mapping[str, float]:
-        """Nothing is shared between groups."""
-        del trees, rewards, notes
-        return {}
 
     def advantages(
         self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]

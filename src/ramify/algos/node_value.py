@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ramify.algos.ops import Shared, along, leaf_weights, leaves_below, values
+from ramify.algos.per_group import PerGroup
 from ramify.core.records import Floats, Notes, Reward
 from ramify.core.tree import Node, Tree
 
 
 @dataclass(frozen=True, slots=True)
-class NodeValue:
+class NodeValue(PerGroup):
     """A_t = V(branch of t) - V(branch above), with V the mean of R over the leaves below.
 
     Consecutive nodes with the same leaves below are one branch, and the prompt's branch is the topmost. So all tokens of
@@ -25,13 +26,6 @@ class NodeValue:
     """
 
     shared: Shared
-
-    def moments(
-        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
-    ) -> Mapping[str, float]:
-        """Nothing is shared between groups."""
-        del trees, rewards, notes
-        return {}
 
     def advantages(
         self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]

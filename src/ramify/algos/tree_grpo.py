@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ramify.algos.ops import Shared, leaf_weights, leaves_below, normalize, spread
+from ramify.algos.per_group import PerGroup
 from ramify.core.records import Floats, Notes, Reward
 from ramify.core.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
-class TreeGrpo:
+class TreeGrpo(PerGroup):
     """A_j = A_intra + A_inter, each (R_j - mean) / (std + 1e-6) over a set of leaves (Tree-GRPO, arXiv 2509.21240).
 
     A_intra is over the leaves of j's own root, A_inter over all leaves of the problem: what the paper calls a tree is
@@ -19,13 +20,6 @@ class TreeGrpo:
     """
 
     shared: Shared
-
-    def moments(
-        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
-    ) -> Mapping[str, float]:
-        """Nothing is shared between groups."""
-        del trees, rewards, notes
-        return {}
 
     def advantages(
         self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
