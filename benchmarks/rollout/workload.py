@@ -10,7 +10,7 @@ PROMPT = (800, 0.35, 500, 1500)
 TURN = (250, 0.40, 120, 700)
 _SEARCH_RESULT = (450, 0.45, 150, 1000)
 _PYTHON_RESULT = (80, 0.9, 10, 600)
-_SCALE = 4
+QUARTER = 4
 _LEAST_RESULT = 20  # both sides wrap a result in up to 17 tokens of their own
 
 
@@ -45,10 +45,10 @@ def turn_tokens(seed: int) -> int:
     return lengths(np.random.default_rng(seed), TURN, 1)[0]
 
 
-def results(generator: np.random.Generator, count: int) -> list[int]:
+def results(generator: np.random.Generator, count: int, shorter: int = QUARTER) -> list[int]:
     """Tokens of `count` tool results, half of them of a search and half of a program, in random order."""
-    search = lengths(generator, _SEARCH_RESULT, count)
-    python = lengths(generator, _PYTHON_RESULT, count)
+    search = lengths(generator, _SEARCH_RESULT, count, shorter)
+    python = lengths(generator, _PYTHON_RESULT, count, shorter)
     is_search = generator.random(count) < 0.5
     return [
         max(_LEAST_RESULT, pair[0] if first else pair[1])
@@ -56,8 +56,10 @@ def results(generator: np.random.Generator, count: int) -> list[int]:
     ]
 
 
-def lengths(generator: np.random.Generator, kind: tuple[float, float, int, int], count: int) -> list[int]:
-    """Draws of a clipped log-normal (median, sigma, least, most), scaled."""
+def lengths(
+    generator: np.random.Generator, kind: tuple[float, float, int, int], count: int, shorter: int = QUARTER
+) -> list[int]:
+    """Draws of a clipped log-normal (median, sigma, least, most), divided by `shorter`."""
     median, sigma, least, most = kind
     drawn = np.clip(generator.lognormal(np.log(median), sigma, count), least, most)
-    return [int(value) for value in drawn // _SCALE]
+    return [int(value) for value in drawn // shorter]

@@ -4,6 +4,7 @@ from benchmarks.harness.family import run_family
 
 _SPEED = "benchmarks.update.speed_rows"
 _MEMORY = "benchmarks.update.memory_rows"
+_GPU = "benchmarks.update.gpu_rows"
 
 run_family(
     "update",
@@ -16,5 +17,8 @@ run_family(
         "8b": _MEMORY,
         "10.update": _SPEED,
         "14": "benchmarks.update.exactness",
+        "1.gpu": _GPU,
+        "2.gpu": _GPU,
+        "8.gpu": _GPU,
     },
 )

@@ -76,7 +76,7 @@ def _against_trl(
                     cpu["peer"].append(float(answer["cpu_seconds"]))
                     return float(answer["seconds"])
 
-                ours = _timed(lambda: learner.update(rows, total), cpu["ours"])
+                ours = timed(lambda: learner.update(rows, total), cpu["ours"])
                 runs = interleave({"ours": ours, "peer": theirs})
         except PeerUnavailableError as error:
             return [not_measured(name, metric, target, str(error))]
@@ -119,10 +119,10 @@ def strongest_baseline() -> Sequence[Row]:
         learner = make_learner(folder)
         batch = seeded_batch(learner, ONE_TREE)
         rows, total = batch.rows(), batch.denominator
-        layouts = {str(budget): batch.rows_alone(budget) for budget in (1, TOKEN_BUDGET // 2, TOKEN_BUDGET)}
-        trials = {name: _timed(lambda r=r: learner.update(r, total))() for name, r in layouts.items()}  # type: ignore[misc]
+        layouts = {str(budget): batch.rows_alone(budget) for budget in (1, TOKEN_BUDGET, 2 * TOKEN_BUDGET)}
+        trials = {name: timed(lambda r=r: learner.update(r, total))() for name, r in layouts.items()}  # type: ignore[misc]
         trials = {
-            name: min(trials[name], _timed(lambda r=r: learner.update(r, total))())  # type: ignore[misc]
+            name: min(trials[name], timed(lambda r=r: learner.update(r, total))())  # type: ignore[misc]
             for name, r in layouts.items()
         }
         best = min(trials, key=lambda name: trials[name])
@@ -134,8 +134,8 @@ def strongest_baseline() -> Sequence[Row]:
         }
         runs = interleave(
             {
-                "ours": _timed(lambda: learner.update(rows, total)),
-                "peer": _timed(lambda: learner.update(baseline, total)),
+                "ours": timed(lambda: learner.update(rows, total)),
+                "peer": timed(lambda: learner.update(baseline, total)),
             }
         )
     middle = medians(runs)
@@ -189,7 +189,7 @@ def logprob_pass() -> Sequence[Row]:
                     return float(answer["seconds"])
 
                 runs = interleave(
-                    {"ours": _timed(lambda: learner.logprobs(rows), cpu["ours"]), "peer": theirs}
+                    {"ours": timed(lambda: learner.logprobs(rows), cpu["ours"]), "peer": theirs}
                 )
         except PeerUnavailableError as error:
             return [not_measured("2", metric, target, str(error))]
@@ -224,7 +224,7 @@ def marginal_trajectories() -> Sequence[Row]:
             "16 alone": (small.rows_alone(1), small.denominator),
         }
         runs = interleave(
-            {name: _timed(lambda w=w: learner.update(*w)) for name, w in work.items()}  # type: ignore[misc]
+            {name: timed(lambda w=w: learner.update(*w)) for name, w in work.items()}  # type: ignore[misc]
         )
     middle = medians(runs)
     count = 16 * len(seeds)
@@ -275,7 +275,7 @@ def _extra_passes(learner: Learner, rows: Sequence[PackedRow], total: float) -> 
     return sum(seen) / sum(len(row.token_ids) for row in rows) - 1
 
 
-def _timed(work: Callable[[], object], cpu: list[float] | None = None) -> Callable[[], float]:
+def timed(work: Callable[[], object], cpu: list[float] | None = None) -> Callable[[], float]:
     def run() -> float:
         started, cpu_started = time.perf_counter(), time.process_time()
         work()

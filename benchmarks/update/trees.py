@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from benchmarks.rollout.workload import PROMPT, TURN, lengths, results
+from benchmarks.rollout.workload import PROMPT, QUARTER, TURN, lengths, results
 from ramify.core.messages import Message, Problem
 from ramify.core.records import Floats
 from ramify.core.tree import Node, NodePath, Source, StopReason, Tree, TreeKey, make_tree, node_id
@@ -19,14 +19,16 @@ N = 16
 BRANCH_PROBABILITY = 0.5
 CALL_PROBABILITY = (0.95, 0.70, 0.50)
 """Chance that a turn calls a tool, by the calls made before it; after three calls none does."""
-MAX_RESPONSE = 1024
+MAX_RESPONSE = 4096
 _FIRST_ID, _END_ID = 100, 8192
 
 
-def reasoning_tree(seed: int, n: int = N) -> Tree:
-    """One tree of n trajectories, n / 2 of them started from the prompt; behaviour logprobs are zero until
-    `with_behavior`."""
-    return _Growth(np.random.default_rng([seed, n]), n).tree(seed)
+def reasoning_tree(seed: int, n: int = N, shorter: int = QUARTER) -> Tree:
+    """One tree of n trajectories, n / 2 of them started from the prompt, with all lengths divided by `shorter`.
+
+    Behaviour logprobs are zero until `with_behavior`.
+    """
+    return _Growth(np.random.default_rng([seed, n]), n, shorter).tree(seed)
 
 
 def with_behavior(tree: Tree, logprobs: Floats) -> Tree:
@@ -142,19 +144,21 @@ class _Growth:
 
     generator: np.random.Generator
     n: int
+    shorter: int
     nodes: list[Node] = field(default_factory=list)
     children: dict[NodePath, int] = field(default_factory=dict)
 
     def tree(self, seed: int) -> Tree:
         """Grow in rounds, as the published loop does."""
-        prompt = lengths(self.generator, PROMPT, 1)[0]
+        prompt = lengths(self.generator, PROMPT, 1, self.shorter)[0]
+        room = MAX_RESPONSE // self.shorter
         self._add((), Source.PROMPT, prompt)
         started = self.n // 2
-        living: list[tuple[NodePath, int, int]] = [((), 0, MAX_RESPONSE)] * started
+        living: list[tuple[NodePath, int, int]] = [((), 0, room)] * started
         while living:
             living = [went_on for state in living if (went_on := self._turn(*state))]
             if not living and started < self.n:
-                living = [((), 0, MAX_RESPONSE)]
+                living = [((), 0, room)]
                 started += 1
                 continue
             for state in list(living):
@@ -166,9 +170,9 @@ class _Growth:
 
     def _turn(self, above: NodePath, calls: int, room: int) -> tuple[NodePath, int, int] | None:
         """Write a turn and, where it calls a tool, its result; None where the trajectory ends."""
-        size = min(lengths(self.generator, TURN, 1)[0], room)
+        size = min(lengths(self.generator, TURN, 1, self.shorter)[0], room)
         calls_tool = calls < len(CALL_PROBABILITY) and self.generator.random() < CALL_PROBABILITY[calls]
-        result = results(self.generator, 1)[0]
+        result = results(self.generator, 1, self.shorter)[0]
         fits = room - size - result > 0
         goes_on = calls_tool and fits
         stop = None if goes_on else StopReason.TOKENS if calls_tool else StopReason.ANSWERED

@@ -27,7 +27,7 @@ _SIDE: "TrlSide | None" = None
 class TrlSide:
     """A trainer on the shared model folder, and the trees as its generation batches.
 
-    `question`: folder; trees (a file of trajectories); clip_low, clip_high; checkpointing.
+    `question`: folder; trees (a file of trajectories); clip_low, clip_high; checkpointing; device (bfloat16 on "cuda").
     """
 
     def __init__(self, question: dict[str, Any]) -> None:
@@ -36,7 +36,9 @@ class TrlSide:
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_file=str(folder / "tokenizer.json"), eos_token="<|im_end|>", pad_token="<|endoftext|>"
         )
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+        self.device = question["device"]
+        dtype = torch.float32 if self.device == "cpu" else torch.bfloat16
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
         trees = json.loads(Path(question["trees"]).read_text(encoding="utf-8"))
         group = len(trees[0])
         arguments = GRPOConfig(
@@ -49,8 +51,8 @@ class TrlSide:
             epsilon=question["clip_low"],
             epsilon_high=question["clip_high"],
             loss_type="dapo",
-            bf16=False,
-            use_cpu=True,
+            bf16=self.device != "cpu",
+            use_cpu=self.device == "cpu",
             gradient_checkpointing=question["checkpointing"],
             report_to="none",
             disable_tqdm=True,
@@ -68,7 +70,9 @@ class TrlSide:
             self.model.gradient_checkpointing_enable()
         pad = tokenizer.pad_token_id
         self.denominator = sum(sum(map(sum, (t["written"] for t in tree))) for tree in trees)
-        self.batches = [self._batch(tree, pad) for tree in trees]
+        self.batches = [
+            {key: tensor.to(self.device) for key, tensor in self._batch(tree, pad).items()} for tree in trees
+        ]
 
     def update(self, batch_size: int) -> float:
         """Loss and gradient of all trees; the loss."""
@@ -87,6 +91,15 @@ class TrlSide:
         self.update(1)
         self.batches = whole
         self.model.zero_grad(set_to_none=True)
+
+    def peak_above(self, batch_size: int) -> int:
+        """Bytes that memory rises by at most in an update: of the process, or what torch has on a GPU."""
+        if self.device == "cpu":
+            return peak_above(lambda: self.update(batch_size))
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        self.update(batch_size)
+        return torch.cuda.max_memory_allocated() - before
 
     def logprobs(self, batch_size: int) -> None:
         """Log-probabilities of all completions."""
@@ -145,13 +158,19 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     if question["do"] == "peak":
         side.warm_up()
         gradients = sum(p.nbytes for p in side.model.parameters())
-        return {"peak": peak_above(lambda: side.update(size)) - gradients}
+        peaks = []
+        for _ in range(2):
+            side.model.zero_grad(set_to_none=True)
+            peaks.append(side.peak_above(size) - gradients)
+        return {"first": peaks[0], "second": peaks[1]}
     started, cpu_started = time.perf_counter(), time.process_time()
     reply: dict[str, Any] = {}
     if question["do"] == "update":
         reply["loss"] = side.update(size)
     else:
         side.logprobs(size)
+    if side.device != "cpu":
+        torch.cuda.synchronize()
     reply["seconds"] = time.perf_counter() - started
     reply["cpu_seconds"] = time.process_time() - cpu_started
     if "gradients" in question:

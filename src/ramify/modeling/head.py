@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-CACHED_LOGITS = 1 << 20
+CACHED_LOGITS = 1 << 19
 """Logits that a processor works on at a time."""
 
 PartLoss: TypeAlias = Callable[[slice, torch.Tensor, torch.Tensor | None], torch.Tensor]

@@ -1,0 +1,158 @@
+"""Rows 1.gpu, 2.gpu and 8.gpu: the same on a GPU, bfloat16, a random model of Qwen2.5-0.5B's size, full lengths.
+
+Nobody has run them: the machines at hand had no GPU.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.interleave import interleave, medians
+from benchmarks.harness.peers import Peer, PeerUnavailableError
+from benchmarks.harness.rows import Row, not_measured
+from benchmarks.harness.tiny_model import write_tiny_tokenizer
+from benchmarks.update.flops import qwen2
+from benchmarks.update.ours import Batch, make_batch, make_learner
+from benchmarks.update.speed_rows import timed
+from benchmarks.update.trees import TreeSizes, reasoning_tree, sizes
+from benchmarks.update.trl_side import MODULE, fastest_batch, open_peer
+from ramify.core.records import PackedRow
+from ramify.learner.update import Learner
+
+_SEEDS = (0, 1, 2, 3)
+_TOKEN_BUDGET = 4096
+_SIZES = {
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+}
+_SHAPE = qwen2(hidden=896, intermediate=4864, layers=24, heads=14, kv_heads=2, vocabulary=151936)
+_PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
+"""Of dense bfloat16 products, by a part of the device's name."""
+_NO_GPU = "no CUDA device"
+
+
+def update_on_gpu() -> Sequence[Row]:
+    """Row 1.gpu: an update, unique tokens a second and MFU."""
+    return _timed(
+        "1.gpu", "update", "at least 4, aim 5", 3, lambda learner, rows, total: learner.update(rows, total)
+    )
+
+
+def logprobs_on_gpu() -> Sequence[Row]:
+    """Row 2.gpu: a logprob pass."""
+    return _timed(
+        "2.gpu", "logprobs", "at least 4, aim 5", 1, lambda learner, rows, _: learner.logprobs(rows)
+    )
+
+
+def peak_on_gpu() -> Sequence[Row]:
+    """Row 8.gpu: memory that torch has at most, above weights and gradients."""
+    import torch
+
+    metric, target = "GiB at the peak of an update above weights and gradients: TRL / ours", "at least 5"
+    if not torch.cuda.is_available():
+        return [not_measured("8.gpu", metric, target, _NO_GPU)]
+    with tempfile.TemporaryDirectory() as place:
+        learner, batch, rows = _prepare(Path(place))
+        learner.update(rows, batch.denominator)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        learner.update(rows, batch.denominator)
+        gradients = sum(p.nbytes for p in learner.model.parameters())
+        ours = (torch.cuda.max_memory_allocated() - before - gradients) / 2**30
+        try:
+            with Peer(MODULE) as peer:
+                versions = open_peer(peer, Path(place), batch, device="cuda")
+                size, _ = fastest_batch(peer, "update")
+                theirs = float(peer.ask({"do": "peak", "batch": size})["second"]) / 2**30
+        except PeerUnavailableError as error:
+            return [not_measured("8.gpu", metric, target, str(error))]
+    settings = _settings(sizes(batch.trees), trl_batch_size=size)
+    return [
+        Row("8.gpu", metric, ours, theirs, theirs / ours, target, theirs / ours >= 5, {}, settings, versions)
+    ]
+
+
+def _timed(
+    name: str,
+    what: str,
+    target: str,
+    passes: int,
+    work: Callable[[Learner, Sequence[PackedRow], float], object],
+) -> Sequence[Row]:
+    import torch
+
+    metric = f"seconds of {what} of four trees, bfloat16: TRL / ours"
+    if not torch.cuda.is_available():
+        return [not_measured(name, metric, target, _NO_GPU)]
+    with tempfile.TemporaryDirectory() as place:
+        learner, batch, rows = _prepare(Path(place))
+
+        def ours() -> None:
+            work(learner, rows, batch.denominator)
+            torch.cuda.synchronize()
+
+        try:
+            with Peer(MODULE) as peer:
+                versions = open_peer(peer, Path(place), batch, device="cuda")
+                size, trials = fastest_batch(peer, what)
+                runs = interleave(
+                    {
+                        "ours": timed(ours),
+                        "peer": lambda: float(peer.ask({"do": what, "batch": size})["seconds"]),
+                    },
+                    warm_ups=2,
+                )
+        except PeerUnavailableError as error:
+            return [not_measured(name, metric, target, str(error))]
+    middle = medians(runs)
+    ratio = middle["peer"] / middle["ours"]
+    counts = sizes(batch.trees)
+    device = torch.cuda.get_device_name()
+    peak = next((flops for part, flops in _PEAK_FLOPS.items() if part in device), None)
+    speed = passes * _SHAPE.packed(counts) / statistics.median(runs["ours"])
+    settings = _settings(
+        counts,
+        device=device,
+        unique_tokens_a_second=counts.unique / middle["ours"],
+        mfu=None if peak is None else speed / peak,
+        flop_ratio=_SHAPE.padded_compact(counts) / _SHAPE.packed(counts),
+        trl_batch_size=size,
+        trl_seconds_by_batch_size=trials,
+    )
+    return [
+        Row(name, metric, middle["ours"], middle["peer"], ratio, target, ratio >= 4, runs, settings, versions)
+    ]
+
+
+def _prepare(folder: Path) -> tuple[Learner, Batch, tuple[PackedRow, ...]]:
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    write_tiny_tokenizer(folder, 0)
+    config = Qwen2Config(**_SIZES, max_position_embeddings=32768, tie_word_embeddings=True)
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    learner = make_learner(folder, "cuda", "bfloat16")
+    batch = make_batch(learner, [reasoning_tree(seed, shorter=1) for seed in _SEEDS])
+    return learner, batch, batch.rows(_TOKEN_BUDGET)
+
+
+def _settings(counts: TreeSizes, **more: object) -> Mapping[str, Any]:
+    return {
+        "model": "random, Qwen2.5-0.5B's sizes, bfloat16",
+        "trees": list(_SEEDS),
+        "tokens": asdict(counts),
+        "token_budget": _TOKEN_BUDGET,
+        **more,
+    }
+
+
+ROWS = {"1.gpu": update_on_gpu, "2.gpu": logprobs_on_gpu, "8.gpu": peak_on_gpu}

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+from benchmarks.harness.tiny_model import write_tiny_model
+from benchmarks.update.flops import TINY
+from benchmarks.update.ours import gradients_of, make_batch, make_learner, relative_difference
+from benchmarks.update.trees import alone, doubled, one_short_tree, reasoning_tree, sizes, with_behavior
+
+from ramify.core.tree import Source
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tiny_model(folder)
+    return make_learner(folder)
+
+
+def depth_of(tree):
+    return max(sum(len(n.token_ids) for n in t.nodes) for t in tree.trajectories)
+
+
+def test_trees_are_those_of_the_workload_model():
+    counts = [sizes([reasoning_tree(seed)]) for seed in range(150)]
+    assert np.mean([c.unique for c in counts]) == pytest.approx(17.7e3 / 4, rel=0.05)
+    assert np.mean([c.separate / c.unique for c in counts]) == pytest.approx(2.12, rel=0.05)
+    assert np.mean([c.separate_written / c.unique_written for c in counts]) == pytest.approx(1.33, rel=0.03)
+    assert np.mean([c.padded / c.unique for c in counts]) == pytest.approx(3.11, rel=0.05)
+
+
+def test_the_tree_of_the_rows_is_near_the_mean():
+    counts = sizes([reasoning_tree(1)])
+    assert counts.unique == 4035
+    assert counts.separate / counts.unique == pytest.approx(2.12, rel=0.03)
+    assert counts.padded / counts.unique == pytest.approx(3.11, rel=0.03)
+
+
+@pytest.mark.parametrize("n", [16, 32])
+def test_half_of_the_trajectories_or_more_start_from_the_prompt(n):
+    tree = reasoning_tree(0, n)
+    assert len(tree.trajectories) == n
+    assert n // 2 <= len(tree.children[""]) <= n
+    assert reasoning_tree(0, n) == tree
+
+
+def test_a_doubled_tree_is_as_deep():
+    tree = reasoning_tree(2)
+    twice = doubled(tree, seed=0)
+    prompt = len(tree.nodes[0].token_ids)
+    assert sizes([twice]).unique == 2 * sizes([tree]).unique - prompt
+    assert depth_of(twice) == depth_of(tree)
+    assert len(twice.trajectories) == 32
+
+
+def test_trajectories_alone_have_the_tokens_of_the_trees():
+    tree = reasoning_tree(3)
+    chains = alone(tree)
+    paths = [[n.token_ids for n in t.nodes] for t in tree.trajectories]
+    assert [[n.token_ids for n in chain.nodes] for chain in chains] == paths
+    assert sizes(chains).unique == sizes([tree]).separate
+    assert TINY.packed(sizes(chains)) == TINY.separate(sizes([tree]))
+
+
+def test_behaviour_logprobs_come_in_the_order_of_the_policy_nodes():
+    tree = one_short_tree(reasoning_tree(0))
+    written = sum(len(n.token_ids) for n in tree.nodes if n.source is Source.POLICY)
+    numbers = np.arange(written) / 7
+    filled = with_behavior(tree, numbers)
+    assert [x for n in filled.nodes for x in n.behavior_logprobs] == numbers.tolist()
+
+
+def test_operations_are_those_of_the_shape():
+    # 4 x (2 x 256 x 256 + 2 x 256 x 128 + 3 x 256 x 1024) weights.
+    assert TINY.linear == 3_932_160
+    assert TINY.forward(1, 0, 0) == 2 * TINY.linear
+    assert TINY.forward(0, 10, 1) == 4 * 256 * 4 * 10 + 2 * 256 * 8192
+
+
+def test_packed_and_alone_are_the_same_update(learner):
+    batch = make_batch(learner, [one_short_tree(reasoning_tree(0)), reasoning_tree(0, 2)], dead=[0])
+    assert len(batch.rows()) == 1
+    found = [gradients_of(learner, rows, batch.denominator) for rows in (batch.rows(), batch.rows_alone(1))]
+    (packed, ours), (plain, expected) = found
+    assert packed.loss == pytest.approx(plain.loss, rel=1e-4)
+    assert relative_difference(ours, expected) < 1e-5
+    assert any(bool(gradient.any()) for gradient in expected.values())
+
+
+def test_every_run_does_the_same_work(learner):
+    batch = make_batch(learner, [reasoning_tree(0, 2)])
+    first, second = (learner.update(batch.rows(), batch.denominator) for _ in range(2))
+    assert (first.loss, first.grad_norm) == (second.loss, second.grad_norm)
+
+
+def test_gradients_of_other_parameters_are_no_match():
+    with pytest.raises(ValueError, match="names"):
+        relative_difference({"a": torch.ones(1)}, {"b": torch.ones(1)})
