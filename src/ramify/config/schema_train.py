@@ -37,10 +37,10 @@ class TrainDataSection(Section):
 
 
 class LearnerSection(Section):
-    """One optimiser step per mini-batch of whole problems; rows of about `token_budget` unique tokens."""
+    """One optimiser step per mini-batch of whole problems; about `token_budget` unique tokens are computed at a time."""
 
     problems_per_minibatch: PositiveInt
-    token_budget: PositiveInt = 8192
+    token_budget: PositiveInt = 4096
     optimizer: OptimizerSection
 
 
