@@ -125,7 +125,7 @@ def _timed(
         mfu=None if peak is None else speed / peak,
         flop_ratio=_SHAPE.padded_compact(counts) / _SHAPE.packed(counts),
         trl_batch_size=size,
-        trl_seconds_by_batch_size=trials,
+        trl_cpu_seconds_by_batch_size=trials,
     )
     return [
         Row(name, metric, middle["ours"], middle["peer"], ratio, target, ratio >= 4, runs, settings, versions)

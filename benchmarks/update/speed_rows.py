@@ -88,7 +88,7 @@ def _against_trl(
         batch,
         rows,
         trl_batch_size=size,
-        trl_seconds_by_batch_size=trials,
+        trl_cpu_seconds_by_batch_size=trials,
         flop_ratio=TINY.padded(counts) / TINY.packed(living),
         flop_ratio_head_on_completions_only=TINY.padded_compact(counts) / TINY.packed(living),
         equal_work=equal,
@@ -201,7 +201,7 @@ def logprob_pass() -> Sequence[Row]:
         rows,
         extra_passes=extra,
         trl_batch_size=size,
-        trl_seconds_by_batch_size=trials,
+        trl_cpu_seconds_by_batch_size=trials,
         flop_ratio=TINY.padded(counts) / TINY.packed(counts),
         cpu_ratio=statistics.median(cpu["peer"]) / statistics.median(cpu["ours"]),
     )
