@@ -40,8 +40,7 @@ class OverlongReward:
         """One reward for each trajectory, in order."""
         scored = await self.inner.score(trajectories)
         return tuple(
-            self._shaped(trajectory, reward)
-            for trajectory, reward in zip(trajectories, scored, strict=True)
+            self._shaped(trajectory, reward) for trajectory, reward in zip(trajectories, scored, strict=True)
         )
 
     def _shaped(self, trajectory: Trajectory, reward: Reward) -> Reward:

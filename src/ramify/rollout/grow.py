@@ -63,7 +63,9 @@ async def grow_trees(
 
     async def grow(slot: int, problem: Problem) -> Tree:
         async with gate.tree(parts.limits.n) as trajectory_ended:
-            tree = await TreeGrower(parts, problem, TreeKey(step, slot, attempt), ends, trajectory_ended).grow()
+            tree = await TreeGrower(
+                parts, problem, TreeKey(step, slot, attempt), ends, trajectory_ended
+            ).grow()
         if on_tree is not None:
             on_tree(tree)
         return tree
