@@ -47,7 +47,8 @@ def checkpoint(run, scored=True):
     del files[Path("state/.metadata")]
     state = json.loads(files.pop(Path("state.json")))["state"]
     if not scored:
-        del state["score"], state["loop"]["best"]
+        for name in ("scores", "due", "ranking"):
+            del state["loop"][name]
     assert {Path("model.safetensors"), Path("state/__0_0.distcp")} <= files.keys()
     return files, state
 

@@ -57,18 +57,16 @@ def latest_checkpoint(run_dir: Path) -> Path | None:
     return next(reversed(_checkpoints(run_dir).values()), None)
 
 
-def prune_checkpoints(run_dir: Path, last: int, best: int = 0, keep: Collection[int] = ()) -> None:
+def prune_checkpoints(run_dir: Path, last: int, keep: Collection[int] = ()) -> None:
     """Delete all but some checkpoints, and what an interrupted save left behind.
 
     Args:
         run_dir: Of the run.
         last: How many of the highest steps stay, at least 1.
-        best: How many of those with the highest `score` in their state stay; of equal ones the later.
         keep: Steps that stay in any case.
     """
     folders = _checkpoints(run_dir)
-    scored = [(score, step) for step, folder in folders.items() if (score := _score(folder)) is not None]
-    kept = {*list(folders)[-last:], *keep, *(step for _, step in sorted(scored, reverse=True)[:best])}
+    kept = {*list(folders)[-last:], *keep}
     for partial in (run_dir / "checkpoints").glob(".step-*.partial"):
         shutil.rmtree(partial)
     for step, folder in folders.items():
@@ -83,7 +81,7 @@ def save_checkpoint(
     state: Mapping[str, Json],
     tokenizer_dir: Path,
 ) -> None:
-    """Write a checkpoint; `state` comes back from `read_state`. Its `score`, if it has one, decides what is kept.
+    """Write a checkpoint; `state` comes back from `read_state`.
 
     Raises:
         DataError: `folder` exists.
@@ -198,14 +196,6 @@ def _checkpoints(run_dir: Path) -> dict[int, Path]:
         if (match := _STEP.fullmatch(folder.name))
     ]
     return dict(sorted(found))
-
-
-def _score(folder: Path) -> float | None:
-    try:
-        score = read_record(folder).get("score")
-    except DataError:
-        return None
-    return score if isinstance(score, float) else None
 
 
 def _partial(folder: Path) -> Path:

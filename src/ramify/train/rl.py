@@ -104,11 +104,16 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnCtrlC, phase: Phase) -> Lo
             "guard/in_a_row": float(after.in_a_row),
             "guard/fallbacks": float(after.fallbacks),
         }
-    record(run, state.step, batch, advantages, {**grown, **update_metrics(reports), **guarded})
-    shown = {"gradient": reports[0].grad_norm} if reports else {}
+    told = update_metrics(reports)
+    record(run, state.step, batch, advantages, {**grown, **told, **guarded})
+    norm = told["update/grad_norm"]
+    shown = {} if norm is None else {"gradient": norm}
     phase.advance(1, waiting="", reward=grown["reward/mean"], **shown)
     if found is not None and state.guard is not None:
         follow(run, state.step, state.guard, found, action)
+        if action is Action.FALL_BACK:
+            assert state.guard.last_good is not None
+            state = state.went_back(state.guard.last_good)
     return state
 
 

@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
 
 from ramify.config.schema_parts import RunSection
+from ramify.core.errors import TrainingError
 from ramify.data.order import DataCursor
 from ramify.learner.checkpoint import (
     checkpoint_folder,
@@ -26,8 +28,8 @@ NaturalNumber = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
-    """The checkpoint with the highest score so far."""
+class Judged:
+    """A checkpoint, and how the steps went that its weights, and those that came of them up to the next, wrote."""
 
     step: NaturalNumber
     score: float
@@ -40,8 +42,10 @@ class LoopState:
     Attributes:
         step: Steps that were taken.
         cursor: In the data.
-        scores: Of the steps since the last checkpoint that was due; None where a step had none.
-        best: Of the checkpoints that were due.
+        scores: Of the steps since the last checkpoint that was due; None where a step had none. They are that
+            checkpoint's: a step's reward is that of the weights before its update.
+        due: Step of that checkpoint; 0 before there is one.
+        ranking: The best of the checkpoints that were due and are judged, the best first.
         branching: What the branching rule remembers (`Brancher.state`).
         guard: What the collapse detector remembers; None in a run without one.
     """
@@ -49,7 +53,8 @@ class LoopState:
     step: NaturalNumber = 0
     cursor: DataCursor = field(default_factory=DataCursor)
     scores: tuple[float | None, ...] = ()
-    best: Best | None = None
+    due: NaturalNumber = 0
+    ranking: tuple[Judged, ...] = ()
     branching: Mapping[str, Any] = field(default_factory=dict)
     guard: GuardState | None = None
 
@@ -57,16 +62,26 @@ class LoopState:
         """One step further; a score is better when it is higher."""
         return replace(self, step=self.step + 1, cursor=cursor, scores=(*self.scores, score))
 
+    def went_back(self, step: int) -> "LoopState":
+        """The weights are those of an earlier checkpoint again."""
+        return replace(self, scores=(), due=step)
+
+    def judged(self, most: int) -> "LoopState":
+        """The last checkpoint that was due takes its place among the `most` best; of equal ones the later is better."""
+        known = [score for score in self.scores if score is not None]
+        if not known or not self.due:
+            return replace(self, scores=())
+        found = Judged(self.due, math.fsum(known) / len(known))
+        others = [other for other in self.ranking if other.step != self.due]
+        ranked = sorted([*others, found], key=lambda one: (one.score, one.step), reverse=True)
+        return replace(self, scores=(), ranking=tuple(ranked[:most]))
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What `state.json` holds: the loop's state, the learner's, and what the checkpoint is of.
-
-    `score` is the mean over the steps since the checkpoint before that was due; None for one made in between.
-    """
+    """What `state.json` holds: the loop's state, the learner's, and what the checkpoint is of."""
 
     loop: LoopState
-    score: float | None
     learner_step: NaturalNumber
     skipped_in_a_row: NaturalNumber
     seed: int
@@ -97,21 +112,16 @@ class Saver:
         """Write the checkpoint of a step where one is due; returns the state to go on from."""
         if state.step % self.run.save_every and state.step != self.total_steps:
             return state
-        known = [score for score in state.scores if score is not None]
-        score = math.fsum(known) / len(known) if known else None
-        best = state.best
-        if score is not None and (best is None or score >= best.score):
-            best = Best(state.step, score)
         guard = state.guard.saved(state.step) if state.guard else None
-        kept = replace(state, scores=(), best=best, guard=guard)
-        self._write(kept, score)
+        kept = replace(state.judged(self.run.keep_best), due=state.step, guard=guard)
+        self._write(kept)
         return kept
 
     def save(self, state: LoopState) -> Path:
-        """The checkpoint of `state`, written now unless it was due; it has no score."""
+        """The checkpoint of `state`, written now unless it was due; it is never judged."""
         path = checkpoint_folder(self.folder.root, state.step)
         if not path.exists():
-            self._write(state, None)
+            self._write(state)
         return path
 
     def fall_back(self, step: int) -> Path:
@@ -129,16 +139,26 @@ class Saver:
 
     def best_note(self, state: LoopState) -> str | None:
         """One line about the best checkpoint; None where none is kept."""
-        path = checkpoint_folder(self.folder.root, state.best.step) if state.best else None
-        if state.best is None or path is None or not path.exists():
+        if not state.ranking:
             return None
-        return f"best checkpoint: {path} (score {state.best.score:.4g})"
+        best = state.ranking[0]
+        return f"best checkpoint: {checkpoint_folder(self.folder.root, best.step)} (score {best.score:.4g})"
 
-    def _write(self, state: LoopState, score: float | None) -> None:
+    def _write(self, state: LoopState) -> None:
+        """Write and prune.
+
+        Raises:
+            TrainingError: A weight is not finite; nothing is written.
+        """
         learner = self.learner
+        for name, parameter in learner.model.named_parameters():
+            if not torch.isfinite(parameter).all():
+                raise TrainingError(
+                    f"step {state.step}: weights of {name} are not finite, so no checkpoint was written; lower "
+                    "learner.optimizer.rate and start again, or go on from an earlier checkpoint as model.path"
+                )
         record = RunRecord(
             loop=state,
-            score=score,
             learner_step=learner.step,
             skipped_in_a_row=learner.skipped_in_a_row,
             seed=self.run.seed,
@@ -147,4 +167,5 @@ class Saver:
         path = checkpoint_folder(self.folder.root, state.step)
         save_checkpoint(path, learner.model, learner.optimizers, asdict(record), self.model_path)
         needed = state.guard.needed if state.guard else frozenset()
-        prune_checkpoints(self.folder.root, self.run.keep_last, self.run.keep_best, needed)
+        best = {judged.step for judged in state.ranking}
+        prune_checkpoints(self.folder.root, self.run.keep_last, needed | best)

@@ -213,41 +213,13 @@ def test_the_last_ones_are_kept_in_order_of_their_steps(tmp_path, model_folder):
     assert latest_checkpoint(tmp_path) == checkpoint_folder(tmp_path, 1_000_000)
 
 
-@pytest.mark.parametrize(
-    ("best", "keep", "left"),
-    [
-        (0, (), [6]),
-        (1, (), [4, 6]),
-        (2, (), [2, 4, 6]),
-        (3, (), [2, 3, 4, 6]),
-        (9, (), [1, 2, 3, 4, 6]),
-        (1, (1, 3), [1, 3, 4, 6]),
-        (0, (5, 8), [5, 6]),
-    ],
-)
-def test_the_best_ones_are_kept_and_of_equal_ones_the_later(tmp_path, model_folder, best, keep, left):
+@pytest.mark.parametrize(("keep", "left"), [((), [4]), ((1, 3), [1, 3, 4]), ((2, 8), [2, 4])])
+def test_what_is_to_be_kept_stays_beside_the_last(tmp_path, model_folder, keep, left):
     learner = trained(0)
-    for step, score in enumerate([0.1, 0.7, 0.2, 0.7, None, 0.0], start=1):
-        folder = checkpoint_folder(tmp_path, step)
-        save_checkpoint(folder, learner.model, learner.optimizers, {"score": score}, model_folder)
-    prune_checkpoints(tmp_path, 1, best, keep)
-    # The last one has a score too.
+    for step in (1, 2, 3, 4):
+        save(checkpoint_folder(tmp_path, step), learner, model_folder)
+    prune_checkpoints(tmp_path, 1, keep)
     assert names(tmp_path) == [f"step-{step:06d}" for step in left]
-
-
-def test_a_checkpoint_that_cannot_be_read_counts_as_one_without_a_score(tmp_path, model_folder):
-    learner = trained(0)
-    for step in (1, 2, 3):
-        save_checkpoint(
-            checkpoint_folder(tmp_path, step),
-            learner.model,
-            learner.optimizers,
-            {"score": -float(step)},
-            model_folder,
-        )
-    (checkpoint_folder(tmp_path, 1) / "state.json").write_text("{")
-    prune_checkpoints(tmp_path, 1, 1)
-    assert names(tmp_path) == ["step-000002", "step-000003"]
 
 
 def test_optimizer_state_that_torch_cannot_read_is_refused_in_one_line(tmp_path, model_folder):

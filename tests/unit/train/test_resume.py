@@ -19,13 +19,14 @@ from ramify.modeling.lora import LoraSettings, add_lora
 from ramify.train.guard import GuardState
 from ramify.train.resume import restore, starting_point
 from ramify.train.run_folder import RunFolder
-from ramify.train.state import Best, LoopState, Saver
+from ramify.train.state import Judged, LoopState, Saver
 
 STATE = LoopState(
     7,
     DataCursor(1, 4),
     (0.25, None, 0.5),
-    Best(5, 0.75),
+    5,
+    (Judged(5, 0.75),),
     {"first_seen": [[0, [1, 0], 0.5]]},
     GuardState(1, 2, False, None, 5),
 )
@@ -89,7 +90,7 @@ def test_without_a_checkpoint_a_run_begins_at_the_recipes_model(tmp_path, model_
     [
         ({"seed": "3"}, "seed: Input should be a valid integer"),
         ({"learner_step": -1}, "learner_step: Input should be greater than or equal to 0"),
-        ({"score": "high"}, "score: Input should be a valid number"),
+        ({"loop": {"due": "5"}}, "loop.due: Input should be a valid integer"),
         ({"loop": {"step": 7.0}}, "loop.step: Input should be a valid integer"),
         ({"loop": {"cursor": [1, 4]}}, "loop.cursor: Input should be"),
         ({"loop": {"guard": {"in_a_row": True}}}, "loop.guard.in_a_row: Input should be a valid integer"),

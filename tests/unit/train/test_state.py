@@ -8,7 +8,7 @@ from ramify.algos.credit import denominator
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
 from ramify.config.schema_parts import RunSection
-from ramify.core.errors import DataError
+from ramify.core.errors import DataError, TrainingError
 from ramify.data.order import DataCursor
 from ramify.learner.checkpoint import latest_checkpoint, read_state
 from ramify.learner.optimizer import AdamWSettings, Schedule
@@ -17,7 +17,7 @@ from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.train.guard import GuardState
 from ramify.train.run_folder import RunFolder
-from ramify.train.state import Best, LoopState, Saver
+from ramify.train.state import Judged, LoopState, Saver
 from random_trees import random_tree
 
 
@@ -61,24 +61,44 @@ def steps(folder):
     return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
 
 
-def scores(folder):
-    return {step: read_state(folder / "checkpoints" / f"step-{step:06d}")["score"] for step in steps(folder)}
-
-
-def test_the_score_is_the_mean_since_the_checkpoint_before(tmp_path, saver):
-    state = run(saver(5, save_every=2, keep_last=9), [1.0, 2.0, None, 4.0, 5.0])
-    assert scores(tmp_path) == {2: 1.5, 4: 4.0, 5: 5.0}
-    assert state.best == Best(5, 5.0)
+def test_a_checkpoint_is_judged_by_the_steps_that_its_weights_wrote(tmp_path, saver):
+    keeping = saver(99, save_every=2, keep_last=9, keep_best=9)
+    state = run(keeping, [9.0, 9.0, 1.0, 2.0, None, 4.0, 5.0])
+    assert state.ranking == (Judged(4, 4.0), Judged(2, 1.5))
+    assert (state.due, state.scores) == (6, (5.0,))
 
 
 def test_the_best_stays_beside_the_last_and_of_equal_ones_the_later(tmp_path, saver):
     keeping = saver(save_every=1, keep_last=1, keep_best=1)
-    state = run(keeping, [0.5, 0.9, 0.9, 0.1, None])
-    assert state.best == Best(3, 0.9)
-    assert steps(tmp_path) == [3, 5]
+    state = run(keeping, [0.0, 0.5, 0.9, 0.9, 0.1, None])
+    assert state.ranking == (Judged(3, 0.9),)
+    assert steps(tmp_path) == [3, 6]
     assert keeping.best_note(state) == (
         f"best checkpoint: {tmp_path / 'checkpoints' / 'step-000003'} (score 0.9)"
     )
+
+
+def test_a_policy_that_collapses_does_not_take_the_best_with_it(tmp_path, saver):
+    """The step that destroys the weights still has the reward of those before it."""
+    keeping = saver(save_every=1, keep_last=1, keep_best=1)
+    state = run(keeping, [0.4, 0.45, -1.0, -1.0])
+    assert state.ranking == (Judged(1, 0.45),)
+    assert steps(tmp_path) == [1, 4]
+
+
+def test_after_a_way_back_the_scores_are_those_of_the_checkpoint_gone_back_to(tmp_path, saver):
+    keeping = saver(save_every=1, keep_last=9, keep_best=9)
+    state = run(keeping, [0.0, 0.1, 0.2]).went_back(1)
+    state = run(keeping, [0.9], state)
+    assert state.ranking == (Judged(1, 0.9), Judged(2, 0.2))
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path, saver, learner):
+    with torch.no_grad():
+        next(learner.model.parameters())[0] = torch.nan
+    with pytest.raises(TrainingError, match="are not finite, so no checkpoint was written"):
+        run(saver(save_every=1), [0.0])
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_where_no_best_one_is_kept_nothing_is_said_of_it(tmp_path, saver):
@@ -89,18 +109,17 @@ def test_where_no_best_one_is_kept_nothing_is_said_of_it(tmp_path, saver):
     assert keeping.best_note(LoopState()) is None
 
 
-def test_a_checkpoint_in_between_has_no_score_and_changes_nothing_later(tmp_path, saver):
+def test_a_checkpoint_in_between_is_not_judged_and_changes_nothing_later(tmp_path, saver):
     whole = saver(save_every=3, keep_last=9)
     once = run(whole, [0.1, 0.9, 0.2, 0.4, 0.5, 0.6])
-    before = scores(tmp_path)
-    assert list(before) == [3, 6]
+    assert steps(tmp_path) == [3, 6]
     for path in (tmp_path / "checkpoints").iterdir():
         path.rename(tmp_path / path.name)
     state = run(whole, [0.1, 0.9, 0.2, 0.4], interrupt_at=(1, 2, 4))
     record = read_state(latest_checkpoint(tmp_path))
-    assert (record["loop"]["step"], record["loop"]["scores"], record["score"]) == (4, [0.4], None)
+    assert (record["loop"]["step"], record["loop"]["scores"], record["loop"]["due"]) == (4, [0.4], 3)
     assert run(whole, [0.5, 0.6], state) == once
-    assert {step: score for step, score in scores(tmp_path).items() if score is not None} == before
+    assert once.ranking == (Judged(3, 0.5),)
 
 
 def test_what_the_guard_needs_is_never_deleted(tmp_path, saver):
