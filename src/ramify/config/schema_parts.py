@@ -4,9 +4,9 @@ A required field has no default; an unknown key is refused. Paths are relative t
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 # Strict, since `true` would pass for 1 elsewhere.
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
@@ -43,6 +43,11 @@ class ModelSection(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
+def _one_target(value: Any) -> Any:  # noqa: ANN401 - any TOML value
+    """`targets = "q_proj"` is short for `targets = ["q_proj"]`."""
+    return (value,) if isinstance(value, str) and value != "all-linear" else value
+
+
 class LoraSection(Section):
     """Train an adapter (LoRA, arXiv 2106.09685) and leave the model as it is; alpha / rank scales it.
 
@@ -51,7 +56,9 @@ class LoraSection(Section):
 
     rank: PositiveInt
     alpha: PositiveFloat
-    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
+    targets: Annotated[
+        Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)], BeforeValidator(_one_target)
+    ] = "all-linear"
 
 
 class TrainedModelSection(ModelSection):

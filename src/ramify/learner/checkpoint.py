@@ -96,7 +96,7 @@ def save_checkpoint(
         save_model(model, partial)
         with _one_process():
             save(optimizers.state_tensors(), checkpoint_id=partial / "state", no_dist=True)
-    except (RuntimeError, SafetensorError) as error:
+    except (CheckpointException, OSError, RuntimeError, SafetensorError) as error:
         shutil.rmtree(partial)
         raise MachineError(
             f"checkpoint {folder}: cannot be written ({_first_line(error)}); is the disk full?"

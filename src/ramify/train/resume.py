@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.schema_parts import RunSection, TrainedModelSection
 from ramify.core.errors import DataError
-from ramify.learner.checkpoint import latest_checkpoint, load_optimizers, read_state
+from ramify.learner.checkpoint import checkpoint_folder, latest_checkpoint, load_optimizers, read_state
 from ramify.learner.checkpoint_files import RECORD
 from ramify.learner.update import Learner
 from ramify.modeling.load import read_model_config
@@ -65,6 +65,10 @@ def starting_point(folder: RunFolder, model: TrainedModelSection, run: RunSectio
             f"{path / RECORD}: {place}: {error.errors()[0]['msg']}; it is not the state of a training run, delete "
             "this folder to go on from the one before"
         ) from None
+    if checkpoint_folder(folder.root, record.loop.step) != path:
+        raise DataError(
+            f"{path}: its state is that of step {record.loop.step}; give the folder its own name back, or delete it"
+        )
     if record.seed != run.seed:
         raise DataError(f"{path}: of a run with seed {record.seed}, the recipe's run.seed is {run.seed}")
     if record.tokenizer != tokenizer:

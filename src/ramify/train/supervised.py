@@ -91,6 +91,7 @@ def train_on_examples(
     metrics = folder.metrics
     saver = Saver(folder, learner, recipe.model.path, start.tokenizer, recipe.run, total)
     last = total if max_steps is None else min(total, max_steps)
+    stepped = state.step >= last
     with asyncio.Runner() as runner, StopOnCtrlC(runner) as stop, console.phase(lessons.title, last) as phase:
         phase.advance(state.step)
         try:
@@ -98,6 +99,7 @@ def train_on_examples(
                 stop.check()
                 indices, cursor = order.take(state.cursor, batch)
                 report = update(indices, state.step)
+                stepped = stepped or report.outcome == "stepped"
                 state = state.after_step(cursor, finite(-report.loss))
                 own = {name: finite(value) for name, value in lessons.metrics(report).items()}
                 metrics.append(state.step, step_metrics(report) | own)
@@ -107,6 +109,11 @@ def train_on_examples(
             raise Interrupted(f"{stopped}; state saved in {saver.save(state)}, go on with --resume") from None
     if note := saver.best_note(state):
         console.note(note)
+    if not stepped:
+        console.note(
+            "no optimizer step changed the weights: every loss or gradient was not finite (see metrics.jsonl); lower "
+            "learner.optimizer.rate or check the data"
+        )
     return saver.save(state)
 
 

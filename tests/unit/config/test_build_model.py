@@ -93,7 +93,12 @@ def test_the_tokenizer_beside_an_adapter_is_held_against_its_base(folder, tmp_pa
         build_tokenizer(tmp_path / "adapter")
 
 
-@pytest.mark.parametrize("wrong", [{"rank": 0}, {"alpha": 0.0}, {"targets": []}, {"targets": "all"}])
+@pytest.mark.parametrize("wrong", [{"rank": 0}, {"alpha": 0.0}, {"targets": []}, {"targets": 3}])
 def test_senseless_sizes_of_an_adapter(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         LoraSection(**({"rank": 4, "alpha": 8.0} | wrong))
+
+
+def test_one_target_may_stand_by_itself():
+    assert LoraSection(rank=2, alpha=4.0, targets="q_proj").targets == ("q_proj",)
+    assert LoraSection(rank=2, alpha=4.0).targets == "all-linear"

@@ -110,6 +110,14 @@ def test_a_record_of_wrong_types_or_another_seed_is_refused(tmp_path, saved, mod
     assert told in str(error.value)
 
 
+def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path, saved, model_folder):
+    shutil.copytree(saved, tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints"
+    (folder / "step-000007").rename(folder / "step-000009")
+    with pytest.raises(DataError, match="its state is that of step 7; give the folder its own name back"):
+        begin(tmp_path / "run", model_folder)
+
+
 def test_a_missing_entry_is_named(tmp_path, saved, model_folder):
     shutil.copytree(saved, tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints" / "step-000007"
