@@ -28,7 +28,7 @@ from benchmarks.update.ours import (
     relative_difference,
     seeded_batch,
 )
-from benchmarks.update.trees import reasoning_tree, sizes
+from benchmarks.update.trees import grafted, reasoning_tree, sizes, under_prompt_of
 from benchmarks.update.trl_side import MODULE, ask_update, fastest_batch, open_peer
 from ramify.core.records import PackedRow
 from ramify.learner.update import Learner
@@ -36,6 +36,8 @@ from ramify.learner.update import Learner
 ONE_TREE = (1,)
 """Of the first ten seeds the one whose shared and padded tokens are nearest to the mean of the workload."""
 FIVE_TREES = (0, 1, 2, 3, 4)
+_PAIRS = ((0, 1, 2), (3, 4, 5))
+"""Trees of 16 trajectories, and those whose roots make them trees of 32."""
 DEAD = (1, 2)
 """Places of the dead groups: two of five."""
 _EQUAL = 1e-4
@@ -211,24 +213,27 @@ def logprob_pass() -> Sequence[Row]:
 
 def marginal_trajectories() -> Sequence[Row]:
     """Row 10.update."""
-    seeds = (0, 1, 2)
+    first, second = ([reasoning_tree(seed) for seed in seeds] for seeds in _PAIRS)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_tiny_model(folder)
         learner = make_learner(folder)
-        large = make_batch(learner, [reasoning_tree(seed, n=32) for seed in seeds])
-        small = seeded_batch(learner, seeds)
+        # A tree of 32 grows as two of 16 under one prompt do, so trajectories 17 to 32 are those of the second.
+        small = make_batch(learner, first)
+        large = make_batch(learner, [grafted(*pair) for pair in zip(first, second, strict=True)])
+        added = make_batch(learner, [under_prompt_of(*pair) for pair in zip(first, second, strict=True)])
         work = {
             "n=16": (small.rows(), small.denominator),
             "n=32": (large.rows(), large.denominator),
-            "16 alone": (small.rows_alone(1), small.denominator),
+            "17-32 alone": (added.rows_alone(1), added.denominator),
         }
         runs = interleave(
             {name: timed(lambda w=w: learner.update(*w)) for name, w in work.items()}  # type: ignore[misc]
         )
     middle = medians(runs)
-    count = 16 * len(seeds)
-    marginal, single = (middle["n=32"] - middle["n=16"]) / count, middle["16 alone"] / count
+    count = sum(len(tree.trajectories) for tree in second)
+    marginal, single = (middle["n=32"] - middle["n=16"]) / count, middle["17-32 alone"] / count
+    operations = TINY.packed(sizes(large.trees)) - TINY.packed(sizes(small.trees))
     return [
         Row(
             "10.update",
@@ -243,7 +248,8 @@ def marginal_trajectories() -> Sequence[Row]:
                 small,
                 work["n=16"][0],
                 tokens_of_n_32=asdict(sizes(large.trees)),
-                alone="the trajectories of the trees of 16, a row each",
+                alone="trajectories 17 to 32, a row each",
+                flop_ratio=operations / TINY.separate(sizes(added.trees)),
             ),
         )
     ]

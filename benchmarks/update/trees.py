@@ -45,18 +45,32 @@ def with_behavior(tree: Tree, logprobs: Floats) -> Tree:
     return make_tree(tree.problem, tree.key, nodes)
 
 
+def grafted(tree: Tree, other: Tree) -> Tree:
+    """The tree with the roots of another one behind its own, under its prompt."""
+    roots = len(tree.children[""])
+    nodes = list(tree.nodes)
+    for node in other.nodes[1:]:
+        path = (node.path[0] + roots, *node.path[1:])
+        nodes.append(replace(node, id=node_id(path), path=path, parent=node_id(path[:-1])))
+    return make_tree(tree.problem, tree.key, nodes)
+
+
+def under_prompt_of(tree: Tree, other: Tree) -> Tree:
+    """The other tree, with the prompt of the first: what `grafted` adds to it."""
+    return make_tree(tree.problem, tree.key, [tree.nodes[0], *other.nodes[1:]])
+
+
 def doubled(tree: Tree, seed: int) -> Tree:
     """The tree with every root twice, the second time with other tokens: twice the tree at the same depth."""
     generator = np.random.default_rng(seed)
-    roots = len(tree.children[""])
-    nodes = list(tree.nodes)
-    for node in tree.nodes[1:]:
-        path = (node.path[0] + roots, *node.path[1:])
-        ids = generator.integers(_FIRST_ID, _END_ID, len(node.token_ids)).tolist()
-        nodes.append(
-            replace(node, id=node_id(path), path=path, parent=node_id(path[:-1]), token_ids=tuple(ids))
+    nodes = [
+        replace(
+            node,
+            token_ids=tuple(generator.integers(_FIRST_ID, _END_ID, len(node.token_ids)).tolist()),
         )
-    return make_tree(tree.problem, tree.key, nodes)
+        for node in tree.nodes
+    ]
+    return grafted(tree, make_tree(tree.problem, tree.key, nodes))
 
 
 def alone(tree: Tree) -> tuple[Tree, ...]:

@@ -4,7 +4,16 @@ import torch
 from benchmarks.harness.tiny_model import write_tiny_model
 from benchmarks.update.flops import TINY
 from benchmarks.update.ours import gradients_of, make_batch, make_learner, relative_difference
-from benchmarks.update.trees import alone, doubled, one_short_tree, reasoning_tree, sizes, with_behavior
+from benchmarks.update.trees import (
+    alone,
+    doubled,
+    grafted,
+    one_short_tree,
+    reasoning_tree,
+    sizes,
+    under_prompt_of,
+    with_behavior,
+)
 
 from ramify.core.tree import Source
 
@@ -50,6 +59,14 @@ def test_a_doubled_tree_is_as_deep():
     assert sizes([twice]).unique == 2 * sizes([tree]).unique - prompt
     assert depth_of(twice) == depth_of(tree)
     assert len(twice.trajectories) == 32
+
+
+def test_a_grafted_tree_has_the_trajectories_of_both_under_one_prompt():
+    tree, other = reasoning_tree(0), reasoning_tree(3)
+    both, added = grafted(tree, other), under_prompt_of(tree, other)
+    ids = [[[n.token_ids for n in t.nodes] for t in x.trajectories] for x in (tree, added, both)]
+    assert ids[2] == ids[0] + ids[1]
+    assert sizes([both]).unique == sizes([tree]).unique + sizes([added]).unique - len(tree.nodes[0].token_ids)
 
 
 def test_trajectories_alone_have_the_tokens_of_the_trees():
