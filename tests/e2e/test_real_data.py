@@ -26,6 +26,8 @@ def settings(shared_dir, model_folder, tmp_path_factory):
         "model.path": model_folder,
         "data.train": shared_dir / "data" / "rl" / "train_10k.parquet",
         "rollout.problems_per_step": 8,
+        # Eight problems are one optimizer step, next to which a dual clip cannot act.
+        "algorithm.loss": "{name='clip'}",
         "tools.search.provider": "local",
         "tools.search.corpus": task / "passages.jsonl",
         "reward.name": "length",
