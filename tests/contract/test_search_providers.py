@@ -282,6 +282,8 @@ def test_results_without_fields_are_read_as_far_as_they_go(
     rows = [{}, {"title": "only a title"}, {text: "text"}, {url: "http://x"}, {text: None, url: 3}, {text: 4}]
     answer = {**case.answer([]), ("results" if name == "searxng" else "organic"): rows}
     assert [(hit.text, hit.url) for hit in search(case, as_json(answer))] == [("text", ""), ("", "http://x")]
+    nameless = {**answer, ("results" if name == "searxng" else "organic"): [{"title": "a"}, {"caption": "b"}]}
+    assert failure(case, as_json(nameless)).kind is FailureKind.MALFORMED
 
 
 def one_search(

@@ -2,9 +2,7 @@
 
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_guard import GuardSection
-from ramify.config.schema_parts import (
-    OptimizerSection,
-)
+from ramify.config.schema_parts import OptimizerSection, is_changed
 from ramify.config.schema_reward import RewardSection
 from ramify.config.schema_rollout import BernoulliBranching, RandomBranching, RolloutSection
 from ramify.config.schema_tools import ToolsSection
@@ -141,7 +139,7 @@ def refuse_inert_rewards(reward: RewardSection, rollout: RolloutSection, tools: 
     if reward.name not in ("hierarchical", "answer"):
         return
     has_both = tools.search is not None and tools.python is not None
-    if not has_both and reward.bonus and "bonus" in reward.model_fields_set:
+    if not has_both and reward.bonus and is_changed(reward, "bonus"):
         raise ValueError(
             "reward.bonus: is given for using search and python, and one of them is not there; leave it out"
         )

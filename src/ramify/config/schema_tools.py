@@ -288,6 +288,18 @@ class ToolsSection(Section):
         return self
 
 
+def refuse_idle_sandbox(tools: ToolsSection, sandbox: "SandboxSection") -> None:
+    """Only the Python tool runs programs.
+
+    Raises:
+        ValueError: A sandbox is described and there is no such tool.
+    """
+    if tools.python is None and sandbox != SandboxSection():
+        raise ValueError(
+            "sandbox: only [tools.python] runs programs in it, and it is not there; leave it out"
+        )
+
+
 class SandboxSection(Section):
     """Where programs of the model run: on this machine at `min_level` at least (docs/sandbox.md), or at a service.
 

@@ -27,7 +27,7 @@ from ramify.config.schema_parts import (
 from ramify.config.schema_preflight import PreflightSection
 from ramify.config.schema_reward import RewardSection
 from ramify.config.schema_rollout import RolloutSection
-from ramify.config.schema_tools import SandboxSection, ToolsSection
+from ramify.config.schema_tools import SandboxSection, ToolsSection, refuse_idle_sandbox
 
 
 def _usable(place: str) -> str:
@@ -83,5 +83,6 @@ class TrainRecipe(Section):
         refuse_inert_rates(self.learner.optimizer, self.model.lora is not None)
         if self.guard is not None:
             refuse_inert_guard(self.guard, self.rollout)
+        refuse_idle_sandbox(self.tools, self.sandbox)
         refuse_clocks(self.run, self.rollout, "rollout")
         return self

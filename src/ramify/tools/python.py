@@ -5,8 +5,9 @@ calls. Unlike it, a program that prints nothing is told so and is not run again.
 
 With `stateful` the programs of one trajectory are cells of one interpreter, and a branch gets a copy of its state. The
 state is kept as the list of programs that succeeded: each call runs them again in a fresh process, with their output
-dropped, before its own. One that cannot be run again is forgotten, and the call is told. So a fork equals its parent, and nothing lives between calls; the cost of a trajectory's calls
-grows with the square of their number, and a program's time limit has to hold for those before it too.
+dropped, before its own. One that cannot be run again is forgotten, and the call is told. So a fork equals its parent, and
+nothing lives between calls; the cost of a trajectory's calls grows with the square of their number, and a program's time
+limit has to hold for those before it too.
 """
 
 import asyncio
@@ -105,21 +106,28 @@ class PythonTool:
         return ToolResult(call.id, status, text, info)
 
     def _observe(self, result: SandboxResult) -> tuple[ToolStatus, str]:
-        """What the model gets to see; partial output of a program that ran out of time depends on luck and is left out."""
+        """What the model gets to see; partial output of a program that ran out of time depends on luck and is left out.
+
+        Of one that failed: what it had printed, then the reason, half of the room for each.
+        """
         if result.status is SandboxStatus.TIMEOUT:
             return (
                 ToolStatus.TIMEOUT,
                 f"The program was stopped: it ran longer than {self._program_seconds:g} seconds.",
             )
+        output = _ADDRESS.sub("at 0x...", result.stdout).rstrip()
         if result.status is SandboxStatus.OK:
-            output = _ADDRESS.sub("at 0x...", result.stdout).rstrip()
             if not output:
                 return ToolStatus.EMPTY, "The program printed nothing."
             return ToolStatus.OK, _keep_head(output, self._max_output_chars)
         lines = _ADDRESS.sub("at 0x...", result.stderr).rstrip().splitlines()
-        if not lines:
-            return ToolStatus.ERROR, "The program failed without a message."
-        return ToolStatus.ERROR, _keep_tail("\n".join(lines[-_ERROR_LINES:]), self._max_output_chars)
+        room = self._max_output_chars // 2 if output else self._max_output_chars
+        reason = (
+            _keep_tail("\n".join(lines[-_ERROR_LINES:]), room)
+            if lines
+            else "The program failed without a message."
+        )
+        return ToolStatus.ERROR, f"{_keep_head(output, room)}\n{reason}" if output else reason
 
 
 class _PythonSession:

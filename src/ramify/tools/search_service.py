@@ -30,6 +30,8 @@ from ramify.tools.ranked_index import Ranked
 MAX_BODY_BYTES = 1_000_000
 MAX_QUERIES = 1024
 MAX_PASSAGES = 1000
+MAX_ANSWER_PASSAGES = 10_000
+"""Of all queries of a request together: an answer is made and sent as a whole."""
 _DEFAULT_PASSAGES = 10
 _DRAIN_SECONDS = 5
 _Body: TypeAlias = Mapping[str, Any]
@@ -69,38 +71,48 @@ class _Service:
         query = _query(body.get("query"), "query")
         (found,) = await self._find([query], _count(body, "top_n"), body)
         if _flag(body, "return_score"):
-            return JSONResponse([_documents(found), _scores(found)])
-        return JSONResponse(_documents(found))
+            return await _answer([_documents(found), _scores(found)])
+        return await _answer(_documents(found))
 
     async def batch_search(self, request: Request) -> Response:
         body = await _read(request)
         found = await self._find(_queries(body, "query"), _count(body, "top_n"), body)
         documents = [_documents(one) for one in found]
         if _flag(body, "return_score"):
-            return JSONResponse([documents, [_scores(one) for one in found]])
-        return JSONResponse(documents)
+            return await _answer([documents, [_scores(one) for one in found]])
+        return await _answer(documents)
 
     async def retrieve(self, request: Request) -> Response:
         body = await _read(request)
         found = await self._find(_queries(body, "queries"), _count(body, "topk"), body)
         if not _flag(body, "return_scores"):
-            return JSONResponse({"result": [_documents(one) for one in found]})
+            return await _answer({"result": [_documents(one) for one in found]})
         scored = [
             [{"document": d, "score": s} for d, s in zip(_documents(one), _scores(one), strict=True)]
             for one in found
         ]
-        return JSONResponse({"result": scored})
+        return await _answer({"result": scored})
 
     async def _find(self, queries: list[str], top_k: int, body: _Body) -> list[tuple[Ranked, ...]]:
         collection = body.get("collection")
         if collection is not None and not isinstance(collection, str):
             raise HTTPException(400, "expected 'collection' to be text")
+        if len(queries) * top_k > MAX_ANSWER_PASSAGES:
+            raise HTTPException(
+                400,
+                f"expected at most {MAX_ANSWER_PASSAGES} passages in an answer, got {len(queries)} queries of {top_k} passages",
+            )
 
         async def one(query: str) -> tuple[Ranked, ...]:
             async with self._free:
                 return await asyncio.to_thread(self._index.ranked, query, top_k, collection)
 
         return await asyncio.gather(*map(one, queries))
+
+
+async def _answer(content: object) -> Response:
+    """Large answers take a while to write: not in the event loop."""
+    return await asyncio.to_thread(JSONResponse, content)
 
 
 async def _read(request: Request) -> _Body:

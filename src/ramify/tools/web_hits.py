@@ -57,8 +57,12 @@ def read_hits(answer: Answer, fields: ResultFields, top_k: int) -> list[Hit]:
         return []
     if not isinstance(results, list) or not all(isinstance(result, dict) for result in results):
         raise answer.malformed(f"expected a list of objects in '{fields.results}'")
-    hits = [_hit(result, fields) for result in results]
-    return [hit for hit in hits if hit.text or hit.url][:top_k]
+    hits = [hit for hit in (_hit(result, fields) for result in results) if hit.text or hit.url]
+    if results and not hits:
+        raise answer.malformed(
+            f"expected '{fields.text}' or '{fields.url}' in the results, found neither in any"
+        )
+    return hits[:top_k]
 
 
 def _hit(result: Mapping[str, Json], fields: ResultFields) -> Hit:

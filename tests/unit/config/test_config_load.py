@@ -133,7 +133,6 @@ def test_a_recipe_with_its_defaults(recipe):
         ("algorithm.shared=mass", lambda r: r.algorithm.shared, "mass"),
         ("tools.python.max_output_chars=9", lambda r: r.tools.python.max_output_chars, 9),
         ("tools.python={}", lambda r: r.tools.python.max_output_chars, 4000),
-        ("sandbox.min_level=0", lambda r: r.sandbox.min_level, 0),
         ("rollout.branching=threshold", lambda r: r.rollout.branching, ThresholdBranching(name="threshold")),
         ("rollout.branching.beta=0.1", lambda r: r.rollout.branching.beta, 0.1),
         ("rollout.branching.beta=-0.1", lambda r: r.rollout.branching.beta, -0.1),

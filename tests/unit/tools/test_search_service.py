@@ -99,6 +99,11 @@ def test_a_collection_restricts(url: str) -> None:
         ("batch_search", {"query": []}, "expected 'query' to be a list of 1 to 1024 queries"),
         ("batch_search", {"query": ["a"] * 1025}, "expected 'query' to be a list of 1 to 1024 queries"),
         ("batch_search", {"query": ["a", 3]}, "expected 'query' to be text"),
+        (
+            "batch_search",
+            {"query": ["a"] * 11, "top_n": 1000},
+            "expected at most 10000 passages in an answer, got 11 queries of 1000 passages",
+        ),
         ("retrieve", {"query": ["a"]}, "expected 'queries' to be a list of 1 to 1024 queries"),
         ("retrieve", {"queries": ["a"], "topk": "3"}, "expected 'topk' to be a whole number from 1 to 1000"),
     ],

@@ -26,7 +26,7 @@ def run_quickstart(out: Path, seed: int, size: QuickstartSize, console: RunConso
         Interrupted: Ctrl-C.
     """
     level = detect_level()
-    console.note(f"sandbox level {level} (docs/concepts.md says what that keeps out)")
+    console.note(f"sandbox level {level} (docs/sandbox.md says what that keeps out)")
     clock = _Clock()
     with clock.phase("data"):
         data = make_data(out, seed, size, console)
