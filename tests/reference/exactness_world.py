@@ -39,8 +39,10 @@ class WideNorm(torch.nn.Module):
 
 
 def in_precision(model, dtype):
-    """The model with weights and all arithmetic in `dtype`."""
+    """The model with weights and all arithmetic in `dtype`; in float32 it is as it was loaded, with its own norms."""
     model = model.to(dtype)
+    if dtype is torch.float32:
+        return model
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child).__name__.endswith("RMSNorm"):
