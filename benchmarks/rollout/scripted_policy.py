@@ -30,13 +30,14 @@ class ForcedSampler:
         self,
         logits: torch.Tensor,
         temperatures: npt.NDArray[np.float64],
+        top_ps: npt.NDArray[np.float64],
         seeds: npt.NDArray[np.uint64],
         positions: npt.NDArray[np.uint64],
         entropy_rows: list[int],
         entropy_top_k: int | None,
     ) -> Sampled:
         """See `ramify.engines.sampling.sample`."""
-        drawn = sample(logits, temperatures, seeds, positions, entropy_rows, entropy_top_k)
+        drawn = sample(logits, temperatures, top_ps, seeds, positions, entropy_rows, entropy_top_k)
         forced = np.empty_like(drawn.tokens)
         for row, (seed, position) in enumerate(zip(seeds.tolist(), positions.tolist(), strict=True)):
             start, turn = self._scripts[seed]

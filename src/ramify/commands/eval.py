@@ -51,6 +51,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         sys.stdout.write(resolved(recipe) + "\n")
         return
     from ramify.eval.run import run_eval
+    from ramify.eval.summary import tool_table
     from ramify.obs.console import RunConsole
 
     console = RunConsole()
@@ -58,6 +59,11 @@ def _evaluate(options: argparse.Namespace) -> None:
     for k in recipe.sampling.k:
         found = evaluation.pass_at(k)
         console.note(f"pass@{k} {found.value:.3f}  95 % [{found.low:.3f}, {found.high:.3f}]  n = {found.n}")
+    for name, tool in tool_table(evaluation).items():
+        if tool["failed"]:
+            console.note(
+                f"{name}: {tool['failed']} of {tool['calls']} calls failed; statuses: {tool['statuses']}"
+            )
     console.note(f"results written to {recipe.run.dir}")
 
 

@@ -199,8 +199,8 @@ def _seed_compat(
     )
 
 
-def build_limits(section: LimitsSection, n: int) -> "RolloutLimits":
-    """The size of a tree with n leaves."""
+def build_limits(section: LimitsSection, n: int, top_p: float = 1.0) -> "RolloutLimits":
+    """The size of a tree with n leaves; only an evaluation samples with `top_p` below 1."""
     from ramify.rollout.settings import RolloutLimits
 
     return RolloutLimits(
@@ -208,6 +208,7 @@ def build_limits(section: LimitsSection, n: int) -> "RolloutLimits":
         max_tokens=section.max_tokens,
         max_calls=section.max_calls,
         temperature=section.temperature,
+        top_p=top_p,
         max_result_chars=section.max_result_chars,
         trajectory_seconds=section.trajectory_seconds,
         step_seconds=section.step_seconds,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ramify.config.bounds import PositiveInt, Reserved, Tokens, Weight
+from ramify.config.bounds import PositiveFraction, PositiveInt, Reserved, Tokens, Weight
 from ramify.config.schema_parts import (
     LimitsSection,
     LocalEngineSection,
@@ -16,7 +16,15 @@ from ramify.config.schema_parts import (
     refuse_clocks,
 )
 from ramify.config.schema_reward import RewardSection
-from ramify.config.schema_tools import HttpSection, Name, SandboxSection, ServiceUrl, ToolsSection, Variable
+from ramify.config.schema_tools import (
+    HttpSection,
+    Name,
+    SandboxSection,
+    ServiceUrl,
+    ToolsSection,
+    Variable,
+    refuse_idle_sandbox,
+)
 
 
 def _as_text(value: object) -> object:
@@ -44,10 +52,18 @@ class EvalDataSection(Section):
 
 
 class SamplingSection(LimitsSection):
-    """Independent attempts at each problem; the report gives pass@k for each of `k`."""
+    """Independent attempts at each problem; the report gives pass@k for each of `k`.
+
+    Tokens are drawn from the most likely ones that hold `top_p` of the probability together.
+
+    `right_by` says what makes an attempt right: the reward's own `score`, or the verdict of `[reward.judge]`, without which
+    an attempt is not right.
+    """
 
     attempts: Reserved = 1
     k: Annotated[tuple[Reserved, ...], Field(min_length=1)] = (1,)
+    top_p: PositiveFraction = 1.0
+    right_by: Literal["score", "judge"] = "score"
 
     @model_validator(mode="after")
     def _enough_attempts(self) -> "SamplingSection":
@@ -98,7 +114,10 @@ class EvalRecipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "EvalRecipe":
-        if self.reward.name in ("length", "parts"):
+        if self.sampling.right_by == "judge":
+            if self.reward.name == "length" or self.reward.judge is None:
+                raise ValueError('sampling.right_by: "judge" takes [reward.judge], which is missing')
+        elif self.reward.name in ("length", "parts"):
             raise ValueError(
                 f'reward.name: expected a reward that tells right from wrong, "{self.reward.name}" does not'
             )
@@ -106,5 +125,6 @@ class EvalRecipe(Section):
             raise ValueError(
                 "run.deterministic: expected false, a service does not answer the same way twice"
             )
+        refuse_idle_sandbox(self.tools, self.sandbox)
         refuse_clocks(self.run, self.sampling, "sampling")
         return self

@@ -42,6 +42,8 @@ class Request:
         stop_context: Tokens at the end of `token_ids` that belong to the same turn (a probe that is being
             continued), so that a stop string may span the two requests.
         temperature: Of the sampling distribution; 0 takes the most likely token (evaluation only).
+        top_p: Only the most likely tokens that hold this much probability together are drawn (evaluation only;
+            Holtzman et al. 2020, section 3.1).
         entropy_first_k: Report the entropies of this many first tokens.
         priority: Order of admission; smaller first.
     """
@@ -52,6 +54,7 @@ class Request:
     stops: tuple[str, ...] = ()
     stop_context: int = 0
     temperature: float = 1.0
+    top_p: float = 1.0
     entropy_first_k: int = 0
     priority: tuple[int, ...] = ()
 

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -84,20 +84,6 @@ def duplicate_notes(problems: Sequence[Problem]) -> tuple[str, ...]:
     if not again:
         return ()
     return (f"{len(again)} of {len(problems)} problems ask what an earlier one asks: {_listed(again)}",)
-
-
-def overlap_notes(train: ProblemSet, test: ProblemSet) -> tuple[str, ...]:
-    """One line on the questions that both sets hold, with the first test ids; none where they share none."""
-    overlaps = find_overlaps(train, test)
-    if not overlaps:
-        return ()
-    asked = {pair.test.id: str(pair.test.info.get("benchmark", "the test set")) for pair in overlaps}
-    learnt = len(dict.fromkeys(pair.train.id for pair in overlaps))
-    sets = ", ".join(f"{count} of {name}" for name, count in Counter(asked.values()).items())
-    return (
-        f"{len(asked)} of {len(test.problems)} test questions stand in the training data ({sets}), in {learnt} of its "
-        f"{len(train.problems)} rows: {_listed([*asked])}; their scores measure memory too",
-    )
 
 
 def _listed(identifiers: Sequence[str]) -> str:

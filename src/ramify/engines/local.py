@@ -283,6 +283,7 @@ class LocalEngine:
         return self._sampler(
             logits,
             np.array([s.request.temperature for s in writers]),
+            np.array([s.request.top_p for s in writers]),
             np.array([s.request.seed for s in writers], np.uint64),
             np.array([len(s.ids) + s.num_written for s in writers], np.uint64),
             [i for i, s in enumerate(writers) if s.num_written < s.request.entropy_first_k],

@@ -73,6 +73,7 @@ class OpenAIEngine:
             "temperature": request.temperature,
             "stop": list(request.stops),
             "seed": request.seed & _SEED_BITS,
+            **({"top_p": request.top_p} if request.top_p < 1 else {}),
         }
         headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
         try:

@@ -33,6 +33,7 @@ class Sampler(Protocol):
         self,
         logits: torch.Tensor,
         temperatures: npt.NDArray[np.float64],
+        top_ps: npt.NDArray[np.float64],
         seeds: npt.NDArray[np.uint64],
         positions: npt.NDArray[np.uint64],
         entropy_rows: list[int],
@@ -45,6 +46,7 @@ class Sampler(Protocol):
 def sample(
     logits: torch.Tensor,
     temperatures: npt.NDArray[np.float64],
+    top_ps: npt.NDArray[np.float64],
     seeds: npt.NDArray[np.uint64],
     positions: npt.NDArray[np.uint64],
     entropy_rows: list[int],
@@ -55,9 +57,10 @@ def sample(
     Args:
         logits: [B, V]; rounded to float32 before anything else.
         temperatures: Per row; 0 takes the most likely token, with logprob and entropy at temperature 1. [B]
+        top_ps: Per row: the share of the probability that is drawn from, the most likely tokens first; in (0, 1]. [B]
         seeds: Streams. [B]
         positions: Position of the new token in its context: its number in the stream. [B]
-        entropy_rows: Rows whose entropy at the sampling temperature is wanted.
+        entropy_rows: Rows whose entropy at the sampling temperature is wanted, over all tokens.
         entropy_top_k: Show only so many of the most likely tokens, so that the entropy is a bracket; None: it is
             exact, over the whole vocabulary.
     """
@@ -66,6 +69,9 @@ def sample(
         scale = np.where(temperatures > 0, temperatures, 1.0)
         scores = scores / torch.from_numpy(scale).to(logits.device, torch.float32)[:, None]
     probabilities = torch.softmax(scores, dim=-1)
+    entropies = _entropies(scores, probabilities, entropy_rows, entropy_top_k) if entropy_rows else {}
+    if (top_ps < 1).any():
+        probabilities = _nucleus(probabilities, torch.from_numpy(top_ps).to(logits.device))
     draws = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
     tokens = torch.cat(
         [
@@ -77,7 +83,6 @@ def sample(
         greedy = torch.from_numpy(temperatures == 0).to(logits.device)
         tokens = torch.where(greedy, scores.argmax(dim=-1), tokens)
     chosen = probabilities.gather(1, tokens[:, None])[:, 0].double().log()
-    entropies = _entropies(scores, probabilities, entropy_rows, entropy_top_k) if entropy_rows else {}
     return Sampled(tokens.cpu().numpy(), chosen.cpu().numpy(), entropies)
 
 
@@ -101,6 +106,18 @@ def _exact(scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
     mean = (probabilities * (scores - top).clamp_(min=torch.finfo(scores.dtype).min)).sum(dim=-1)
     # Rounding can leave a certain token a little above probability 1.
     return (-probabilities.amax(dim=-1).log() - mean).clamp_(min=0.0)
+
+
+def _nucleus(probabilities: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
+    """The smallest sets of most likely tokens that hold `top_ps`, scaled to 1; the others are impossible. [B, V], [B]"""
+    ordered, order = (
+        (probabilities.double() * _UNIT).to(torch.int64).sort(dim=-1, descending=True, stable=True)
+    )
+    before = ordered.cumsum(dim=-1) - ordered
+    total = ordered.sum(dim=-1, keepdim=True)
+    kept = torch.zeros_like(ordered, dtype=torch.bool).scatter(1, order, before < top_ps[:, None] * total)
+    left = probabilities * kept
+    return left / left.sum(dim=-1, keepdim=True)
 
 
 def _invert(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:

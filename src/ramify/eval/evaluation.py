@@ -1,6 +1,5 @@
 """What attempts amount to: pass@k, mean@k, majority@k, parts of the reward, each with an interval over problems."""
 
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +8,8 @@ from ramify.core.errors import DataError
 from ramify.eval.intervals import Interval, bootstrap_mean
 from ramify.eval.pass_at_k import pass_at_k
 from ramify.eval.records import GROUPS, AttemptRecord
+from ramify.rewards.math_equal import is_mathematical, math_equal_quickly
+from ramify.rewards.qa import exact_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +119,21 @@ def make_evaluation(
 def majority(attempts: Sequence[AttemptRecord]) -> bool:
     """Whether the most frequent answer is right; of equally frequent ones the one that was given first counts.
 
-    Answers are the same when they are spelt the same, but for case, blanks and Unicode's variants; attempts without an
-    answer do not vote. The verdict is that of the first attempt with the winning answer.
+    Answers are the same when the scores would take one for the other: equal values where the one given first is
+    mathematics (nothing symbolic is tried), else equal words. Attempts without an answer do not vote. The verdict is that
+    of the first attempt with the winning answer.
     """
-    spelt = [(_spelling(attempt.answer), attempt) for attempt in attempts if attempt.answer.strip()]
-    if not spelt:
+    voters = [attempt for attempt in attempts if attempt.answer.strip()]
+    if not voters:
         return False
+    groups: dict[str, str] = {}
+    for answer in dict.fromkeys(attempt.answer for attempt in voters):
+        groups[answer] = next((first for first in groups.values() if _same(answer, first)), answer)
     # most_common keeps the order of first appearance among equals.
-    winner = Counter(spelling for spelling, _ in spelt).most_common(1)[0][0]
-    return next(attempt.correct for spelling, attempt in spelt if spelling == winner)
+    winner = Counter(groups[attempt.answer] for attempt in voters).most_common(1)[0][0]
+    return next(attempt.correct for attempt in voters if groups[attempt.answer] == winner)
 
 
-def _spelling(answer: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", answer).casefold().split()).strip("$.")
+def _same(answer: str, first: str) -> bool:
+    equal = math_equal_quickly if is_mathematical(first) else exact_words
+    return equal(answer, [first]) == 1.0

@@ -26,6 +26,7 @@ def make_manifest(
     problems: Sequence[Problem],
     prompts: Sequence[str],
     tokenizer: str,
+    judge: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Two parts: `scores`, which decides what the numbers mean, and `made_with`, the code and the machine's packages.
 
@@ -35,6 +36,7 @@ def make_manifest(
         problems: As they are attempted.
         prompts: As they are rendered.
         tokenizer: Fingerprint.
+        judge: All that the judge's verdicts depend on, its prompt's version too; None: nobody judges.
 
     Raises:
         DataError: The model's weights cannot be read.
@@ -49,6 +51,7 @@ def make_manifest(
         "problems": {"count": len(problems), "sha256": problems_sha256(problems)},
         "prompts": {"first": prompts[0], "sha256": _sha256("\0".join(prompts))},
         "tool_identities": dict(toolbox.identities),
+        "judge": None if judge is None else dict(judge),
     }
     return {"schema": SCHEMA, "scores": scores, "made_with": made_with()}
 

@@ -33,6 +33,7 @@ def write_page(
     sections = (
         Section("Results", charts=_charts(evaluation), tables=(_k_table(summary), _part_table(summary))),
         *(_group_section(column, groups) for column, groups in summary["groups"].items()),
+        *((_judge_section(summary["judge"]),) if "judge" in summary else ()),
         _tool_section(summary["tools"]),
         Section("Tokens, time, cost", tables=(_use_table(summary, times), _stop_table(summary))),
         Section(
@@ -128,6 +129,19 @@ def _group_section(column: str, groups: Mapping[str, Any]) -> Section:
     return Section(
         f"By {column}", tables=(Table("", [column, "problems", *(f"pass@{k}" for k in ks)], rows),)
     )
+
+
+def _judge_section(judge: Mapping[str, Any]) -> Section:
+    rows = [
+        [name, found["n"], found["rate"], found["kappa"], found["judge_only"], found["score_only"]]
+        for name, found in judge["agreement"].items()
+    ]
+    text = (
+        f"{judge['judged']} answers judged, {judge['right']} of them right, {judge['without_verdict']} without a verdict. How far "
+        "the judge and each score agree on what is right (F1: from 0.5 on):"
+    )
+    header = ["score", "answers", "agree", "kappa", "right for the judge only", "right for the score only"]
+    return Section("Judge", text, tables=(Table("", header, rows),))
 
 
 def _tool_section(tools: Mapping[str, Any]) -> Section:

@@ -72,7 +72,7 @@ class AttemptRecord:
         attempt: Counts from 0.
         groups: The problem's columns among `GROUPS`, as text.
         answer: As the one extractor reads it; "" when there is none.
-        correct: Whether the reward's part `correct` is at least 1; partial credit does not count.
+        correct: Whether the part of the reward that decides is at least 1; partial credit does not count.
         reward: Value of the reward.
         parts: Every part of the reward.
         stop: Why it ended.
@@ -139,8 +139,14 @@ class AttemptRecord:
         )
 
 
-def record_attempt(tree: Tree, reward: Reward, renderer: Renderer) -> AttemptRecord:
+def record_attempt(tree: Tree, reward: Reward, renderer: Renderer, decides: str = "correct") -> AttemptRecord:
     """The record of an attempt; the tree's key says which (`TreeKey.step`).
+
+    Args:
+        tree: Of one trajectory.
+        reward: Its reward.
+        renderer: Reads the turn that asked for a call over the limit.
+        decides: The part of the reward that makes it right; an attempt without that part is not.
 
     Raises:
         ValueError: The tree has more than one leaf: leaves of a tree are no independent attempts.
@@ -156,7 +162,7 @@ def record_attempt(tree: Tree, reward: Reward, renderer: Renderer) -> AttemptRec
         tree.key.step,
         _groups(tree.problem),
         answer_of(trajectory),
-        reward.parts.get("correct", 0.0) >= 1.0,
+        reward.parts.get(decides, 0.0) >= 1.0,
         reward.value,
         dict(reward.parts),
         trajectory.stop,

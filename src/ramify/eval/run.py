@@ -1,7 +1,6 @@
 """An evaluation run: from a recipe to attempts that are written as they end, and to the numbers that they amount to."""
 
 import json
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.files import locked_folder, make_folder, replace_file
 from ramify.obs.trace import TracedTree, tree_record
+from ramify.rollout.interrupts import StopOnSignal
 from ramify.rollout.runner import agent_runner
 from ramify.rollout.settings import AgentParts
 
@@ -51,7 +51,7 @@ def run_eval(
 
     Raises:
         UserError: The recipe, the data, the machine or the folder is wrong.
-        Interrupted: Ctrl-C; the attempts that had ended are saved.
+        Interrupted: Ctrl-C or SIGTERM; the attempts that had ended are saved.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     folder = recipe.run.dir
@@ -113,12 +113,13 @@ class _Run:
         for note in (*toolbox.notes, *reward.notes, *notes):
             console.note(note)
         prompts = [renderer.prompt_text(problem) for problem in problems]
-        manifest = make_manifest(recipe, toolbox, problems, prompts, renderer.fingerprint)
+        judge = None if reward.judge is None else reward.judge.identity
+        manifest = make_manifest(recipe, toolbox, problems, prompts, renderer.fingerprint, judge)
         done: frozenset[Key] = frozenset()
         if (folder / MANIFEST).exists():
             before = read_manifest(folder)
             refuse_other(folder, before, manifest)
-            done = _take_up(folder)
+            done = _take_up(folder, reward.judge is not None)
             total = len(problems) * recipe.sampling.attempts
             console.note(f"going on in {folder}: {len(done)} of {total} attempts are done")
             if done and before["made_with"] != manifest["made_with"]:
@@ -136,7 +137,7 @@ class _Run:
         """Make every attempt that is not done.
 
         Raises:
-            Interrupted: Ctrl-C.
+            Interrupted: Ctrl-C or SIGTERM.
         """
         # An attempt after the other at each problem, so that an engine finds the prompt that it has just read.
         places = [
@@ -145,20 +146,21 @@ class _Run:
             for number in range(self.recipe.sampling.attempts)
             if (problem.id, number) not in self.done
         ]
-        with agent_runner() as runner:
+        with agent_runner() as runner, StopOnSignal(runner) as stop:
             try:
-                runner.run(self._attempt(places, title))
-            except KeyboardInterrupt:
+                stop.run(self._attempt(places, title))
+            except Interrupted as stopped:
                 after = f"the attempts that have ended are in {self.folder}, go on with --resume"
-                raise Interrupted(signal.SIGINT, after) from None
+                raise Interrupted(stopped.number, after) from None
 
     async def _attempt(self, places: Sequence[Place], title: str) -> None:
         events = _AttemptEvents()
+        decides = {"score": "correct", "judge": "judge"}[self.recipe.sampling.right_by]
         agent: AgentParts | None = None
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
 
         def keep(ended: Ended) -> None:
-            record = record_attempt(ended.tree, ended.reward, self.renderer)
+            record = record_attempt(ended.tree, ended.reward, self.renderer, decides)
             key = ended.tree.key
             # What is in the results is done, so its line comes last.
             trees.append(tree_record(TracedTree(ended.tree, (ended.reward,))))
@@ -183,6 +185,8 @@ class _Run:
             with self.console.phase(title, len(places)) as phase:
                 async with agent.waits.shown(show_waits):
                     await make_attempts(agent, self.reward.fn, places, keep)
+            if self.reward.judge is not None:
+                self.console.note(self.reward.judge.counts.line())
         finally:
             engines = () if agent is None else (agent.engine,)
             await close_all((*engines, self.toolbox, self.reward))
@@ -198,7 +202,7 @@ class _Run:
             model=lambda: build_model(self.recipe.model, context),
             context_tokens=context,
             brancher=FlatBrancher(probe_tokens=0),
-            limits=build_limits(sampling, 1),
+            limits=build_limits(sampling, 1, sampling.top_p),
             events=events,
         )
 
@@ -209,26 +213,38 @@ class _Run:
         """
         price = self.recipe.price
         summary = summarise(
-            evaluation, self.recipe.sampling.k, None if price is None else Price(price.input, price.output)
+            evaluation,
+            self.recipe.sampling.k,
+            None if price is None else Price(price.input, price.output),
+            judged=self.reward.judge is not None,
         )
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
             found = lines.read()
             lines.replace([found[key] for key in keys if key in found])
         times = summarise_times(list(times_lines(self.folder).read().values()))
+        if self.reward.judge is not None:
+            times["judge"] = self.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())
         replace_file(self.folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
         write_page(self.folder / "report.html", evaluation, summary, times, read_manifest(self.folder))
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
-def _take_up(folder: Path) -> frozenset[Key]:
+def _take_up(folder: Path, judged: bool) -> frozenset[Key]:
     """The attempts that are done; lines that a crash cut off, or that belong to no finished attempt, are dropped.
+
+    With a judge (`judged`) an attempt that got no verdict is not done: its draws are the same again, so that it is only
+    judged anew.
 
     Raises:
         DataError: A file is damaged elsewhere than at its end, or an attempt is in it twice.
     """
-    done = frozenset((record.problem, record.attempt) for record in read_records(folder))
+    done = frozenset(
+        (record.problem, record.attempt)
+        for record in read_records(folder)
+        if not judged or "judge" in record.parts
+    )
     for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
         lines.keep(done)
     return done

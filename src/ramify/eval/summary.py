@@ -10,6 +10,7 @@ from typing import Any
 from ramify.core.tree import StopReason
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.records import AttemptRecord, Outcome
+from ramify.rewards.judge_agreement import judge_agreement
 
 SCHEMA = 1
 _OUTCOMES: tuple[Outcome, ...] = ("executed", "failed", "refused")
@@ -23,10 +24,18 @@ class Price:
     output: float
 
 
-def summarise(evaluation: Evaluation, ks: Sequence[int], price: Price | None) -> dict[str, Any]:
+def summarise(
+    evaluation: Evaluation, ks: Sequence[int], price: Price | None, *, judged: bool = False
+) -> dict[str, Any]:
     """The content of summary.json: everything that two runs of a deterministic engine agree on, so no times.
 
     Intervals are {value, low, high, n}: a mean over n problems with the ends of its 95 % interval.
+
+    Args:
+        evaluation: All attempts.
+        ks: Values of k.
+        price: Of tokens; None: no cost.
+        judged: Whether the recipe has a judge.
     """
     attempts = len(evaluation.results[0].attempts)
     return {
@@ -39,6 +48,7 @@ def summarise(evaluation: Evaluation, ks: Sequence[int], price: Price | None) ->
             column: {value: _group(evaluation.of(column, value), ks) for value in evaluation.values(column)}
             for column in evaluation.columns
         },
+        **({"judge": _judge(evaluation.attempts)} if judged else {}),
         "stops": _stops(evaluation.attempts),
         "tools": tool_table(evaluation),
         "calls_per_attempt": evaluation.calls_per_attempt,
@@ -127,6 +137,18 @@ def _parts(evaluation: Evaluation) -> dict[str, Any]:
 
 def _group(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
     return {**_scores(evaluation, ks), "parts": _parts(evaluation)}
+
+
+def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
+    """Verdicts, and how far they agree with the other scores of the same answers."""
+    parts = [attempt.parts for attempt in attempts]
+    verdicts = [given["judge"] for given in parts if "judge" in given]
+    return {
+        "judged": len(verdicts),
+        "right": sum(verdict >= 1.0 for verdict in verdicts),
+        "without_verdict": len(parts) - len(verdicts),
+        "agreement": {name: found.as_json() for name, found in judge_agreement(parts).items()},
+    }
 
 
 def _stops(attempts: Sequence[AttemptRecord]) -> dict[str, int]:

@@ -85,7 +85,7 @@ class JudgeCounts:
         return self.verdicts.total()
 
     def as_json(self) -> dict[str, Json]:
-        """For a summary."""
+        """For a file."""
         return {
             "judged": self.judged,
             "right": self.right,
@@ -95,6 +95,13 @@ class JudgeCounts:
             "requests": self.requests,
             "asked_again": self.asked_again,
         }
+
+    def line(self) -> str:
+        """For people: "judge: 40 verdicts (asked 31, cache 9), 12 right; 33 requests, 2 of them again; ..."."""
+        return (
+            f"judge: {self.judged} verdicts ({_listed(self.verdicts)}), {self.right} right; without a verdict: "
+            f"{_listed(self.failures)}; {self.requests} requests, {self.asked_again} of them again"
+        )
 
 
 class Judge:
@@ -240,6 +247,10 @@ def _read(answer: Json) -> tuple[bool, str] | None:
         case [bool(verdict), str(reason)]:
             return verdict, reason
     return None
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
 
 
 def _folded(text: str) -> str:

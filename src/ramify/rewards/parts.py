@@ -13,7 +13,7 @@ from ramify.core.tree import Trajectory
 from ramify.rewards.extract import answer_of
 
 JudgeScore: TypeAlias = Callable[[Problem, str], Awaitable[float | None]]
-"""The verdict on an answer, in [0, 1]; None when there is none."""
+"""The verdict on an answer ("": there is none), in [0, 1]; None when there is no verdict."""
 
 
 class RewardPart(Protocol):
@@ -90,15 +90,12 @@ class PartsReward:
 
 @dataclass(frozen=True, slots=True)
 class JudgePart:
-    """A judge's verdict on the answer that was read from each trajectory; an empty answer is wrong unasked."""
+    """A judge's verdict on the answer that was read from each trajectory."""
 
     judge: JudgeScore
     name: str = "judge"
 
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
         """The verdicts; None where the judge gave none."""
-        return await asyncio.gather(*(self._verdict(trajectory) for trajectory in trajectories))
-
-    async def _verdict(self, trajectory: Trajectory) -> float | None:
-        answer = answer_of(trajectory)
-        return await self.judge(trajectory.problem, answer) if answer else 0.0
+        asked = (self.judge(trajectory.problem, answer_of(trajectory)) for trajectory in trajectories)
+        return await asyncio.gather(*asked)

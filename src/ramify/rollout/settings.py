@@ -22,6 +22,7 @@ class RolloutLimits:
         max_tokens: Tokens of one trajectory after its prompt, tool results included.
         max_calls: Tool calls of one trajectory; one call more ends it (StopReason.CALLS).
         temperature: Of sampling; training allows no other transformation of the distribution.
+        top_p: See `Request.top_p`; 1 in training, whose logprobs are those of the whole distribution.
         max_result_chars: A longer tool result is cut, and says so.
         trajectory_seconds: Time that a trajectory may take, its waiting for tools included (StopReason.DEADLINE).
         step_seconds: The same for all trajectories of a step together; the tools' time to close comes on top.
@@ -31,6 +32,7 @@ class RolloutLimits:
     max_tokens: int
     max_calls: int
     temperature: float = 1.0
+    top_p: float = 1.0
     max_result_chars: int = 20_000
     trajectory_seconds: float | None = None
     step_seconds: float | None = None

@@ -23,9 +23,9 @@ from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
+from ramify.rollout.interrupts import StopOnSignal
 from ramify.rollout.runner import agent_runner
 from ramify.train.guard import Action, Guard, GuardState, Violation
-from ramify.train.interrupts import StopOnSignal
 from ramify.train.learning import Learning, build_learning
 from ramify.train.preflight import run_preflight
 from ramify.train.resume import restore, starting_point

@@ -31,9 +31,9 @@ from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rewards.scoring import score_tree
 from ramify.rollout.grow import grow_trees
+from ramify.rollout.interrupts import StopOnSignal
 from ramify.rollout.runner import agent_runner
 from ramify.rollout.settings import AgentParts
-from ramify.train.interrupts import StopOnSignal
 from ramify.train.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
-from ramify.train.interrupts import StopOnSignal
+from ramify.rollout.interrupts import StopOnSignal
 from ramify.train.resume import Start, restore, starting_point
 from ramify.train.row_memory import prepare_rows
 from ramify.train.run_folder import RunFolder, claim_run_folder

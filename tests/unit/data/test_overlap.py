@@ -12,7 +12,6 @@ from ramify.data.overlap import (
     find_duplicates,
     find_overlaps,
     fold_question,
-    overlap_notes,
     read_questions,
     without_questions,
 )
@@ -122,17 +121,6 @@ def test_questions_of_marks_alone_match_nothing() -> None:
     blank = ProblemSet((asks("a", "???"), asks("b", "!")))
     assert find_overlaps(blank, blank) == ()
     assert find_duplicates(blank.problems) == ()
-
-
-def test_a_note_says_which_questions_and_how_many() -> None:
-    train = ProblemSet(tuple(asks(f"t{i}", f"Question {i % 7}") for i in range(10)))
-    test = ProblemSet(tuple(asks(f"gaia/{i}", f"question {i}?", benchmark="gaia") for i in range(8)))
-    (note,) = overlap_notes(train, test)
-    assert note == (
-        "7 of 8 test questions stand in the training data (7 of gaia), in 10 of its 10 rows: gaia/0, gaia/1, gaia/2, "
-        "gaia/3, gaia/4, ...; their scores measure memory too"
-    )
-    assert overlap_notes(train, ProblemSet((asks("x", "Another?"),))) == ()
 
 
 def test_questions_are_taken_out_of_a_training_set(shared_dir: Path, tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ def test_the_wire_format(tokenizer):
         "stop": list(STOPS),
         "seed": (2**62 + 5) % 2**31,
     }
+    _, (asked,) = ask(tokenizer, choice("hm", stop_reason=None), top_p=0.95)
+    assert asked.json()["top_p"] == 0.95
 
 
 @pytest.mark.parametrize(

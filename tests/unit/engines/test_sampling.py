@@ -7,11 +7,12 @@ from ramify.engines.sampling import sample
 SCORES = torch.tensor([[2.0, 1.0, -1.0, 0.5], [0.0, float("-inf"), 3.0, 3.0]])
 
 
-def draw(scores, seeds, temperature=1.0, rows=(0, 1), top_k=None):
+def draw(scores, seeds, temperature=1.0, rows=(0, 1), top_k=None, top_p=1.0):
     count = len(scores)
     return sample(
         scores,
         np.full(count, temperature),
+        np.full(count, top_p),
         np.array(seeds, np.uint64),
         np.zeros(count, np.uint64),
         list(rows),
@@ -27,6 +28,26 @@ def test_frequencies_logprobs_and_impossible_tokens():
     np.testing.assert_allclose(frequencies, expected.exp().numpy(), atol=0.012)
     assert frequencies[1] == 0
     np.testing.assert_allclose(sampled.logprobs, expected[sampled.tokens].numpy(), atol=1e-6)
+
+
+def test_top_p_draws_from_the_smallest_set_of_likely_tokens_that_holds_it():
+    count = 20000
+    whole = torch.softmax(SCORES[0], -1)
+    for top_p, kept in ((0.6, [0]), (0.7, [0, 1]), (0.9, [0, 1, 3]), (0.999, [0, 1, 2, 3])):
+        assert whole[kept].sum() >= top_p > whole[kept[:-1]].sum() or len(kept) == 4
+        sampled = draw(SCORES[:1].expand(count, -1), range(count), rows=[0], top_p=top_p)
+        assert sorted(set(sampled.tokens.tolist())) == kept
+        expected = whole / whole[kept].sum()
+        frequencies = np.bincount(sampled.tokens, minlength=4) / count
+        np.testing.assert_allclose(frequencies[kept], expected[kept].numpy(), atol=0.012)
+        np.testing.assert_allclose(sampled.logprobs, expected.log()[sampled.tokens].numpy(), atol=1e-6)
+        assert sampled.entropies[0] == draw(SCORES[:1], [0], rows=[0]).entropies[0]
+    # A row beside it with top_p = 1 is drawn as ever.
+    mixed = sample(
+        SCORES, np.ones(2), np.array([0.1, 1.0]), np.array([3, 4], np.uint64), np.zeros(2, np.uint64), []
+    )
+    assert mixed.tokens[1] == draw(SCORES, [3, 4]).tokens[1]
+    assert mixed.logprobs[0] == 0.0
 
 
 def test_exact_entropies_of_the_rows_that_ask():

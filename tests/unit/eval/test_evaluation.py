@@ -39,6 +39,9 @@ def test_mean_at_k_takes_the_first_attempts():
         (["", ""], "8", False),
         (["New York", "new york ", "Paris"], "New York", True),
         (["$\\frac12$", "\\frac12", "3"], "\\frac12", True),
+        (["3", "0.5", "\\frac{1}{2}"], "0.5", True),
+        (["2", "1,000", "1000"], "1,000", True),
+        (["Rome", "Paris.", "paris"], "paris.", True),
         (["-5", "5", "-5"], "5", False),
     ],
 )

@@ -60,7 +60,7 @@ def test_what_is_not_well_formed_may_be_scored_like_the_rest() -> None:
 
 def test_judge_and_functions_are_added_by_weight() -> None:
     async def judge(problem, answer):
-        return None if answer == "5" else 0.5
+        return {"5": None, "6": 0.5, "": 0.0}[answer]
 
     def length(completions, **columns):
         return [

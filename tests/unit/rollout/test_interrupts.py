@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from ramify.core.errors import Interrupted
-from ramify.train.interrupts import StopOnSignal
+from ramify.rollout.interrupts import StopOnSignal
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,129 @@
+"""The evaluations that ship as recipes, on three problems: real parts, and stand-ins on loopback for every service."""
+
+import json
+from pathlib import Path
+
+import pytest
+from e2e_runs import write_lines, write_task
+
+from loopback import Reply, as_json, serve
+from ramify.cli import main
+from ramify.engines.scripted import load_script
+from ramify.eval.results import read_records
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+PAGE = "<html><body><p>Paris is the capital of France, and has been so for a long time. {}</p></body></html>"
+FILLER = " ".join(f"Sentence number {i} is about its streets." for i in range(40))
+
+
+@pytest.fixture
+def task(tmp_path, caller):
+    recipe = write_task(tmp_path / "task", caller)
+    rows = [
+        {"id": f"p{i}", "prompt": "what is 12 plus 30 ?", "answer": [42, "Paris"][i % 2]} for i in range(3)
+    ]
+    write_lines(recipe.parent / "problems.jsonl", rows)
+    return recipe.parent
+
+
+def words(task, model, **settings):
+    common = {
+        "model.path": model,
+        "data.test": task / "problems.jsonl",
+        "data.max_prompt_tokens": 200,
+        "run.dir": task / "run",
+        "run.threads": 1,
+        "sandbox.min_level": 0,
+    }
+    given = common | settings
+    return [word for key, value in given.items() for word in ("-s", f"{key}={value}")]
+
+
+def test_reasoning(task, caller):
+    small = {"sampling.max_tokens": 64, "tools.search.corpus": task / "passages.jsonl"}
+    assert main(["eval", str(RECIPES / "eval_reasoning.toml"), *words(task, caller, **small)]) == 0
+    records = read_records(task / "run")
+    assert len(records) == 15
+    assert any(record.correct for record in records)
+    summary = json.loads((task / "run" / "summary.json").read_text())
+    assert set(summary["pass_at"]) == {"1", "3", "5"}
+    assert set(summary["parts"]) == {"correct", "format", "bonus", "em", "f1", "acc", "math_equal"}
+
+
+class Services:
+    """Search, a page, the engine, the summary model and the judge of one evaluation, each under a path of its own."""
+
+    def __init__(self, script):
+        self.script = script
+        self.url = ""
+
+    def __call__(self, asked):
+        match asked.path:
+            case "/request":
+                assert asked.headers["authorization"] == "Bearer key-of-search"
+                found = {
+                    "link": f"{self.url}/page",
+                    "title": "France",
+                    "description": "Paris is the capital of France",
+                }
+                return as_json({"organic": [found]})
+            case "/page":
+                return Reply(200, PAGE.format(FILLER).encode(), {"content-type": "text/html"})
+            case "/engine/v1/completions":
+                return self.complete(asked.json())
+            case "/summary/v1/chat/completions":
+                mark, data, *_ = asked.json()["messages"][1]["content"].split("\n", 1)
+                assert "Paris is the capital of France, and has been so" in data
+                return said(f"{mark} FACTS\nParis is the capital.")
+            case "/judge/v1/chat/completions":
+                mark, *lines, _ = asked.json()["messages"][1]["content"].split("\n")
+                data = json.loads("\n".join(lines))
+                right = data["candidate_answer"] in data["accepted_answers"]
+                return said(f"{mark} {'CORRECT' if right else 'INCORRECT'}")
+        return Reply(404)
+
+    def complete(self, body):
+        assert (body["temperature"], body["top_p"]) == (0.6, 0.95)
+        text = self.script(body["prompt"], body["seed"]).text
+        at, stop = min((text.find(stop), stop) for stop in body["stop"] if stop in text)
+        return as_json({"choices": [{"text": text[:at], "finish_reason": "stop", "stop_reason": stop}]})
+
+
+def said(text):
+    return as_json({"choices": [{"index": 0, "message": {"content": text}}]})
+
+
+def test_deep_search(task, caller, monkeypatch):
+    monkeypatch.setenv("BRIGHTDATA_API_KEY", "key-of-search")
+    services = Services(load_script(task / "script.toml"))
+    with serve(services) as server:
+        services.url = server.url
+        given = {
+            "engine.url": f"{server.url}/engine/v1",
+            "tools.search.url": server.url,
+            "tools.browser.networks": '["127.0.0.0/8"]',
+            "tools.browser.summary.url": f"{server.url}/summary/v1",
+            "tools.cache.path": task / "search.sqlite",
+            "reward.judge.url": f"{server.url}/judge/v1",
+            "reward.judge.cache": task / "judge.sqlite",
+            "sampling.max_tokens": 600,
+        }
+        assert main(["eval", str(RECIPES / "eval_deepsearch.toml"), *words(task, caller, **given)]) == 0
+        asked = [each.path for each in server.asked]
+    run = task / "run"
+    records = read_records(run)
+    assert len(records) == 15
+    golds = {"p0": "42", "p1": "Paris", "p2": "42"}
+    assert [record.correct for record in records] == [
+        record.answer == golds[record.problem] for record in records
+    ]
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["judge"]["judged"], summary["judge"]["without_verdict"]) == (15, 0)
+    assert summary["tools"]["search"]["executed"] == summary["tools"]["search"]["calls"] > 0
+    assert summary["cost"]["total"] > 0
+    assert "Paris is the capital." in (run / "trees.jsonl").read_text()
+    # The page is read once, each query is sent once, and each answer to a question is judged once.
+    assert asked.count("/page") == 1
+    assert asked.count("/request") <= 2
+    assert asked.count("/judge/v1/chat/completions") <= 4
+    assert "key-of-search" not in "".join(path.read_text() for path in run.glob("*.json*"))

@@ -1,0 +1,149 @@
+"""`ramify eval` with a judge that is slow, busy, broken, or answers in another form: verdicts, failures, agreement."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import pytest
+from e2e_runs import EVAL, start, write_lines, write_task
+
+from loopback import as_json, serve
+from ramify.cli import main
+from ramify.eval.results import read_records
+
+FORMLESS = "That isn't correct."
+
+
+class StandIn:
+    """Compares letters; each answer meets trouble first. Where "x" is accepted, it never keeps to the form."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.turns: Counter[str] = Counter()
+        self.lock = threading.Lock()
+
+    def __call__(self, asked):
+        if self.down:
+            return as_json({}, 500)
+        mark, *lines, _ = asked.json()["messages"][1]["content"].split("\n")
+        data = json.loads("\n".join(lines))
+        answer = data["candidate_answer"]
+        if data["accepted_answers"] == ["x"]:
+            return said(FORMLESS)
+        with self.lock:
+            turn = self.turns[answer]
+            self.turns[answer] += 1
+        if turn < 3:
+            return (as_json({}, 429, **{"retry-after": "0"}), as_json({}, 500), said(FORMLESS))[turn]
+        time.sleep(0.02)
+        return said(f"{mark} {'CORRECT' if answer in data['accepted_answers'] else 'INCORRECT'}")
+
+
+def said(text):
+    return as_json({"choices": [{"index": 0, "message": {"content": text}}]})
+
+
+@pytest.fixture
+def task(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, EVAL)
+    golds = ["42", "Paris", "x"]
+    rows = [{"id": f"p{i}", "prompt": f"what is {i} ?", "answer": golds[i % 3]} for i in range(9)]
+    write_lines(recipe.parent / "problems.jsonl", rows)
+    return recipe
+
+
+def words(folder, url, *settings):
+    judge = f'url="{url}/v1",model="big"'
+    common = (
+        f'engine={{name="scripted",script="{folder / "script.toml"}"}}',
+        "sampling.max_calls=3",
+        "sampling.max_tokens=120",
+        "sampling.attempts=3",
+        "sampling.k=[1,3]",
+        "tools.python.timeout_seconds=10",
+        "sandbox.min_level=0",
+        f"reward.judge={{{judge}}}",
+    )
+    return [word for setting in (*common, *settings) for word in ("-s", setting)]
+
+
+def test_verdicts_are_right_and_failures_are_counted(task, capsys):
+    with serve(StandIn()) as server:
+        assert main(["eval", str(task), *words(task.parent, server.url, "sampling.right_by='judge'")]) == 0
+    said = capsys.readouterr().out
+    run = task.parent / "run"
+    records = read_records(run)
+    for record in records:
+        gold = ["42", "Paris", "x"][int(record.problem[1:]) % 3]
+        assert record.parts.get("judge") == (None if gold == "x" else float(record.answer == gold))
+        assert record.correct is (record.answer == gold)
+    assert "judge: 18 verdicts" in said
+    assert "without a verdict: no_verdict 9" in said
+    judge = json.loads((run / "summary.json").read_text())["judge"]
+    right = sum(record.correct for record in records)
+    assert 0 < right < 18
+    assert (judge["judged"], judge["right"], judge["without_verdict"]) == (18, right, 9)
+    assert judge["agreement"]["em"]["rate"] == 1.0
+    counts = json.loads((run / "times.json").read_text())["judge"]
+    assert counts["failures"] == {"no_verdict": 9}
+    # Two answers met another form once, nine were asked three times and got no verdict.
+    assert (counts["requests"], counts["asked_again"]) == (18 + 2 + 27, 2 + 18)
+    judged_by = json.loads((run / "manifest.json").read_text())["scores"]["judge"]
+    assert (judged_by["model"], judged_by["prompt"], judged_by["temperature"]) == ("big", 1, 0.0)
+    page = (run / "report.html").read_text()
+    assert "18 answers judged" in page
+    assert "9 without a verdict" in page
+
+
+def test_a_judge_that_is_down_is_told_and_asked_again_on_resume(task, capsys):
+    stand_in = StandIn()
+    run = task.parent / "run"
+    with serve(stand_in) as server:
+        given = words(task.parent, server.url, "reward.judge.http={attempts=1,in_flight=16}")
+        stand_in.down = True
+        assert main(["eval", str(task), *given]) == 0
+        assert "without a verdict: server 27" in capsys.readouterr().out
+        down = json.loads((run / "summary.json").read_text())
+        assert (down["judge"]["judged"], down["judge"]["without_verdict"]) == (0, 27)
+        assert down["pass_at"]["1"]["value"] > 0
+        stand_in.down = False
+        stand_in.turns.update({"42": 3, "Paris": 3})
+        assert main(["eval", str(task), "--resume", *given]) == 0
+    assert "0 of 27 attempts are done" in capsys.readouterr().out
+    judge = json.loads((run / "summary.json").read_text())["judge"]
+    assert (judge["judged"], judge["without_verdict"]) == (18, 9)
+    assert json.loads((run / "summary.json").read_text())["pass_at"] == down["pass_at"]
+
+
+def test_too_many_answers_without_a_verdict_stop_the_evaluation(task, refused):
+    stand_in = StandIn()
+    stand_in.down = True
+    with serve(stand_in) as server:
+        given = words(task.parent, server.url, "reward.judge.http={attempts=1,in_flight=16}")
+        told = refused("eval", task, *given, "-s", "reward.judge.failures_to_stop=5")
+    assert "the judge big gave no verdict on 5 answers in a row, the last time: server" in told
+    assert not (task.parent / "run" / "summary.json").exists()
+
+
+def test_sigterm_keeps_what_has_ended(task):
+    with serve(StandIn()) as server:
+        given = words(task.parent, server.url)
+        process = start("eval", task, *given)
+        results = task.parent / "run" / "results.jsonl"
+        while process.poll() is None and not results.exists():
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGTERM)
+        _, err = process.communicate()
+        assert process.returncode in (0, 128 + signal.SIGTERM), err
+        if process.returncode:
+            assert "stopped by SIGTERM; the attempts that have ended are in" in err
+        assert main(["eval", str(task), "--resume", *given]) == 0
+    assert len(read_records(task.parent / "run")) == 27
+
+
+def test_verdicts_need_a_judge(task, refused):
+    told = refused("eval", task, "-s", "sampling.right_by='judge'")
+    assert 'sampling.right_by: "judge" takes [reward.judge], which is missing' in told
