@@ -102,6 +102,12 @@ def use_one_arena() -> None:
         _libc.mallopt(_M_ARENA_MAX, 1)
 
 
+def advise(address: int, size: int, advice: int) -> bool:
+    """Tell the kernel what memory is for; whether it has done what it was advised."""
+    result: int = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), advice)
+    return result == 0
+
+
 def num_tasks() -> int:
     """Tasks on the whole machine."""
     answer = ctypes.create_string_buffer(256)

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from ramify.sandbox import fork_hooks, frames, namespaces, places, snippet
+from ramify.sandbox import fork_hooks, frames, huge_pages, namespaces, places, snippet
 from ramify.sandbox.calls import Birth, Call, Stream
 from ramify.sandbox.folders import remove_tree
 from ramify.sandbox.jail import Jail, Limits, volunteer_when_memory_ends
@@ -270,6 +270,8 @@ def main() -> None:
     names = snippet.prepare()
     gc.disable()
     gc.collect()
+    if settings["level"] > 0:
+        huge_pages.gather()
     gc.freeze()
     server = Server(jail, slots, incoming, outgoing)
     birth = server.serve()
