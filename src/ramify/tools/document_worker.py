@@ -1,12 +1,15 @@
 """Reads the text of documents that anyone wrote, in a process of its own that may hang, crash or grow as it likes.
 
 Run as a program, by path. It imports its readers once and forks for each document, so that no document leaves anything
-behind for the next one. A request on standard input is a line of JSON and the document; an answer on standard output
-is a line of JSON. Imports nothing of ramify.
+behind for the next one. The first line on standard input is a filter of system calls, in base64 and maybe empty, which each
+fork puts itself behind. Then a request is a line of JSON and the document; an answer on standard output is a line of JSON.
+Imports nothing of ramify.
 """
 
+import base64
 import codecs
 import contextlib
+import ctypes
 import io
 import json
 import logging
@@ -25,6 +28,7 @@ import trafilatura
 
 MAX_PDF_PAGES: Final = 200
 _MAX_MEMORY_BYTES: Final = 2 << 30
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 22, 38, 2
 _GUESSED_BYTES: Final = 65_536
 _BROKEN_SHARE: Final = 0.01
 _EXTRACTED_CHARS: Final = 2_000_000
@@ -193,7 +197,27 @@ def _limit(cpu_seconds: int) -> None:
             resource.setrlimit(what, (most, most))
 
 
-def _in_child(request: dict[str, Any], body: bytes) -> bytes:
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
+def _confine(instructions: bytes) -> None:
+    """Leave this process no way to the worker's own pipes, and only the system calls that the filter allows.
+
+    A kernel that has no such filters leaves it as it is.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(null, descriptor)
+    if instructions:
+        prctl = ctypes.CDLL(None).prctl
+        prctl.argtypes = [ctypes.c_int, *4 * [ctypes.c_ulong]]
+        program = _Program(len(instructions) // 8, instructions)
+        prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program), 0, 0)
+
+
+def _in_child(instructions: bytes, request: dict[str, Any], body: bytes) -> bytes:
     """The answer of a forked process; a typed failure when it gives none."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -201,6 +225,7 @@ def _in_child(request: dict[str, Any], body: bytes) -> bytes:
         status = 1
         try:
             _limit(request["cpu_seconds"])
+            _confine(instructions)
             with open(writing, "wb") as pipe:  # noqa: PTH123 - a descriptor, not a path
                 pipe.write(_answer(request, body))
             status = 0
@@ -218,10 +243,11 @@ def _in_child(request: dict[str, Any], body: bytes) -> bytes:
 def main() -> None:
     """Answer requests until standard input ends."""
     logging.disable()
+    instructions = base64.b64decode(sys.stdin.buffer.readline())
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
         body = sys.stdin.buffer.read(request["size"])
-        sys.stdout.buffer.write(_in_child(request, body) + b"\n")
+        sys.stdout.buffer.write(_in_child(instructions, request, body) + b"\n")
         sys.stdout.buffer.flush()
 
 

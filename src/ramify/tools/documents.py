@@ -1,7 +1,9 @@
 """Text of fetched documents, read in processes of their own under limits of time and memory."""
 
 import asyncio
+import base64
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -128,6 +130,16 @@ class DocumentReader:
         self._live.discard(worker)
 
 
+@functools.cache
+def _filter() -> bytes:
+    """That of the sandbox; empty where it cannot be made."""
+    try:
+        from ramify.sandbox.seccomp import compile_filter  # only here: it loads libseccomp
+    except (ImportError, RuntimeError):
+        return b""
+    return compile_filter()
+
+
 class _Worker:
     """One process that reads documents, one after the other."""
 
@@ -143,6 +155,9 @@ class _Worker:
             cwd="/",
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # one that has died already is found when it is asked
+            self._process.stdin.write(base64.b64encode(_filter()) + b"\n")
 
     def ask(self, request: dict[str, Any], body: bytes, seconds: float) -> dict[str, Any] | None:
         """The answer, or None when the process hung (it is killed then) or died."""

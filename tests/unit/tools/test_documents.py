@@ -1,6 +1,9 @@
 import asyncio
+import contextlib
 import io
 import os
+import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -226,6 +229,45 @@ def test_bombs_end_in_typed_failures_and_the_next_document_is_read():
 
 def test_a_broken_document_is_typed():
     assert read([("pdf", b"%PDF-1.4 no"), ("plain", b"x")])[0] is FailureKind.MALFORMED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the filter is Linux'")
+def test_a_document_is_read_behind_the_filter_and_away_from_the_worker_s_pipes():
+    busy = page("<p>" + "<b>word</b> " * 400_000 + "</p>").encode()
+
+    async def main():
+        reader = DocumentReader(processes=1)
+        try:
+            reading = asyncio.create_task(reader.read("html", "", busy))
+            (worker,) = await until(lambda: reader._live)
+            seen = await until(lambda: confined(worker._process.pid))
+            await reading
+            return seen
+        finally:
+            await reader.close()
+
+    filters, ends = asyncio.run(main())
+    assert filters == "2"
+    assert ends == {os.devnull}
+
+
+async def until(found, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.001)
+    return value
+
+
+def confined(worker):
+    """Kind of filter of the worker's child once it has one, and where its standard input and output lead."""
+    for child in Path(f"/proc/{worker}/task/{worker}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{child}/status").read_text()
+            kind = next(line.split()[1] for line in status.splitlines() if line.startswith("Seccomp:"))
+            if kind != "0":
+                return kind, {str(Path(f"/proc/{child}/fd/{number}").readlink()) for number in (0, 1)}
+    return None
 
 
 def test_the_processes_see_no_key(monkeypatch):
