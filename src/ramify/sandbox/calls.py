@@ -63,7 +63,7 @@ class Call:
             "id": self.id,
             "status": kind,
             "note": note,
-            "folder": self.slot.folder,
+            "folder": self.slot.folder.path,
             "limit": self.limit,
             "num_cells": self.num_cells,
             "num_marks": stdout.num_marks,

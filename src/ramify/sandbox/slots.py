@@ -1,11 +1,10 @@
 """The folders that snippets run in, one snippet at a time each. Standard library only."""
 
-import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramify.sandbox.folders import empty_folder
+from ramify.sandbox.folders import Folder
 from ramify.sandbox.landlock import Landlock
 
 
@@ -13,28 +12,29 @@ from ramify.sandbox.landlock import Landlock
 class Slot:
     """A folder and a descriptor of its Landlock rules, if there are any."""
 
-    folder: str
+    folder: Folder
     rules: int | None
 
 
 class Slots:
     """Hands out empty folders. A folder that comes back with files in it is emptied by a process of its own.
 
-    `lost` says that one could not be emptied: it is not used again.
+    `lost` says that one could not be emptied, or is no longer where it was: it is not used again.
     """
 
     def __init__(self, base: str, count: int, landlock: Landlock | None) -> None:
+        self._base = Folder(base)
         self.free: list[Slot] = []
         self.lost = False
         self._cleaners: dict[int, Slot] = {}
         for number in range(count):
-            folder = f"{base}/{number}"
-            Path(folder).mkdir(mode=0o700, exist_ok=True)
-            self.free.append(Slot(folder, landlock.rules_for(folder) if landlock else None))
+            path = f"{base}/{number}"
+            Path(path).mkdir(mode=0o700, exist_ok=True)
+            self.free.append(Slot(Folder(path), landlock.rules_for(path) if landlock else None))
 
     def give_back(self, slot: Slot) -> None:
         """Take a folder whose snippet has ended."""
-        if _is_empty(slot.folder):
+        if slot.folder.is_usable:
             self.free.append(slot)
             return
         # A snippet may leave a million files: that takes as long as it takes.
@@ -45,7 +45,7 @@ class Slots:
             return
         if pid == 0:
             try:
-                empty_folder(slot.folder)
+                slot.folder.empty()
             finally:
                 os._exit(0)
         self._cleaners[pid] = slot
@@ -55,13 +55,11 @@ class Slots:
         slot = self._cleaners.pop(pid, None)
         if slot is None:
             return
-        if _is_empty(slot.folder):
+        if slot.folder.is_usable:
             self.free.append(slot)
         else:
             self.lost = True
 
-
-def _is_empty(folder: str) -> bool:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return next(entries, None) is None
-    return False
+    def remove(self) -> None:
+        """Remove all folders, at the end."""
+        self._base.remove()

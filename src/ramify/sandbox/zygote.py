@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 
 from ramify.sandbox import fork_hooks, frames, huge_pages, namespaces, places, snippet
 from ramify.sandbox.calls import Birth, Call, Stream
-from ramify.sandbox.folders import remove_tree
 from ramify.sandbox.jail import Jail, Limits, volunteer_when_memory_ends
 from ramify.sandbox.kernel import JailError
 from ramify.sandbox.landlock import Landlock
@@ -279,7 +278,7 @@ def main() -> None:
         signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
         signal.alarm(_LAST_SECONDS)  # if a child cannot die
         server.kill_all()
-        remove_tree(settings["base"])
+        slots.remove()
         return
     _become_child(birth, jail, names)
 
@@ -317,7 +316,7 @@ def _become_child(birth: Birth, jail: Jail, names: dict[str, Any]) -> NoReturn:
         os.setsid()
         os.dup2(birth.stdout, 1)
         os.dup2(birth.stderr, 2)
-        os.chdir(birth.slot.folder)
+        os.chdir(birth.slot.folder.descriptor)
         try:
             jail.enter(birth.slot.rules, birth.processor_seconds, birth.zygote)
         except (JailError, OSError) as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ramify.sandbox import frames, launch
-from ramify.sandbox.folders import remove_tree
+from ramify.sandbox.folders import Folder
 from ramify.sandbox.levels import seccomp_program
 
 Frame: TypeAlias = tuple[Mapping[str, Any], bytes]
@@ -30,7 +30,7 @@ class ZygoteProcess:
 
     def __init__(self, start: launch.Start) -> None:
         self._start = start
-        self._base = str(Path(tempfile.mkdtemp(prefix="ramify-")).resolve()) if start.needs_base else None
+        self._base = _new_folder() if start.needs_base else None
         # Not asyncio's subprocess: cancelling while that starts bubblewrap leaves a process that nobody ends.
         self._process: subprocess.Popen[bytes] | None = None
         self._outgoing: asyncio.WriteTransport | None = None
@@ -63,7 +63,9 @@ class ZygoteProcess:
         await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(self._incoming), self._process.stdout
         )
-        settings = self._start.settings(seccomp_program(self._start.level), self._base)
+        settings = self._start.settings(
+            seccomp_program(self._start.level), None if self._base is None else self._base.path
+        )
         self._send(frames.encode(settings))
         ready, _ = await self._receive()
         if not ready["ready"]:
@@ -103,8 +105,9 @@ class ZygoteProcess:
             await self._wait_for_end(self._process)
             self._die()
             await self._wait_for_end(self._process)
-        if self._base is not None and Path(self._base).exists():
-            await asyncio.to_thread(remove_tree, self._base)
+        if self._base is not None:
+            base, self._base = self._base, None
+            await asyncio.to_thread(base.remove)
 
     async def _wait_for_end(self, process: "subprocess.Popen[bytes]") -> None:
         """Wait for the process and its last answers, for a bounded time."""
@@ -151,3 +154,7 @@ class ZygoteProcess:
         incoming = self._incoming
         head_bytes, body_bytes = frames.lengths(await incoming.readexactly(frames.PREFIX_BYTES))
         return frames.decode(await incoming.readexactly(head_bytes)), await incoming.readexactly(body_bytes)
+
+
+def _new_folder() -> Folder:
+    return Folder(str(Path(tempfile.mkdtemp(prefix="ramify-")).resolve()))

@@ -21,7 +21,7 @@ from red_team_cases import Attack, Evidence, state_of
 from red_team_files import WRITABLE
 
 from ramify.core.protocols import SandboxResult, SandboxStatus
-from ramify.sandbox.folders import remove_tree
+from ramify.sandbox.folders import Folder
 
 KINDS = ("file", "home", "env", "args", "memory", "key", "folder", "heap")
 _ADD_KEY, _KEYCTL = (248, 250) if platform.machine() == "x86_64" else (217, 219)
@@ -161,7 +161,7 @@ class Scene:
         for folder in WRITABLE:
             for path in Path(folder).glob(f"*-{self.folder.name}"):
                 path.unlink()
-        remove_tree(str(self.folder))
+        Folder(str(self.folder)).remove()
 
 
 # A parent of its own, so that attacks on the parent do not hit the driver.
