@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from ramify.rewards.math_forms import (
+    GROUPED_DIGITS,
     Based,
     Equation,
     Form,
@@ -24,8 +25,8 @@ from ramify.rewards.math_forms import (
     read_form,
 )
 from ramify.rewards.math_markup import clean
-from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term, UnreadableError
-from ramify.rewards.math_values import UndecidedError, exact_value, same_up_to_factor, same_value, symbols_of
+from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
+from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of
 from ramify.rewards.math_workers import MathWorkers, Symbolic, shared_workers
 
 _MAX_CHARS, _MAX_DEPTH = 4000, 40
@@ -49,8 +50,10 @@ _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
 _RANGE = re.compile(r"\d+(?:-\d+)+")
 _DESIGNATION = re.compile(rf"{_RANGE.pattern}|[A-Z]+-\d+\w*")
 _OPERATORS = "=^*/<>|+-_"
-_NO_FORMULA = re.compile(rf"{_WORD.pattern}|\d\s+\d|__|'[A-Za-z/]")
-"""What math-verify would read in part, or as something else: words, numbers side by side, quotes."""
+_NO_FORMULA = re.compile(rf"{_WORD.pattern}|\d\s+\d|\.\d+\.|__|'[A-Za-z/]|(?:!\s*){{4}}")
+"""What math-verify would read in part, or as something else: words, numbers side by side, two points, quotes, bombs."""
+_NOT_READ = (ArithmeticError, ValueError, RecursionError)
+"""What a formula may break, `UnreadableError` and `UndecidedError` among it: one answer must not end an evaluation."""
 _PERCENT = frozenset({"%", "percent"})
 
 
@@ -64,11 +67,14 @@ def math_equal_quickly(prediction: str, golds: Sequence[str]) -> float:
     return float(any(decide(prediction, gold) is True for gold in golds))
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def is_mathematical(gold: str) -> bool:
     """Whether a gold is compared as mathematics: LaTeX, a number with or without a known unit, a formula with operators.
 
     Dates, ranges ("1999-2004"), names ("A41") and anything else with words in it are not.
     """
+    if len(gold) > _MAX_CHARS:
+        return False
     form, text = _form(gold), clean(gold)
     if form is None or isinstance(form, Text) or _DESIGNATION.fullmatch(text):
         return form is None and "\\" in gold
@@ -79,6 +85,13 @@ def is_mathematical(gold: str) -> bool:
         return _unit(form.unit) in _UNITS.values()
     longest = max(map(len, letters))
     return any(c in _OPERATORS for c in text) and longest <= (2 if _has_digit_or_command(gold) else 1)
+
+
+def same_text(prediction: str, gold: str) -> bool:
+    """Whether two answers are the same but for typesetting, thousands separators among it."""
+    if max(len(prediction), len(gold)) > _MAX_CHARS:
+        return prediction.strip() == gold.strip() != ""
+    return _untypeset(prediction) == _untypeset(gold) != ""
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -99,7 +112,7 @@ def decide(prediction: str, gold: str) -> bool | None:
         return True if same_words and isinstance(written or wanted, Text) else None
     try:
         return same_form(written, wanted)
-    except (UndecidedError, UnreadableError):
+    except _NOT_READ:
         return None
 
 
@@ -134,6 +147,11 @@ def _equal(prediction: str, gold: str, workers: MathWorkers | None) -> bool:
     return (workers or shared_workers()).compare(left, right) is Symbolic.EQUAL
 
 
+def _untypeset(text: str) -> str:
+    cleaned = clean(text).replace(" ", "").replace('"', "").replace(";", ",")
+    return cleaned.replace(",", "") if GROUPED_DIGITS.fullmatch(cleaned) else cleaned
+
+
 def _is_nested_soundly(text: str) -> bool:
     """Whether the braces balance and are not too deep: anything else is no formula and only costs time."""
     depth = 0
@@ -145,7 +163,7 @@ def _is_nested_soundly(text: str) -> bool:
 
 
 def _has_digit_or_command(text: str) -> bool:
-    return any(c.isdigit() or c == "\\" for c in text)
+    return any(c.isdecimal() or c == "\\" for c in text)
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -154,7 +172,7 @@ def _form(text: str) -> Form | None:
         return None
     try:
         return read_form(clean(text))
-    except (UnreadableError, RecursionError):
+    except _NOT_READ:
         return None
 
 
@@ -197,7 +215,7 @@ def _same_based(written: Form, wanted: Form) -> bool:
     if isinstance(written, Based) and isinstance(wanted, Based):
         return (written.digits.lower(), written.base) == (wanted.digits.lower(), wanted.base)
     based, other = (written, wanted) if isinstance(written, Based) else (wanted, written)
-    if not (isinstance(based, Based) and isinstance(other, Formula) and based.digits.isdigit()):
+    if not (isinstance(based, Based) and isinstance(other, Formula) and based.digits.isdecimal()):
         return False
     return exact_value(other.term) == Fraction(based.digits)
 

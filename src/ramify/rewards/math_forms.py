@@ -73,7 +73,7 @@ class Equation:
 
 Form: TypeAlias = Formula | Text | Based | Many | Group | Matrix | Named | Equation
 
-_GROUPED_DIGITS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+GROUPED_DIGITS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _BASED = re.compile(r"(\w+)\s*_\s*(?:\{\s*(\d+)\s*\}|(\d+))")
 _MATRIX = re.compile(r"\\begin\{([pbBvV]?matrix|array)\}(?:\s*\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
@@ -107,7 +107,7 @@ def read_form(text: str) -> Form:
         UnreadableError: It is none of the forms.
     """
     text = text.strip()
-    if _GROUPED_DIGITS.fullmatch(text):
+    if GROUPED_DIGITS.fullmatch(text):
         return _formula(text.replace(",", ""))
     parts = [part for part in _split(text, ",;") if part.strip()]
     if len(parts) > 1:
@@ -206,14 +206,14 @@ def _single(text: str) -> Form:
     if quoted or (_WORD.fullmatch(words) and words not in _FUNCTION_WORDS):
         return _text(words)
     based = _BASED.fullmatch(text)
-    if based and based[1][0].isdigit():
+    if based and based[1][0].isdecimal():
         return Based(based[1], based[2] or based[3])
     return _formula(text)
 
 
 def _text(words: str) -> Form:
     number = in_digits(words.lower().replace("-", " ").split())
-    if len(number) == 1 and number[0][0].isdigit():
+    if len(number) == 1 and number[0][0].isdecimal():
         return Formula(read_term(number[0]))
     return Text(" ".join(words.lower().strip("() .").split()))
 

@@ -14,6 +14,7 @@ _CHARACTERS = {
     "\u200b": "", "`": "",
 }  # fmt: skip
 _CHARACTER = re.compile("|".join(map(re.escape, _CHARACTERS)))
+_DECIMAL = re.compile(r"\d")
 _SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _REPLACED = [
     (re.compile(pattern), text)
@@ -55,7 +56,7 @@ _CONJUNCTION = re.compile(r'\s*,?\s*(?:"(?:and|or)"|(?<![A-Za-z])(?:and|or)(?![A
 _SENTENCE = re.compile(
     r"(?:[A-Za-z][A-Za-z',]*\s+)+(?:is|are|equals)(?:\s+equal to)?:?\s+(?=\S)", re.IGNORECASE
 )
-_REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot)\{(\d{1,30})\}")
+_REPEATING = re.compile(r"(?<!\d)(\d{0,100})\.(\d{0,100})\\(?:overline|bar|dot)\{(\d{1,30})\}")
 _MIXED = re.compile(r"(?<![\d.])(\d+) (\d+)/(\d+)(?![\d.])")
 _TAIL = ".,;:!?。"
 
@@ -66,6 +67,7 @@ def clean(text: str) -> str:
         text = _SUPERSCRIPT.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match.group())}}}", text)
         text = _CHARACTER.sub(lambda match: _CHARACTERS[match.group()], unicodedata.normalize("NFKC", text))
         text = _CHARACTER.sub(lambda match: _CHARACTERS[match.group()], text)
+        text = _DECIMAL.sub(lambda match: str(unicodedata.decimal(match.group())), text)
     text = (
         text.replace('"', "").replace("**", "^")
         if "**" in text.strip("*")
@@ -84,7 +86,7 @@ def clean(text: str) -> str:
 
 def _words(match: re.Match[str]) -> str:
     inside = match.group(1).strip()
-    is_formula = any(c.isdigit() or c in "\\^_$" for c in inside)
+    is_formula = any(c.isdecimal() or c in "\\^_$" for c in inside)
     return f" {inside} " if is_formula or not inside else f' "{inside}" '
 
 

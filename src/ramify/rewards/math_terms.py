@@ -63,7 +63,7 @@ MINUS_ONE = Number(Fraction(-1))
 _FUNCTIONS = "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln exp"
 _PLAIN = "|".join((*_FUNCTIONS.split(), "sqrt", "log", "pi", "infinity", "infty", "oo"))
 _TOKEN = re.compile(
-    rf"\s*(?:(\d+(?:\.\d+)?|\.\d+)|(\\[A-Za-z]+|(?:{_PLAIN})(?![A-Za-z]))|([A-Za-z])|(.))", re.DOTALL
+    rf"\s*(?:([0-9]+(?:\.[0-9]+)?|\.[0-9]+)|(\\[A-Za-z]+|(?:{_PLAIN})(?![A-Za-z]))|([A-Za-z])|(.))", re.DOTALL
 )
 _GREEK = """
 alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi varphi
@@ -72,8 +72,10 @@ chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell hbar
 _GREEK_NAMES = frozenset(_GREEK.split())
 _NO_FACTOR = frozenset({"\\pm", "\\mp", "\\rfloor", "\\rceil"})
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
+_DIGITS = frozenset("0123456789")
 _MAX_DEPTH = 40
 _MAX_CHARS = 1000
+_MAX_FACTORIALS = 3
 
 
 def read_term(text: str, plus_minus: int = 1) -> Term:
@@ -149,7 +151,7 @@ class _Reader:
         return self._power()
 
     def _refuse_adjacent_numbers(self) -> None:
-        if self.ahead[0].isdigit() and self.tokens[self.position - 1][-1].isdigit():
+        if self.ahead[-1] in _DIGITS and self.tokens[self.position - 1][-1] in _DIGITS:
             raise UnreadableError("two numbers side by side")
 
     def _starts_factor(self) -> bool:
@@ -162,7 +164,9 @@ class _Reader:
 
     def _power(self) -> Term:
         base = self._atom()
-        while self.ahead == "!":
+        for _ in range(_MAX_FACTORIALS):
+            if self.ahead != "!":
+                break
             self._take()
             base = Call("factorial", (base,))
         if self.ahead == "^":
@@ -186,7 +190,7 @@ class _Reader:
         if token == "|":
             return self._bars()
         self._take()
-        if token[-1].isdigit():
+        if token[-1] in _DIGITS:
             return self._number(token)
         if token[0] == "\\" or len(token) > 1:
             return self._command(token.removeprefix("\\"))
@@ -275,7 +279,7 @@ class _Reader:
             return self._group("{")
         if token == "(":
             return self._group("(")
-        if token[:1].isdigit():
+        if token[:1] in _DIGITS:
             self.tokens[self.position : self.position + 1] = list(token)
             return Number(Fraction(self._take()))
         return self._atom()
@@ -308,6 +312,8 @@ class _Reader:
 
     def _take(self) -> str:
         token = self.ahead
+        if not token:
+            raise UnreadableError("ends too soon")
         self.position += 1
         return token
 

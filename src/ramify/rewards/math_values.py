@@ -181,6 +181,8 @@ def _call(name: str, arguments: list[Value]) -> Value:
         return _root(*arguments)
     if name == "log":
         base, value = map(complex, arguments)
+        if base == 0 or value == 0:
+            raise UndecidedError("not defined")
         return _bounded(cmath.log(value) / cmath.log(base))
     if name in ("factorial", "binom"):
         return _count(name, arguments)

@@ -19,6 +19,7 @@ _CHINESE_GROUPS = {"万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
 CHINESE_NUMERAL = "".join((*_CHINESE_DIGITS, *_CHINESE_SCALES, *_CHINESE_GROUPS))
 _MAX_CHINESE = 30
 _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
+_NUMBER = re.compile(rf"-?(?:{_GROUPED.pattern}|[0-9]+)(?:\.[0-9]+)?")
 
 
 def canonical(digits: str) -> str:
@@ -32,8 +33,8 @@ def canonical(digits: str) -> str:
 
 
 def is_number(token: str) -> bool:
-    """Whether the token is a number in digits."""
-    return bool(token) and token[-1].isdigit() and token.lstrip("-")[:1].isdigit() and "-" not in token[1:]
+    """Whether the token is a number in ASCII digits; commas may only separate thousands."""
+    return _NUMBER.fullmatch(token) is not None
 
 
 def in_digits(tokens: Sequence[str]) -> list[str]:
@@ -78,7 +79,7 @@ def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
     """End and value of the number that begins at `start`; the end is `start` when none does."""
     total, group, position, words = Decimal(0), Decimal(0), start, False
     if is_number(tokens[start]):
-        group, position = Decimal(tokens[start]), start + 1
+        group, position = Decimal(tokens[start].replace(",", "")), start + 1
         if position == len(tokens) or tokens[position] not in _SCALES:
             return start, total
     while position < len(tokens):

@@ -1,12 +1,14 @@
 """Scores of an answer by name. Each takes the prediction and the accepted answers and lies in [0, 1].
 
-| name | what it is |
-| --- | --- |
-| em | the same words in any spelling (`qa`); mathematics: the same formula but for typesetting |
-| f1 | words shared; mathematics: `math_equal`, since no part of a formula is right by itself |
-| acc | the answer contains the gold as whole words; mathematics: `math_equal` |
-| math_equal | equal mathematics (`math_equal`) |
-| answer | `math_equal` where the gold is mathematics, else f1 |
+| name | gold in words | gold that is mathematics (`is_mathematical`) |
+| --- | --- | --- |
+| em | the same words in any spelling (`qa`) | the same formula but for typesetting |
+| f1 | words shared | `math_equal`, since no part of a formula is right by itself |
+| acc | the answer contains the gold as whole words | `math_equal` |
+| math_equal | `math_equal` | `math_equal` |
+| answer | f1 | `math_equal` |
+
+Each gold has its own measure; the best of them counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,27 +16,26 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ramify.rewards import qa
-from ramify.rewards.math_equal import is_mathematical, math_equal, math_equal_quickly
-from ramify.rewards.math_markup import clean
+from ramify.rewards.math_equal import is_mathematical, math_equal, math_equal_quickly, same_text
 
 AnswerScore: TypeAlias = Callable[[str, Sequence[str]], float]
 
 
 def math_scores(prediction: str, golds: Sequence[str]) -> Mapping[str, float]:
     """em, f1, acc and math_equal of a mathematical answer."""
-    em = float(any(_untypeset(prediction) == _untypeset(gold) != "" for gold in golds))
+    em = _same_text(prediction, golds)
     equal = em or math_equal(prediction, golds)
     return {"em": em, "f1": equal, "acc": equal, "math_equal": equal}
 
 
 def qa_scores(prediction: str, golds: Sequence[str]) -> Mapping[str, float]:
     """em, f1, acc and math_equal (values only, nothing symbolic) of an answer in words."""
-    em = qa.exact_words(prediction, golds)
+    in_words = [gold for gold in golds if not is_mathematical(gold)]
     return {
-        "em": em,
+        "em": qa.exact_words(prediction, golds),
         "f1": qa.word_f1(prediction, golds),
         "acc": qa.contains_words(prediction, golds),
-        "math_equal": em or math_equal_quickly(prediction, golds),
+        "math_equal": qa.exact_words(prediction, in_words) or math_equal_quickly(prediction, golds),
     }
 
 
@@ -45,25 +46,28 @@ def scores(prediction: str, golds: Sequence[str], task: Literal["math", "qa"]) -
     return math_scores(prediction, golds) if task == "math" else qa_scores(prediction, golds)
 
 
-def answer(prediction: str, golds: Sequence[str]) -> float:
-    """Each gold by its own measure: mathematics by value, words by F1; the best of them."""
-    return max((_answer(prediction, gold) for gold in golds), default=0.0)
+def _same_text(prediction: str, golds: Sequence[str]) -> float:
+    return float(any(same_text(prediction, gold) for gold in golds))
 
+
+def _by_gold(words: AnswerScore, mathematics: AnswerScore) -> AnswerScore:
+    def score(prediction: str, golds: Sequence[str]) -> float:
+        formulas = [gold for gold in golds if is_mathematical(gold)]
+        others = [gold for gold in golds if not is_mathematical(gold)]
+        return max(mathematics(prediction, formulas), words(prediction, others))
+
+    return score
+
+
+answer = _by_gold(qa.word_f1, math_equal)
+"""Mathematics by value, words by F1."""
 
 SCORES: Mapping[str, AnswerScore] = MappingProxyType(
     {
-        "em": qa.exact_words,
-        "f1": qa.word_f1,
-        "acc": qa.contains_words,
+        "em": _by_gold(qa.exact_words, _same_text),
+        "f1": answer,
+        "acc": _by_gold(qa.contains_words, math_equal),
         "math_equal": math_equal,
         "answer": answer,
     }
 )
-
-
-def _answer(prediction: str, gold: str) -> float:
-    return math_equal(prediction, [gold]) if is_mathematical(gold) else qa.word_f1(prediction, [gold])
-
-
-def _untypeset(text: str) -> str:
-    return clean(text).replace(" ", "").replace('"', "")
