@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ramify.rewards import dates
-from ramify.rewards.qa_words import Words, folded, words
+from ramify.rewards.qa_words import Words, folded, joined_letters, words
 
 _VERDICTS = frozenset({"yes", "no"})
-_NO_ANSWER = "noanswer"
-"""SQuAD's word for a question without an answer."""
 _LEADING_VERDICT = re.compile(r"\W*(yes|no)\s*(?:[,.;:!—-]|$)", re.IGNORECASE)
 _NEGATIONS = frozenset({"not", "isnt", "wasnt", "arent", "werent", "never", "neither", "nor", "except", "非"})
 _NEGATION_REACH = 3
@@ -91,7 +89,7 @@ def _same(prediction: str, gold: str) -> bool:
     left, right = words(prediction), words(gold)
     if not left.every or not right.every:
         return False
-    if left.every == right.every or left.bare == right.bare or _same_letters(left, right):
+    if left.every == right.every or left.bare == right.bare or _same_letters(prediction, gold):
         return True
     return (
         _same_list(prediction, gold)
@@ -136,11 +134,11 @@ def _asserted(written: Sequence[str], start: int, end: int) -> bool:
     return not (_NEGATIONS & set(before) or _HEDGES & set(beside))
 
 
-def _same_letters(left: Words, right: Words) -> bool:
-    """ "U.S." and "US", "Spider-Man" and "Spiderman"; numbers are not run together."""
-    joined = "".join(left.every)
-    same = joined == "".join(right.every)
-    return same and joined != _NO_ANSWER and not any(c.isdigit() for c in joined)
+def _same_letters(prediction: str, gold: str) -> bool:
+    """ "U.S." and "US", "Spider-Man" and "Spiderman"; what a blank parts is two words."""
+    if "".join(words(prediction).bare) != "".join(words(gold).bare):
+        return False
+    return words(joined_letters(prediction)).bare == words(joined_letters(gold)).bare
 
 
 def _same_list(prediction: str, gold: str) -> bool:

@@ -1,8 +1,8 @@
 r"""Answers as words: one spelling for what is written in many ways.
 
 Beyond SQuAD's normalisation (arXiv 1606.05250: lower case, no punctuation, no articles): Unicode is folded, accents
-too; dates, numbers in words, ordinals and units have one spelling; a Chinese character is a word; signs and decimal
-points stay.
+too; dates, numbers in words, ordinals and units have one spelling; a Chinese character is a word; signs, decimal points
+and the symbols that are part of a word or number (C++, AB-, <5) stay.
 """
 
 import functools
@@ -15,20 +15,47 @@ from ramify.rewards import dates, numerals
 
 _APOSTROPHES = "'`\u00b4\u2018\u2019\u02bc"
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
-_LETTERS = str.maketrans(
-    dict(zip("ðÐøØłŁđĐ\u0131", "dDoOlLdDi", strict=True))
-    | {"þ": "th", "Þ": "Th", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ß": "ss"}
-    | dict.fromkeys(_APOSTROPHES, "")
-    | dict.fromkeys(_DASHES, "-")
-)
+
+
+class _Folding(dict[int, str | int | None]):
+    """Letters with one spelling; digits of every script in ASCII; accents go. What is not listed is read once."""
+
+    def __missing__(self, point: int) -> str | int | None:
+        letter = chr(point)
+        accent = "\u0300" <= letter <= "\u036f"
+        self[point] = None if accent else str(unicodedata.digit(letter)) if letter.isdigit() else point
+        return self[point]
+
+
+_OTHER_LETTERS: dict[str, str | int | None] = {
+    **dict(zip("ðÐøØłŁđĐ\u0131", "dDoOlLdDi", strict=True)),
+    **{"♯": "#", "♭": "b", "þ": "th", "Þ": "Th", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ß": "ss"},
+    **dict.fromkeys(_APOSTROPHES, ""),
+    **dict.fromkeys(_DASHES, "-"),
+}
+_LETTERS = _Folding(str.maketrans(_OTHER_LETTERS))
 _SQUARE_UNIT = re.compile(r"\b(?P<unit>ft|km|m|cm|mm|mi|in|yd)(?:\^?\{?2\}?|²)(?!\w)", re.IGNORECASE)
 _CUBIC_UNIT = re.compile(r"\b(?P<unit>ft|km|m|cm|mm|mi|in|yd)(?:\^?\{?3\}?|³)(?!\w)", re.IGNORECASE)
 _MACRO = re.compile(r"\\(?:[A-Za-z]+\s*(?=\{)|(?=[ $%&_#]))")
-_CJK = "\u3400-\u4dbf\u4e00-\u9fff\u3040-\u30ff\uac00-\ud7af"
+_EMPHASIS = re.compile(r"</?(?:b|i|u|em|strong)>", re.IGNORECASE)
+_BARE_POINT = re.compile(r"(?<![\w.)])\.(?=[0-9])")
+_CJK = "\u3007\u3400-\u4dbf\u4e00-\u9fff\u3040-\u30ff\uac00-\ud7af"
+_NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?![0-9])(?:\.[0-9]+)?(?:-[0-9]+)*"
 _TOKEN = re.compile(
-    rf"(?:(?<![\w.)])-)?[0-9][0-9,]*(?:\.[0-9]+)?(?:-[0-9]+)*|[%°]|[{_CJK}]|[^\W\d_{_CJK}]+[0-9]*|[^\W_{_CJK}]"
+    rf"(?:(?<![-=<>])(?:[<>]=?|[≤≥])\s*)?(?:(?<![\w.)])-)?{_NUMBER}(?:\+(?![\w+]))?"
+    r"|[%°]"
+    rf"|[{_CJK}]"
+    # Ions and blood groups end with a sign ("Cl-", "AB-"); a longer word with a hyphen does not ("pre- and post-war").
+    rf"|[A-Z][A-Za-z]{{0,2}}[0-9]?-(?![\w-])"
+    rf"|[^\W\d_{_CJK}]+[0-9]*(?:(?:\+\+?|\#)(?![\w+#]))?"
+    rf"|[^\W_{_CJK}]"
 )
 _ORDINAL = re.compile(r"(?<=[0-9])(?:st|nd|rd|th)\b", re.IGNORECASE)
+_BOUNDS = "<>=≤≥"
+_BOUND_SIGNS = {"<=": "≤", ">=": "≥"}
+_NUMBER_STARTS = frozenset("0123456789-<>≤≥")
+_INITIALS = re.compile(r"(?<![^\W_])([^\W\d_])\.?\s+(?=[^\W\d_](?![^\W_]))")
+_JOINT = re.compile(r"(?<=[^\W\d_])[.·•:/&*!_-]+(?=[^\W\d_])")
 _ARTICLES = frozenset({"a", "an", "the"})
 _UNITS = {
     **dict.fromkeys(("km", "kilometre", "kilometres", "kilometers"), "kilometer"),
@@ -60,10 +87,11 @@ class Words:
 @functools.lru_cache(maxsize=1 << 12)
 def words(text: str) -> Words:
     """Read an answer."""
-    raw = _TOKEN.findall(folded(text))
+    form = folded(text)
+    raw = _TOKEN.findall(form)
     lowered = [token.lower() for token in raw]
     every = _spelled(lowered)
-    kept = _without_articles(raw, lowered)
+    kept = lowered if _ARTICLES.isdisjoint(lowered) else _without_articles(form, raw, lowered)
     return Words(every, every if len(kept) == len(lowered) else _spelled(kept))
 
 
@@ -72,26 +100,37 @@ def folded(text: str) -> str:
     if not text.isascii():
         text = _CUBIC_UNIT.sub(r"cubic \g<unit>", _SQUARE_UNIT.sub(r"square \g<unit>", text))
         text = unicodedata.normalize("NFKD", text)
-        text = "".join(c for c in text if not "\u0300" <= c <= "\u036f").translate(_LETTERS)
+        text = text.translate(_LETTERS)
     else:
         text = text.replace("'", "").replace("`", "")
     if "\\" in text:
         text = _MACRO.sub("", text)
+    if "<" in text:
+        text = _EMPHASIS.sub("", text)
+    if "." in text:
+        text = _BARE_POINT.sub("0.", text)
     return _ORDINAL.sub("", dates.spelled_alike(text))
 
 
-def _without_articles(raw: Sequence[str], lowered: Sequence[str]) -> list[str]:
+def joined_letters(text: str) -> str:
+    """The text with the letters of initials and of words with punctuation in them run together: U.S., E. H., AC/DC."""
+    return _JOINT.sub("", _INITIALS.sub(r"\1", folded(text)))
+
+
+def _without_articles(form: str, raw: Sequence[str], lowered: Sequence[str]) -> list[str]:
     """Drop articles only before another word: the A of "Vitamin A" and the name "The The" stay."""
     last = max((i for i, token in enumerate(lowered) if token not in _ARTICLES), default=-1)
+    before_blank = [form[match.end() : match.end() + 1].isspace() for match in _TOKEN.finditer(form)]
     return [
         token
         for position, token in enumerate(lowered)
-        if not (position < last and (token == "the" or _is_indefinite(raw, position)))
+        if position >= last
+        or not (token == "the" or (before_blank[position] and _is_indefinite(raw, position)))
     ]
 
 
 def _is_indefinite(raw: Sequence[str], position: int) -> bool:
-    """Whether "a" or "an" is an article there, and not an initial ("A. P. J.") or a letter by itself ("Vitamin A pill")."""
+    """Whether "a" or "an" is an article there, and not an initial ("A P J") or a letter by itself ("Vitamin A pill")."""
     token, following = raw[position], raw[position + 1]
     is_letter = token == "A" and (len(following) == 1 or (position > 0 and not following[0].isupper()))
     return token.lower() in ("a", "an") and not is_letter
@@ -100,14 +139,22 @@ def _is_indefinite(raw: Sequence[str], position: int) -> bool:
 def _spelled(tokens: Sequence[str]) -> tuple[str, ...]:
     written: list[str] = []
     for token in _with_chinese_numbers(tokens):
-        after_number = bool(written) and numerals.is_number(written[-1])
-        if token[0].isdigit() or token[0] == "-":
-            written.append(numerals.canonical(token) if numerals.is_number(token) else token)
+        after_number = bool(written) and numerals.is_number(written[-1].lstrip(_BOUNDS).rstrip("+"))
+        if token[0] in _NUMBER_STARTS:
+            written.append(_number(token))
         elif token in _UNITS and (after_number or (written and written[-1] in ("square", "cubic"))):
             written.append(_UNITS[token])
         else:
             written.append(dates.MONTHS.get(token, token))
     return tuple(numerals.in_digits(written))
+
+
+def _number(token: str) -> str:
+    """A number in its one spelling, between the signs of a bound ("< 1,000", "18+")."""
+    number = token.lstrip(_BOUNDS).lstrip().rstrip("+")
+    value = numerals.canonical(number) if numerals.is_number(number) else number
+    before, _, after = token.partition(number)
+    return f"{_BOUND_SIGNS.get(before.strip(), before.strip())}{value}{after}"
 
 
 def _with_chinese_numbers(tokens: Sequence[str]) -> list[str]:
