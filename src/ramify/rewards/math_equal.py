@@ -26,26 +26,11 @@ from ramify.rewards.math_forms import (
 )
 from ramify.rewards.math_markup import clean
 from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
+from ramify.rewards.math_units import is_letter, is_measure
 from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of
 from ramify.rewards.math_workers import MathWorkers, Symbolic, shared_workers
 
 _MAX_CHARS, _MAX_DEPTH = 4000, 40
-_UNITS = {
-    **dict.fromkeys(("cm", "centimeter", "centimetre"), "cm"),
-    **dict.fromkeys(("mm", "millimeter", "millimetre"), "mm"),
-    **dict.fromkeys(("m", "meter", "metre"), "m"),
-    **dict.fromkeys(("km", "kilometer", "kilometre"), "km"),
-    **dict.fromkeys(("in", "inch", "inche"), "in"),
-    **dict.fromkeys(("ft", "feet", "foot"), "ft"),
-    **dict.fromkeys(("mi", "mile"), "mi"),
-    **dict.fromkeys(("h", "hr", "hour"), "h"),
-    **dict.fromkeys(("min", "minute"), "min"),
-    **dict.fromkeys(("sec", "second"), "s"),
-    **dict.fromkeys(("day",), "day"),
-    **dict.fromkeys(("dollar",), "dollar"),
-    **dict.fromkeys(("cent",), "cent"),
-    **dict.fromkeys(("degree",), "degree"),
-}
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
 _RANGE = re.compile(r"\d+(?:-\d+)+")
 _DESIGNATION = re.compile(rf"{_RANGE.pattern}|[A-Z]+-\d+\w*")
@@ -54,7 +39,6 @@ _NO_FORMULA = re.compile(rf"{_WORD.pattern}|\d\s+\d|\.\d+\.|__|'[A-Za-z/]|(?:!\s
 """What math-verify would read in part, or as something else: words, numbers side by side, two points, quotes, bombs."""
 _NOT_READ = (ArithmeticError, ValueError, RecursionError)
 """What a formula may break, `UnreadableError` and `UndecidedError` among it: one answer must not end an evaluation."""
-_PERCENT = frozenset({"%", "percent"})
 
 
 def math_equal(prediction: str, golds: Sequence[str], workers: MathWorkers | None = None) -> float:
@@ -82,7 +66,7 @@ def is_mathematical(gold: str) -> bool:
     if "\\" in gold or not letters:
         return _has_digit_or_command(gold)
     if isinstance(form, Formula) and form.unit:
-        return _unit(form.unit) in _UNITS.values()
+        return is_measure(form.unit)
     longest = max(map(len, letters))
     return any(c in _OPERATORS for c in text) and longest <= (2 if _has_digit_or_command(gold) else 1)
 
@@ -238,17 +222,24 @@ def _same_matrix(written: Form, wanted: Form) -> bool:
 
 
 def _same_formula(written: Formula, wanted: Formula) -> bool:
-    left, right = _unit(written.unit), _unit(wanted.unit)
-    known = left in _UNITS.values() and right in _UNITS.values()
-    if known and left != right:
-        return False
+    left, right = written.unit, wanted.unit
     if _is_factored(wanted.term) and isinstance(written.term, Sum):
         return False
-    if left in _PERCENT and right not in _PERCENT:
-        return _same_percentage(written.term, wanted.term)
-    if right in _PERCENT and left not in _PERCENT:
-        return same_value(written.term, wanted.term) or same_value(written.term, _hundredth(wanted.term))
-    return same_value(written.term, wanted.term)
+    if left == "%" != right:
+        return right == "" and _same_percentage(written.term, wanted.term)
+    if right == "%" != left:
+        same = same_value(written.term, wanted.term) or same_value(written.term, _hundredth(wanted.term))
+        return left == "" and same
+    if left and right:
+        return left == right and same_value(written.term, wanted.term)
+    return same_value(_with_letter(written, wanted), _with_letter(wanted, written))
+
+
+def _with_letter(form: Formula, other: Formula) -> Term:
+    """A letter behind a number is a variable where the other side has variables: "3 m" and `m + 2m`."""
+    if is_letter(form.unit) and symbols_of(other.term):
+        return Product((form.term, Symbol(form.unit)))
+    return form.term
 
 
 def _same_percentage(written: Term, wanted: Term) -> bool:
@@ -260,11 +251,6 @@ def _same_percentage(written: Term, wanted: Term) -> bool:
 
 def _hundredth(term: Term) -> Term:
     return Product((term, Number(Fraction(1, 100))))
-
-
-def _unit(unit: str) -> str:
-    word = unit.strip().removesuffix("s") if unit not in ("s",) else unit
-    return _UNITS.get(word, word)
 
 
 def _is_factored(term: Term) -> bool:

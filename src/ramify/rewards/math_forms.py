@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ramify.rewards.math_terms import MINUS_ONE, Product, Sum, Term, UnreadableError, read_term
+from ramify.rewards.math_terms import MINUS_ONE, Number, Product, Sum, Term, UnreadableError, read_term
+from ramify.rewards.math_units import without_unit
 from ramify.rewards.numerals import in_digits
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A formula with its unit ("" for none; "%" counts as one)."""
+    """A formula with its unit as `math_units` spells it ("" for none; "%" counts as one)."""
 
     term: Term
     unit: str = ""
@@ -87,11 +88,6 @@ _NAMES = re.compile(
 )
 _LABEL = re.compile(r"(?:[A-Z]:\s*|[A-F]\.\s+)(?=\S)")
 _QUOTED = re.compile(r'"([^"]*)"')
-_QUOTED_UNIT = re.compile(r'\s*"(?P<unit>[^"]*)"\s*(?:\^\s*\{?(?P<power>[23])\}?)?$')
-_PLAIN_UNIT = re.compile(
-    r"(?<=[\d})!\]])\s*(?P<unit>(?:square |cubic |sq\.? )?[A-Za-z]{2,}(?: [A-Za-z]+)*)(?:\s*\^\s*\{?(?P<power>[23])\}?)?"
-    r"(?P<per>/[A-Za-z]+)?$"
-)
 _FUNCTION_WORDS = frozenset(
     {"pi", "sqrt", "infty", "infinity", "oo", "sin", "cos", "tan", "log", "ln", "exp"}
 )
@@ -219,22 +215,13 @@ def _text(words: str) -> Form:
 
 
 def _formula(text: str) -> Form:
-    text, unit = _without_unit(text)
-    if "\\pm" in text or "\\mp" in text:
-        return Many((Formula(read_term(text, 1), unit), Formula(read_term(text, -1), unit)))
-    return Formula(read_term(_without_group_commas(text)), unit)
-
-
-def _without_unit(text: str) -> tuple[str, str]:
-    match = _QUOTED_UNIT.search(text) or _PLAIN_UNIT.search(text)
-    if match is None or not match.start() or match["unit"].split()[0] in _FUNCTION_WORDS:
-        return text, ""
-    per = match.groupdict().get("per") or ""
-    unit = f"{match['unit'].strip().lower()}{per}"
-    power = {"2": "square ", "3": "cubic "}.get(match["power"] or "", "")
-    rest = text[: match.start()].strip()
-    inner, first = _without_unit(rest) if _QUOTED_UNIT.search(rest) else (rest, "")
-    return inner, f"{first}{power}{unit}"
+    text, scale, unit = without_unit(text)
+    text = _without_group_commas(text)
+    signs = (1, -1) if "\\pm" in text or "\\mp" in text else (1,)
+    terms = [read_term(text, sign) for sign in signs]
+    scaled = [term if scale == 1 else Product((term, Number(scale))) for term in terms]
+    values = tuple(Formula(term, unit) for term in scaled)
+    return values[0] if len(values) == 1 else Many(values)
 
 
 def _without_group_commas(text: str) -> str:

@@ -12,7 +12,7 @@ _TENS = "zero ten twenty thirty forty fifty sixty seventy eighty ninety"
 _SMALL = {word: 10 * i for i, word in enumerate(_TENS.split())} | {
     word: i for i, word in enumerate(_UNITS.split())
 }
-_SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _CHINESE_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"\u3007": 0, "两": 2, "兩": 2}
 _CHINESE_SCALES = {"十": 10, "百": 100, "千": 1000}
 _CHINESE_GROUPS = {"万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
@@ -39,7 +39,7 @@ def is_number(token: str) -> bool:
 
 def in_digits(tokens: Sequence[str]) -> list[str]:
     """Runs of number words as one canonical number each, and scale words multiplied into the number before them."""
-    if not any(token in _SMALL or token in _SCALES for token in tokens):
+    if not any(token in _SMALL or token in SCALES for token in tokens):
         return list(tokens)
     written: list[str] = []
     position = 0
@@ -80,17 +80,17 @@ def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
     total, group, position, words = Decimal(0), Decimal(0), start, False
     if is_number(tokens[start]):
         group, position = Decimal(tokens[start].replace(",", "")), start + 1
-        if position == len(tokens) or tokens[position] not in _SCALES:
+        if position == len(tokens) or tokens[position] not in SCALES:
             return start, total
     while position < len(tokens):
         token = tokens[position]
         if token in _SMALL and _fits(group, _SMALL[token]):
             group, words = group + _SMALL[token], True
-        elif token in _SCALES and (words or group):
+        elif token in SCALES and (words or group):
             if token == "hundred":
                 group *= 100
             else:
-                total, group = total + group * _SCALES[token], Decimal(0)
+                total, group = total + group * SCALES[token], Decimal(0)
         elif not (token == "and" and words and _goes_on(tokens, position + 1, group, total)):
             break
         position += 1
