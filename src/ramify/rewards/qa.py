@@ -7,13 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ramify.rewards import dates
+from ramify.rewards.qa_assertion import VERDICTS, closing_verdict, is_asserted, leading_verdict
 from ramify.rewards.qa_words import Words, folded, joined_letters, words
 
-_VERDICTS = frozenset({"yes", "no"})
-_LEADING_VERDICT = re.compile(r"\W*(yes|no)\s*(?:[,.;:!—-]|$)", re.IGNORECASE)
-_NEGATIONS = frozenset({"not", "isnt", "wasnt", "arent", "werent", "never", "neither", "nor", "except", "非"})
-_NEGATION_REACH = 3
-_HEDGES = frozenset({"or", "或"})
 _SEPARATOR = re.compile(
     r"\s*(?:,\s+|;|、|,(?=[^\s\d])|\band\b|&|(?<=[\u4e00-\u9fff])[和与及](?=[\u4e00-\u9fff]))\s*"
 )
@@ -103,10 +99,10 @@ def _f1(prediction: str, gold: str) -> float:
     if _same(prediction, gold):
         return 1.0
     written, wanted = words(prediction).bare, words(gold).bare
-    if len(wanted) == 1 and wanted[0] in _VERDICTS:
-        verdict = _LEADING_VERDICT.match(prediction)
+    if len(wanted) == 1 and wanted[0] in VERDICTS:
+        verdict = leading_verdict(prediction)
         if verdict is not None:
-            return float(verdict[1].lower() == wanted[0])
+            return float(verdict == wanted[0])
     shared = (Counter(written) & Counter(wanted)).total()
     if shared == 0:
         return 0.0
@@ -120,18 +116,11 @@ def _contains(prediction: str, gold: str) -> bool:
     written, wanted = words(prediction).bare, words(gold).bare
     if not wanted or not written:
         return False
-    if len(wanted) == 1 and wanted[0] in _VERDICTS:
-        verdict = _LEADING_VERDICT.match(prediction)
-        return wanted[0] == (verdict[1].lower() if verdict is not None else written[-1])
+    if len(wanted) == 1 and wanted[0] in VERDICTS:
+        return wanted[0] == (leading_verdict(prediction) or closing_verdict(prediction, written))
     size = len(wanted)
     places = [i for i in range(len(written) - size + 1) if written[i : i + size] == wanted]
-    return any(_asserted(written, place, place + size) for place in places)
-
-
-def _asserted(written: Sequence[str], start: int, end: int) -> bool:
-    before = written[max(0, start - _NEGATION_REACH) : start]
-    beside = (*written[max(0, start - 1) : start], *written[end : end + 1])
-    return not (_NEGATIONS & set(before) or _HEDGES & set(beside))
+    return is_asserted(prediction, written, places, size)
 
 
 def _same_letters(prediction: str, gold: str) -> bool:
