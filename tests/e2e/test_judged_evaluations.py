@@ -13,6 +13,7 @@ from e2e_runs import EVAL, start, write_lines, write_task
 from loopback import as_json, serve
 from ramify.cli import main
 from ramify.eval.results import read_records
+from ramify.obs.trace import read_trees
 
 FORMLESS = "That isn't correct."
 
@@ -91,7 +92,7 @@ def test_verdicts_are_right_and_failures_are_counted(task, capsys):
     assert counts["failures"] == {"no_verdict": 9}
     # Two answers met another form once, nine were asked three times and got no verdict.
     assert (counts["requests"], counts["asked_again"]) == (18 + 2 + 27, 2 + 18)
-    judged_by = json.loads((run / "manifest.json").read_text())["scores"]["judge"]
+    judged_by = json.loads((run / "manifest.json").read_text())["scores"]["reward_identities"]["judge"]
     assert (judged_by["model"], judged_by["prompt"], judged_by["temperature"]) == ("big", 1, 0.0)
     page = (run / "report.html").read_text()
     assert "18 answers judged" in page
@@ -112,10 +113,16 @@ def test_a_judge_that_is_down_is_told_and_asked_again_on_resume(task, capsys):
         stand_in.down = False
         stand_in.turns.update({"42": 3, "Paris": 3})
         assert main(["eval", str(task), "--resume", *given]) == 0
-    assert "0 of 27 attempts are done" in capsys.readouterr().out
+    assert (
+        "27 of 27 attempts are done, 27 of them without a verdict: they are judged again"
+        in capsys.readouterr().out
+    )
     judge = json.loads((run / "summary.json").read_text())["judge"]
     assert (judge["judged"], judge["without_verdict"]) == (18, 9)
     assert json.loads((run / "summary.json").read_text())["pass_at"] == down["pass_at"]
+    verdicts = [record.parts.get("judge") for record in read_records(run)]
+    traced = [item.rewards[0].parts.get("judge") for item in read_trees(run / "trees.jsonl")]
+    assert verdicts == traced
 
 
 def test_too_many_answers_without_a_verdict_stop_the_evaluation(task, refused):
@@ -142,6 +149,19 @@ def test_sigterm_keeps_what_has_ended(task):
             assert "stopped by SIGTERM; the attempts that have ended are in" in err
         assert main(["eval", str(task), "--resume", *given]) == 0
     assert len(read_records(task.parent / "run")) == 27
+
+
+def test_another_address_is_the_same_judge_and_another_file_another_reward(task, refused, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text("def one(completions, **columns):\n    return [1.0] * len(completions)\n")
+    part = f'reward.own=[{{path="{own}",function="one",weight=0.0}}]'
+    for _ in range(2):
+        with serve(StandIn()) as server:
+            given = words(task.parent, server.url, part)
+            assert main(["eval", str(task), "--resume", *given, "-s", "price={input=1.0,output=2.0}"]) == 0
+    assert main(["eval", str(task), "--resume", *given]) == 0
+    own.write_text("def one(completions, **columns):\n    return [2.0] * len(completions)\n")
+    assert "with reward_identities.one.sha256 = " in refused("eval", task, "--resume", *given)
 
 
 def test_verdicts_need_a_judge(task, refused):

@@ -1,7 +1,7 @@
 """From the reward of a checked recipe to objects."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ramify.config.build_services import chat_model
@@ -16,7 +16,7 @@ from ramify.config.schema_reward import (
     ScoreName,
 )
 from ramify.core.closing import Closable, close_all
-from ramify.core.protocols import Cache, RewardFn
+from ramify.core.protocols import Cache, Json, RewardFn
 
 if TYPE_CHECKING:
     from ramify.rewards.judge import Judge
@@ -28,11 +28,20 @@ _SLOW: tuple[ScoreName, ...] = ("math_equal", "answer")
 
 @dataclass(frozen=True, slots=True)
 class BuiltReward:
-    """A reward, the judge in it, lines for people about files of the user's own, and what has to be closed."""
+    """A reward and the judge in it.
+
+    Attributes:
+        fn: The reward.
+        judge: Its verdicts are a part.
+        notes: Lines for people about files of the user's own.
+        identities: What its numbers depend on beside the recipe: the judge's prompt, the content of those files.
+        resources: To be closed.
+    """
 
     fn: RewardFn
     judge: "Judge | None" = None
     notes: tuple[str, ...] = ()
+    identities: Mapping[str, Json] = field(default_factory=dict)
     resources: tuple[Closable, ...] = ()
 
     async def close(self) -> None:
@@ -54,12 +63,14 @@ def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> 
     base = None if isinstance(section, PartsRewardSection) else _base(section, reported)
     parts: list[WeightedPart] = []
     notes: list[str] = []
+    identities: dict[str, Json] = {}
     for own in section.own:
         from ramify.rewards.functions import load_reward
         from ramify.rewards.parts import WeightedPart
 
         part, sha256 = load_reward(own.path, own.function, own.args, name=own.name)
         parts.append(WeightedPart(part, own.weight))
+        identities[part.name] = {"sha256": sha256}
         notes.append(f"reward {part.name}: {own.function} of {own.path}, sha256 {sha256[:16]}")
     judge: Judge | None = None
     resources: tuple[Closable, ...] = ()
@@ -67,13 +78,14 @@ def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> 
         from ramify.rewards.parts import JudgePart, WeightedPart
 
         judge, resources = _judge(section.judge)
+        identities["judge"] = dict(judge.identity)
         parts.append(WeightedPart(JudgePart(judge.score), section.judge.weight))
     if not parts:
         assert base is not None
         return BuiltReward(base)
     from ramify.rewards.parts import PartsReward
 
-    return BuiltReward(PartsReward(base, parts), judge, tuple(notes), resources)
+    return BuiltReward(PartsReward(base, parts), judge, tuple(notes), identities, resources)
 
 
 def _base(

@@ -45,7 +45,7 @@ def default_evaluation(
         },
         "engine": {"name": "local"},
         "tools": {"python": {}},
-        "reward": {"name": "answer"},
+        "reward": {"name": "answer", "needs_form": False},
     }
 
 

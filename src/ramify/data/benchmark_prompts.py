@@ -3,7 +3,6 @@
 The texts are in `instructions/`, in our own words. A model that was trained with others is best asked with those.
 """
 
-import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -41,9 +40,3 @@ def instructed(problems: Sequence[Problem], tools: Collection[str]) -> tuple[Pro
         return replace(problem, messages=(system, *problem.messages))
 
     return tuple(map(with_system, problems))
-
-
-def instructions_fingerprint(tools: Collection[str]) -> str:
-    """SHA-256 of all that `instructed` may say to an agent with these tools, in hexadecimal digits."""
-    texts = "\0".join(instructions(tools, language) for language in LANGUAGES)
-    return hashlib.sha256(texts.encode()).hexdigest()

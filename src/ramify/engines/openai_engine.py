@@ -14,6 +14,8 @@ from ramify.core.records import Completion, EngineInfo, Finish, Request
 from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import RequestFailedError
 
+_FILTERED = "content_filter"
+"""How a turn ends that the service does not want to go on with: it counts as ended there."""
 _SEED_BITS = (1 << 31) - 1
 """What every service takes for a seed."""
 
@@ -121,14 +123,19 @@ def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
     read = answer.json()
     choices = read.get("choices") if isinstance(read, Mapping) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
-    text = choice.get("text") if isinstance(choice, Mapping) else None
-    if not isinstance(choice, Mapping) or not isinstance(text, str):
+    if not isinstance(choice, Mapping):
+        raise answer.malformed("expected choices with a text")
+    reason = choice.get("finish_reason")
+    # A filter of the service may withhold what was written so far.
+    text = "" if reason == _FILTERED and choice.get("text") is None else choice.get("text")
+    if not isinstance(text, str):
         raise answer.malformed("expected choices with a text")
     # A half of a surrogate pair is valid JSON and no text.
     text = text.encode("utf-8", "replace").decode("utf-8")
-    reason = choice.get("finish_reason")
     if reason == "length":
         return text, Finish.LENGTH
+    if reason == _FILTERED:
+        return text, Finish.EOS
     if reason != "stop":
         raise answer.malformed(f"finish_reason {reason!r}, expected stop or length")
     first = min(((at, stop) for stop in stops if (at := text.find(stop)) >= 0), default=None)

@@ -120,8 +120,8 @@ def majority(attempts: Sequence[AttemptRecord]) -> bool:
     """Whether the most frequent answer is right; of equally frequent ones the one that was given first counts.
 
     Answers are the same when the scores would take one for the other: equal values where the one given first is
-    mathematics (nothing symbolic is tried), else equal words. Attempts without an answer do not vote. The verdict is that
-    of the first attempt with the winning answer.
+    mathematics (nothing symbolic is tried), else equal words. Attempts without an answer do not vote. The winning answer is
+    right when any attempt that gave it was: others may have lost their verdict by their form, or got none.
     """
     voters = [attempt for attempt in attempts if attempt.answer.strip()]
     if not voters:
@@ -131,7 +131,7 @@ def majority(attempts: Sequence[AttemptRecord]) -> bool:
         groups[answer] = next((first for first in groups.values() if _same(answer, first)), answer)
     # most_common keeps the order of first appearance among equals.
     winner = Counter(groups[attempt.answer] for attempt in voters).most_common(1)[0][0]
-    return next(attempt.correct for attempt in voters if groups[attempt.answer] == winner)
+    return any(attempt.correct for attempt in voters if groups[attempt.answer] == winner)
 
 
 def _same(answer: str, first: str) -> bool:

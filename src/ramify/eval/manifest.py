@@ -4,11 +4,12 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ramify.config.build_reward import BuiltReward
 from ramify.config.build_tools import Toolbox
 from ramify.config.schema_eval import EvalRecipe
 from ramify.core.errors import ConfigError, DataError
@@ -16,7 +17,8 @@ from ramify.core.messages import Problem
 from ramify.eval.folder import MANIFEST
 from ramify.obs.files import read_text, replace_file
 
-SCHEMA = 1
+SCHEMA = 2
+_TRANSPORT = ("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop")
 _PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
 
 
@@ -26,9 +28,12 @@ def make_manifest(
     problems: Sequence[Problem],
     prompts: Sequence[str],
     tokenizer: str,
-    judge: Mapping[str, Any] | None,
+    reward: BuiltReward,
+    notes: Sequence[str],
 ) -> dict[str, Any]:
-    """Two parts: `scores`, which decides what the numbers mean, and `made_with`, the code and the machine's packages.
+    """Three parts: `scores`, which decides what the numbers mean, `notes` about the problems, and `made_with`.
+
+    `made_with` is a list: the code and the packages of each session that made attempts, where they differ.
 
     Args:
         recipe: Of the evaluation; its `[run]` counts for the seed and for being deterministic only.
@@ -36,7 +41,8 @@ def make_manifest(
         problems: As they are attempted.
         prompts: As they are rendered.
         tokenizer: Fingerprint.
-        judge: All that the judge's verdicts depend on, its prompt's version too; None: nobody judges.
+        reward: As it is built.
+        notes: What was dropped, and what is to be known about the problems.
 
     Raises:
         DataError: The model's weights cannot be read.
@@ -51,20 +57,37 @@ def make_manifest(
         "problems": {"count": len(problems), "sha256": problems_sha256(problems)},
         "prompts": {"first": prompts[0], "sha256": _sha256("\0".join(prompts))},
         "tool_identities": dict(toolbox.identities),
-        "judge": None if judge is None else dict(judge),
+        "reward_identities": dict(reward.identities),
+        "script_sha256": _script_sha256(recipe),
     }
-    return {"schema": SCHEMA, "scores": scores, "made_with": made_with()}
+    return {
+        "schema": SCHEMA,
+        "scores": scores,
+        "notes": list(notes),
+        "made_with": [made_with(recipe.model.device)],
+    }
 
 
-def made_with() -> dict[str, Any]:
-    """Versions of the code and of what it runs on; `commit` is None outside of a git checkout."""
+def made_with(device: str) -> dict[str, Any]:
+    """Versions of the code and of what it runs on; `commit` is None outside of a git checkout.
+
+    `device` is that of the recipe, "auto" for the one that is found.
+    """
+    import torch
+
+    cuda = device != "cpu" and torch.cuda.is_available()
     versions = {}
     for name in _PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return {"commit": _commit(), "python": platform.python_version(), "packages": versions}
+    return {
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": versions,
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+    }
 
 
 def problems_sha256(problems: Sequence[Problem]) -> str:
@@ -108,13 +131,26 @@ def refuse_other(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, An
     """
     # What is written is compared with what was read: tuples have become lists on the way.
     plain = json.loads(json.dumps(wanted["scores"]))
-    difference = _first_difference(found["scores"], plain)
+    difference = _first_difference(_compared(found["scores"]), _compared(plain))
     if difference is not None:
         key, before, now = difference
         raise ConfigError(
             f"run.dir: {folder} holds an evaluation with {key} = {_shown(before)}, now it is {_shown(now)}; name a new "
             "folder, or go on with what it was"
         )
+
+
+def _compared(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Without prices, and without how the engine's and the judge's services are reached: no score depends on these."""
+    engine = _without(scores["engine"], _TRANSPORT)
+    reward = dict(scores["reward"])
+    if reward.get("judge") is not None:
+        reward["judge"] = _without(reward["judge"], _TRANSPORT)
+    return {**_without(scores, ("price",)), "engine": engine, "reward": reward}
+
+
+def _without(table: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in keys}
 
 
 def _first_difference(before: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | None:  # noqa: ANN401 - JSON
@@ -131,6 +167,13 @@ def _first_difference(before: Any, now: Any, key: str = "") -> tuple[str, Any, A
 def _shown(value: Any) -> str:  # noqa: ANN401 - JSON
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _script_sha256(recipe: EvalRecipe) -> str | None:
+    """Of the turns of a scripted engine; None for another one."""
+    if recipe.engine.name != "scripted":
+        return None
+    return hashlib.sha256(recipe.engine.script.read_bytes()).hexdigest()
 
 
 def _weights(recipe: EvalRecipe) -> dict[str, str] | None:

@@ -31,7 +31,12 @@ def write_page(
         f"{scores['seed']}. Intervals are 95 %, over problems."
     )
     sections = (
-        Section("Results", charts=_charts(evaluation), tables=(_k_table(summary), _part_table(summary))),
+        Section(
+            "Results",
+            " ".join(f"{note}." for note in summary["notes"]),
+            charts=_charts(evaluation),
+            tables=(_k_table(summary), _part_table(summary)),
+        ),
         *(_group_section(column, groups) for column, groups in summary["groups"].items()),
         *((_judge_section(summary["judge"]),) if "judge" in summary else ()),
         _tool_section(summary["tools"]),
@@ -39,7 +44,7 @@ def write_page(
         Section(
             "How to make it again",
             "The resolved recipe with checksums of what it names, and the versions of the code.",
-            tables=(_settings(scores), _settings(manifest["made_with"])),
+            tables=(_settings(scores), *(_settings(made) for made in manifest["made_with"])),
             folded=True,
         ),
     )

@@ -1,9 +1,5 @@
 """pass@k without bias, from n independent samples of each problem."""
 
-from collections.abc import Sequence
-
-from ramify.core.tree import Tree
-
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     """Chance that at least one of k samples, drawn without replacement from n with c correct, is correct.
@@ -24,21 +20,3 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     for drawn in range(k):
         all_wrong *= max(num_samples - num_correct - drawn, 0) / (num_samples - drawn)
     return 1.0 - all_wrong
-
-
-def tree_pass_at_k(tree: Tree, correct: Sequence[bool], k: int) -> float:
-    """pass@k of one problem from its group; `correct` is in the order of `tree.trajectories`.
-
-    Raises:
-        ValueError: The tree branches below its root, so that its leaves are not independent samples.
-    """
-    for node in tree.nodes:
-        if node.parent is not None and len(tree.children[node.id]) > 1:
-            raise ValueError(
-                f"problem {tree.problem.id!r}: pass@k needs independent samples, but node {node.id!r} branches"
-            )
-    if len(correct) != len(tree.trajectories):
-        raise ValueError(
-            f"problem {tree.problem.id!r}: {len(tree.trajectories)} leaves, {len(correct)} verdicts"
-        )
-    return pass_at_k(len(correct), sum(correct), k)

@@ -1,21 +1,30 @@
 """The files that grow with an evaluation: JSON lines keyed by (problem, attempt), whole again after any crash."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.eval.records import AttemptRecord
-from ramify.obs.files import dump_line, parse_line, read_text, replace_lines
+from ramify.obs.files import dump_line, parse_line, replace_pieces
 
 Key: TypeAlias = tuple[str, int]
 """Id of a problem, number of the attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    row: int
+    start: int
+    size: int
+
+
 class KeyedLines:
     """A file with one line for each attempt; lines are handed to the system as each attempt ends.
 
-    A killed process loses at most the line that it was writing. Only a crash of the machine itself can lose more.
+    A killed process loses at most the line that it was writing. Only a crash of the machine itself can lose more. The file
+    may be larger than memory: all but `read` go through it line by line.
     """
 
     def __init__(self, path: Path, key_of: Callable[[Mapping[str, Any]], Key]) -> None:
@@ -38,32 +47,65 @@ class KeyedLines:
         Raises:
             DataError: A line that cannot be read, or a key that is there twice; names file and row.
         """
-        if not self.path.exists():
-            return {}
-        found: dict[Key, dict[str, Any]] = {}
-        rows: dict[Key, int] = {}
-        for row, line in enumerate(read_text(self.path).split("\n")[:-1], start=1):
-            record = parse_line(self.path, row, line)
-            try:
-                key = self._key_of(record)
-            except (KeyError, TypeError):
-                raise DataError(f"{self.path} row {row}: expected a line of an attempt") from None
-            if key in found:
-                raise DataError(
-                    f"{self.path} row {row}: attempt {key[1]} at problem {key[0]!r} is in row {rows[key]} already; "
-                    "delete one of the two lines"
-                )
-            found[key], rows[key] = record, row
-        return found
+        return {key: record for key, _, record in self._lines()}
 
     def keep(self, keys: Set[Key]) -> None:
-        """Drop every other line, and one that is cut off."""
-        if self.path.exists():
-            self.replace([record for key, record in self.read().items() if key in keys])
+        """Drop every other line, and one that is cut off; raises as `read`."""
+        self._rewrite([(line, None) for key, line, _ in self._lines() if key in keys])
 
-    def replace(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Write the whole file anew; a kill leaves the old one or the new one."""
-        replace_lines(self.path, [dump_line(record) for record in records])
+    def sort(self, keys: Sequence[Key]) -> None:
+        """Bring the lines into this order, and drop those of other keys; raises as `read`."""
+        found = {key: line for key, line, _ in self._lines()}
+        self._rewrite([(found[key], None) for key in keys if key in found])
+
+    def update(self, records: Mapping[Key, Mapping[str, Any]]) -> None:
+        """Put these in place of the lines with their keys; raises as `read`."""
+        self._rewrite([(line, records.get(key)) for key, line, _ in self._lines()])
+
+    def texts(self, keys: Set[Key]) -> dict[Key, tuple[int, str]]:
+        """Row, from 1, and text of the lines with these keys; raises as `read`."""
+        return {key: (line.row, dump_line(record)) for key, line, record in self._lines() if key in keys}
+
+    def _lines(self) -> Iterator[tuple[Key, _Line, dict[str, Any]]]:
+        if not self.path.exists():
+            return
+        rows: dict[Key, int] = {}
+        start = 0
+        with self.path.open("rb") as file:
+            for row, raw in enumerate(file, start=1):
+                if not raw.endswith(b"\n"):
+                    return
+                try:
+                    record = parse_line(self.path, row, raw.decode())
+                    key = self._key_of(record)
+                except UnicodeDecodeError:
+                    raise DataError(f"{self.path} row {row}: the line is no UTF-8 text") from None
+                except (KeyError, TypeError):
+                    raise DataError(f"{self.path} row {row}: expected a line of an attempt") from None
+                if key in rows:
+                    raise DataError(
+                        f"{self.path} row {row}: attempt {key[1]} at problem {key[0]!r} is in row {rows[key]} already; "
+                        "delete one of the two lines"
+                    )
+                rows[key] = row
+                yield key, _Line(row, start, len(raw)), record
+                start += len(raw)
+
+    def _rewrite(self, lines: Sequence[tuple[_Line, Mapping[str, Any] | None]]) -> None:
+        """Write these lines, or what is to take their place, anew; a kill leaves the old file or the new one."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+
+            def pieces() -> Iterator[bytes]:
+                for line, record in lines:
+                    if record is not None:
+                        yield f"{dump_line(record)}\n".encode()
+                        continue
+                    file.seek(line.start)
+                    yield file.read(line.size)
+
+            replace_pieces(self.path, pieces())
 
 
 def results_lines(folder: Path) -> KeyedLines:

@@ -1,5 +1,6 @@
 """An evaluation run: from a recipe to attempts that are written as they end, and to the numbers that they amount to."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,19 +24,22 @@ from ramify.core.closing import close_all
 from ramify.core.errors import Interrupted
 from ramify.core.messages import Problem
 from ramify.core.protocols import Event
+from ramify.core.records import Reward
+from ramify.core.tree import Tree
 from ramify.eval.attempts import Ended, Place, make_attempts
 from ramify.eval.evaluation import Evaluation, make_evaluation
 from ramify.eval.folder import MANIFEST, check_eval_folder
 from ramify.eval.manifest import make_manifest, read_manifest, refuse_other, write_manifest
 from ramify.eval.page import write_page
-from ramify.eval.records import record_attempt
+from ramify.eval.records import AttemptRecord, record_attempt
 from ramify.eval.results import Key, read_records, results_lines, times_lines, tree_lines
 from ramify.eval.summary import Price, summarise, summarise_times, to_csv
 from ramify.learner.checkpoint import check_model_folder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.files import locked_folder, make_folder, replace_file
-from ramify.obs.trace import TracedTree, tree_record
+from ramify.obs.trace import TracedTree, parse_tree, tree_record
+from ramify.rewards.scoring import score_tree
 from ramify.rollout.interrupts import StopOnSignal
 from ramify.rollout.runner import agent_runner
 from ramify.rollout.settings import AgentParts
@@ -99,6 +103,10 @@ class _Run:
     renderer: "TagRenderer"
     problems: Sequence[Problem]
     done: frozenset[Key]
+    notes: tuple[str, ...]
+    """What is to be known about the problems: those that were dropped, too."""
+    unjudged: frozenset[Key]
+    """Those of `done` that got no verdict."""
 
     @classmethod
     def opened(cls, recipe: EvalRecipe, console: RunConsole, resume: bool) -> "_Run":
@@ -113,25 +121,31 @@ class _Run:
         for note in (*toolbox.notes, *reward.notes, *notes):
             console.note(note)
         prompts = [renderer.prompt_text(problem) for problem in problems]
-        judge = None if reward.judge is None else reward.judge.identity
-        manifest = make_manifest(recipe, toolbox, problems, prompts, renderer.fingerprint, judge)
+        manifest = make_manifest(recipe, toolbox, problems, prompts, renderer.fingerprint, reward, notes)
         done: frozenset[Key] = frozenset()
+        unjudged: frozenset[Key] = frozenset()
         if (folder / MANIFEST).exists():
             before = read_manifest(folder)
             refuse_other(folder, before, manifest)
-            done = _take_up(folder, reward.judge is not None)
+            records = _take_up(folder)
+            done = frozenset((record.problem, record.attempt) for record in records)
+            if reward.judge is not None:
+                without = [record for record in records if "judge" not in record.parts]
+                unjudged = frozenset((record.problem, record.attempt) for record in without)
             total = len(problems) * recipe.sampling.attempts
-            console.note(f"going on in {folder}: {len(done)} of {total} attempts are done")
-            if done and before["made_with"] != manifest["made_with"]:
+            again = f", {len(unjudged)} of them without a verdict: they are judged again" if unjudged else ""
+            console.note(f"going on in {folder}: {len(done)} of {total} attempts are done{again}")
+            if done and before["made_with"][-1] != manifest["made_with"][-1]:
                 console.note(
-                    "the code or a package has changed since the attempts that are done; see manifest.json"
+                    "the code, a package or the device is not that of the attempts that are done; see manifest.json"
                 )
+                write_manifest(folder, {**before, "made_with": before["made_with"] + manifest["made_with"]})
         elif resume:
             console.note(f"nothing to resume in {folder}: starting from the first attempt")
         replace_file(folder / "recipe.json", resolved(recipe).encode())
         if not done:
             write_manifest(folder, manifest)
-        return cls(recipe, console, folder, toolbox, reward, renderer, problems, done)
+        return cls(recipe, console, folder, toolbox, reward, renderer, problems, done, notes, unjudged)
 
     def attempt_all(self, title: str) -> None:
         """Make every attempt that is not done.
@@ -155,12 +169,11 @@ class _Run:
 
     async def _attempt(self, places: Sequence[Place], title: str) -> None:
         events = _AttemptEvents()
-        decides = {"score": "correct", "judge": "judge"}[self.recipe.sampling.right_by]
         agent: AgentParts | None = None
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
 
         def keep(ended: Ended) -> None:
-            record = record_attempt(ended.tree, ended.reward, self.renderer, decides)
+            record = self._record(ended.tree, ended.reward)
             key = ended.tree.key
             # What is in the results is done, so its line comes last.
             trees.append(tree_record(TracedTree(ended.tree, (ended.reward,))))
@@ -179,17 +192,41 @@ class _Run:
             phase.advance(0, waiting=waits)
 
         try:
-            if not places:
-                return
-            agent = self._agent(events)
-            with self.console.phase(title, len(places)) as phase:
-                async with agent.waits.shown(show_waits):
-                    await make_attempts(agent, self.reward.fn, places, keep)
+            if self.unjudged:
+                await self._judge_again()
+            if places:
+                agent = self._agent(events)
+                with self.console.phase(title, len(places)) as phase:
+                    async with agent.waits.shown(show_waits):
+                        await make_attempts(agent, self.reward.fn, places, keep)
             if self.reward.judge is not None:
                 self.console.note(self.reward.judge.counts.line())
         finally:
             engines = () if agent is None else (agent.engine,)
             await close_all((*engines, self.toolbox, self.reward))
+
+    async def _judge_again(self) -> None:
+        """Score the attempts that got no verdict once more, as they were written down."""
+        trees = tree_lines(self.folder)
+        read = {key: parse_tree(trees.path, *found).tree for key, found in trees.texts(self.unjudged).items()}
+        with self.console.phase("judging again", len(read)) as phase:
+
+            async def score(tree: Tree) -> Reward:
+                (given,) = await score_tree(self.reward.fn, tree)
+                phase.advance(1)
+                return given
+
+            given = await asyncio.gather(*(score(tree) for tree in read.values()))
+        pairs = dict(zip(read, zip(read.values(), given, strict=True), strict=True))
+        # What is in the results counts, so its lines change last.
+        trees.update({key: tree_record(TracedTree(tree, (reward,))) for key, (tree, reward) in pairs.items()})
+        results_lines(self.folder).update(
+            {key: self._record(tree, reward).to_json() for key, (tree, reward) in pairs.items()}
+        )
+
+    def _record(self, tree: Tree, reward: Reward) -> AttemptRecord:
+        decides = {"score": "correct", "judge": "judge"}[self.recipe.sampling.right_by]
+        return record_attempt(tree, reward, self.renderer, decides)
 
     def _agent(self, events: _AttemptEvents) -> AgentParts:
         data, sampling = self.recipe.data, self.recipe.sampling
@@ -217,11 +254,11 @@ class _Run:
             self.recipe.sampling.k,
             None if price is None else Price(price.input, price.output),
             judged=self.reward.judge is not None,
+            notes=self.notes,
         )
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
-            found = lines.read()
-            lines.replace([found[key] for key in keys if key in found])
+            lines.sort(keys)
         times = summarise_times(list(times_lines(self.folder).read().values()))
         if self.reward.judge is not None:
             times["judge"] = self.reward.judge.counts.as_json()
@@ -231,20 +268,14 @@ class _Run:
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
-def _take_up(folder: Path, judged: bool) -> frozenset[Key]:
+def _take_up(folder: Path) -> tuple[AttemptRecord, ...]:
     """The attempts that are done; lines that a crash cut off, or that belong to no finished attempt, are dropped.
-
-    With a judge (`judged`) an attempt that got no verdict is not done: its draws are the same again, so that it is only
-    judged anew.
 
     Raises:
         DataError: A file is damaged elsewhere than at its end, or an attempt is in it twice.
     """
-    done = frozenset(
-        (record.problem, record.attempt)
-        for record in read_records(folder)
-        if not judged or "judge" in record.parts
-    )
+    records = read_records(folder)
+    done = frozenset((record.problem, record.attempt) for record in records)
     for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
         lines.keep(done)
-    return done
+    return records

@@ -25,7 +25,12 @@ class Price:
 
 
 def summarise(
-    evaluation: Evaluation, ks: Sequence[int], price: Price | None, *, judged: bool = False
+    evaluation: Evaluation,
+    ks: Sequence[int],
+    price: Price | None,
+    *,
+    judged: bool = False,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The content of summary.json: everything that two runs of a deterministic engine agree on, so no times.
 
@@ -36,12 +41,14 @@ def summarise(
         ks: Values of k.
         price: Of tokens; None: no cost.
         judged: Whether the recipe has a judge.
+        notes: About the problems, such as how many were dropped.
     """
     attempts = len(evaluation.results[0].attempts)
     return {
         "schema": SCHEMA,
         "num_problems": len(evaluation.results),
         "attempts": attempts,
+        "notes": list(notes),
         **_scores(evaluation, ks),
         "parts": _parts(evaluation),
         "groups": {

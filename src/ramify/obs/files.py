@@ -64,10 +64,16 @@ def locked_folder(key: str, path: Path) -> Iterator[None]:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a whole file beside `path`, then rename it: a kill leaves the old file or the new one."""
+    replace_pieces(path, (content,))
+
+
+def replace_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+    """As `replace_file`, for content that is too large to be held as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".part")
     with unfinished.open("wb") as file:
-        file.write(content)
+        for piece in pieces:
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

@@ -85,7 +85,7 @@ def read_trees(path: Path) -> tuple[TracedTree, ...]:
     lines = read_text(path).split("\n")
     if lines[-1]:
         raise DataError(f"{path} row {len(lines)}: the line is cut off (no end of line)")
-    return tuple(_parse(path, row, line) for row, line in enumerate(lines[:-1], start=1))
+    return tuple(parse_tree(path, row, line) for row, line in enumerate(lines[:-1], start=1))
 
 
 def _dump(traced: TracedTree) -> str:
@@ -145,7 +145,12 @@ def _plain(value: object, place: str) -> object:
     raise DataError(f"{place}: expected JSON values, found {type(value).__name__}")
 
 
-def _parse(path: Path, row: int, line: str) -> TracedTree:
+def parse_tree(path: Path, row: int, line: str) -> TracedTree:
+    """Read one line of a trace; `row` counts from 1.
+
+    Raises:
+        DataError: As for `read_trees`.
+    """
     record = parse_line(path, row, line)
     schema = record.get("schema")
     if not isinstance(schema, int):

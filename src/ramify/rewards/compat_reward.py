@@ -6,7 +6,7 @@ from typing import Literal
 
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason, Trajectory
-from ramify.rewards.compat_arpo_reward import arpo_reward
+from ramify.rewards.compat_arpo_reward import BONUS, arpo_reward
 from ramify.rewards.compat_toolstar_reward import END_OF_TURN, toolstar_math_reward, toolstar_reward
 
 _MATH_SOURCE = "grpo_math"
@@ -30,9 +30,9 @@ class CompatReward:
         text = "".join(node.text for node in trajectory.nodes[1:]).replace(END_OF_TURN, "")
         golds = list(trajectory.problem.answer)
         if self.system == "arpo":
-            score = float(arpo_reward(text, golds)["score"])
+            found = arpo_reward(text, golds)
         elif trajectory.problem.info.get("data_source") != _MATH_SOURCE:
-            score = float(toolstar_reward(text, golds)["score"])
+            found = toolstar_reward(text, golds)
         else:
             ended = text + END_OF_TURN if trajectory.stop is StopReason.ANSWERED else text
             found = toolstar_math_reward(ended, golds[0] if golds else None)
@@ -41,4 +41,6 @@ class CompatReward:
             return Reward(
                 float(found["score"]), {"correct": float(is_equal), "format": float(is_equal or wrong)}
             )
-        return Reward(score, {"correct": min(max(score, 0.0), 1.0), "format": float(score >= 0)})
+        score, reason = float(found["score"]), str(found["reason"])
+        f1 = score - BONUS if "at the same time" in reason else max(score, 0.0)
+        return Reward(score, {"correct": f1, "format": float(score >= 0)})

@@ -6,7 +6,7 @@ import pytest
 from ramify.chat.tags import TAG_NAMES, callable_tools, parse_turn, split_completion
 from ramify.core.messages import Calls, Final, Message, Problem, ToolSpec
 from ramify.core.tree import Source
-from ramify.data.benchmark_prompts import LANGUAGES, instructed, instructions, instructions_fingerprint
+from ramify.data.benchmark_prompts import LANGUAGES, instructed, instructions
 
 ALL_TOOLS = ({"search", "python"}, {"search"}, {"python"}, set[str]())
 CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -80,10 +80,3 @@ def test_each_problem_is_told_in_its_language_once() -> None:
 def test_tools_of_ones_own_are_left_to_the_renderer() -> None:
     assert instructions(("search", "lookup"), "en") == instructions(("search",), "en")
     assert instructions(("lookup",), "en") == instructions((), "en")
-
-
-def test_the_fingerprint_tells_the_sets_of_tools_apart() -> None:
-    prints = [instructions_fingerprint(tools) for tools in ALL_TOOLS]
-    assert len(set(prints)) == len(ALL_TOOLS)
-    assert instructions_fingerprint(["python", "search"]) == prints[0]
-    assert all(re.fullmatch("[0-9a-f]{64}", each) for each in prints)

@@ -45,7 +45,7 @@ def ask(tokenizer, reply, key=None, **changes):
 
 
 def choice(text, reason="stop", **more):
-    return as_json({"choices": [{"text": text, "finish_reason": reason, **more}]})
+    return as_json({"choices": [{"text": text, "finish_reason": reason} | more]})
 
 
 def test_the_wire_format(tokenizer):
@@ -77,6 +77,8 @@ def test_the_wire_format(tokenizer):
         ("I see", {"stop_reason": 151645}, "I see<|im_end|>", Finish.EOS),
         ("I see ", {"stop_reason": "<result>"}, "I see <result>", Finish.STOP),
         ("", {}, "<|im_end|>", Finish.EOS),
+        ("I see", {"finish_reason": "content_filter"}, "I see<|im_end|>", Finish.EOS),
+        (None, {"finish_reason": "content_filter"}, "<|im_end|>", Finish.EOS),
     ],
 )
 def test_how_a_turn_ended(tokenizer, text, more, expected, finish):
@@ -98,7 +100,7 @@ def test_a_cut_turn_and_one_that_our_tokens_make_longer(tokenizer):
     [
         (as_json({"choices": []}), "expected choices with a text"),
         (as_json({"choices": [{"message": {"content": "chat"}}]}), "expected choices with a text"),
-        (choice("x", "content_filter"), "finish_reason 'content_filter'"),
+        (choice("x", "tool_calls"), "finish_reason 'tool_calls'"),
         (as_json({"error": "no such model"}, 404), "no such model"),
         (as_json({}, 500), "HTTP 500"),
     ],

@@ -54,6 +54,14 @@ def test_majority_of_answers(answers, right, wins):
     assert majority(made) is wins
 
 
+def test_the_winning_answer_is_right_when_any_attempt_with_it_was():
+    made = [attempt("p", i, "5", correct) for i, correct in enumerate([False, True, True])]
+    assert majority([*made, attempt("p", 3, "6", False)])
+    assert not majority(
+        [attempt("p", 0, "5", False), attempt("p", 1, "6", True), attempt("p", 2, "5", False)]
+    )
+
+
 @given(st.permutations(["a", "a", "b", "b", "c"]))
 def test_a_tie_goes_to_the_answer_that_came_first(answers):
     made = [attempt("p", i, answer, answer == "a") for i, answer in enumerate(answers)]

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.messages import Problem
+from ramify.core.records import Reward
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
-from ramify.eval.pass_at_k import pass_at_k, tree_pass_at_k
+from ramify.eval.pass_at_k import pass_at_k
+from ramify.eval.records import record_attempt
 
 
 @given(st.data())
@@ -59,17 +61,8 @@ def group(*paths):
     return make_tree(Problem("p", (), ("a",)), TreeKey(0, 0), [prompt, *nodes])
 
 
-def test_flat_group_gives_pass_at_k():
-    assert tree_pass_at_k(group((0,), (1, 0), (2,), (3,)), [True, False, False, False], 2) == pytest.approx(
-        0.5
-    )
-
-
 def test_branched_tree_is_refused():
-    with pytest.raises(ValueError, match="node '1' branches"):
-        tree_pass_at_k(group((0,), (1, 0), (1, 1)), [True, False, False], 2)
-
-
-def test_verdicts_must_match_leaves():
-    with pytest.raises(ValueError, match="2 leaves, 1 verdicts"):
-        tree_pass_at_k(group((0,), (1,)), [True], 1)
+    with pytest.raises(ValueError, match="an attempt is one trajectory, this tree branches into 2"):
+        record_attempt(group((0, 0), (0, 1)), Reward(1.0, {}), None)
+    with pytest.raises(ValueError, match="branches into 3"):
+        record_attempt(group((0,), (1,), (2,)), Reward(1.0, {}), None)

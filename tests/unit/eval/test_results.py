@@ -1,5 +1,7 @@
 """The file that grows: what a crash leaves is read again, what is wrong is named."""
 
+import json
+
 import pytest
 from eval_records import attempt
 from hypothesis import given
@@ -41,6 +43,26 @@ def test_lines_of_attempts_that_are_not_done_are_dropped(tmp_path):
     lines = written(tmp_path)
     lines.keep({(MADE[1].problem, 0)})
     assert read_records(tmp_path) == (MADE[1],)
+
+
+def test_lines_are_sorted_and_replaced(tmp_path):
+    lines = written(tmp_path)
+    keys = [(record.problem, record.attempt) for record in MADE]
+    lines.sort([keys[2], ("other", 0), keys[0]])
+    assert read_records(tmp_path) == (MADE[2], MADE[0])
+    new = attempt(MADE[0].problem, 0, "a much longer answer", False)
+    lines.update({keys[0]: new.to_json()})
+    assert read_records(tmp_path) == (MADE[2], new)
+    row, text = lines.texts({keys[0]})[keys[0]]
+    assert (row, AttemptRecord.from_json(json.loads(text))) == (2, new)
+
+
+def test_a_file_that_is_not_there_stays_so(tmp_path):
+    lines = results_lines(tmp_path)
+    lines.keep(set())
+    lines.sort([("p", 0)])
+    assert lines.read() == {}
+    assert not lines.path.exists()
 
 
 def test_a_duplicate_is_refused(tmp_path):
