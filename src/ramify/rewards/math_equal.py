@@ -91,6 +91,11 @@ def decide(prediction: str, gold: str) -> bool | None:
     if _RANGE.fullmatch(left) and _RANGE.fullmatch(right):
         return False
     written, wanted = _form(prediction), _form(gold)
+    if any(
+        isinstance(form, Based) and text.lower() == form.digits.lower()
+        for form, text in ((written, right), (wanted, left))
+    ):
+        return True
     if written is None or wanted is None:
         same_words = left.replace('"', "").lower() == right.replace('"', "").lower()
         return True if same_words and isinstance(written or wanted, Text) else None
@@ -125,7 +130,7 @@ def _equal(prediction: str, gold: str, workers: MathWorkers | None) -> bool:
     decided = decide(prediction, gold)
     if decided is not None or not (_has_digit_or_command(prediction) and _has_digit_or_command(gold)):
         return decided is True
-    left, right = (clean(text).replace('"', "") for text in (prediction, gold))
+    left, right = (clean(text).replace('"', "").replace(";", ",") for text in (prediction, gold))
     if not all(_is_nested_soundly(text) and _NO_FORMULA.search(text) is None for text in (left, right)):
         return False
     return (workers or shared_workers()).compare(left, right) is Symbolic.EQUAL
@@ -211,11 +216,13 @@ def _same_matrix(written: Form, wanted: Form) -> bool:
             return False
         return _same_in_order(sum(written.rows, ()), sum(wanted.rows, ()))
     matrix, other = (written, wanted) if isinstance(written, Matrix) else (wanted, written)
-    if not (
-        isinstance(matrix, Matrix)
-        and isinstance(other, Group)
-        and (other.opening, other.closing) == ("(", ")")
-    ):
+    if not isinstance(matrix, Matrix) or matrix.bars or not isinstance(other, Group):
+        return False
+    brackets = {(group.opening, group.closing) for group in (other, *other.items) if isinstance(group, Group)}
+    rows = [item.items for item in other.items if isinstance(item, Group)]
+    if len(rows) == len(other.items) and brackets in ({("(", ")")}, {("[", "]")}):
+        return _same_matrix(Matrix(tuple(rows)), Matrix(matrix.rows))
+    if not _is_tuple(other):
         return False
     is_vector = len(matrix.rows) == 1 or all(len(row) == 1 for row in matrix.rows)
     return is_vector and _same_in_order(sum(matrix.rows, ()), other.items)
@@ -280,11 +287,18 @@ def _same_collection(written: Form, wanted: Form) -> bool:
         same_brackets = (written.opening, written.closing) == (wanted.opening, wanted.closing)
         return same_brackets and _same_in_order(left, right)
     if isinstance(written, Group) or isinstance(wanted, Group):
-        return _same_in_order(left, right)
+        return _is_tuple(written) and _is_tuple(wanted) and _same_in_order(left, right)
     names = {item.name for item in right if isinstance(item, Named)}
     if len(names) == len(right) > 1 and not any(isinstance(item, Named) for item in left):
         return _same_in_order(left, right)
     return _same_in_any_order(left, right)
+
+
+def _is_tuple(form: Form) -> bool:
+    """Whether it is one, or a list that may stand for one; sets and intervals are none."""
+    if isinstance(form, Group):
+        return (form.opening, form.closing, form.is_interval) == ("(", ")", False)
+    return isinstance(form, Many) and form.is_list
 
 
 def _items(form: Form) -> tuple[Form, ...]:

@@ -5,9 +5,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ramify.rewards.math_terms import MINUS_ONE, Number, Product, Sum, Term, UnreadableError, read_term
+from ramify.rewards.math_terms import (
+    MINUS_ONE,
+    Number,
+    Product,
+    Sum,
+    Symbol,
+    Term,
+    UnreadableError,
+    read_term,
+)
 from ramify.rewards.math_units import without_unit
-from ramify.rewards.numerals import in_digits
+from ramify.rewards.numerals import fraction_in_words, in_digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +44,20 @@ class Based:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    r"""Values in any order: a list without brackets, a set, what `\pm` stands for."""
+    r"""Values in any order: a list without brackets (which may mean a tuple), a set, a union, what `\pm` stands for."""
 
     items: "tuple[Form, ...]"
+    is_list: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Values in order between brackets; two of them may be an interval, as which "x < 3" is read too."""
+    """Values in order between brackets; two of them may be an interval, which "x < 3" certainly is."""
 
     opening: str
     items: "tuple[Form, ...]"
     closing: str
+    is_interval: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,7 @@ GROUPED_DIGITS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _BASED = re.compile(r"(\w+)\s*_\s*(?:\{\s*(\d+)\s*\}|(\d+))")
 _MATRIX = re.compile(r"\\begin\{([pbBvV]?matrix|array)\}(?:\s*\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
-_BUILDER = re.compile(r"\s*[A-Za-z](?:\s*\\in\s*\{?[A-Za-z]\}?)?\s*[|:]\s*(.+)", re.DOTALL)
+_BUILDER = re.compile(r"\s*[A-Za-z](?:\s*\\in\s*(?:\{?[A-Za-z]\}?|\\mathbb\{R\}))?\s*[|:]\s*(.+)", re.DOTALL)
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv|to)(?![A-Za-z])|[=<>]")
 _NAME = re.compile(
     r"(?:m?\s*\\angle\s*[A-Z]{1,3}|\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?'*|\"[^\"]*\"|[A-Za-z ]+)\s*(?:\([A-Za-z](?:\s*,\s*[A-Za-z])*\))?"
@@ -91,7 +102,10 @@ _QUOTED = re.compile(r'"([^"]*)"')
 _FUNCTION_WORDS = frozenset(
     {"pi", "sqrt", "infty", "infinity", "oo", "sin", "cos", "tan", "log", "ln", "exp"}
 )
-_WORD = re.compile(r"[A-Za-z]{3,}(?:['-][A-Za-z]{2,})*(?: [A-Za-z'-]+)*|no|No|NO")
+_WORD = re.compile(r"[A-Za-z]{3,}(?:['-][A-Za-z]{2,})*(?: [A-Za-z'-]+)*|(?:no|No|NO)(?: [A-Za-z'-]+)*")
+_ALL_REALS = frozenset({"all real numbers", "all reals", "the real numbers", "real numbers"})
+_INFINITY = Symbol("infty")
+_REALS = Group("(", (Formula(Product((MINUS_ONE, _INFINITY))), Formula(_INFINITY)), ")", is_interval=True)
 _OPENING, _CLOSING = "([{", ")]}"
 _MAX_ITEMS = 200
 
@@ -107,21 +121,21 @@ def read_form(text: str) -> Form:
         return _formula(text.replace(",", ""))
     parts = [part for part in _split(text, ",;") if part.strip()]
     if len(parts) > 1:
-        return _many(parts)
+        return _many(parts, is_list=len(parts) == sum(1 for part in _split(text, ",") if part.strip()))
     text = _LABEL.sub("", parts[0].strip(), count=1) if parts else ""
     if not text:
         raise UnreadableError("nothing")
     return _related(text) if _RELATION.search(text) else _unrelated(text)
 
 
-def _many(parts: list[str]) -> Form:
+def _many(parts: list[str], *, is_list: bool) -> Form:
     if len(parts) > _MAX_ITEMS:
         raise UnreadableError("too many values")
     items: list[Form] = []
     for part in parts:
         form = read_form(part)
         items.extend(form.items if isinstance(form, Many) else [form])
-    return Many(tuple(items))
+    return Many(tuple(items), is_list=is_list and len(items) == len(parts))
 
 
 def _related(text: str) -> Form:
@@ -134,7 +148,7 @@ def _related(text: str) -> Form:
     if all(relation in ("=", "\\approx", "\\equiv") for relation in relations):
         return _equal(members)
     if relations == ["\\in"]:
-        return Named(members[0], read_form(members[1]))
+        return Named(members[0], _REALS if members[1] == "R" else read_form(members[1]))
     if all(relation in ("<", ">", "\\le", "\\ge") for relation in relations):
         return _interval(members, relations)
     raise UnreadableError("a relation of another kind")
@@ -164,7 +178,7 @@ def _interval(members: list[str], relations: list[str]) -> Form:
     if len(members) != 3 or not _NAME.fullmatch(members[1]):
         raise UnreadableError("an inequality of formulas")
     opening, closing = "(" if relations[0] == "<" else "[", ")" if relations[1] == "<" else "]"
-    return Group(opening, (read_form(members[0]), read_form(members[2])), closing)
+    return Group(opening, (read_form(members[0]), read_form(members[2])), closing, is_interval=True)
 
 
 def _turned(relation: str) -> str:
@@ -172,6 +186,8 @@ def _turned(relation: str) -> str:
 
 
 def _unrelated(text: str) -> Form:
+    if text == "\\mathbb{R}":
+        return _REALS
     unions = _UNION.split(text)
     if len(unions) > 1:
         return Many(tuple(read_form(part) for part in unions))
@@ -208,10 +224,14 @@ def _single(text: str) -> Form:
 
 
 def _text(words: str) -> Form:
-    number = in_digits(words.lower().replace("-", " ").split())
+    tokens = words.lower().replace("-", " ").split()
+    if fraction := fraction_in_words(tokens):
+        return Formula(Number(fraction))
+    number = in_digits(tokens)
     if len(number) == 1 and number[0][0].isdecimal():
         return Formula(read_term(number[0]))
-    return Text(" ".join(words.lower().strip("() .").split()))
+    said = " ".join(words.lower().strip("() .").split())
+    return _REALS if said in _ALL_REALS else Text(said)
 
 
 def _formula(text: str) -> Form:

@@ -1,6 +1,8 @@
 r"""Mathematical answers without their typesetting: `\left( \dfrac{1}{2} \right)` and `(1/2)` look alike afterwards.
 
-What stays is a small dialect: commands with a meaning, `"words"` for text in a formula, plain brackets.
+What stays is a small dialect: commands with a meaning, `"words"` for text in a formula, plain brackets, a comma for "and"
+and a semicolon for "or",
+and `\mathbb{R}`.
 """
 
 import re
@@ -30,8 +32,9 @@ _REPLACED = [
         (r"\\rangle", ")"),
         (r"\\[lr]?[vV]ert|\\mid", "|"),
         (r"\\[dtc]frac", r"\\frac"),
+        (r"\\mathbb\s*(?:R(?![A-Za-z])|\{\s*R\s*\})", r"\\mathbb{R}"),
         (
-            r"\\(?:mathrm|mathbf|mathit|mathsf|mathbb|boldsymbol|bm|operatorname\*?|boxed|fbox)(?![A-Za-z])",
+            r"\\(?:mathrm|mathbf|mathit|mathsf|mathbb(?!\{R\})|boldsymbol|bm|operatorname\*?|boxed|fbox)(?![A-Za-z])",
             "",
         ),
         (r"\\[()\[\]]|\\\$|\$|[£€]", " "),
@@ -52,7 +55,9 @@ _REPLACED = [
     )
 ]
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph)\s*\{([^{}]*)\}")
-_CONJUNCTION = re.compile(r'\s*,?\s*(?:"(?:and|or)"|(?<![A-Za-z])(?:and|or)(?![A-Za-z]))\s*')
+_AND, _OR = (
+    re.compile(rf'\s*,?\s*(?:"{word}"|(?<![A-Za-z]){word}(?![A-Za-z]))\s*') for word in ("and", "or")
+)
 _SENTENCE = re.compile(
     r"(?:[A-Za-z][A-Za-z',]*\s+)+(?:is|are|equals)(?:\s+equal to)?:?\s+(?=\S)", re.IGNORECASE
 )
@@ -64,6 +69,7 @@ _TAIL = ".,;:!?。"
 def clean(text: str) -> str:
     """The text in the dialect; a sentence "The value is 5." becomes its value."""
     if not text.isascii():
+        text = text.replace("\u211d", "\\mathbb{R}")
         text = _SUPERSCRIPT.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match.group())}}}", text)
         text = _CHARACTER.sub(lambda match: _CHARACTERS[match.group()], unicodedata.normalize("NFKC", text))
         text = _CHARACTER.sub(lambda match: _CHARACTERS[match.group()], text)
@@ -81,7 +87,7 @@ def clean(text: str) -> str:
         text = _REPEATING.sub(_repeated, text)
     text = text.strip().rstrip(_TAIL[:-3] + "?。").strip()
     text = _SENTENCE.sub("", text, count=1) if _SENTENCE.match(text) else text
-    return _MIXED.sub(r"(\1+\2/\3)", _CONJUNCTION.sub(",", text)).strip()
+    return _MIXED.sub(r"(\1+\2/\3)", _OR.sub(";", _AND.sub(",", text))).strip()
 
 
 def _words(match: re.Match[str]) -> str:

@@ -226,6 +226,8 @@ class _Reader:
             return self._applied(name, ())
         if name in ("lfloor", "lceil"):
             return self._rounded(name)
+        if name == "mathbb":
+            return self._argument()
         if name in ("infty", "infinity", "oo"):
             return Symbol("infty")
         if name == "pi" or name in _GREEK_NAMES:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from decimal import Decimal
+from fractions import Fraction
 
 _UNITS = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
@@ -13,6 +14,8 @@ _SMALL = {word: 10 * i for i, word in enumerate(_TENS.split())} | {
     word: i for i, word in enumerate(_UNITS.split())
 }
 SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_ORDINALS = "half third fourth fifth sixth seventh eighth ninth tenth"
+_PARTS = {word: i for i, word in enumerate(_ORDINALS.split(), start=2)} | {"halve": 2, "quarter": 4}
 _CHINESE_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"\u3007": 0, "两": 2, "兩": 2}
 _CHINESE_SCALES = {"十": 10, "百": 100, "千": 1000}
 _CHINESE_GROUPS = {"万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
@@ -52,6 +55,14 @@ def in_digits(tokens: Sequence[str]) -> list[str]:
             written.append(tokens[position])
             position += 1
     return written
+
+
+def fraction_in_words(tokens: Sequence[str]) -> Fraction | None:
+    """ "one half", "two thirds", "three quarters"; None for anything else."""
+    if len(tokens) != 2 or tokens[0] not in _SMALL:
+        return None
+    above, below = _SMALL[tokens[0]], _PARTS.get(tokens[1].removesuffix("s"))
+    return None if below is None or above == 0 else Fraction(above, below)
 
 
 def chinese_number(text: str) -> int | None:
