@@ -1,39 +1,36 @@
-r"""Equality of formulas by their values at fixed points: exact where numbers are rational, to 1e-9 elsewhere.
+r"""Equality of formulas by their values at fixed points.
 
 Two formulas that agree at several unrelated points are taken for equal (the test of Schwartz and Zippel for
-polynomials). Every number stays small, so no formula can take long: what would grow is `UndecidedError`.
+polynomials). Rational values are compared exactly. Others that are far apart, in floats and in 50 digits, differ; the
+rest is compared in 150 digits. Where terms cancel and leave next to nothing, the difference of equal formulas falls with
+the precision and that of others does not.
 """
 
-import cmath
-import math
+import functools
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from ramify.rewards.math_terms import Call, Number, Power, Product, Sum, Symbol, Term
+from ramify.rewards.math_arithmetic import (
+    CONSTANTS,
+    FLOATS,
+    Arithmetic,
+    Place,
+    UndecidedError,
+    Value,
+    precise,
+)
+from ramify.rewards.math_terms import Number, Power, Product, Sum, Symbol, Term
 
-Value: TypeAlias = Fraction | complex
+_Pair: TypeAlias = tuple[Value, Value]
 
 _POSITIVE_POINTS, _POINTS = 2, 5
-_MAX_BITS = 4096
-_MAX_FACTORIAL = 400
-_RELATIVE, _ABSOLUTE = 1e-9, 1e-12
-_FUNCTIONS: Mapping[str, Callable[[complex], complex]] = {
-    "sin": cmath.sin, "cos": cmath.cos, "tan": cmath.tan, "sinh": cmath.sinh, "cosh": cmath.cosh,
-    "tanh": cmath.tanh, "arcsin": cmath.asin, "arccos": cmath.acos, "arctan": cmath.atan, "ln": cmath.log,
-    "exp": cmath.exp,
-    "cot": lambda x: 1 / cmath.tan(x), "sec": lambda x: 1 / cmath.cos(x), "csc": lambda x: 1 / cmath.sin(x),
-}  # fmt: skip
-_CONSTANTS: Mapping[str, Value] = {"pi": complex(math.pi), "e": complex(math.e), "i": 1j}
-
-
-class UndecidedError(ArithmeticError):
-    """A value is not defined at the points, or both are too large to compare."""
-
-
-class _TooLargeError(UndecidedError):
-    """A value is larger than any that is written out; the other one may not be."""
+_FAR, _SMALL = 1e-4, 1e-3
+"""Far apart are values that differ by that part of the larger one, which is itself not as small as this."""
+_COARSE, _FINE = 50, 150
+_SAME, _FALLEN = 1e-110, 1e-90
 
 
 def same_value(left: Term, right: Term) -> bool:
@@ -42,10 +39,10 @@ def same_value(left: Term, right: Term) -> bool:
     Raises:
         UndecidedError: The points do not tell.
     """
-    pairs = list(_values(left, right))
-    if not pairs:
+    points = list(_points(left, right))
+    if not points:
         raise UndecidedError("no value at any point")
-    return all(_close(a, b) for a, b in pairs)
+    return all(_agree(point.pair, point.values) for point in points)
 
 
 def same_up_to_factor(left: Term, right: Term) -> bool:
@@ -54,17 +51,20 @@ def same_up_to_factor(left: Term, right: Term) -> bool:
     Raises:
         UndecidedError: The points do not tell.
     """
-    pairs = [(a, b) for a, b in _values(left, right) if a != 0 or b != 0]
-    if not pairs or any(a == 0 or b == 0 for a, b in pairs):
+    points = [point for point in _points(left, right) if point.pair != (0, 0)]
+    if not points or any(0 in point.pair for point in points):
         return False
-    first, second = pairs[0]
-    return len(pairs) > 1 and all(_close(a * second, b * first) for a, b in pairs)
+    first, *others = points
+    return len(others) > 0 and all(
+        _agree(_crosswise(point.pair, first.pair), functools.partial(_crossed, point, first))
+        for point in others
+    )
 
 
 def exact_value(term: Term) -> Fraction | None:
     """The value of a formula without symbols where it is rational; None otherwise."""
     try:
-        value = _size_limited(term, {})
+        value = FLOATS.value(term, {})
     except (UndecidedError, KeyError):
         return None
     return value if isinstance(value, Fraction) else None
@@ -73,7 +73,7 @@ def exact_value(term: Term) -> Fraction | None:
 def symbols_of(term: Term) -> frozenset[str]:
     """Names of the symbols, constants left out."""
     if isinstance(term, Symbol):
-        return frozenset() if term.name in _CONSTANTS else frozenset({term.name})
+        return frozenset() if term.name in CONSTANTS else frozenset({term.name})
     if isinstance(term, Number):
         return frozenset()
     parts = (
@@ -88,28 +88,34 @@ def symbols_of(term: Term) -> frozenset[str]:
     return frozenset().union(*map(symbols_of, parts))
 
 
-def _values(left: Term, right: Term) -> Iterator[tuple[Value, Value]]:
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """Both formulas at one point, and their values in floats."""
+
+    left: Term
+    right: Term
+    place: Place
+    pair: _Pair
+
+    def values(self, arithmetic: Arithmetic) -> _Pair:
+        left, right = (arithmetic.value(term, self.place) for term in (self.left, self.right))
+        if left is None or right is None:
+            raise UndecidedError("too large")
+        return left, right
+
+
+def _points(left: Term, right: Term) -> Iterator[_Point]:
     names = sorted(symbols_of(left) | symbols_of(right))
     for point in range(_POINTS if names else 1):
         place = {name: _coordinate(name, point) for name in names}
-        a, b = _size_limited(left, place), _size_limited(right, place)
+        a, b = FLOATS.value(left, place), FLOATS.value(right, place)
         if a is None and b is None:
             raise UndecidedError("both too large")
         if a is None or b is None:
-            yield Fraction(0), Fraction(1)
+            yield _Point(left, right, place, (Fraction(0), Fraction(1)))
             return
-        if point < _POSITIVE_POINTS or (_is_real(a) and _is_real(b)):
-            yield a, b
-
-
-def _size_limited(term: Term, place: Mapping[str, Fraction]) -> Value | None:
-    """The value; None when it is too large."""
-    try:
-        return _value(term, place)
-    except (_TooLargeError, OverflowError):
-        return None
-    except ZeroDivisionError as error:
-        raise UndecidedError("division by zero") from error
+        if point < _POSITIVE_POINTS or (FLOATS.is_real(a) and FLOATS.is_real(b)):
+            yield _Point(left, right, place, (a, b))
 
 
 def _coordinate(name: str, point: int) -> Fraction:
@@ -118,115 +124,38 @@ def _coordinate(name: str, point: int) -> Fraction:
     return -size if point >= _POSITIVE_POINTS and drawn & 4096 else size
 
 
-def _value(term: Term, place: Mapping[str, Fraction]) -> Value:
-    match term:
-        case Number(value):
-            return value
-        case Symbol(name):
-            return place[name] if name in place else _CONSTANTS[name]
-        case Sum(terms):
-            return _bounded(sum((_value(each, place) for each in terms), Fraction(0)))
-        case Product(factors):
-            product: Value = Fraction(1)
-            for factor in factors:
-                product = _bounded(product * _value(factor, place))
-            return product
-        case Power(base, exponent):
-            return _power(_value(base, place), _value(exponent, place))
-        case Call(name, arguments):
-            return _call(name, [_value(each, place) for each in arguments])
+def _crosswise(pair: _Pair, first: _Pair) -> _Pair:
+    return pair[0] * first[1], pair[1] * first[0]
 
 
-def _bounded(value: Value) -> Value:
-    if isinstance(value, Fraction):
-        if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
-            raise _TooLargeError("too large")
-        return value
-    if not cmath.isfinite(value):
-        raise _TooLargeError("not finite")
-    return value
+def _crossed(point: _Point, first: _Point, arithmetic: Arithmetic) -> _Pair:
+    return _crosswise(point.values(arithmetic), first.values(arithmetic))
 
 
-def _power(base: Value, exponent: Value) -> Value:
-    if isinstance(base, Fraction) and isinstance(exponent, Fraction):
-        if exponent.denominator == 1:
-            bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-            if bits * abs(exponent) > _MAX_BITS:
-                raise _TooLargeError("too large")
-            return base**exponent.numerator
-        if base >= 0 and (root := _exact_root(base, exponent.denominator)) is not None:
-            return _power(root, Fraction(exponent.numerator))
-    return _bounded(complex(base) ** complex(exponent))
+def _agree(pair: _Pair, values: Callable[[Arithmetic], _Pair]) -> bool:
+    """Whether two values are equal; `values` gives them in a precision that is asked for."""
+    if isinstance(pair[0], Fraction) and isinstance(pair[1], Fraction):
+        return pair[0] == pair[1]
+    # Floats are no proof: (10^16 + sqrt 2) - 10^16 is 2 there.
+    if _are_far_apart(pair) and _are_far_apart(values(precise(_COARSE))):
+        return False
+    size, difference = _compared(values(precise(_FINE)), _FINE)
+    if difference <= _SAME * size:
+        return True
+    _, before = _compared(values(precise(_COARSE)), _COARSE)
+    return bool(difference <= (_FALLEN * before if before else _SAME))
 
 
-def _exact_root(value: Fraction, degree: int) -> Fraction | None:
-    if degree > _MAX_BITS:
-        return None
-    above, below = (_integer_root(number, degree) for number in (value.numerator, value.denominator))
-    return None if above is None or below is None else Fraction(above, below)
-
-
-def _integer_root(number: int, degree: int) -> int | None:
-    if degree == 2:
-        near = math.isqrt(number)
-    elif number.bit_length() < 900:
-        near = round(number ** (1 / degree))
-    else:
-        return None
-    return near if near**degree == number else None
-
-
-def _call(name: str, arguments: list[Value]) -> Value:
-    if name == "root":
-        return _root(*arguments)
-    if name == "log":
-        base, value = map(complex, arguments)
-        if base == 0 or value == 0:
-            raise UndecidedError("not defined")
-        return _bounded(cmath.log(value) / cmath.log(base))
-    if name in ("factorial", "binom"):
-        return _count(name, arguments)
-    if name in ("floor", "ceil"):
-        real = arguments[0] if isinstance(arguments[0], Fraction) else _real(arguments[0])
-        return Fraction(math.floor(real) if name == "floor" else math.ceil(real))
-    if name == "abs":
-        return abs(arguments[0]) if isinstance(arguments[0], Fraction) else complex(abs(arguments[0]))
+def _are_far_apart(pair: _Pair) -> bool:
     try:
-        return _bounded(_FUNCTIONS[name](complex(arguments[0])))
-    except ValueError as error:
-        raise UndecidedError("not defined") from error
+        a, b = map(complex, pair)
+    except OverflowError:
+        return False
+    size = max(abs(a), abs(b))
+    return size > _SMALL and abs(a - b) > _FAR * size
 
 
-def _root(degree: Value, value: Value) -> Value:
-    odd = isinstance(degree, Fraction) and degree.denominator == 1 and degree.numerator % 2 == 1
-    if odd and _is_real(value) and _real(value) < 0:
-        return -_power(-value, 1 / degree)
-    return _power(value, 1 / degree)
-
-
-def _count(name: str, arguments: list[Value]) -> Value:
-    whole = [a.numerator for a in arguments if isinstance(a, Fraction) and a.denominator == 1]
-    if len(whole) != len(arguments) or min(whole) < 0:
-        raise UndecidedError("no whole number")
-    if max(whole) > _MAX_FACTORIAL:
-        raise _TooLargeError("too large")
-    return Fraction(math.factorial(whole[0]) if name == "factorial" else math.comb(*whole))
-
-
-def _is_real(value: Value) -> bool:
-    return isinstance(value, Fraction) or abs(value.imag) <= _ABSOLUTE
-
-
-def _real(value: Value) -> float:
-    if isinstance(value, Fraction):
-        return float(value)
-    if not _is_real(value):
-        raise UndecidedError("not real")
-    return value.real
-
-
-def _close(left: Value, right: Value) -> bool:
-    if isinstance(left, Fraction) and isinstance(right, Fraction):
-        return left == right
-    a, b = complex(left), complex(right)
-    return abs(a - b) <= max(_ABSOLUTE, _RELATIVE * max(abs(a), abs(b)))
+def _compared(pair: _Pair, digits: int) -> tuple[float, float]:
+    """The larger of two values and their difference."""
+    a, b = map(precise(digits).number, pair)
+    return max(abs(a), abs(b)), abs(a - b)
