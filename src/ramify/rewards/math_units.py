@@ -1,7 +1,7 @@
 r"""Units behind a number, in one spelling: `\text{ square centimeters}`, "cm^2" and "sq. cm" are all "cm^2".
 
 Plain letters are a unit only where they spell one that is listed here: "2xy" is a product. What stands in `\text{..}` is
-always one. Words for scales ("4.4 million") multiply.
+one unless it says something ("5 \text{ is wrong}"). Words for scales ("4.4 million") multiply.
 """
 
 import re
@@ -62,6 +62,8 @@ _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
 _LETTERS = frozenset("mgslL")
 """Units of one letter that plain text may hold, with a blank before them and a bare number before that."""
 _MAX_GLUED = 3
+_REMARK = re.compile(r"\b(?:is|are|was|not|no|or|wrong|false|incorrect)\b", re.IGNORECASE)
+"""Text that says something about the number and names nothing that is counted."""
 _EXPONENT = r"(?:\s*\^\s*\{?\s*[23]\s*\}?)?"
 _QUOTED = re.compile(rf'(?:\s*(?:[/*]\s*)?"[^"]*"{_EXPONENT})+(?:\s*[CF])?$')
 _PLAIN = re.compile(rf"(?<=[\d}})!\]])\s*[A-Za-z][A-Za-z. ]*{_EXPONENT}(?:/\s*[A-Za-z]+{_EXPONENT})?$")
@@ -83,6 +85,8 @@ def without_unit(text: str) -> tuple[str, Fraction, str]:
     if not written.strip():
         return before.strip(), scale, ""
     unit = _unit(written)
+    if _REMARK.search(written):
+        return text, Fraction(1), ""
     if quoted is None and (unit is None or not _may_be_plain(before.strip(), written)):
         return text, Fraction(1), ""
     if quoted and (word := re.search(rf"{_SCALE.pattern}$", before, re.IGNORECASE)):

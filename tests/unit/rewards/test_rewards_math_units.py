@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from ramify.rewards.math_equal import decide, is_mathematical
+from ramify.rewards.math_equal import decide, is_mathematical, math_equal
 from ramify.rewards.math_units import without_unit
 
 SAME = [
@@ -103,3 +103,8 @@ def test_golds_with_measures_are_mathematics_and_with_counted_things_are_not() -
     assert not any(
         map(is_mathematical, ["44 BC", "9 am", "2 medals", "25 years", "4.4 million", "10 percent"])
     )
+
+
+def test_text_that_says_something_is_no_unit() -> None:
+    assert math_equal("5 \\text{ is wrong}", ["5"]) == math_equal("5 \\text{ or not}", ["5"]) == 0.0
+    assert math_equal("5 \\text{ wolves}", ["5"]) == 1.0
