@@ -2,6 +2,8 @@
 
 import re
 
+from ramify.rewards import numerals
+
 _MONTHS = """
 january february march april may june july august september october november december
 """
@@ -12,16 +14,19 @@ MONTHS = {name: f"month{'abcdefghijkl'[i - 1]}" for name, i in (*_BY_NAME.items(
 _NAME = "|".join(sorted((*_BY_NAME, "sept"), key=len, reverse=True))
 _DAY = r"(?P<day>[0-3]?[0-9])(?:st|nd|rd|th)?"
 _YEAR = r"(?P<year>[0-9]{3,4})"
+_TO_TEN = "一二三四五六七八九十"
 _SPELLINGS = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         rf"\b{_DAY}\s+(?:of\s+)?(?P<month>{_NAME})\b\.?(?:,?\s+{_YEAR}\b)?",
         rf"\b(?P<month>{_NAME})\b\.?\s+{_DAY}\b(?:,?\s+{_YEAR}\b)?",
         rf"(?<![0-9-]){_YEAR}[-/](?P<month>[01]?[0-9])[-/]{_DAY}(?![0-9-])",
-        rf"(?:{_YEAR}\s*年\s*)?(?P<month>[01]?[0-9])\s*月\s*{_DAY}\s*[日号號]",
+        rf"(?<![0-9.-])(?P<year>[0-9]{{4}})\.(?P<month>[01]?[0-9])\.{_DAY}(?![0-9-]|\.[0-9])",
+        rf"(?:(?P<year>[0-9]{{3,4}}|[\u3007零{_TO_TEN[:-1]}]{{4}})\s*年\s*)?"
+        rf"(?P<month>[01]?[0-9]|[{_TO_TEN}]{{1,2}})\s*月\s*(?P<day>[0-3]?[0-9]|[{_TO_TEN}]{{1,3}})\s*[日号號]",
     )
 ]
-_HINT = re.compile(rf"{_NAME}|[0-9]{{3,4}}[-/][0-9]|月", re.IGNORECASE)
+_HINT = re.compile(rf"{_NAME}|[0-9]{{3,4}}[-/][0-9]|[0-9]{{4}}\.[0-9]{{1,2}}\.[0-9]|月", re.IGNORECASE)
 _SHORT = re.compile(r"\s*([01]?[0-9])[-/]([0-3]?[0-9])\s*")
 
 
@@ -42,8 +47,13 @@ def month_and_day(text: str) -> str | None:
 
 def _tokens(match: re.Match[str]) -> str:
     name = match["month"].casefold()
-    month = int(name) if name.isdigit() else _BY_NAME[name[:3]]
-    return _spelled(match["year"] or "", month, int(match["day"])) or match.group()
+    month = _BY_NAME.get(name[:3]) or _number(name)
+    year = str(_number(match["year"])) if match["year"] else ""
+    return _spelled(year, month, _number(match["day"])) or match.group()
+
+
+def _number(digits: str) -> int:
+    return int(digits) if digits.isascii() else numerals.chinese_number(digits) or 0
 
 
 def _spelled(year: str, month: int, day: int) -> str | None:

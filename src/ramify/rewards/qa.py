@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ramify.rewards import dates
 from ramify.rewards.qa_assertion import VERDICTS, closing_verdict, is_asserted, leading_verdict
-from ramify.rewards.qa_words import Words, folded, joined_letters, words
+from ramify.rewards.qa_words import Words, folded, has_ordinal, joined_letters, words
 
 _SEPARATOR = re.compile(
     r"\s*(?:,\s+|;|、|,(?=[^\s\d])|\band\b|&|(?<=[\u4e00-\u9fff])[和与及](?=[\u4e00-\u9fff]))\s*"
@@ -82,7 +82,7 @@ def _listed(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _same(prediction: str, gold: str) -> bool:
-    left, right = words(prediction), words(gold)
+    left, right = _read(prediction, gold)
     if not left.every or not right.every:
         return False
     if left.every == right.every or left.bare == right.bare or _same_letters(prediction, gold):
@@ -95,10 +95,17 @@ def _same(prediction: str, gold: str) -> bool:
     )
 
 
+def _read(prediction: str, gold: str) -> tuple[Words, Words]:
+    """Both as words; "second" is 2 where both speak of ordinals, and not where two are counted."""
+    if has_ordinal(gold) and has_ordinal(prediction):
+        return words(prediction, ordinals=True), words(gold, ordinals=True)
+    return words(prediction), words(gold)
+
+
 def _f1(prediction: str, gold: str) -> float:
     if _same(prediction, gold):
         return 1.0
-    written, wanted = words(prediction).bare, words(gold).bare
+    written, wanted = (each.bare for each in _read(prediction, gold))
     if len(wanted) == 1 and wanted[0] in VERDICTS:
         verdict = leading_verdict(prediction)
         if verdict is not None:
@@ -113,7 +120,7 @@ def _f1(prediction: str, gold: str) -> float:
 def _contains(prediction: str, gold: str) -> bool:
     if _same(prediction, gold):
         return True
-    written, wanted = words(prediction).bare, words(gold).bare
+    written, wanted = (each.bare for each in _read(prediction, gold))
     if not wanted or not written:
         return False
     if len(wanted) == 1 and wanted[0] in VERDICTS:

@@ -56,6 +56,25 @@ _BOUND_SIGNS = {"<=": "≤", ">=": "≥"}
 _NUMBER_STARTS = frozenset("0123456789-<>≤≥")
 _INITIALS = re.compile(r"(?<![^\W_])([^\W\d_])\.?\s+(?=[^\W\d_](?![^\W_]))")
 _JOINT = re.compile(r"(?<=[^\W\d_])[.·•:/&*!_-]+(?=[^\W\d_])")
+_MINUS = frozenset({"minus", "negative", "负", "負"})
+_UNDER_TEN = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_TEENS = ("ten", "eleven", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_ORDINAL_WORDS = {
+    "first": "one",
+    "second": "two",
+    "third": "three",
+    "fifth": "five",
+    "eighth": "eight",
+    "ninth": "nine",
+    **{
+        f"{number}th": number
+        for number in ("four", "six", "seven", *_TEENS, "hundred", "thousand", "million", "billion")
+    },
+    "twelfth": "twelve",
+    **{number.replace("y", "ieth"): number for number in _TENS},
+}
+_COUNTS = frozenset({*_UNDER_TEN, *_TEENS, "twelve", "a", "per", "hundred", "thousand"})
 _ARTICLES = frozenset({"a", "an", "the"})
 _UNITS = {
     **dict.fromkeys(("km", "kilometre", "kilometres", "kilometers"), "kilometer"),
@@ -85,11 +104,13 @@ class Words:
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def words(text: str) -> Words:
-    """Read an answer."""
+def words(text: str, *, ordinals: bool = False) -> Words:
+    """Read an answer; with `ordinals`, "second" is 2 as "2nd" is."""
     form = folded(text)
     raw = _TOKEN.findall(form)
     lowered = [token.lower() for token in raw]
+    if ordinals:
+        lowered = _ordinals_as_cardinals(lowered)
     every = _spelled(lowered)
     kept = lowered if _ARTICLES.isdisjoint(lowered) else _without_articles(form, raw, lowered)
     return Words(every, every if len(kept) == len(lowered) else _spelled(kept))
@@ -110,6 +131,11 @@ def folded(text: str) -> str:
     if "." in text:
         text = _BARE_POINT.sub("0.", text)
     return _ORDINAL.sub("", dates.spelled_alike(text))
+
+
+def has_ordinal(text: str) -> bool:
+    """Whether an ordinal stands in the text, so that ordinals in words are to be read as numbers."""
+    return _ORDINAL.search(text) is not None or not _ORDINAL_WORDS.keys().isdisjoint(words(text).every)
 
 
 def joined_letters(text: str) -> str:
@@ -136,21 +162,54 @@ def _is_indefinite(raw: Sequence[str], position: int) -> bool:
     return token.lower() in ("a", "an") and not is_letter
 
 
+def _ordinals_as_cardinals(tokens: Sequence[str]) -> list[str]:
+    """Ordinals as the number words of the same value; a second that is counted is a unit."""
+    return [
+        token if token == "second" and _is_count(before) else _ORDINAL_WORDS.get(token, token)
+        for before, token in zip(("", *tokens), tokens, strict=False)
+    ]
+
+
+def _is_count(token: str) -> bool:
+    return token in _COUNTS or numerals.is_number(token)
+
+
 def _spelled(tokens: Sequence[str]) -> tuple[str, ...]:
     written: list[str] = []
     for token in _with_chinese_numbers(tokens):
-        after_number = bool(written) and numerals.is_number(written[-1].lstrip(_BOUNDS).rstrip("+"))
         if token[0] in _NUMBER_STARTS:
             written.append(_number(token))
-        elif token in _UNITS and (after_number or (written and written[-1] in ("square", "cubic"))):
+        elif token in _UNITS and written and _takes_unit(written[-1]):
             written.append(_UNITS[token])
         else:
             written.append(dates.MONTHS.get(token, token))
-    return tuple(numerals.in_digits(written))
+    return tuple(_signed(numerals.in_digits(written)))
+
+
+def _takes_unit(token: str) -> bool:
+    return token in ("square", "cubic") or numerals.is_number(token.lstrip(_BOUNDS).rstrip("+"))
+
+
+def _signed(tokens: Sequence[str]) -> Sequence[str]:
+    """ "minus 5" as -5; behind a number it is a subtraction."""
+    if _MINUS.isdisjoint(tokens):
+        return tokens
+    written: list[str] = []
+    for position, token in enumerate(tokens):
+        negative = (
+            bool(written) and written[-1] in _MINUS and token[0].isdigit() and numerals.is_number(token)
+        )
+        if negative and not (position > 1 and numerals.is_number(written[-2])):
+            written[-1] = numerals.canonical(f"-{token}")
+        else:
+            written.append(token)
+    return written
 
 
 def _number(token: str) -> str:
     """A number in its one spelling, between the signs of a bound ("< 1,000", "18+")."""
+    if token.isdecimal() and token[0] != "0":
+        return token
     number = token.lstrip(_BOUNDS).lstrip().rstrip("+")
     value = numerals.canonical(number) if numerals.is_number(number) else number
     before, _, after = token.partition(number)

@@ -129,6 +129,48 @@ def test_the_letter_of_an_option_is_no_article(prediction: str) -> None:
     assert contains_words(prediction, ["A"]) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("prediction", "gold", "same"),
+    [
+        ("2nd", "second", 1),
+        ("second", "2nd", 1),
+        ("the 2nd Amendment", "Second Amendment", 1),
+        ("21st", "twenty-first", 1),
+        ("the one hundred and fifth", "105th", 1),
+        ("the 12th", "twelfth", 1),
+        ("20th", "the twentieth", 1),
+        ("third", "second", 0),
+        ("two", "second", 0),
+        ("second", "2", 0),
+        ("1 second", "one second", 1),
+        ("5 seconds", "5 sec", 1),
+    ],
+)
+def test_ordinals(prediction: str, gold: str, same: float) -> None:
+    assert exact_words(prediction, [gold]) == same
+
+
+def test_an_ordinal_is_no_count() -> None:
+    assert contains_words("He was the first to win", ["1"]) == 0.0
+    assert contains_words("It is the second amendment", ["2nd Amendment"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "same"),
+    [
+        ("minus 5", "-5", 1),
+        ("minus five", "-5", 1),
+        ("negative 5 km", "-5 kilometers", 1),
+        ("负5", "-5", 1),
+        ("minus 5", "5", 0),
+        ("minus 0", "0", 1),
+        ("10 minus 5", "10 -5", 0),
+    ],
+)
+def test_signs_in_words(prediction: str, gold: str, same: float) -> None:
+    assert exact_words(prediction, [gold]) == same
+
+
 @given(
     st.text() | st.lists(st.sampled_from(FRAGMENTS)).map("".join),
     st.lists(st.sampled_from(FRAGMENTS)).map("".join),

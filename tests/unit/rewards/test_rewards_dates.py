@@ -1,0 +1,24 @@
+import pytest
+
+from ramify.rewards.dates import spelled_alike
+from ramify.rewards.qa import exact_words
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold"),
+    [
+        ("二\u3007二三年五月一日", "2023-05-01"),
+        ("2023年五月一日", "1 May 2023"),
+        ("一九九九年十二月三十一日", "December 31, 1999"),
+        ("十月二十号", "20 October"),
+        ("1990.05.10", "10 May 1990"),
+        ("born 1990.5.10.", "born May 10, 1990"),
+    ],
+)
+def test_chinese_numerals_and_points(prediction: str, gold: str) -> None:
+    assert exact_words(prediction, [gold]) == 1.0
+
+
+@pytest.mark.parametrize("text", ["1990.13.10", "1.05.10", "1990.05.10.2", "1990.0510", "十三月五日", "五月"])
+def test_what_is_no_date_is_left(text: str) -> None:
+    assert spelled_alike(text) == text
