@@ -34,6 +34,7 @@ _MAX_CHARS, _MAX_DEPTH = 4000, 40
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
 _RANGE = re.compile(r"\d+(?:-\d+)+")
 _DESIGNATION = re.compile(rf"{_RANGE.pattern}|[A-Z]+-\d+\w*")
+_BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
 _NO_FORMULA = re.compile(rf"{_WORD.pattern}|\d\s+\d|\.\d+\.|__|'[A-Za-z/]|(?:!\s*){{4}}")
 """What math-verify would read in part, or as something else: words, numbers side by side, two points, quotes, bombs."""
@@ -86,7 +87,7 @@ def decide(prediction: str, gold: str) -> bool | None:
     left, right = clean(prediction), clean(gold)
     if not left or not right:
         return False
-    if left.replace(" ", "") == right.replace(" ", ""):
+    if _unspaced(left) == _unspaced(right):
         return True
     if _RANGE.fullmatch(left) and _RANGE.fullmatch(right):
         return False
@@ -136,8 +137,13 @@ def _equal(prediction: str, gold: str, workers: MathWorkers | None) -> bool:
     return (workers or shared_workers()).compare(left, right) is Symbolic.EQUAL
 
 
+def _unspaced(text: str) -> str:
+    """Without blanks; one between two numbers stays, unless it separates thousands."""
+    return _BLANK.sub("", text) if " " in text else text
+
+
 def _untypeset(text: str) -> str:
-    cleaned = clean(text).replace(" ", "").replace('"', "").replace(";", ",")
+    cleaned = _unspaced(clean(text)).replace('"', "").replace(";", ",")
     return cleaned.replace(",", "") if GROUPED_DIGITS.fullmatch(cleaned) else cleaned
 
 
