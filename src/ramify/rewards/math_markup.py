@@ -63,13 +63,15 @@ _SENTENCE = re.compile(
 )
 _REPEATING = re.compile(r"(?<!\d)(\d{0,100})\.(\d{0,100})\\(?:overline|bar|dot)\{(\d{1,30})\}")
 _MIXED = re.compile(r"(?<![\d.])(\d+) (\d+)/(\d+)(?![\d.])")
+_MIXED_SIGN = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
+"""Before a fraction of one character that follows a number, as in 2½."""
 _TAIL = ".,;:!?。"
 
 
 def clean(text: str) -> str:
     """The text in the dialect; a sentence "The value is 5." becomes its value."""
     if not text.isascii():
-        text = text.replace("\u211d", "\\mathbb{R}")
+        text = _MIXED_SIGN.sub(" ", text.replace("\u211d", "\\mathbb{R}"))
         text = _SUPERSCRIPT.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match.group())}}}", text)
         text = _CHARACTER.sub(lambda match: _CHARACTERS[match.group()], unicodedata.normalize("NFKC", text))
         text = _CHARACTER.sub(lambda match: _CHARACTERS[match.group()], text)

@@ -35,6 +35,10 @@ def canonical(digits: str) -> str:
     return value if value == "0" else sign + value
 
 
+_MOST_HUNDREDS = 100
+"""Of hundreds: "ninety-nine hundred" is a number, "one hundred hundred" is two."""
+
+
 def is_number(token: str) -> bool:
     """Whether the token is a number in ASCII digits; commas may only separate thousands."""
     return _NUMBER.fullmatch(token) is not None
@@ -99,6 +103,8 @@ def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
             group, words = group + _SMALL[token], True
         elif token in SCALES and (words or group):
             if token == "hundred":
+                if group >= _MOST_HUNDREDS:
+                    break
                 group *= 100
             else:
                 total, group = total + group * SCALES[token], Decimal(0)
@@ -110,6 +116,8 @@ def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
 
 def _fits(group: Decimal, small: int) -> bool:
     """Whether "twenty" + "two" and "hundred" + "five" make one number, which "nineteen" + "ten" do not."""
+    if group >= _MOST_HUNDREDS * 100:
+        return False
     below_hundred = group % 100
     return below_hundred == 0 or (below_hundred >= 20 and below_hundred % 10 == 0 and 0 < small < 10)
 

@@ -116,10 +116,16 @@ def words(text: str, *, ordinals: bool = False) -> Words:
     return Words(every, every if len(kept) == len(lowered) else _spelled(kept))
 
 
+_MIXED = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
+_POWER = re.compile(r"(?<=\d)(?=[\u2070\u00b9\u00b2\u00b3\u2074-\u2079])")
+
+
 def folded(text: str) -> str:
     """Compatibility characters, accents, apostrophes, dashes, LaTeX macros and dates in one form; case is kept."""
     if not text.isascii():
         text = _CUBIC_UNIT.sub(r"cubic \g<unit>", _SQUARE_UNIT.sub(r"square \g<unit>", text))
+        # Both would be further digits of the number that they follow: 2½ is not 21/2, 5² not 52.
+        text = _POWER.sub(" power ", _MIXED.sub(" ", text))
         text = unicodedata.normalize("NFKD", text)
         text = text.translate(_LETTERS)
     else:

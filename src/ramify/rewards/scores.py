@@ -11,12 +11,17 @@
 Each gold has its own measure; the best of them counts.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ramify.rewards import qa
 from ramify.rewards.math_equal import is_mathematical, math_equal, math_equal_quickly, same_text
+from ramify.rewards.numerals import is_number
+
+_PROSE = re.compile(r"[\w\s.,;:'\"?()-]*")
+"""What holds no sign of mathematics."""
 
 AnswerScore: TypeAlias = Callable[[str, Sequence[str]], float]
 
@@ -50,10 +55,14 @@ def _same_text(prediction: str, golds: Sequence[str]) -> float:
     return float(any(same_text(prediction, gold) for gold in golds))
 
 
-def _by_gold(words: AnswerScore, mathematics: AnswerScore) -> AnswerScore:
+def _by_gold(words: AnswerScore, mathematics: AnswerScore, *, numbers_are_words: bool = False) -> AnswerScore:
+    """Each gold by its kind; with `numbers_are_words` a plain number may also be met as a word ("twelve", "5 moons")."""
+
     def score(prediction: str, golds: Sequence[str]) -> float:
         formulas = [gold for gold in golds if is_mathematical(gold)]
         others = [gold for gold in golds if not is_mathematical(gold)]
+        if numbers_are_words and _PROSE.fullmatch(prediction) and not is_mathematical(prediction):
+            others += filter(is_number, formulas)
         return max(mathematics(prediction, formulas), words(prediction, others))
 
     return score
@@ -64,9 +73,9 @@ answer = _by_gold(qa.word_f1, math_equal)
 
 SCORES: Mapping[str, AnswerScore] = MappingProxyType(
     {
-        "em": _by_gold(qa.exact_words, _same_text),
+        "em": _by_gold(qa.exact_words, _same_text, numbers_are_words=True),
         "f1": answer,
-        "acc": _by_gold(qa.contains_words, math_equal),
+        "acc": _by_gold(qa.contains_words, math_equal, numbers_are_words=True),
         "math_equal": math_equal,
         "answer": answer,
     }

@@ -41,3 +41,17 @@ def test_each_gold_has_its_own_measure() -> None:
     assert SCORES["f1"]("about one half", golds) == pytest.approx(0.8)
     assert SCORES["acc"]("0.5", golds) == 1.0
     assert SCORES["f1"]("0.5", []) == 0.0
+
+
+@pytest.mark.parametrize(("said", "gold"), [("2½", "21/2"), ("5²", "52"), ("10⁶", "106")])
+def test_small_digits_are_no_further_digits(said: str, gold: str) -> None:
+    assert {SCORES[name](said, [gold]) for name in SCORES} == {0.0}
+    assert {SCORES[name](said, [said]) for name in SCORES} == {1.0}
+
+
+def test_a_number_may_be_met_in_words() -> None:
+    assert SCORES["em"]("twelve", ["12"]) == SCORES["acc"]("It has 5 moons.", ["5"]) == 1.0
+    assert (
+        SCORES["acc"]("\\sqrt{5}", ["5"]) == SCORES["acc"]("15", ["5"]) == SCORES["em"]("5!!!!", ["5"]) == 0.0
+    )
+    assert SCORES["f1"]("It has 5 moons.", ["5"]) == 0.0
