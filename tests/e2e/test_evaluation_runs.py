@@ -118,6 +118,30 @@ def test_another_model_recipe_or_data_is_refused(task, refused, model_folder, tm
     )
 
 
+def test_what_does_not_fit_into_a_folder_is_refused_before_anything_is_done(task, refused, capsys):
+    folder, run = task.parent, task.parent / "run"
+    assert main(["eval", str(task), *words(folder)]) == 0
+    lines = (run / "results.jsonl").read_text().splitlines(keepends=True)
+
+    def resumed_with(*changed):
+        (run / "results.jsonl").write_text("".join(changed))
+        return refused("eval", task, "--resume", *words(folder))
+
+    assert "row 1: not an attempt" in resumed_with(lines[0].replace('"correct":true', '"correct":"yes"'))
+    assert "row 1: not an attempt" in resumed_with(lines[0].replace('"reward":', '"reward":NaN,"x":'))
+    foreign = lines[0].replace('"problem":"p0"', '"problem":"other"')
+    assert "attempt 0 at problem 'other' is none of this evaluation" in resumed_with(foreign, *lines[1:])
+    (run / "results.jsonl").write_text("".join(lines))
+    (run / "trees.jsonl").write_text("")
+    capsys.readouterr()
+    assert main(["eval", str(task), "--resume", *words(folder)]) == 0
+    assert "trees.jsonl lacks 48 attempts that are done" in capsys.readouterr().out
+    (run / "manifest.json").unlink()
+    told = refused("eval", task, "--resume", *words(folder))
+    assert "holds results without a manifest.json" in told
+    assert len(read_records(run)) == 48
+
+
 def test_other_weights_under_the_same_name_are_refused(task, refused, caller, model_folder):
     link = task.parent / "model"
     link.symlink_to(caller)

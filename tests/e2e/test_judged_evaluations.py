@@ -125,6 +125,31 @@ def test_a_judge_that_is_down_is_told_and_asked_again_on_resume(task, capsys):
     assert verdicts == traced
 
 
+def test_a_judge_that_decides_nothing_gives_no_result(task, refused, capsys):
+    stand_in = StandIn()
+    run = task.parent / "run"
+    with serve(stand_in) as server:
+        given = words(
+            task.parent,
+            server.url,
+            "reward.judge.http={attempts=1,in_flight=16}",
+            "sampling.right_by='judge'",
+        )
+        stand_in.down = True
+        told = refused("eval", task, *given)
+        assert (
+            "the judge gave no verdict on any of 27 attempts, so there is no result; the last time: " in told
+        )
+        assert "500" in told
+        assert not (run / "summary.json").exists()
+        stand_in.down = False
+        stand_in.turns.update({"42": 3, "Paris": 3})
+        assert main(["eval", str(task), "--resume", *given]) == 0
+    assert "warning: 9 of 27 attempts have no verdict and count as wrong" in capsys.readouterr().out
+    assert main(["eval", "--compare", str(run), str(run)]) == 0
+    assert f"warning: {run}: 9 attempts have no verdict" in capsys.readouterr().out
+
+
 def test_too_many_answers_without_a_verdict_stop_the_evaluation(task, refused):
     stand_in = StandIn()
     stand_in.down = True

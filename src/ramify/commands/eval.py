@@ -95,7 +95,7 @@ def _recipe(options: argparse.Namespace) -> "EvalRecipe":
         attempts=attempts,
         ks=options.k or tuple(sorted({1, attempts})),
     )
-    return override_recipe(EvalRecipe, table, options.overrides, "ramify eval")
+    return override_recipe(EvalRecipe, table, options.overrides, "the options")
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -122,6 +122,8 @@ def _compare(options: argparse.Namespace) -> None:
             f"p {found.p_value:.3g} ({found.method}; {pair.adjusted:.3g} among all pairs)  better on {found.better}, "
             f"worse on {found.worse} of {found.n}"
         )
+    for warning in comparison.warnings:
+        console.note(f"warning: {warning}")
     for key, _ in comparison.settings:
         console.note(f"they differ in {key}")
     if options.out is not None:

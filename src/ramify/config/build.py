@@ -275,7 +275,10 @@ def fitting(
     sizes = renderer.tokenizer.count_tokens([renderer.prompt_text(problem) for problem in problems])
     kept = tuple(p for p, size in zip(problems, sizes, strict=True) if size <= max_prompt_tokens)
     if not kept:
-        raise DataError(f"{place}: no problem is left, all prompts have more than {max_prompt_tokens} tokens")
+        raise DataError(
+            f"{place}: no problem is left, all prompts have more than data.max_prompt_tokens = {max_prompt_tokens} tokens "
+            f"(the shortest has {min(sizes)})"
+        )
     if len(kept) == len(problems):
         return kept, ()
     dropped = (

@@ -63,4 +63,4 @@ def require_dataset(dataset: str) -> None:
     if place.startswith(HUB_PREFIX):
         return
     if not (Path(place).is_file() or (named is not None and Path(place).is_dir())):
-        raise ConfigError(f"data.test: expected a file, found none at {place}")
+        raise ConfigError(f"data.test: expected a file, or the folder of a benchmark, found none at {place}")

@@ -67,6 +67,8 @@ class SamplingSection(LimitsSection):
 
     @model_validator(mode="after")
     def _enough_attempts(self) -> "SamplingSection":
+        if len(set(self.k)) < len(self.k):
+            raise ValueError(f"k: expected each value once, got {list(self.k)}")
         if max(self.k) > self.attempts:
             raise ValueError(f"k: expected at most attempts = {self.attempts}, got {max(self.k)}")
         return self

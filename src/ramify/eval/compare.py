@@ -44,13 +44,14 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Sides in the order given, their scores by `metric`, all pairs, and settings in which the sides differ."""
+    """Sides in the order given, their scores by `metric`, all pairs, settings in which the sides differ, and warnings."""
 
     metric: str
     names: tuple[str, ...]
     scores: tuple[Interval, ...]
     pairs: tuple[Pair, ...]
     settings: tuple[tuple[str, tuple[str, ...]], ...]
+    warnings: tuple[str, ...]
 
 
 def compare(folders: Sequence[Path], metric: str) -> Comparison:
@@ -83,6 +84,7 @@ def compare(folders: Sequence[Path], metric: str) -> Comparison:
         tuple(bootstrap_mean(values, 0) for values in scores.values()),
         tuple(Pair(*pair, p) for pair, p in zip(pairs, adjusted, strict=True)),
         _different_settings(sides),
+        _missing_verdicts(sides) if metric == "correct" else (),
     )
 
 
@@ -117,6 +119,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
             }
             for pair in comparison.pairs
         ],
+        "warnings": list(comparison.warnings),
         "different_settings": {
             key: dict(zip(comparison.names, values, strict=True)) for key, values in comparison.settings
         },
@@ -150,7 +153,7 @@ def _page(comparison: Comparison) -> str:
     settings = Table("", ["key", *comparison.names], [[key, *values] for key, values in comparison.settings])
     return render_page(
         "Evaluations of the same problems",
-        f"{comparison.metric}, means over {comparison.scores[0].n} problems",
+        f"{comparison.metric}, means over {comparison.scores[0].n} problems. {' '.join(comparison.warnings)}",
         cards,
         (
             Section("Scores", charts=charts),
@@ -172,9 +175,14 @@ def _by_problem(side: Side, metric: str) -> list[float]:
     for result in _in_order(side):
         values = [attempt.parts[metric] for attempt in result.attempts if metric in attempt.parts]
         if len(values) < len(result.attempts):
+            everywhere = [
+                name
+                for name in side.evaluation.part_names
+                if name != "correct" and all(name in attempt.parts for attempt in side.evaluation.attempts)
+            ]
             raise DataError(
                 f"{side.folder}: an attempt at problem {result.id!r} has no {metric!r}; expected one of "
-                f"{', '.join(('correct', *side.evaluation.part_names))} that all attempts have"
+                f"{', '.join(('correct', *everywhere))}, which all attempts have"
             )
         scores.append(sum(values) / len(values))
     return scores
@@ -182,6 +190,15 @@ def _by_problem(side: Side, metric: str) -> list[float]:
 
 def _in_order(side: Side) -> list[ProblemResult]:
     return sorted(side.evaluation.results, key=lambda result: result.id)
+
+
+def _missing_verdicts(sides: Sequence[Side]) -> tuple[str, ...]:
+    lines = []
+    for side in sides:
+        missing = sum("judge" not in attempt.parts for attempt in side.evaluation.attempts)
+        if missing and side.manifest["scores"]["sampling"]["right_by"] == "judge":
+            lines.append(f"{side.name}: {missing} attempts have no verdict and count as wrong")
+    return tuple(lines)
 
 
 def _different_settings(sides: Sequence[Side]) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -1,5 +1,6 @@
 """What is kept of one attempt at one problem: read from what was recorded, never from counting tags."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -125,12 +126,17 @@ class AttemptRecord:
             raise ValueError("a call has an unknown status")
         if not isinstance(record["problem"], str) or not isinstance(record["attempt"], int):
             raise TypeError("expected a text 'problem' and a whole number 'attempt'")
+        if not isinstance(record["correct"], bool) or not isinstance(record["answer"], str):
+            raise TypeError("expected 'correct' to be true or false, and 'answer' a text")
+        numbers = {"reward": float(record["reward"]), **record["parts"]}
+        if not all(math.isfinite(number) for number in numbers.values()):
+            raise ValueError("a number is not finite")
         return cls(
             record["problem"],
             record["attempt"],
             dict(record["groups"]),
             record["answer"],
-            bool(record["correct"]),
+            record["correct"],
             float(record["reward"]),
             {name: float(value) for name, value in record["parts"].items()},
             StopReason(record["stop"]),

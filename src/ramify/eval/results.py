@@ -49,6 +49,10 @@ class KeyedLines:
         """
         return {key: record for key, _, record in self._lines()}
 
+    def keys(self) -> frozenset[Key]:
+        """Of all whole lines; raises as `read`."""
+        return frozenset(key for key, _, _ in self._lines())
+
     def keep(self, keys: Set[Key]) -> None:
         """Drop every other line, and one that is cut off; raises as `read`."""
         self._rewrite([(line, None) for key, line, _ in self._lines() if key in keys])

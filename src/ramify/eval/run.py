@@ -21,7 +21,7 @@ from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_reward import ScoreName
 from ramify.core.closing import close_all
-from ramify.core.errors import Interrupted
+from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
 from ramify.core.messages import Problem
 from ramify.core.protocols import Event
 from ramify.core.records import Reward
@@ -67,6 +67,7 @@ def run_eval(
         evaluation = make_evaluation(
             read_records(folder), [p.id for p in run.problems], recipe.sampling.attempts, recipe.run.seed
         )
+        run.note_missing_verdicts(evaluation)
         run.write(evaluation)
     return evaluation
 
@@ -127,7 +128,7 @@ class _Run:
         if (folder / MANIFEST).exists():
             before = read_manifest(folder)
             refuse_other(folder, before, manifest)
-            records = _take_up(folder)
+            records = _take_up(folder, [p.id for p in problems], recipe.sampling.attempts)
             done = frozenset((record.problem, record.attempt) for record in records)
             if reward.judge is not None:
                 without = [record for record in records if "judge" not in record.parts]
@@ -135,11 +136,21 @@ class _Run:
             total = len(problems) * recipe.sampling.attempts
             again = f", {len(unjudged)} of them without a verdict: they are judged again" if unjudged else ""
             console.note(f"going on in {folder}: {len(done)} of {total} attempts are done{again}")
+            traced = len(done & tree_lines(folder).keys())
+            if traced < len(done):
+                console.note(
+                    f"warning: {tree_lines(folder).path} lacks {len(done) - traced} attempts that are done"
+                )
             if done and before["made_with"][-1] != manifest["made_with"][-1]:
                 console.note(
                     "the code, a package or the device is not that of the attempts that are done; see manifest.json"
                 )
                 write_manifest(folder, {**before, "made_with": before["made_with"] + manifest["made_with"]})
+        elif results_lines(folder).path.exists():
+            raise ConfigError(
+                f"run.dir: {folder} holds results without a {MANIFEST}, so nobody knows what they were made with; name a new "
+                "folder, or bring the manifest back"
+            )
         elif resume:
             console.note(f"nothing to resume in {folder}: starting from the first attempt")
         replace_file(folder / "recipe.json", resolved(recipe).encode())
@@ -243,6 +254,26 @@ class _Run:
             events=events,
         )
 
+    def note_missing_verdicts(self, evaluation: Evaluation) -> None:
+        """Say what the judge did not decide.
+
+        Raises:
+            ServiceDownError: Its verdicts were to decide, and there is none: that is no result.
+        """
+        attempts = evaluation.attempts
+        missing = sum("judge" not in attempt.parts for attempt in attempts)
+        if self.recipe.sampling.right_by != "judge" or not missing:
+            return
+        if missing == len(attempts):
+            assert self.reward.judge is not None
+            raise ServiceDownError(
+                f"the judge gave no verdict on any of {missing} attempts, so there is no result; the last time: "
+                f"{self.reward.judge.counts.last_failure or 'it was not asked'}; mend it and go on with --resume"
+            )
+        self.console.note(
+            f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume asks again"
+        )
+
     def write(self, evaluation: Evaluation) -> None:
         """Write the results in the order of the problems, the table, the page, and summary.json last.
 
@@ -268,14 +299,21 @@ class _Run:
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
-def _take_up(folder: Path) -> tuple[AttemptRecord, ...]:
+def _take_up(folder: Path, problem_ids: Sequence[str], attempts: int) -> tuple[AttemptRecord, ...]:
     """The attempts that are done; lines that a crash cut off, or that belong to no finished attempt, are dropped.
 
     Raises:
-        DataError: A file is damaged elsewhere than at its end, or an attempt is in it twice.
+        DataError: A file is damaged elsewhere than at its end, an attempt is in it twice, or one is none of these.
     """
     records = read_records(folder)
     done = frozenset((record.problem, record.attempt) for record in records)
+    known = frozenset(problem_ids)
+    for problem, number in sorted(done):
+        if problem not in known or not 0 <= number < attempts:
+            raise DataError(
+                f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is none of this evaluation; delete "
+                "its line"
+            )
     for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
         lines.keep(done)
     return records

@@ -74,6 +74,8 @@ class JudgeCounts:
     verdicts: Counter[str] = field(default_factory=Counter)
     right: int = 0
     failures: Counter[str] = field(default_factory=Counter)
+    last_failure: str = ""
+    """What was wrong the last time that there was no verdict, in words."""
     requests: int = 0
     """To the model; retries of its HTTP client are not counted."""
     asked_again: int = 0
@@ -98,9 +100,10 @@ class JudgeCounts:
 
     def line(self) -> str:
         """For people: "judge: 40 verdicts (asked 31, cache 9), 12 right; 33 requests, 2 of them again; ..."."""
+        last = f"; the last time: {self.last_failure}" if self.failures else ""
         return (
             f"judge: {self.judged} verdicts ({_listed(self.verdicts)}), {self.right} right; without a verdict: "
-            f"{_listed(self.failures)}; {self.requests} requests, {self.asked_again} of them again"
+            f"{_listed(self.failures)}; {self.requests} requests, {self.asked_again} of them again{last}"
         )
 
 
@@ -226,6 +229,7 @@ class Judge:
                 self._failed_in_a_row = 0
             return
         self.counts.failures[judgement.failure] += 1
+        self.counts.last_failure = judgement.reason
         self._failed_in_a_row += judgement.failure != "no_gold"
         if self._failed_in_a_row >= self._settings.failures_to_stop:
             raise ServiceDownError(
