@@ -99,6 +99,12 @@ def _require_wal(connection: sqlite3.Connection, path: Path) -> None:
         raise MachineError(f"cache {path}: SQLite cannot share a file there; name one on a local disk")
 
 
+def files_of(path: Path) -> tuple[Path, ...]:
+    """The file of a cache and those that lie beside it, whether they are there or not."""
+    file = path.resolve()
+    return file, *(file.with_name(file.name + end) for end in ("-wal", "-shm", "-claims"))
+
+
 def unusable(path: Path, error: sqlite3.Error) -> UserError:
     """What to tell the user of an error of SQLite."""
     if primary_code(error) == sqlite3.SQLITE_NOTADB and is_cassette(path):

@@ -83,17 +83,15 @@ def import_json(
     return len(entries)
 
 
-def export_json(contents: Contents, path: Path) -> int:
-    """Write all search answers as the released code does: two blanks of indent, UTF-8. How many entries."""
+def export_json(contents: Contents) -> tuple[int, bytes]:
+    """How many search answers there are, and all of them as the released code writes them: indented by two, UTF-8."""
     entries: dict[str, str] = {}
     for spelled, text, answer in contents.imported():
         entries[spelled] = text_of(answer) if text is None else text
     for request, answer in contents.not_imported("search"):
         entries.setdefault(request.replace('"', ""), text_of(answer))
-    path.write_text(
-        json.dumps(entries, ensure_ascii=False, indent=2), encoding="utf-8", errors="backslashreplace"
-    )
-    return len(entries)
+    text = json.dumps(entries, ensure_ascii=False, indent=2)
+    return len(entries), text.encode("utf-8", "backslashreplace")
 
 
 def answer_of(text: str) -> Json:

@@ -57,10 +57,14 @@ def _import(options: argparse.Namespace) -> str:
 
 def _export(options: argparse.Namespace) -> str:
     from ramify.cache.contents import Contents
+    from ramify.cache.database import files_of
     from ramify.cache.references import export_json
+    from ramify.commands.output_files import require_output, write_output
 
+    require_output("--to", options.to, files_of(options.cache))
     with Contents(options.cache) as contents:
-        count = export_json(contents, options.to)
+        count, content = export_json(contents)
+    write_output("--to", options.to, content)
     return f"{count:,} entries of {options.cache} are in {options.to}"
 
 

@@ -1,6 +1,7 @@
 """`ramify score`: score a file of responses, or check the scores against vectors of the references."""
 
 import argparse
+import codecs
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,14 @@ from ramify.core.errors import DataError
 
 _RESPONSES = ("response", "output", "completion")
 _GOLDS = ("gold", "golds", "answer")
+_OTHER_FILES = {
+    b"PAR1": "a parquet file",
+    b"\x1f\x8b": "a gzip file; unpack it",
+    b"(\xb5/\xfd": "a zstd file; unpack it",
+    b"PK\x03\x04": "a zip file; unpack it",
+    codecs.BOM_UTF16_LE: "UTF-16 text",
+    codecs.BOM_UTF16_BE: "UTF-16 text",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,8 +86,12 @@ def _golden(path: Path) -> Mapping[str, Any]:
 
 
 def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) -> Mapping[str, Any]:
+    from ramify.commands.output_files import require_output, write_output
     from ramify.rewards.response_rows import averages, row_scores
 
+    if out is not None:
+        require_output("--out", out, files)
+    without_gold = 0
     rows: list[Mapping[str, Any]] = []
     for path in files:
         for where, row in _rows(path):
@@ -90,19 +103,25 @@ def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) 
             except (TypeError, IndexError) as error:
                 raise DataError(f"{where}: the released code fails on this gold: {error}") from None
             rows.append({"id": row.get("id", where), **found})
+            without_gold += not _is_gold(gold)
     if out is not None:
-        out.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return averages(rows)
+        # ASCII, since ids and answers may hold lone surrogates, which UTF-8 cannot.
+        write_output("--out", out, "".join(json.dumps(row) + "\n" for row in rows).encode("ascii"))
+    return {**averages(rows), **({"no_gold": without_gold} if without_gold else {})}
+
+
+def _is_gold(gold: object) -> bool:
+    """Whether something can be right by it: the references score all else 0, which hides a broken file."""
+    if isinstance(gold, list):
+        return any(map(_is_gold, gold))
+    return bool(gold.strip()) if isinstance(gold, str) else type(gold) in (int, float)
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The objects of a JSONL file, each with the place that messages name."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: expected a JSONL file: {getattr(error, 'strerror', None) or error}"
-        ) from None
+    text = _text(path)
+    if not text.strip():
+        raise DataError(f"{path}: the file is empty; expected a JSONL file, one object a line")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -114,6 +133,22 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if not isinstance(row, dict):
             raise DataError(f"{where}: expected an object, got {type(row).__name__}")
         yield where, row
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: expected a JSONL file: {error.strerror}") from None
+    for head, kind in _OTHER_FILES.items():
+        if content.startswith(head):
+            raise DataError(f"{path}: expected a JSONL file (UTF-8, one object a line), found {kind}")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: expected a JSONL file (UTF-8, one object a line): byte {error.start} is no UTF-8"
+        ) from None
 
 
 def _field(where: str, row: Mapping[str, Any], names: tuple[str, ...]) -> object:

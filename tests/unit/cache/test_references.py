@@ -45,8 +45,9 @@ def round_trip(folder, path):
 
     count = with_cache(folder, use)
     with Contents(folder / "cache.sqlite") as contents:
-        assert export_json(contents, folder / "out.json") == count
-    return (folder / "out.json").read_bytes()
+        entries, content = export_json(contents)
+    assert entries == count
+    return content
 
 
 def test_texts_become_hits_that_show_the_same_text():
@@ -114,8 +115,8 @@ def test_what_was_found_since_is_exported_too(tmp_path):
 
     with_cache(tmp_path, use)
     with Contents(tmp_path / "cache.sqlite") as contents:
-        export_json(contents, tmp_path / "out.json")
-    assert json.loads((tmp_path / "out.json").read_text()) == {"a": TWO, "b": "Page 1: new snippet"}
+        _, content = export_json(contents)
+    assert json.loads(content) == {"a": TWO, "b": "Page 1: new snippet"}
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,27 @@ def _small_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
 
 
+def on_a_small_disk(arguments):
+    call = "import sys; from ramify.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run(
+        [sys.executable, "-c", call, *arguments],
+        preexec_fn=_small_disk, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def imported(folder, entries):
+    """A cache of these entries."""
+    source, cache = folder / "references.json", folder / "cache.sqlite"
+    source.write_text(json.dumps(entries))
+    assert main(["cache", "import", str(source), "--to", str(cache), "--provider", "serper"]) == 0
+    return cache
+
+
 def test_an_import_that_cannot_be_written_fails(tmp_path) -> None:
     source, cache = tmp_path / "references.json", tmp_path / "cache.sqlite"
     source.write_text(json.dumps({f"query {i}": f"Page 1: {i} " + "x" * 500 for i in range(2000)}))
     arguments = ["cache", "import", str(source), "--to", str(cache), "--provider", "serper"]
-    call = "import sys; from ramify.cli import main; sys.exit(main(sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", call, *arguments],
-        preexec_fn=_small_disk, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = on_a_small_disk(arguments)
     assert done.returncode != 0
     assert "rows could not be written" in done.stderr
     assert main(arguments) == 0
@@ -65,3 +77,49 @@ def test_a_cassette_and_a_cache_are_told_apart(tmp_path, capsys) -> None:
     cache.rename(tmp_path / "cache.jsonl")
     assert main([*fixed, str(tmp_path / "cache.jsonl")]) == 2
     assert "cache.jsonl is a cache, a cassette is expected here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["cache.sqlite", "cache.sqlite-wal", "link", "hard link", "folder/../cache.sqlite"]
+)
+def test_an_export_never_overwrites_its_cache(tmp_path, capsys, name) -> None:
+    cache = imported(tmp_path, {"capital": "Page 1: Paris"})
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(cache)
+    (tmp_path / "hard link").hardlink_to(cache)
+    before = cache.read_bytes()
+    assert main(["cache", "export", str(cache), "--to", str(tmp_path / name)]) == 2
+    err = capsys.readouterr().err
+    assert "would be overwritten, which is read; name another file" in err
+    assert err.count("\n") == 1
+    assert cache.read_bytes() == before
+    assert not (tmp_path / "cache.sqlite-wal").exists()
+
+
+def test_an_export_that_does_not_fit_leaves_the_older_one(tmp_path) -> None:
+    cache = imported(tmp_path, {f"query {i}": "Page 1: " + "x" * 900 for i in range(LIMIT // 900)})
+    out = tmp_path / "out.json"
+    out.write_text("older")
+    done = on_a_small_disk(["cache", "export", str(cache), "--to", str(out)])
+    assert (done.returncode, out.read_text()) == (2, "older")
+    assert f"--to {out}: cannot be written: File too large" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "cache.sqlite",
+        "cache.sqlite-claims",
+        "out.json",
+        "references.json",
+    ]
+
+
+def test_a_full_device_is_named(tmp_path, capsys) -> None:
+    cache = imported(tmp_path, {"capital": "Page 1: Paris"})
+    assert main(["cache", "export", str(cache), "--to", "/dev/full"]) == 2
+    assert "--to /dev/full: cannot be written: No space left on device" in capsys.readouterr().err
+
+
+def test_an_export_through_a_link_writes_the_file_that_it_names(tmp_path) -> None:
+    cache, link = imported(tmp_path, {"capital": "Page 1: Paris"}), tmp_path / "link.json"
+    link.symlink_to(tmp_path / "out.json")
+    assert main(["cache", "export", str(cache), "--to", str(link)]) == 0
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "out.json").read_text()) == {"capital": "Page 1: Paris"}

@@ -1,6 +1,9 @@
+import gzip
 import json
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from ramify.cli import main
@@ -114,3 +117,83 @@ def test_a_file_that_is_missing_is_named(tmp_path, capsys) -> None:
     status, _, err = score(capsys, str(tmp_path / "none.jsonl"), "--task", "qa")
     assert status == 2
     assert "none.jsonl: expected a JSONL file" in err
+
+
+def test_responses_are_never_overwritten(tmp_path, capsys) -> None:
+    file = write(tmp_path / "r.jsonl", {"response": RIGHT, "gold": "0.5"})
+    part = write(tmp_path / "s.part", {"response": RIGHT, "gold": "0.5"})
+    (tmp_path / "link").symlink_to(file)
+    for out in ("r.jsonl", "link", "s"):  # the last is written as s.part first
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        status, found, err = score(capsys, file, part, "--task", "math", "--out", str(tmp_path / out))
+        assert (status, found, err.count("\n")) == (2, None, 1)
+        assert "would be overwritten" in err
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("none/rows.jsonl", "does not exist"),
+        ("", "is a folder"),
+        ("r.jsonl/rows", "does not exist"),
+        ("x" * 300, "too long"),
+    ],
+)
+def test_where_scores_go_is_checked_before_there_are_any(tmp_path, capsys, out: str, message: str) -> None:
+    file = tmp_path / "r.jsonl"
+    file.write_text("no JSON, which scoring would find")
+    status, found, err = score(capsys, str(file), "--task", "qa", "--out", str(tmp_path / out))
+    assert (status, found, err.count("\n")) == (2, None, 1)
+    assert err.startswith(f"ramify score: --out {tmp_path / out}: ")
+    assert message in err
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("locked", ["rows", ""])
+def test_what_may_not_be_written_is_left(tmp_path, with_permissions, locked: str) -> None:
+    file, out = write(tmp_path / "r.jsonl", {"response": RIGHT, "gold": "0.5"}), tmp_path / "rows"
+    out.write_text("kept")
+    (tmp_path / locked).chmod(0o555)
+    done = with_permissions("score", file, "--task", "qa", "--out", out)
+    tmp_path.chmod(0o755)
+    assert (done.returncode, out.read_text()) == (2, "kept")
+    assert done.stderr == f"ramify score: --out {out}: may not be written; name another file\n"
+
+
+def test_lone_surrogates_are_written(tmp_path, capsys) -> None:
+    row = {"id": "\ud800", "response": "<answer>\\boxed{\udfff é}</answer>", "gold": "\udfff é"}
+    out = tmp_path / "rows"
+    status, found, _ = score(capsys, write(tmp_path / "r", row), "--task", "qa", "--out", str(out))
+    assert (status, found["n"]) == (0, 1)
+    (line,) = out.read_text("ascii").splitlines()
+    assert (json.loads(line)["id"], json.loads(line)["prediction"]) == ("\ud800", "\udfff é")
+
+
+def test_lines_without_a_gold_are_counted(tmp_path, capsys) -> None:
+    golds = [None, "", " ", [], True, {"a": 1}, [None, ""], "0.5", 0.5, 0, ["", "0.5"]]
+    file = write(tmp_path / "r", *({"response": RIGHT, "gold": gold} for gold in golds))
+    status, found, _ = score(capsys, file, "--task", "qa")
+    assert (status, found["n"], found["no_gold"], found["em"]) == (0, 11, 7, 3 / 11)
+    status, found, _ = score(capsys, write(tmp_path / "s", {"response": RIGHT, "gold": 1}), "--task", "qa")
+    assert (status, "no_gold" in found) == (0, False)
+
+
+def test_files_that_are_no_jsonl_are_one_line(tmp_path, capsys) -> None:
+    line = json.dumps({"response": RIGHT, "gold": "0.5"}) + "\n"
+    pyarrow.parquet.write_table(pyarrow.table({"response": [RIGHT]}), tmp_path / "parquet")
+    files = {
+        "gzip": gzip.compress(line.encode()),
+        "UTF-16": line.encode("utf-16"),
+        "empty": b"\n \n",
+        "no UTF-8": b"{\xff",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    for name in ("parquet", *files):
+        status, found, err = score(capsys, str(tmp_path / name), "--task", "qa")
+        assert (status, found, err.count("\n")) == (2, None, 1)
+        assert "expected a JSONL file" in err
+        assert name in err.partition(": expected")[2] or name in err.partition("expected")[0]
+    (tmp_path / "marked").write_bytes(line.encode("utf-8-sig"))
+    assert score(capsys, str(tmp_path / "marked"), "--task", "math")[1]["math_equal"] == 1.0

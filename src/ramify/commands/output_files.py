@@ -1,0 +1,77 @@
+"""Files that commands write where the user says: never over what they read, and whole or not at all."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from ramify.core.errors import ConfigError, MachineError
+from ramify.obs.files import replace_file
+
+_UNFINISHED = ".part"
+"""What `replace_file` adds to a name while it writes."""
+
+
+def require_output(option: str, path: Path, read: Iterable[Path]) -> None:
+    """Check, before any work is done for it, that a result may go to `path`, which `option` named.
+
+    Args:
+        option: For messages, such as "--out".
+        path: It may exist, and be a link.
+        read: Files that the result is made of.
+
+    Raises:
+        ConfigError: It is one of them, under whatever name, or a folder; or it cannot be written.
+    """
+    try:
+        target = _target(path)
+        for source in read:
+            if any(_are_one(source, written) for written in (target, _unfinished(target))):
+                raise ConfigError(
+                    f"{option} {path}: {source} would be overwritten, which is read; name another file"
+                )
+        if path.is_dir():
+            raise ConfigError(f"{option} {path}: is a folder; expected a file")
+        if not target.parent.is_dir():
+            raise ConfigError(f"{option} {path}: the folder {target.parent} does not exist")
+        is_denied = path.exists() and not os.access(path, os.W_OK)
+        if is_denied or (_is_replaced(path) and not os.access(target.parent, os.W_OK | os.X_OK)):
+            raise ConfigError(f"{option} {path}: may not be written; name another file")
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: cannot be written: {error.strerror}") from None
+
+
+def write_output(option: str, path: Path, content: bytes) -> None:
+    """Write a file as a whole: where that fails, an older one stays as it was.
+
+    Raises:
+        MachineError: The disk is full or fails; names the file.
+    """
+    target = _target(path)
+    try:
+        if _is_replaced(path):
+            replace_file(target, content)
+        else:
+            path.write_bytes(content)
+    except OSError as error:
+        with suppress(OSError):
+            _unfinished(target).unlink()
+        raise MachineError(f"{option} {path}: cannot be written: {error.strerror}") from None
+
+
+def _target(path: Path) -> Path:
+    """Where links lead: it is the file that is replaced, not the link."""
+    return Path(os.path.realpath(path))
+
+
+def _unfinished(target: Path) -> Path:
+    return target.with_name(target.name + _UNFINISHED)
+
+
+def _is_replaced(path: Path) -> bool:
+    """A pipe or a terminal is written to instead."""
+    return path.is_file() or not path.exists()
+
+
+def _are_one(one: Path, other: Path) -> bool:
+    return _target(one) == _target(other) or (one.exists() and other.exists() and one.samefile(other))
