@@ -17,6 +17,7 @@ from ramify.core.protocols import CacheKey, Json
 
 SCHEMA: Final = 1
 _HEADER: Final[Mapping[str, str | int]] = {"format": "ramify cassette", "schema": SCHEMA}
+_HEAD_BYTES: Final = 4096
 _SQLITE: Final = b"SQLite format 3\0"
 _FIELDS: Final = ("tool", "provider", "parameters", "request")
 Entry: TypeAlias = Mapping[str, Any]
@@ -46,22 +47,15 @@ def read_cassette(path: Path) -> dict[str, Entry]:
         return {}
     except OSError as error:
         raise DataError(f"cassette {path} cannot be read: {error.strerror}") from None
-    if content.startswith(_SQLITE):
-        raise DataError(
-            f'{path} is a cache, a cassette is expected here; with tools.cache.mode = "cache" it is used as one'
-        )
+    _require_cassette(path, content)
     lines = content.split(b"\n")
     entries: dict[str, Entry] = {}
     for number, line in enumerate(
         lines[:-1], 1
     ):  # behind the last line's end there is nothing, or a cut line
-        if number == 1:
-            _require_format(path, line)
-        else:
+        if number > 1:
             entry = _read_entry(path, number, line)
             entries[_name(entry)] = entry
-    if len(lines) == 1 and not encode(_HEADER).encode().startswith(lines[0]):
-        raise DataError(f"{path} is no cassette of ramify; name another file")
     return entries
 
 
@@ -77,6 +71,9 @@ class CassetteFile:
         """
         self._path = path
         try:
+            if path.is_file():  # no lock is left beside a file that is not ours
+                with path.open("rb") as file:
+                    _require_cassette(path, file.read(_HEAD_BYTES))
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(
                 path.with_name(path.name + "-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
@@ -156,7 +153,14 @@ def _name(entry: Entry) -> str:
     return canonical(CacheKey(*(entry[field] for field in _FIELDS)))
 
 
-def _require_format(path: Path, line: bytes) -> None:
+def _require_cassette(path: Path, head: bytes) -> None:
+    if head.startswith(_SQLITE):
+        raise DataError(
+            f'{path} is a cache, a cassette is expected here; with tools.cache.mode = "cache" it is used as one'
+        )
+    line, end, _ = head.partition(b"\n")
+    if not end and encode(_HEADER).encode().startswith(line):
+        return  # nothing yet, or its first line was cut
     try:
         header = json.loads(line)
         is_ours = header["format"] == _HEADER["format"]

@@ -1,6 +1,5 @@
 """What a cache holds, for people and exports."""
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,15 +7,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from ramify.cache.database import connect, unusable
+from ramify.cache.database import connect_to_read, read_answer, unusable
 from ramify.core.errors import DataError
 from ramify.core.protocols import Json
 
 _IMPORTED: Final = """
-SELECT spelled, text, answer FROM imported JOIN answers USING (place) ORDER BY position
+SELECT spelled, text, place, answer FROM imported JOIN answers USING (place) ORDER BY position
 """
 _NOT_IMPORTED: Final = """
-SELECT request, answer FROM answers
+SELECT request, place, answer FROM answers
 WHERE tool = ? AND place NOT IN (SELECT place FROM imported) ORDER BY request, place
 """
 _GROUPS: Final = """
@@ -39,18 +38,19 @@ class Group:
 
 
 class Contents:
-    """A cache that exists, open for reading; runs may go on writing."""
+    """A cache that exists, open for reading; runs may go on writing. Nothing need be writable."""
 
     def __init__(self, path: Path) -> None:
         """Open the file.
 
         Raises:
             DataError: There is none, or it is no cache.
+            MachineError: It cannot be read where it lies.
         """
         if not path.is_file():
             raise DataError(f"cache {path} does not exist")
         self._path = path
-        self._connection = connect(path)
+        self._connection = connect_to_read(path)
 
     def __enter__(self) -> "Contents":
         return self
@@ -66,13 +66,13 @@ class Contents:
 
     def imported(self) -> Iterator[tuple[str, str | None, Json]]:
         """Spelling, text of its own, and answer, in the order of import."""
-        for spelled, text, answer in self._rows(_IMPORTED):
-            yield spelled, text, json.loads(answer)
+        for spelled, text, place, answer in self._rows(_IMPORTED):
+            yield spelled, text, read_answer(self._path, place, answer)
 
     def not_imported(self, tool: str) -> Iterator[tuple[str, Json]]:
         """Request and answer of all else that `tool` was answered, by request."""
-        for request, answer in self._rows(_NOT_IMPORTED, tool):
-            yield request, json.loads(answer)
+        for request, place, answer in self._rows(_NOT_IMPORTED, tool):
+            yield request, read_answer(self._path, place, answer)
 
     def _rows(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
         try:

@@ -1,12 +1,16 @@
 """The file: SQLite in WAL mode, whose schema is checked before anything is read or written."""
 
+import os
+import shlex
 import sqlite3
 import time
 from pathlib import Path
 from typing import Final
 
 from ramify.cache.cassette_file import is_cassette
+from ramify.cache.keys import decode
 from ramify.core.errors import DataError, MachineError, UserError
+from ramify.core.protocols import Json
 
 _APPLICATION: Final = 0x526D4379
 """Marks a file as ours ("RmCy")."""
@@ -51,6 +55,24 @@ def connect(path: Path) -> sqlite3.Connection:
         time.sleep(0.01)
 
 
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a cache that exists, also where nothing can be written; raises as `connect` does."""
+    file, log, *_ = files_of(path)
+    if os.access(file.parent, os.W_OK) or (log.is_file() and log.stat().st_size):
+        return connect(path)
+    # Nobody writes: there is no log. SQLite would make one even to read, unless it is told that nothing changes.
+    try:
+        connection = sqlite3.connect(f"{file.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+        try:
+            _require_format(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        raise unusable(path, error) from None
+    return connection
+
+
 def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
@@ -71,6 +93,13 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             connection.execute(f"PRAGMA user_version = {SCHEMA}")
         connection.execute("COMMIT")
+    _require_format(connection, path)
+    _require_wal(connection, path)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA journal_size_limit = 67108864")
+
+
+def _require_format(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:
@@ -79,9 +108,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise DataError(
             f"cache {path} has schema {version}, this ramify reads {SCHEMA}; upgrade ramify or name a new file"
         )
-    _require_wal(connection, path)
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA journal_size_limit = 67108864")
     for root in ("answer FROM answers", "text FROM imported"):
         connection.execute(f"SELECT {root} LIMIT 1").fetchone()
 
@@ -117,7 +143,30 @@ def unusable(path: Path, error: sqlite3.Error) -> UserError:
             f"cache {path} is damaged or no cache ({error}); it was left as it is: "
             "move it away, or save what can be read with `sqlite3 FILE .recover`"
         )
+    file, log, *_ = files_of(path)
+    if primary_code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) and not os.access(
+        file.parent, os.W_OK
+    ):
+        return MachineError(
+            f"cache {path}: its folder cannot be written, where SQLite keeps a log; "
+            f"copy it, and {log.name} if there is one, to a folder that can be"
+        )
     return MachineError(f"cache {path} cannot be used: {error}")
+
+
+def read_answer(path: Path, place: int, text: str) -> Json:
+    """The answer of a row.
+
+    Raises:
+        DataError: It is no JSON, so the row was not written by us.
+    """
+    try:
+        return decode(text)
+    except (ValueError, TypeError, RecursionError):
+        raise DataError(
+            f"cache {path}: the answer at place {place} is no JSON; remove it, and it is asked for again: "
+            f'sqlite3 {shlex.quote(str(path))} "DELETE FROM answers WHERE place = {place}"'
+        ) from None
 
 
 def primary_code(error: sqlite3.Error) -> int:

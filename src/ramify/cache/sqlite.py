@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ramify.cache.claims import Claims
-from ramify.cache.database import connect, unusable
+from ramify.cache.database import connect, read_answer, unusable
 from ramify.cache.flights import Flights
 from ramify.cache.keys import decode, digest, encode, is_empty, place
 from ramify.cache.memory import Memory, Remembered, memory_name
@@ -114,6 +114,7 @@ class SqliteCache:
         All who ask get one object, since a copy would cost more than finding it: nobody may change it.
 
         Raises:
+            DataError: The file is damaged.
             MachineError: This process is a fork of the one that opened the cache.
         """
         self._require_own_process()
@@ -199,8 +200,9 @@ class SqliteCache:
     def _find(self, key_digest: bytes) -> Remembered | None:
         if (unwritten := self._writer.unwritten.get(key_digest)) is not None:
             return unwritten if self._is_fresh(unwritten) else None
+        where = place(key_digest)
         try:
-            row = self._cursor.execute(_FIND, (place(key_digest), key_digest)).fetchone()
+            row = self._cursor.execute(_FIND, (where, key_digest)).fetchone()
         except sqlite3.OperationalError:  # a disk that fails, or a file that is locked for long: ask instead
             return None
         except sqlite3.DatabaseError as error:
@@ -208,7 +210,7 @@ class SqliteCache:
         if row is None:
             return None
         text, empty, made_at = row
-        found = Remembered(decode(text), made_at, bool(empty), len(text))
+        found = Remembered(read_answer(self.path, where, text), made_at, bool(empty), len(text))
         return found if self._is_fresh(found) else None
 
     def _remember(self, key: CacheKey, name: Hashable, key_digest: bytes, value: Json, claimed: bool) -> Json:

@@ -1,5 +1,4 @@
 import asyncio
-import json
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -372,7 +371,7 @@ def test_a_claim_is_given_back_when_what_was_written_meanwhile_cannot_be_read(pa
         other.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         go_on.set()
         results = await asyncio.gather(asking, waiting, return_exceptions=True)
-        assert [type(result) for result in results] == [ValueError, json.JSONDecodeError]
+        assert [type(result) for result in results] == [ValueError, DataError]
         other.execute("DELETE FROM answers")
         other.close()
         assert await third.fetch(key(), asks("answer")) == "answer"
@@ -419,3 +418,29 @@ def test_a_loop_that_closed_with_a_call_under_way_does_not_hold_its_key(path):
     asyncio.run(later())
     assert not left.done()
     assert not other.done()
+
+
+BROKEN = ["{", "", "[" * 100_000, b"blob"]
+
+
+def break_answer(path, answer):
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE answers SET answer = ?", (answer,))
+    other.close()
+
+
+@pytest.mark.parametrize("answer", BROKEN, ids=["cut", "empty", "deep", "blob"])
+def test_an_answer_that_is_no_json_is_named_with_what_removes_it(path, answer):
+    run(lambda cache: cache.fetch(key(), asks("first")), path)
+    break_answer(path, answer)
+    with pytest.raises(DataError, match=r"cache\.sqlite: the answer at place \d+ is no JSON") as caught:
+        run(lambda cache: cache.fetch(key(), never), path)
+    with Contents(path) as contents, pytest.raises(DataError, match="is no JSON"):
+        list(contents.not_imported("search"))
+    command, statement = str(caught.value).partition("sqlite3 ")[2].split('"')[:2]
+    assert command.strip() == str(path)
+    with sqlite3.connect(path) as other:
+        other.execute(statement)
+    other.close()
+    run(lambda cache: cache.fetch(key(), asks("second")), path)
+    run(lambda cache: cache.fetch(key(), never), path)

@@ -1,5 +1,7 @@
 import json
 import resource
+import shutil
+import sqlite3
 import subprocess
 import sys
 
@@ -123,3 +125,57 @@ def test_an_export_through_a_link_writes_the_file_that_it_names(tmp_path) -> Non
     assert main(["cache", "export", str(cache), "--to", str(link)]) == 0
     assert link.is_symlink()
     assert json.loads((tmp_path / "out.json").read_text()) == {"capital": "Page 1: Paris"}
+
+
+@pytest.mark.parametrize("name", ["cache.sqlite", "a b%20?#.sqlite"])
+def test_a_cache_is_read_where_nothing_can_be_written(tmp_path, with_permissions, name) -> None:
+    folder, out = tmp_path / "kept", tmp_path / "out.json"
+    folder.mkdir()
+    cache = imported(folder, {"capital": "Page 1: Paris"}).rename(folder / name)
+    link = tmp_path / "link"
+    link.symlink_to(cache)
+    folder.chmod(0o555)
+    for path in (cache, link):
+        shown = with_permissions("cache", "show", path)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert shown.stdout.startswith("search serper: 1 answers")
+        assert with_permissions("cache", "export", path, "--to", out).returncode == 0
+        assert json.loads(out.read_text()) == {"capital": "Page 1: Paris"}
+        out.unlink()
+    source = folder / "references.json"
+    refused = with_permissions("cache", "import", source, "--to", cache, "--provider", "serper")
+    folder.chmod(0o755)
+    assert refused.returncode == 2
+    assert "its folder cannot be written" in refused.stderr
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [name, "cache.sqlite-claims", "references.json"]
+    )
+
+
+def test_answers_in_a_log_that_cannot_be_read_are_not_left_out(tmp_path, with_permissions) -> None:
+    """As of a cache that was copied while a run wrote it."""
+    cache, folder = imported(tmp_path, {"capital": "Page 1: Paris"}), tmp_path / "copy"
+    folder.mkdir()
+    writing = sqlite3.connect(cache)
+    writing.execute("UPDATE answers SET provider = 'other'")
+    writing.commit()
+    for file in (cache, cache.with_name("cache.sqlite-wal")):
+        shutil.copy(file, folder)
+    writing.close()
+    folder.chmod(0o555)
+    refused = with_permissions("cache", "show", folder / cache.name)
+    folder.chmod(0o755)
+    assert refused.returncode == 2
+    assert "copy it, and cache.sqlite-wal if there is one, to a folder that can be" in refused.stderr
+    assert with_permissions("cache", "show", folder / cache.name).stdout.startswith("search other: 1 answers")
+
+
+@pytest.mark.parametrize("content", [b"notes\n", b"notes", b"SQLite format 3\0", b'{"a": 1}\n', b"x" * 5000])
+def test_nothing_is_left_beside_a_file_that_is_no_cassette(tmp_path, capsys, content) -> None:
+    source, foreign = tmp_path / "references.json", tmp_path / "c.jsonl"
+    source.write_text("{}")
+    foreign.write_bytes(content)
+    assert main(["cache", "import", str(source), "--to", str(foreign), "--provider", "serper"]) == 2
+    assert "cassette" in capsys.readouterr().err
+    assert foreign.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "references.json"]
