@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -176,7 +177,7 @@ class HttpClient:
 
         Raises:
             RequestFailedError: This request failed.
-            ServiceDownError: The service is down or refuses the key, or the budget is spent.
+            ServiceDownError: The service is down, refuses the key or wants to be paid, or the budget is spent.
         """
         return await self._ask("GET", url, params, headers, None)
 
@@ -315,6 +316,9 @@ class HttpClient:
         return min(doubled + tenacity.wait_random(0, first)(state), longest)
 
     def _refusal(self, error: RequestFailedError) -> str:
+        if error.status == HTTPStatus.PAYMENT_REQUIRED:
+            account = f" of the key in {self.key_hint}" if self.key_hint else ""
+            return f"{self.name} wants to be paid ({error.detail}): top up the account{account}, then resume"
         check = f"check the environment variable {self.key_hint}" if self.key_hint else "it may want a key"
         return f"{self.name} refuses requests ({error.detail}): {check}"
 
@@ -325,7 +329,7 @@ def _is_retriable(error: BaseException) -> bool:
 
 def _failure(response: httpx.Response, where: str, text: str) -> RequestFailedError:
     status = response.status_code
-    if status in (401, 403):
+    if status in (401, 402, 403):
         kind = FailureKind.REFUSED
     elif status == 429:
         kind = FailureKind.TOO_MANY

@@ -16,7 +16,7 @@ class FailureKind(StrEnum):
     SERVER = "server"
     """HTTP 5xx."""
     REFUSED = "refused"
-    """HTTP 401 or 403: the key is missing or wrong."""
+    """HTTP 401 or 403: the key is missing or wrong; 402: there is nothing left to pay with."""
     CLIENT = "client"
     """Another HTTP 4xx: the request is wrong."""
     MALFORMED = "malformed"

@@ -11,6 +11,7 @@ answered with a 4xx status and {"detail": text}.
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from typing import Any, TypeAlias
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -47,7 +48,7 @@ def make_app(index: PassageIndex, threads: int) -> Starlette:
             Route("/retrieve", service.retrieve, methods=["POST"]),
             Route("/health", service.health, methods=["GET"]),
         ],
-        exception_handlers={HTTPException: _refuse},
+        exception_handlers={HTTPException: _refuse, ClientDisconnect: _drop},
     )
 
 
@@ -174,6 +175,18 @@ async def _refuse(_request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
 
+async def _drop(_request: Request, _error: Exception) -> Response:
+    """The client left before it had asked: nobody reads this."""
+    return Response(status_code=400)
+
+
+class _NotCancelled(logging.Filter):
+    """uvicorn says in one line how many requests it ends with the service; it need not show where each one stood."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 class _Server(uvicorn.Server):
     """Ends when it is told to, and leaves signals as they were; uvicorn's own would raise them again afterwards."""
 
@@ -193,6 +206,7 @@ def serve(app: Starlette, listening: socket.socket, ready: Callable[[], None]) -
     settings = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=_DRAIN_SECONDS
     )
+    logging.getLogger("uvicorn.error").addFilter(_NotCancelled())
     server = _Server(settings)
 
     def stop() -> None:

@@ -101,3 +101,31 @@ def test_a_folder_is_no_file_of_passages(tmp_path: Path, capsys: pytest.CaptureF
     for options in ([], ["--index", str(tmp_path / "index")]):
         assert main(["search-serve", str(tmp_path), "--port", "0", *options]) == 2
         assert f"{tmp_path}: is a folder; expected a JSONL file" in capsys.readouterr().err
+
+
+def begun(url: str) -> socket.socket:
+    """A client that has sent half of its request."""
+    host, port = url.removeprefix("http://").split(":")
+    client = socket.create_connection((host, int(port)))
+    client.sendall(b'POST /search HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"query": "cap')
+    return client
+
+
+def test_clients_that_leave_are_no_news(corpus: Path) -> None:
+    with served(corpus) as (process, url, _):
+        for _ in range(3):
+            begun(url).close()
+        assert httpx.post(f"{url}/search", json={"query": "capital"}).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60)[1] == ""
+
+
+def test_clients_that_are_slow_are_counted_when_it_stops(corpus: Path) -> None:
+    with served(corpus) as (process, url, _), begun(url), begun(url):
+        assert httpx.get(f"{url}/health").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert "Cancel 2 running task(s)" in err
+        assert "Traceback" not in err
+        assert err.count("\n") == 1

@@ -119,8 +119,24 @@ def test_a_refused_key_ends_the_run_at_once_and_names_the_variable(
     assert "probe" in str(caught.value)
 
 
-def test_where_many_hosts_are_asked_a_refusal_is_one_failed_request() -> None:
-    with script(Reply(403)) as server:
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_service_that_wants_to_be_paid_ends_the_run_at_once(
+    has_key: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAMIFY_TEST_KEY", "k-unpaid-1")
+    secrets = [read_key("RAMIFY_TEST_KEY")] if has_key else []
+    with (
+        script(as_json({"error": "no credits left"}, 402)) as server,
+        pytest.raises(ServiceDownError, match=r"probe wants to be paid .*no credits left.*top up") as caught,
+    ):
+        get(FAST, server.url, secrets=secrets)
+    assert len(server.asked) == 1
+    assert ("of the key in RAMIFY_TEST_KEY" in str(caught.value)) == has_key
+
+
+@pytest.mark.parametrize("status", [401, 402, 403])
+def test_where_many_hosts_are_asked_a_refusal_is_one_failed_request(status: int) -> None:
+    with script(Reply(status)) as server:
         assert failure(FAST, server.url, many_hosts=True).kind is FailureKind.REFUSED
 
 
