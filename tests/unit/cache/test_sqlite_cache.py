@@ -1,54 +1,14 @@
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
+from cache_uses import Clock, asks, key, never, run
 
 from ramify.cache.contents import Contents
 from ramify.cache.keys import digest, place
 from ramify.cache.sqlite import SqliteCache, SqliteSettings
-from ramify.core.errors import DataError, MachineError
+from ramify.core.errors import DataError
 from ramify.core.protocols import CacheKey
-
-
-def key(request="q", **parameters):
-    return CacheKey("search", "p", parameters, request)
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-def run(use: Callable[[SqliteCache], Awaitable[None]], path: Path, settings=None, **options) -> SqliteCache:
-    async def whole():
-        cache = SqliteCache(path, settings, **options)
-        try:
-            await use(cache)
-        finally:
-            await cache.close()
-        return cache
-
-    return asyncio.run(whole())
-
-
-def asks(answer):
-    async def make():
-        return answer
-
-    return make
-
-
-async def never():
-    raise AssertionError("asked")
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "folder" / "cache.sqlite"
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -238,118 +198,6 @@ def test_a_paid_answer_is_remembered_though_nobody_waits_any_more(path):
     run(use, path)
 
 
-WRONG_FILES = {
-    "text": b"query,answer\n" * 500,
-    "short": b"hello",
-    "json": b'{"query": "Page 1: x"}',
-    "cut header": b"SQLite format 3\x00" + b"\x00" * 10,
-    "damaged": b"SQLite format 3\x00\x10\x00\x02\x02\x00\x40\x20\x20" + b"\xff" * 8192,
-}
-
-
-@pytest.mark.parametrize("name", WRONG_FILES)
-def test_a_file_that_is_no_cache_is_refused_and_left_alone(name, tmp_path):
-    path = tmp_path / "cache.sqlite"
-    path.write_bytes(WRONG_FILES[name])
-    with pytest.raises(DataError, match=r"cache\.sqlite.*move it away"):
-        SqliteCache(path)
-    assert path.read_bytes() == WRONG_FILES[name]
-
-
-def test_a_damaged_cache_is_refused_and_left_alone(path):
-    async def fill(cache):
-        for i in range(200):
-            cache.remember(key(f"q{i}"), "x" * 500)
-
-    run(fill, path)
-    whole = path.read_bytes()
-    broken = whole[:4096] + b"\xde\xad" * 2048 + whole[8192:]
-    path.write_bytes(broken)
-    with pytest.raises(DataError, match="is damaged"):
-        SqliteCache(path)
-    assert path.read_bytes() == broken
-
-
-def test_damage_that_is_met_later_is_a_clear_stop(path):
-    async def fill(cache):
-        for i in range(500):
-            cache.remember(key(f"q{i}"), "x" * 500)
-
-    run(fill, path)
-    whole = path.read_bytes()
-    half = len(whole) // 8192 * 4096
-    path.write_bytes(whole[:half] + b"\xde" * (len(whole) - half))
-
-    async def read(cache):
-        for i in range(500):
-            await cache.fetch(key(f"q{i}"), asks("new"))
-
-    with pytest.raises(DataError, match="is damaged"):
-        run(read, path, say=lambda text: None)
-
-
-def test_a_database_of_another_program_is_refused(tmp_path):
-    path = tmp_path / "other.sqlite"
-    with sqlite3.connect(path) as other:
-        other.execute("CREATE TABLE t (a)")
-    other.close()
-    before = path.read_bytes()
-    with pytest.raises(DataError, match="another program"):
-        SqliteCache(path)
-    assert path.read_bytes() == before
-
-
-def test_a_newer_schema_is_refused(path):
-    run(lambda cache: cache.fetch(key(), asks(1)), path)
-    with sqlite3.connect(path) as newer:
-        newer.execute("PRAGMA user_version = 7")
-    newer.close()
-    with pytest.raises(DataError, match="schema 7, this ramify reads 1"):
-        SqliteCache(path)
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(MachineError, match="cannot be made"):
-        SqliteCache(tmp_path / "file" / "cache.sqlite")
-    with pytest.raises(MachineError, match="cannot be"):
-        SqliteCache(tmp_path)
-
-
-def test_a_full_disk_ends_the_remembering_and_not_the_run(path):
-    said = []
-
-    async def use(cache):
-        # The limit of pages stands for a full disk: SQLite says the same of both.
-        cache._writer._connection.execute("PRAGMA max_page_count = 20")
-        for i in range(200):
-            assert await cache.fetch(key(f"q{i}"), asks(f"{i}" + "x" * 2000)) == f"{i}" + "x" * 2000
-            await cache.flush()
-        assert await cache.fetch(key("q199"), never) == "199" + "x" * 2000
-
-    cache = run(use, path, say=said.append)
-    assert len(said) == 1
-    assert "full" in said[0]
-    with Contents(path) as contents:
-        (group,) = contents.groups()
-    assert group.answers + cache.forgotten == 200
-    assert cache.forgotten > 100
-    run(lambda cache: cache.fetch(key("q0"), never), path)
-
-
-def test_a_spelling_that_sqlite_cannot_hold_is_escaped(path):
-    async def use(cache):
-        cache.remember(key("q"), ["a"])
-        cache.remember_spelling("q \ud800", key("q"), "text \udfff")
-        await cache.flush()
-        cache.remember(key("after"), ["b"])
-
-    assert run(use, path).forgotten == 0
-    with Contents(path) as contents:
-        assert list(contents.imported()) == [("q \\ud800", "text \\udfff", ["a"])]
-        assert contents.groups()[0].answers == 2
-
-
 def test_a_claim_is_given_back_when_what_was_written_meanwhile_cannot_be_read(path):
     go_on = asyncio.Event()
 
@@ -382,13 +230,6 @@ def test_a_claim_is_given_back_when_what_was_written_meanwhile_cannot_be_read(pa
     run(use, path)
 
 
-def test_claims_that_cannot_be_written_are_named(path):
-    claims = path.with_name("cache.sqlite-claims")
-    claims.mkdir(parents=True)
-    with pytest.raises(MachineError, match=r"cache\.sqlite-claims beside it cannot be written"):
-        SqliteCache(path)
-
-
 def test_an_answer_is_empty_as_it_will_be_read(path):
     clock = Clock()
 
@@ -418,29 +259,3 @@ def test_a_loop_that_closed_with_a_call_under_way_does_not_hold_its_key(path):
     asyncio.run(later())
     assert not left.done()
     assert not other.done()
-
-
-BROKEN = ["{", "", "[" * 100_000, b"blob"]
-
-
-def break_answer(path, answer):
-    with sqlite3.connect(path) as other:
-        other.execute("UPDATE answers SET answer = ?", (answer,))
-    other.close()
-
-
-@pytest.mark.parametrize("answer", BROKEN, ids=["cut", "empty", "deep", "blob"])
-def test_an_answer_that_is_no_json_is_named_with_what_removes_it(path, answer):
-    run(lambda cache: cache.fetch(key(), asks("first")), path)
-    break_answer(path, answer)
-    with pytest.raises(DataError, match=r"cache\.sqlite: the answer at place \d+ is no JSON") as caught:
-        run(lambda cache: cache.fetch(key(), never), path)
-    with Contents(path) as contents, pytest.raises(DataError, match="is no JSON"):
-        list(contents.not_imported("search"))
-    command, statement = str(caught.value).partition("sqlite3 ")[2].split('"')[:2]
-    assert command.strip() == str(path)
-    with sqlite3.connect(path) as other:
-        other.execute(statement)
-    other.close()
-    run(lambda cache: cache.fetch(key(), asks("second")), path)
-    run(lambda cache: cache.fetch(key(), never), path)
