@@ -22,7 +22,7 @@ from pathlib import Path
 from ramify.sandbox import kernel, uids
 from ramify.sandbox.kernel import JailError
 
-_CAP_SETUID = 1 << 7
+_CAP_KILL, _CAP_SETUID = 1 << 5, 1 << 7
 _SIGKILL = int(signal.SIGKILL)
 _ENDLESS = 1 << 62
 
@@ -82,7 +82,11 @@ class Jail:
         """Make the zygote a poor target: unreadable to its children, their foster parent, with few rights."""
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        kernel.Capabilities(_CAP_SETUID if self._has_spare_uids else 0).keep()
+        rights = _CAP_SETUID if self._has_spare_uids else 0
+        if self._has_spare_uids and self.level == 0:
+            # A child that starts another program has no id left in common with the zygote, which has to end it.
+            rights |= _CAP_KILL
+        kernel.Capabilities(rights).keep()
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
     def processor_seconds(self, timeout_seconds: float) -> tuple[int, int]:

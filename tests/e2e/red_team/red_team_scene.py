@@ -93,6 +93,7 @@ class Scene:
             tmp=self.tmp,
             unix=self._unix,
             abstract=self._abstract,
+            marker=self._marker.decode(),
             driver=os.getpid(),
             victim=self._others[0].pid,
             prey=self._others[1].pid,
