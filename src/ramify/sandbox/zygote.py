@@ -3,8 +3,9 @@
 It is started with an empty environment before anything is loaded, speaks frames (`frames`) on its standard input
 and output, and ends, with every child, when its input does. First frame in: level, limits, seccomp program and
 the folder that the snippets' own folders are in. Then {"id", "timeout", "num_cells"} with the program as body, or
-{"id", "cancel"}; out come answers (`calls.Call.answer`) with the output as body and, at level 0, {"id", "pid"} before. Once a
-folder could not be emptied new requests are answered {"id", "unserved"}.
+{"id", "cancel"}; out come answers (`calls.Call.answer`) with the output as body and, at level 0, {"id", "pid"} before. A
+request that finds no free folder is told {"id", "waiting"}, and {"id", "begun"} when it has one. Once a folder could
+not be emptied new requests are answered {"id", "unserved"}.
 
 At level 0 nothing keeps a snippet from killing its zygote, so there each zygote serves one snippet, and {"id", "pid"}
 lets its caller kill what is left. (A snippet that kills its zygote after it has moved a grandchild to another session
@@ -46,7 +47,7 @@ class Server:
         self._incoming, self._outgoing = incoming, outgoing
         self._inbox, self._outbox = frames.Inbox(incoming), frames.Outbox(outgoing)
         self._chunk = Sealed(1 << 16)
-        self._queue: deque[tuple[Mapping[str, Any], Sealed]] = deque()
+        self._queue: deque[tuple[dict[str, Any], Sealed]] = deque()
         self._calls: dict[int, Call] = {}
         self._streams: dict[int, tuple[Call, Stream]] = {}
         self._poll = select.poll()
@@ -91,8 +92,11 @@ class Server:
             self._read(descriptor)
         return True
 
-    def _handle(self, head: Mapping[str, Any], body: Sealed) -> None:
+    def _handle(self, head: dict[str, Any], body: Sealed) -> None:
         if "timeout" in head:
+            head["waits"] = len(self._queue) >= len(self._slots.free)
+            if head["waits"]:
+                self._send({"id": head["id"], "waiting": True})
             self._queue.append((head, body))
             return
         self._queue = deque(waiting for waiting in self._queue if waiting[0]["id"] != head["id"])
@@ -108,6 +112,8 @@ class Server:
             self._send({"id": head["id"], "unserved": True})
 
     def _start(self, head: Mapping[str, Any], body: Sealed, slot: Slot) -> Birth | None:
+        if head["waits"]:
+            self._send({"id": head["id"], "begun": True})
         # What can be done before the fork is: until a child ends, both sides copy each page that they write to.
         (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
         processor_seconds = self.jail.processor_seconds(head["timeout"])

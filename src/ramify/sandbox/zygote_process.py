@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,6 +21,26 @@ Frame: TypeAlias = tuple[Mapping[str, Any], bytes]
 
 _GRACE_SECONDS = 5.0
 _STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A call: its answer (None when the zygote has died) and how long it may take, a time that begins with the program."""
+
+    answer: asyncio.Future[Frame | None]
+    clock: asyncio.Timeout
+    seconds: float
+
+    def set_clock(self, *, runs: bool) -> None:
+        """Stop the clock, or start it anew."""
+        if not self.clock.expired():
+            now = asyncio.get_running_loop().time()
+            self.clock.reschedule(now + self.seconds if runs else None)
+
+    def end(self, frame: Frame | None) -> None:
+        """Answer it, unless it has been answered or given up."""
+        if not self.answer.done():
+            self.answer.set_result(frame)
 
 
 class ZygoteProcess:
@@ -36,7 +57,7 @@ class ZygoteProcess:
         self._outgoing: asyncio.WriteTransport | None = None
         self._incoming = asyncio.StreamReader()
         self._reader: asyncio.Task[None] | None = None
-        self._waiting: dict[int, asyncio.Future[Frame | None]] = {}
+        self._pending: dict[int, _Pending] = {}
         self._ids = itertools.count()
         self._child: int | None = None
         self.dead = self.retired = False
@@ -75,17 +96,24 @@ class ZygoteProcess:
     @property
     def is_busy(self) -> bool:
         """Whether a call is under way."""
-        return bool(self._waiting)
+        return bool(self._pending)
 
     async def run(self, code: str, timeout_seconds: float, cells: Sequence[str]) -> Frame | None:
-        """Run one program; the zygote's answer ({"unserved"}: another one must), or None when the zygote has died."""
+        """Run one program; the zygote's answer ({"unserved"}: another one must), or None when the zygote has died.
+
+        A zygote that does not answer some time after the limit is killed. The time that a program waits for a folder
+        does not count: others may have left a million files.
+        """
         if self.dead:
             return None
         identifier = next(self._ids)
-        answer = self._waiting[identifier] = asyncio.get_running_loop().create_future()
-        self._send(frames.request(identifier, code, timeout_seconds, cells))
+        seconds = timeout_seconds + _GRACE_SECONDS
+        answer: asyncio.Future[Frame | None] = asyncio.get_running_loop().create_future()
         try:
-            return await asyncio.wait_for(answer, timeout_seconds + _GRACE_SECONDS)
+            async with asyncio.timeout(seconds) as clock:
+                self._pending[identifier] = _Pending(answer, clock, seconds)
+                self._send(frames.request(identifier, code, timeout_seconds, cells))
+                return await answer
         except TimeoutError:
             self._die()
             return None
@@ -93,7 +121,7 @@ class ZygoteProcess:
             self._send(frames.encode({"id": identifier, "cancel": True}))
             raise
         finally:
-            self._waiting.pop(identifier, None)
+            self._pending.pop(identifier, None)
 
     async def stop(self) -> None:
         """End the process and all that it started, and remove its folder; stopping twice is allowed."""
@@ -124,11 +152,15 @@ class ZygoteProcess:
                 if "pid" in head:
                     self._child = head["pid"]
                     continue
+                call = self._pending.get(head["id"])
+                if "waiting" in head or "begun" in head:
+                    if call is not None:
+                        call.set_clock(runs="begun" in head)
+                    continue
                 self._child = None
                 self.retired |= "unserved" in head
-                waiting = self._waiting.get(head["id"])
-                if waiting is not None and not waiting.done():
-                    waiting.set_result((head, body))
+                if call is not None:
+                    call.end((head, body))
         self._die()
 
     def _die(self) -> None:
@@ -141,9 +173,8 @@ class ZygoteProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child, signal.SIGKILL)
             self._child = None
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_result(None)
+        for call in self._pending.values():
+            call.end(None)
 
     def _send(self, frame: bytes) -> None:
         assert self._outgoing is not None

@@ -1,5 +1,6 @@
 """The zygote by itself: what it loads, and that an ordinary user gets the same levels as root."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from ramify.sandbox import frames, launch
 from ramify.sandbox.answers import read_answer
 from ramify.sandbox.levels import seccomp_program, why_not
+from ramify.sandbox.zygote_process import ZygoteProcess
 
 NOBODY = 65534
 
@@ -97,6 +99,49 @@ def test_the_zygote_loads_nothing_but_the_standard_library_and_the_sandbox(tmp_p
     loaded = set(result.stdout.split())
     assert "ramify" in loaded
     assert loaded - {"ramify", "__main__"} <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.skipif(why_not(1) is not None, reason="level 1 is out of reach here")
+def test_a_request_that_finds_no_free_folder_is_told_when_it_begins(tmp_path):
+    base = tmp_path / "base"
+    base.mkdir()
+    with subprocess.Popen(
+        launch.Start(1).command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}
+    ) as process:
+        assert ask(process, frames.encode(launch.Start(1).settings(seccomp_program(1), str(base))))[0][
+            "ready"
+        ]
+        # Its folder has to be emptied before the next one can begin.
+        send(process, frames.request(1, "open('left', 'w').close()", 10) + frames.request(2, "2", 10))
+        heads = [read(process)[0]]
+        while heads[-1]["id"] != 2 or "status" not in heads[-1]:
+            heads.append(read(process)[0])
+        process.stdin.close()
+        assert process.wait(20) == 0
+    told = [
+        next(name for name in ("waiting", "begun", "status") if name in head) + str(head["id"])
+        for head in heads
+    ]
+    assert told == ["waiting2", "status1", "begun2", "status2"]
+
+
+@pytest.mark.skipif(why_not(1) is not None, reason="level 1 is out of reach here")
+def test_waiting_for_a_folder_costs_a_call_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def main():
+        zygote = ZygoteProcess(launch.Start(1))
+        await zygote.start()
+        # Longer than the second one's limit and what the zygote is given beyond it.
+        first = asyncio.create_task(zygote.run("import time\ntime.sleep(6)", 10.0, ()))
+        second = asyncio.create_task(zygote.run("print(6 * 7)", 0.5, ()))
+        answers = await asyncio.gather(first, second)
+        await zygote.stop()
+        return answers
+
+    answers = asyncio.run(main())
+    assert [answer and answer[0]["status"] for answer in answers] == ["ok", "ok"]
+    assert answers[1][1] == b"42\n"
 
 
 def test_the_zygote_ends_with_its_input_and_removes_its_folder(tmp_path):
