@@ -11,6 +11,7 @@ import ast
 import builtins
 import contextlib
 import gc
+import io
 import linecache
 import os
 import random
@@ -18,8 +19,8 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 FILE_NAME = "<snippet>"
 _CELL_PREFIX = "<earlier program "
@@ -48,17 +49,14 @@ def perform(code: str, cells: Sequence[str], names: dict[str, Any]) -> int:
     failure = None
     try:
         if cells:
-            _replay(cells, names, streams)
+            _replay(cells, names)
         value = _execute(code, FILE_NAME, names)
         if value is not None:
             print(value)  # noqa: T201 - standard output is the result
         _join_threads()
     except BaseException as error:  # noqa: BLE001 - it is the program's
         failure = error
-    for stream in streams:
-        # The program may have closed the stream or the file below it.
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    _flush(streams)
     return 0 if failure is None else _report(failure)
 
 
@@ -103,13 +101,12 @@ def _execute(code: str, file_name: str, names: dict[str, Any]) -> object:
     return value
 
 
-def _replay(cells: Sequence[str], names: dict[str, Any], streams: Sequence[TextIO]) -> None:
+def _replay(cells: Sequence[str], names: dict[str, Any]) -> None:
     """Run each cell as it ran when it was the program, with its output dropped, and mark how far they came."""
     saved = (os.dup(1), os.dup(2))
     null = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(null, descriptor)
-    os.close(null)
+    streams = (sys.stdout, sys.stderr, sys.stdout.buffer, sys.stderr.buffer)
+    _point_to(null)
     os.write(saved[0], REPLAYED)
     try:
         for index, cell in enumerate(cells):
@@ -121,14 +118,39 @@ def _replay(cells: Sequence[str], names: dict[str, Any], streams: Sequence[TextI
             except SystemExit as error:
                 if error.code not in (None, 0):
                     raise
+            finally:
+                _flush(streams[:2])  # to where the cell has pointed its descriptors
+                _point_to(null)
+                _flush(streams)
             os.write(saved[0], REPLAYED)
     finally:
-        for stream in streams:
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+        _flush_what_was_made()
         for descriptor, copy in zip((1, 2), saved, strict=True):
             os.dup2(copy, descriptor)
             os.close(copy)
+        os.close(null)
+
+
+def _point_to(target: int) -> None:
+    """Make descriptors 1 and 2, which the program may have closed or pointed elsewhere, copies of `target`."""
+    for descriptor in (1, 2):
+        os.dup2(target, descriptor)
+
+
+def _flush_what_was_made() -> None:
+    """Empty the buffers of streams on descriptors 1 and 2 that the program has made beside those it was given."""
+    for found in gc.get_objects():
+        if issubclass(type(found), io.IOBase):
+            with contextlib.suppress(Exception):
+                if found.fileno() in (1, 2):
+                    found.flush()
+
+
+def _flush(streams: Iterable[Any]) -> None:
+    for stream in streams:
+        # The program may have closed the stream or the file below it, or given it a method of its own.
+        with contextlib.suppress(OSError, ValueError):
+            type(stream).flush(stream)
 
 
 def _join_threads() -> None:

@@ -1,5 +1,7 @@
 """Programs that go on from the state that earlier ones left."""
 
+import pytest
+
 
 def after(box, cells, code, timeout_seconds=20.0):
     return box.runner.run(box.sandbox.run(code, timeout_seconds, cells))
@@ -63,6 +65,25 @@ def test_a_program_with_its_cells_has_a_greatest_length(box):
     assert "those before it are longer than 1048576 characters" in result.stderr
 
 
-def test_earlier_programs_that_close_or_replace_their_streams_do_no_harm(box):
-    result = after(box, ("import os\nos.close(1)\nos.close(2)",), "print('here')")
-    assert result.stdout == "here\n"
+CLOSING = {
+    "descriptors": "print('said')\nimport os\nos.close(1)\nos.close(2)",
+    "descriptors, full of text": "print('said' * 1000)\nimport os\nos.close(1)",
+    "streams": "import sys\nprint('said')\nsys.stdout.close()\nsys.stdout = sys.__stdout__ = open(1, 'w', closefd=False)\nprint('said')",
+    "the stream's buffer": "import sys\nbuffer = sys.stdout.detach()\nbuffer.write(b'said')\nsys.stdout = open(1, 'w', closefd=False)",
+    "its flushing": "import os, sys\nsys.stdout.flush = lambda: None\nprint('said')\nos.close(1)",
+    "a stream of its own": "more = open(1, 'w', closefd=False)\nmore.write('said')",
+    "a file in its place": "import os\nos.close(1)\nfile = open('notes', 'w')\nprint('said')",
+    "another file above it": "import os\nfile = open('notes', 'w')\nos.dup2(file.fileno(), 1)\nprint('said')",
+}
+
+
+@pytest.mark.parametrize("cell", CLOSING)
+def test_what_earlier_programs_said_is_dropped_whatever_they_did_to_their_streams(box, cell):
+    program = "import sys\nprint('here')\nsys.stdout.flush()\n'buffer' in dir() and buffer.flush()\n'more' in dir() and more.flush()\nNone"
+    result = after(box, (CLOSING[cell], "print('said too')"), program)
+    assert (result.status, result.stdout, result.stderr) == ("ok", "here\n", "")
+
+
+def test_what_an_earlier_program_pointed_its_output_to_is_there_again(box):
+    cell = "import os\nfile = open('notes', 'w')\nos.dup2(file.fileno(), 1)\nprint('said')"
+    assert after(box, (cell, "print('said too')"), "print(open('notes').read())").stdout == "said\n\n"
