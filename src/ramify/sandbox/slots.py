@@ -26,11 +26,13 @@ class Slots:
         self._base = Folder(base)
         self.free: list[Slot] = []
         self.lost = False
+        self._all: list[Slot] = []
         self._cleaners: dict[int, Slot] = {}
         for number in range(count):
             path = f"{base}/{number}"
             Path(path).mkdir(mode=0o700, exist_ok=True)
-            self.free.append(Slot(Folder(path), landlock.rules_for(path) if landlock else None))
+            self._all.append(Slot(Folder(path), landlock.rules_for(path) if landlock else None))
+        self.free.extend(self._all)
 
     def give_back(self, slot: Slot) -> None:
         """Take a folder whose snippet has ended."""
@@ -61,5 +63,7 @@ class Slots:
             self.lost = True
 
     def remove(self) -> None:
-        """Remove all folders, at the end."""
+        """Remove all folders, at the end, also those that are elsewhere by now."""
+        for slot in self._all:
+            slot.folder.remove_itself()
         self._base.remove()
