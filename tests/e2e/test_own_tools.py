@@ -54,7 +54,7 @@ def test_the_recipe_grows_trees_with_both_tools(example, model_folder, monkeypat
     folder, tools, _ = example
     task = write_task(folder / "task", model_folder, TRAIN)
     text = task.read_text(encoding="utf-8")
-    start, end = text.index("[tools.search]"), text.index("[sandbox]")
+    start, end = text.index("[tools.search]"), text.index("[reward]")
     task.write_text(text[:start] + tools + text[end:], encoding="utf-8")
     script = folder / "script.toml"
     script.write_text(SCRIPT, encoding="utf-8")

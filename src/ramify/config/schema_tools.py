@@ -294,7 +294,8 @@ def refuse_idle_sandbox(tools: ToolsSection, sandbox: "SandboxSection") -> None:
     Raises:
         ValueError: A sandbox is described and there is no such tool.
     """
-    if tools.python is None and sandbox != SandboxSection():
+    has_tools = tools.search is not None or bool(tools.own)
+    if has_tools and tools.python is None and sandbox != SandboxSection():
         raise ValueError(
             "sandbox: only [tools.python] runs programs in it, and it is not there; leave it out"
         )
