@@ -23,6 +23,8 @@ CHINESE_NUMERAL = "".join((*_CHINESE_DIGITS, *_CHINESE_SCALES, *_CHINESE_GROUPS)
 _MAX_CHINESE = 30
 _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _NUMBER = re.compile(rf"-?(?:{_GROUPED.pattern}|[0-9]+)(?:\.[0-9]+)?")
+_MOST_HUNDREDS = 100
+"""Of hundreds: "ninety-nine hundred" is a number, "one hundred hundred" is two."""
 
 
 def canonical(digits: str) -> str:
@@ -33,10 +35,6 @@ def canonical(digits: str) -> str:
     part = part.rstrip("0")
     value = f"{whole}.{part}" if part else whole
     return value if value == "0" else sign + value
-
-
-_MOST_HUNDREDS = 100
-"""Of hundreds: "ninety-nine hundred" is a number, "one hundred hundred" is two."""
 
 
 def is_number(token: str) -> bool:

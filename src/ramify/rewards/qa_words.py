@@ -36,6 +36,8 @@ _OTHER_LETTERS: dict[str, str | int | None] = {
 _LETTERS = _Folding(str.maketrans(_OTHER_LETTERS))
 _SQUARE_UNIT = re.compile(r"\b(?P<unit>ft|km|m|cm|mm|mi|in|yd)(?:\^?\{?2\}?|²)(?!\w)", re.IGNORECASE)
 _CUBIC_UNIT = re.compile(r"\b(?P<unit>ft|km|m|cm|mm|mi|in|yd)(?:\^?\{?3\}?|³)(?!\w)", re.IGNORECASE)
+_MIXED = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
+_POWER = re.compile(r"(?<=\d)(?=[\u2070\u00b9\u00b2\u00b3\u2074-\u2079])")
 _MACRO = re.compile(r"\\(?:[A-Za-z]+\s*(?=\{)|(?=[ $%&_#]))")
 _EMPHASIS = re.compile(r"</?(?:b|i|u|em|strong)>", re.IGNORECASE)
 _BARE_POINT = re.compile(r"(?<![\w.)])\.(?=[0-9])")
@@ -114,10 +116,6 @@ def words(text: str, *, ordinals: bool = False) -> Words:
     every = _spelled(lowered)
     kept = lowered if _ARTICLES.isdisjoint(lowered) else _without_articles(form, raw, lowered)
     return Words(every, every if len(kept) == len(lowered) else _spelled(kept))
-
-
-_MIXED = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
-_POWER = re.compile(r"(?<=\d)(?=[\u2070\u00b9\u00b2\u00b3\u2074-\u2079])")
 
 
 def folded(text: str) -> str:
