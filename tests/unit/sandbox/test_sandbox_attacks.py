@@ -12,7 +12,7 @@ def alive(pid: int) -> bool:
     """Whether the process still runs; a zombie that its parent has not reaped yet does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 

@@ -1,6 +1,7 @@
 """Many calls at once, cancelling, dying zygotes, cleaning up, and refusing to start."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import tempfile
@@ -24,18 +25,17 @@ def base(tmp_path, monkeypatch):
 
 
 def descendants() -> set[int]:
-    """Processes below this one."""
+    """Processes below this one; one that ends while this looks has none below it."""
     found: set[int] = set()
     pending = [os.getpid()]
     while pending:
         pid = pending.pop()
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            try:
-                children = {int(child) for child in task.read_text().split()}
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            found |= children
-            pending.extend(children)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    children = {int(child) for child in (task / "children").read_text().split()}
+                    found |= children
+                    pending.extend(children)
     return found
 
 
