@@ -12,6 +12,7 @@ from loopback import Reply, as_json, serve
 from ramify.cache.sqlite import SqliteCache, SqliteSettings
 from ramify.core.errors import ServiceDownError
 from ramify.core.messages import Message, Problem
+from ramify.core.records import TokenUsage
 from ramify.engines.openai_chat import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.rewards.judge import Judge, JudgeSettings, question_of
@@ -25,7 +26,8 @@ HOSTILE = (
 
 
 def said(content, **message):
-    return as_json({"choices": [{"index": 0, "message": {"content": content, **message}}]})
+    usage = {"prompt_tokens": 400, "completion_tokens": 30}
+    return as_json({"choices": [{"index": 0, "message": {"content": content, **message}}], "usage": usage})
 
 
 class StandIn:
@@ -108,6 +110,7 @@ def test_verdicts_and_what_is_asked():
     assert len({mark for _, mark, _ in stand_in.requests}) == 3
     assert judge.counts.as_json() == {
         "judged": 3, "right": 2, "failed": 0, "failures": {}, "verdicts": {"asked": 3}, "requests": 3, "asked_again": 0,
+        "prompt_tokens": 1200, "completion_tokens": 90,
     }  # fmt: skip
 
 
@@ -131,6 +134,7 @@ def test_another_form_is_asked_again_and_then_a_failure(reply):
     assert (found.correct, found.value, found.failure) == (None, None, "no_verdict")
     assert (counts.failures, counts.judged) == ({"no_verdict": 1}, 0)
     assert (counts.requests, counts.asked_again) == (3, 2)
+    assert counts.usage == TokenUsage(3, 1200, 90)
     assert stand_in.asks["Paris"] == 3
     assert len({mark for _, mark, _ in stand_in.requests}) == 3
 
@@ -379,6 +383,7 @@ def test_the_question_of_a_problem():
 
 class Always:
     name = "big"
+    usage = TokenUsage()
 
     def __init__(self, word):
         self.word = word

@@ -18,6 +18,7 @@ from ramify.core.records import (
     Proposal,
     Request,
     Reward,
+    TokenUsage,
 )
 from ramify.core.tree import BranchDecision, Trajectory, Tree
 
@@ -184,6 +185,11 @@ class ChatModel(Protocol):
     @property
     def name(self) -> str:
         """Of the model, as its service calls it."""
+        ...
+
+    @property
+    def usage(self) -> TokenUsage:
+        """Tokens so far, which is what a service wants to be paid for."""
         ...
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:

@@ -31,6 +31,21 @@ class Finish(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """What a chat model was used for, as its service counts; a service that does not count tokens adds none.
+
+    Attributes:
+        answers: Of the model, whatever was in them.
+        prompt_tokens: That it read.
+        completion_tokens: That it wrote.
+    """
+
+    answers: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """Ask an engine to go on from `token_ids`.
 

@@ -1,21 +1,12 @@
 """A chat model behind any OpenAI-compatible endpoint: text in, text out, for summaries, judges and helpers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ramify.core.messages import Message
 from ramify.core.protocols import Json
+from ramify.core.records import TokenUsage
 from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import RequestFailedError
-
-
-@dataclass(slots=True)
-class Usage:
-    """Tokens so far, as the service counts them; a service that does not count adds none."""
-
-    answers: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
 
 
 class OpenAIChat:
@@ -42,7 +33,7 @@ class OpenAIChat:
         self._client, self._model, self._key = client, model, key
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._extra = dict(extra or {})
-        self.usage = Usage()
+        self.usage = TokenUsage()
 
     @property
     def name(self) -> str:
@@ -75,10 +66,12 @@ class OpenAIChat:
         await self._client.close()
 
     def _count(self, usage: Json) -> None:
-        self.usage.answers += 1
-        if isinstance(usage, Mapping):
-            self.usage.prompt_tokens += _number(usage.get("prompt_tokens"))
-            self.usage.completion_tokens += _number(usage.get("completion_tokens"))
+        counted = usage if isinstance(usage, Mapping) else {}
+        self.usage = TokenUsage(
+            self.usage.answers + 1,
+            self.usage.prompt_tokens + _number(counted.get("prompt_tokens")),
+            self.usage.completion_tokens + _number(counted.get("completion_tokens")),
+        )
 
 
 def _text(answer: Answer, read: Json) -> str:

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from ramify.core.errors import ServiceDownError
 from ramify.core.messages import Problem
 from ramify.core.protocols import Cache, CacheKey, ChatModel, Json
+from ramify.core.records import TokenUsage
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.rewards.judge_prompt import PROMPT_VERSION, judge_messages, marked_verdict
 
@@ -80,6 +81,8 @@ class JudgeCounts:
     """To the model; retries of its HTTP client are not counted."""
     asked_again: int = 0
     """Requests among these that were made because the reply before was not in the form."""
+    usage: TokenUsage = TokenUsage()
+    """Of its model, replies without a verdict included."""
 
     @property
     def judged(self) -> int:
@@ -96,14 +99,17 @@ class JudgeCounts:
             "verdicts": dict(sorted(self.verdicts.items())),
             "requests": self.requests,
             "asked_again": self.asked_again,
+            "prompt_tokens": self.usage.prompt_tokens,
+            "completion_tokens": self.usage.completion_tokens,
         }
 
     def line(self) -> str:
-        """For people: "judge: 40 verdicts (asked 31, cache 9), 12 right; 33 requests, 2 of them again; ..."."""
+        """For people: "judge: 40 verdicts (asked 31, cache 9), 12 right; without a verdict: none; 33 requests, ..."."""
         last = f"; the last time: {self.last_failure}" if self.failures else ""
         return (
             f"judge: {self.judged} verdicts ({_listed(self.verdicts)}), {self.right} right; without a verdict: "
-            f"{_listed(self.failures)}; {self.requests} requests, {self.asked_again} of them again{last}"
+            f"{_listed(self.failures)}; {self.requests} requests, {self.asked_again} of them again; "
+            f"tokens: {self.usage.prompt_tokens} read, {self.usage.completion_tokens} written{last}"
         )
 
 
@@ -211,11 +217,14 @@ class Judge:
         self.counts.requests += 1
         self.counts.asked_again += attempt > 0
         mark = secrets.token_hex(8)
-        reply = await self._model.complete(
-            judge_messages(question, golds, prediction, mark),
-            max_tokens=self._settings.max_tokens,
-            temperature=_TEMPERATURE,
-        )
+        try:
+            reply = await self._model.complete(
+                judge_messages(question, golds, prediction, mark),
+                max_tokens=self._settings.max_tokens,
+                temperature=_TEMPERATURE,
+            )
+        finally:
+            self.counts.usage = self._model.usage
         verdict = marked_verdict(reply, mark)
         if verdict is None:
             return None

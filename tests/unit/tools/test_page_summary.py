@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from ramify.core.records import TokenUsage
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.page_summary import PageSummary, SummarySettings, prompt, taken
 
@@ -18,6 +19,7 @@ class Model:
     """Answers with a reply made of the mark that it finds in its request."""
 
     name = "small"
+    usage = TokenUsage()
 
     def __init__(self, reply):
         self.reply, self.asked = reply, []
