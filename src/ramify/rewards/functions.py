@@ -19,6 +19,9 @@ from ramify.user_files import load_function, one_line
 _OFFERED = ("prompts", "completions", "answer", "trajectories")
 """What each function may take beside the columns of the problems; "answer" holds a list of golds for each."""
 
+_LARGEST = 1e9
+"""Of a value: means, squares and float32 hold it."""
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionPart:
@@ -53,7 +56,7 @@ class FunctionPart:
         """What the function returned, checked.
 
         Raises:
-            DataError: It raised, returned another number of values, or something that is no finite number.
+            DataError: It raised, returned another number of values, or something that is no number or one beyond 1e9.
         """
         if not trajectories:
             return []
@@ -101,10 +104,17 @@ class FunctionPart:
     def _number(self, value: object, trajectory: Trajectory) -> float | None:
         if value is None:
             return None
-        if not isinstance(value, Real) or not math.isfinite(value):
+        try:
+            number = float(value) if isinstance(value, Real) else math.nan
+        except OverflowError:
+            number = math.inf
+        if not abs(number) <= _LARGEST:
             where = f"problem {trajectory.problem.id!r}, trajectory {trajectory.leaf.id!r}"
-            raise DataError(f"reward {self.name}: {where}: expected a finite number or None, got {value!r}")
-        return float(value)
+            shown = "a larger number" if number == math.inf else repr(value)
+            raise DataError(
+                f"reward {self.name}: {where}: expected a number from -1e9 to 1e9 or None, got {shown}"
+            )
+        return number
 
 
 def load_reward(

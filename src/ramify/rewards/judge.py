@@ -81,7 +81,7 @@ class JudgeCounts:
     """To the model; retries of its HTTP client are not counted."""
     asked_again: int = 0
     """Requests among these that were made because the reply before was not in the form."""
-    usage: TokenUsage = TokenUsage()
+    usage: TokenUsage = field(default_factory=TokenUsage)
     """Of its model, replies without a verdict included."""
 
     @property
