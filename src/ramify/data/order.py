@@ -1,9 +1,11 @@
 """The order in which problems are taken: a permutation of (seed, epoch), found again from a cursor."""
 
+import functools
 from dataclasses import dataclass
 
 from ramify.core.draws import permutation, stream
 from ramify.core.errors import DataError
+from ramify.core.records import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,15 @@ class ProblemOrder:
         taken: list[int] = []
         epoch, start = cursor.epoch, cursor.next_index
         while len(taken) < count:
-            order = permutation(stream("data order", self.seed, epoch), self.num_problems)
-            part = order[start : start + count - len(taken)].tolist()
+            part = _order(self.seed, epoch, self.num_problems)[start : start + count - len(taken)].tolist()
             taken.extend(part)
             start += len(part)
             if start == self.num_problems:
                 epoch, start = epoch + 1, 0
         return tuple(taken), DataCursor(epoch, start)
+
+
+@functools.lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, size: int) -> Ints:
+    """That of an epoch, which every step of it asks for."""
+    return permutation(stream("data order", seed, epoch), size)

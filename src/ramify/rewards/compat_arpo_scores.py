@@ -80,15 +80,14 @@ def judge_scores(prediction: object, gold: object, reply: str, failures: int) ->
     equal = strings_equal(prediction, gold)
     if failures >= _JUDGE_TRIES:
         return {"llm_equal": int(equal), "llm_response": "Error"}
-    return {"llm_equal": int(equal or approves(reply)), "llm_response": reply}
+    return {"llm_equal": int(equal or approves(reply)), "llm_response": reply.strip()}
 
 
 def approves(reply: str) -> bool:
     """Whether the reply, or what stands in its judgment tags, has "correct" in it and no refusal."""
     opening, closing = "<judgment>", "</judgment>"
-    start = reply.find(opening)
-    end = reply.find(closing, start) if start >= 0 else -1
-    verdict = (reply[start + len(opening) : end] if end >= 0 else reply).strip().lower()
+    start, end = reply.find(opening), reply.find(closing)
+    verdict = (reply[start + len(opening) : end] if min(start, end) >= 0 else reply).lower()
     return "correct" in verdict and not any(refusal in verdict for refusal in _REFUSALS)
 
 
@@ -136,7 +135,7 @@ def _tool_counts(output: str) -> Scores:
         "search_calls": search,
         "tools_used": names[python > 0, search > 0],
         "tool_counts": python + search,
-        "output_length": len(_without(_without(output, "result"), "r")),
+        "output_length": len(_without(_without(output, "r"), "result").strip()),
     }
 
 

@@ -38,12 +38,12 @@ def toolstar_math_reward(chat: str, gold: object, workers: MathWorkers | None = 
     fault = arpo.format_fault(response)
     if fault:
         return _result(0, f"search/python bad format: {fault}")
-    if not response.endswith(END_OF_TURN):
-        return _result(0, "over length")
     try:
         answer = arpo.boxed_answer(response)
     except arpo.NoBoxError as error:
         return _result(0, f"find box error: {error}")
+    if not response.endswith(END_OF_TURN):
+        return _result(0, "over length")
     if not isinstance(gold, str):
         return _result(-1, "")
     if toolstar_equal(answer, gold, workers):

@@ -12,10 +12,15 @@ _MARKERS = (
     ("<python>", "</python>"),
     ("<search>", "</search>"),
     ("```python", "```"),
-    ("<|begin_search_query|>", "<|end_search_query|>"),
+    ("<|begin_of_query|>", "<|end_of_query|>"),
 )
-_LONG, _KEPT_LINES, _ANSWER_LINES = 200, 10, 3
-_BOX, _TEXT = "\\boxed", "\\text{"
+_LONG, _KEPT_LINES, _ANSWER_LINES, _LAST_LINES = 200, 10, 3, 5
+_BOX, _TEXT, _LABEL = "\\boxed", "\\text", "ANSWER:"
+
+
+def kept_of(output: str) -> str:
+    """What is scored of a row's output: all of it, or the last ten lines of more than 200 characters."""
+    return output if len(output) <= _LONG else "\n".join(output.split("\n")[-_KEPT_LINES:])
 
 
 def toolstar_scores(task: str, output: str, full_output: str, gold: object, extract: bool) -> Scores:
@@ -24,23 +29,28 @@ def toolstar_scores(task: str, output: str, full_output: str, gold: object, extr
     Raises:
         IndexError: The gold is an empty string and the task is not maths.
     """
-    if len(output) > _LONG:
-        output = last_lines(output, _KEPT_LINES)
-    prediction = _extracted(output) if extract else last_lines(output, _ANSWER_LINES)
+    if extract:
+        prediction = _extracted(output)
+    else:
+        prediction = last_lines(output, _ANSWER_LINES) if task == "math" else output.strip()
+    written = prediction or last_lines(output, _LAST_LINES)
     scores: Scores = {"acc": 0, "em": 0, "f1": 0, "math_equal": False}
     if task == "math":
-        scores = _math(prediction, str(gold))
+        scores = _scored(*(" ".join(text.lower().split()) for text in (written, str(gold))))
     else:
         for alias in _aliases(gold):
-            scores = _qa(prediction, alias)
+            scores = _scored(_normalise(written), _normalise(alias))
     calls = num_calls(full_output)
     valid: Scores = {"pred_answer": prediction, "is_valid_answer": prediction != ""}
     return {**valid, **scores, "llm_equal": 0, "tool_counts": calls, "tool_use": int(calls > 0)}
 
 
 def num_calls(full_output: str) -> int:
-    """Closed pairs of call markers before the last closing answer tag, nested ones too."""
+    """Closed pairs of call markers, nested ones too, before the last closing answer tag, or without one before the last
+    box."""
     end = full_output.rfind("</answer>")
+    if end < 0:
+        end = full_output.rfind(_BOX)
     text = full_output[:end] if end >= 0 else full_output
     return sum(_num_pairs(text, opening, closing) for opening, closing in _MARKERS)
 
@@ -56,30 +66,41 @@ def _num_pairs(text: str, opening: str, closing: str) -> int:
 
 
 def _extracted(output: str) -> str:
-    start = output.rfind(_BOX)
-    if start >= 0:
-        box = output[start:].strip()
-        output = box[len(_BOX) : -1]  # the opening brace stays, as in the released code
-    text = output.strip()
-    return text[len(_TEXT) : -1] if text.startswith(_TEXT) and text.endswith("}") else text
+    """The last box with its opening brace and without its closing one, where a line holds a whole box; else what follows
+    the last label. Of a text macro in it, the content."""
+    found = output
+    if _last_braced(output, _BOX) is not None:
+        found = _box(output[output.rfind(_BOX) :])
+    elif _LABEL in output:
+        found = output.split(_LABEL)[-1].strip("*").strip()
+    if _TEXT not in found:
+        return found
+    inner = _last_braced(found, _TEXT)
+    return (found if inner is None else inner).strip("()")
+
+
+def _box(text: str) -> str:
+    depth = 0
+    for position, letter in enumerate(text):
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if depth == 0 and letter == "}":
+            return text[len(_BOX) : position]
+    return text
+
+
+def _last_braced(text: str, macro: str) -> str | None:
+    """What stands between the first such macro's brace and the last brace of its line, in the last line that has both."""
+    for line in reversed(text.split("\n")):
+        _, opening, rest = line.partition(macro + "{")
+        if opening and "}" in rest:
+            return rest[: rest.rfind("}")]
+    return None
 
 
 def _aliases(gold: object) -> list[str]:
     if isinstance(gold, str):
         return gold.strip("[]").split(",") if gold[0] == "[" else [gold]
     return [str(alias) for alias in gold]  # type: ignore[attr-defined]
-
-
-def _math(prediction: str, gold: str) -> Scores:
-    written, wanted = (" ".join(text.lower().split()) for text in (prediction, gold))
-    return _scored(written, wanted)
-
-
-def _qa(prediction: str, gold: str) -> Scores:
-    written, wanted = _normalise(prediction), _normalise(gold)
-    if word_f1(written, wanted) == 0:
-        return {"acc": 0, "em": 0, "f1": 0, "math_equal": strings_equal(written, wanted)}
-    return _scored(written, wanted)
 
 
 def _scored(written: str, wanted: str) -> Scores:

@@ -76,7 +76,7 @@ def _compat(kind: str, vector: Vector) -> bool:
         found["prediction"] = extract_arpo(vector["response"])
     try:
         found |= _COMPAT[kind](vector)
-    except (TypeError, IndexError) as error:
+    except (TypeError, IndexError, AttributeError) as error:
         found["error"] = f"{type(error).__name__}: {error}"
     return found.keys() == expected.keys() and all(_same(found[key], expected[key]) for key in expected)
 

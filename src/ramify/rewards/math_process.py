@@ -51,7 +51,9 @@ def _compare(prediction: str, gold: str, how: str) -> bool | None:
     try:
         # Its own time limits need signals; the caller's clock is the only one.
         left, right = (parse(text, kinds, parsing_timeout=None) for text in (prediction, gold))
-        return bool(verify(right, left, timeout_seconds=None)) if left and right else None
+        # It asks for the gold first; Tool-Star, whose reading "bare" is, gives it the prediction there.
+        first, second = (left, right) if how == "bare" else (right, left)
+        return bool(verify(first, second, timeout_seconds=None)) if left and right else None
     except Exception:  # noqa: BLE001 - whatever a formula breaks in the libraries, it is not equal
         return None
 

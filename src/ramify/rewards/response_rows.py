@@ -7,7 +7,7 @@ from ramify.rewards import compat_arpo_scores as arpo
 from ramify.rewards.compat_arpo_extract import extract_arpo
 from ramify.rewards.compat_arpo_reward import arpo_reward
 from ramify.rewards.compat_toolstar_reward import toolstar_reward
-from ramify.rewards.compat_toolstar_scores import toolstar_scores
+from ramify.rewards.compat_toolstar_scores import kept_of, toolstar_scores
 from ramify.rewards.text_scores import text_reward, text_scores
 
 Row: TypeAlias = Mapping[str, Any]
@@ -26,7 +26,8 @@ def row_scores(response: str, gold: object, task: str, compat: str | None) -> Ro
         return text_scores(response, gold, kind)
     prediction = extract_arpo(response)
     if compat == "toolstar":
-        return {"prediction": prediction, **toolstar_scores(kind, prediction, response, gold, extract=True)}
+        scores = toolstar_scores(kind, kept_of(prediction), response, gold, extract=True)
+        return {"prediction": prediction, **scores}
     return {"prediction": prediction, **arpo.sample_scores(kind, response, prediction, gold)}
 
 
