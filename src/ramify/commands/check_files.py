@@ -21,14 +21,8 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 
 
-def check_sft_files(recipe: SftRecipe) -> None:
-    """Raise ConfigError unless every file that the recipe names is there."""
-    require_model(recipe.model.path)
-    require_file("data.train", recipe.data.train)
-
-
-def check_dpo_files(recipe: DpoRecipe) -> None:
-    """Raise ConfigError unless every file that the recipe names is there."""
+def check_example_files(recipe: SftRecipe | DpoRecipe) -> None:
+    """Raise ConfigError unless every file that a recipe of supervised training names is there."""
     require_model(recipe.model.path)
     require_file("data.train", recipe.data.train)
 
@@ -36,11 +30,7 @@ def check_dpo_files(recipe: DpoRecipe) -> None:
 def check_train_files(recipe: TrainRecipe) -> None:
     """Raise ConfigError unless every file that the recipe names is there."""
     require_model(recipe.model.path)
-    require_file("data.train", recipe.data.train)
-    require_excluded(recipe.data.exclude)
-    require_tools(recipe.tools)
-    require_script(recipe.engine)
-    require_rate(recipe.rollout)
+    _require_for_trees(recipe)
 
 
 def check_rollout_files(recipe: TrainRecipe) -> None:
@@ -49,11 +39,7 @@ def check_rollout_files(recipe: TrainRecipe) -> None:
         require_tokenizer(recipe.model.path)
     else:
         require_model(recipe.model.path)
-    require_file("data.train", recipe.data.train)
-    require_excluded(recipe.data.exclude)
-    require_tools(recipe.tools)
-    require_script(recipe.engine)
-    require_rate(recipe.rollout)
+    _require_for_trees(recipe)
 
 
 def check_eval_files(recipe: EvalRecipe) -> None:
@@ -149,3 +135,11 @@ def require_rate(section: RolloutSection) -> None:
     rule = section.branching
     if isinstance(rule, RandomBranching) and rule.rate_from is not None:
         read_rate(rule.rate_from)
+
+
+def _require_for_trees(recipe: TrainRecipe) -> None:
+    require_file("data.train", recipe.data.train)
+    require_excluded(recipe.data.exclude)
+    require_tools(recipe.tools)
+    require_script(recipe.engine)
+    require_rate(recipe.rollout)

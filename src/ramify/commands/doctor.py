@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramify.commands.recipe_arguments import add_override
 from ramify.core.errors import MachineError, UserError
 
 if TYPE_CHECKING:
@@ -54,14 +55,7 @@ class _Plan:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE.toml", help="can it run here?")
-    parser.add_argument(
-        "-s",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY.NAME=VALUE",
-        help="set one key of it",
-    )
+    add_override(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -204,10 +198,10 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
         return _Plan("train", training.model.path, task)
     if "beta" in tables.get("learner", {}):
         preference = load_recipe(DpoRecipe, path, overrides)
-        check_files.check_dpo_files(preference)
+        check_files.check_example_files(preference)
         return _Plan("dpo", preference.model.path)
     supervised = load_recipe(SftRecipe, path, overrides)
-    check_files.check_sft_files(supervised)
+    check_files.check_example_files(supervised)
     return _Plan("sft", supervised.model.path)
 
 

@@ -12,6 +12,14 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_override_arguments(parser: argparse.ArgumentParser) -> None:
     """-s and --dry-run."""
+    add_override(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the recipe and print it with all defaults"
+    )
+
+
+def add_override(parser: argparse.ArgumentParser) -> None:
+    """-s."""
     parser.add_argument(
         "-s",
         dest="overrides",
@@ -19,9 +27,6 @@ def add_override_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY.NAME=VALUE",
         help="set one key of the recipe; may be repeated",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check the recipe and print it with all defaults"
     )
 
 

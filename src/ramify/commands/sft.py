@@ -13,13 +13,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from ramify.commands.check_files import check_sft_files
+    from ramify.commands.check_files import check_example_files
     from ramify.config.load import load_recipe, resolved
     from ramify.config.schema_sft import SftRecipe
     from ramify.train.run_folder import check_run_folder
 
     recipe = load_recipe(SftRecipe, options.recipe, options.overrides)
-    check_sft_files(recipe)
+    check_example_files(recipe)
     check_run_folder(recipe.run.dir, recipe, options.resume)
     if options.dry_run:
         sys.stdout.write(resolved(recipe) + "\n")
