@@ -116,6 +116,8 @@ def same_form(written: Form, wanted: Form) -> bool:
         return _same_named(written, wanted)
     if isinstance(written, Equation) and isinstance(wanted, Equation):
         return same_up_to_factor(written.difference, wanted.difference)
+    if isinstance(written, Equation) and written.stated and not _has_symbols(wanted):
+        return same_form(written.stated, wanted)
     if isinstance(written, Text) or isinstance(wanted, Text):
         return _as_text(written) == _as_text(wanted) != ""
     if isinstance(written, Based) or isinstance(wanted, Based):
@@ -197,6 +199,10 @@ def _difference(form: Form) -> Term | None:
     if isinstance(form, Named) and isinstance(form.value, Formula) and len(form.name) == 1:
         return Sum((Symbol(form.name), Product((MINUS_ONE, form.value.term))))
     return None
+
+
+def _has_symbols(form: Form) -> bool:
+    return not isinstance(form, Formula) or bool(symbols_of(form.term))
 
 
 def _as_text(form: Form) -> str:

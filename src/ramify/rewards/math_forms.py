@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ramify.rewards.math_terms import (
+    FUNCTIONS,
     MINUS_ONE,
     Number,
+    Power,
     Product,
     Sum,
     Symbol,
@@ -16,7 +18,7 @@ from ramify.rewards.math_terms import (
     read_term,
 )
 from ramify.rewards.math_units import without_unit
-from ramify.rewards.numerals import fraction_in_words, in_digits
+from ramify.rewards.numerals import CHINESE_NUMERAL, chinese_number, fraction_in_words, in_digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +80,36 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """`difference` = 0."""
+    """`difference` = 0; `stated` is the value that it gives a formula of names, as `m + n = 70` does."""
 
     difference: Term
+    stated: "Form | None" = None
 
 
 Form: TypeAlias = Formula | Text | Based | Many | Group | Matrix | Named | Equation
 
 GROUPED_DIGITS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_BASED = re.compile(r"(\w+)\s*_\s*(?:\{\s*(\d+)\s*\}|(\d+))")
+_GROUPED_WITH_UNIT = re.compile(rf'^{GROUPED_DIGITS.pattern}(?=(?: *"[^"]*"| [A-Za-z]{{2,}}[A-Za-z ]*)$)')
+_BASED = re.compile(r"\(?\s*(\w+)\s*\)?\s*_\s*(?:\{\s*\"?\s*(\w+)\s*\"?\s*\}|(\d+))")
 _MATRIX = re.compile(r"\\begin\{([pbBvV]?matrix|array)\}(?:\s*\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 _BUILDER = re.compile(r"\s*[A-Za-z](?:\s*\\in\s*(?:\{?[A-Za-z]\}?|\\mathbb\{R\}))?\s*[|:]\s*(.+)", re.DOTALL)
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv|to)(?![A-Za-z])|[=<>]")
 _NAME = re.compile(
     r"(?:m?\s*\\angle\s*[A-Z]{1,3}|\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?'*|\"[^\"]*\"|[A-Za-z ]+)\s*(?:\([A-Za-z](?:\s*,\s*[A-Za-z])*\))?"
+    r"|[fghpFGHP]\(\s*-?\d+\s*\)"
 )
 _NAMES = re.compile(
     r"\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+)+\s*\)|\\\{\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\\\}"
 )
 _LABEL = re.compile(r"(?:[A-Z]:\s*|[A-F]\.\s+)(?=\S)")
+_ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])|\b(?:sin|cos|tan)\b")
+_DEGREES = re.compile(r'(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])|\\[a-z]+)\s*"degree"')
+"""Behind a number or name within a formula of angles; behind a whole formula it is a unit."""
 _QUOTED = re.compile(r'"([^"]*)"')
-_FUNCTION_WORDS = frozenset(
-    {"pi", "sqrt", "infty", "infinity", "oo", "sin", "cos", "tan", "log", "ln", "exp"}
-)
+_FUNCTION_WORDS = frozenset({"pi", "sqrt", "infty", "infinity", "oo", "log", *FUNCTIONS})
 _WORD = re.compile(r"[A-Za-z]{3,}(?:['-][A-Za-z]{2,})*(?: [A-Za-z'-]+)*|(?:no|No|NO)(?: [A-Za-z'-]+)*")
+_ARTICLE = re.compile(r"(?:an?|the) (?!the\b)(?=[A-Za-z]{3})", re.IGNORECASE)
 _ALL_REALS = frozenset({"all real numbers", "all reals", "the real numbers", "real numbers"})
 _INFINITY = Symbol("infty")
 _REALS = Group("(", (Formula(Product((MINUS_ONE, _INFINITY))), Formula(_INFINITY)), ")", is_interval=True)
@@ -117,8 +124,11 @@ def read_form(text: str) -> Form:
         UnreadableError: It is none of the forms.
     """
     text = text.strip()
+    if text.startswith("{") and "," not in text and _encloses(text):
+        return read_form(text[1:-1])
     if GROUPED_DIGITS.fullmatch(text):
         return _formula(text.replace(",", ""))
+    text = _GROUPED_WITH_UNIT.sub(lambda match: match.group().replace(",", ""), text)
     parts = [part for part in _split(text, ",;") if part.strip()]
     if len(parts) > 1:
         return _many(parts, is_list=len(parts) == sum(1 for part in _split(text, ",") if part.strip()))
@@ -134,7 +144,10 @@ def _many(parts: list[str], *, is_list: bool) -> Form:
     items: list[Form] = []
     for part in parts:
         form = read_form(part)
-        items.extend(form.items if isinstance(form, Many) else [form])
+        if isinstance(form, Named) and isinstance(form.value, Many):
+            items.extend(Named(form.name, value) for value in form.value.items)
+        else:
+            items.extend(form.items if isinstance(form, Many) else [form])
     return Many(tuple(items), is_list=is_list and len(items) == len(parts))
 
 
@@ -145,6 +158,8 @@ def _related(text: str) -> Form:
         return _unrelated(text)
     relations = [relation for _, relation in sides[1:]]
     members = [member.strip() for member, _ in sides]
+    if not members[0] and relations in (["="], ["\\approx"]):
+        return read_form(members[1])
     if all(relation in ("=", "\\approx", "\\equiv") for relation in relations):
         return _equal(members)
     if relations == ["\\in"]:
@@ -160,8 +175,22 @@ def _equal(members: list[str]) -> Form:
         return Named(_QUOTED.sub(r"\1", name).replace(" ", ""), read_form(value))
     if len(members) > 2:
         return read_form(value)
-    left, right = read_term(name), read_term(value)
-    return Equation(Sum((left, Product((MINUS_ONE, right)))))
+    left = read_term(name)
+    stated = read_form(value) if _is_of_names(left) else None
+    return Equation(Sum((left, Product((MINUS_ONE, read_term(value))))), stated)
+
+
+def _is_of_names(term: Term) -> bool:
+    """Sums, products and powers of symbols alone; `2x = 10` does not say what is 10, but for 2x."""
+    match term:
+        case Symbol():
+            return True
+        case Sum(parts) | Product(parts):
+            return all(part == MINUS_ONE or _is_of_names(part) for part in parts)
+        case Power(base, _):
+            return _is_of_names(base)
+        case _:
+            return False
 
 
 def _interval(members: list[str], relations: list[str]) -> Form:
@@ -191,11 +220,14 @@ def _unrelated(text: str) -> Form:
     unions = _UNION.split(text)
     if len(unions) > 1:
         return Many(tuple(read_form(part) for part in unions))
-    matrix = _MATRIX.fullmatch(text)
-    if matrix:
+    if text[0] in "([" and text[-1] in ")]" and text[1:].lstrip().startswith("\\begin{array}"):
+        text = text[1:-1].strip()
+    matrix = _MATRIX.search(text)
+    if matrix and matrix.end() == len(text):
         rows = [row for row in re.split(r"\\\\(?:\[[^\]]*\])?", matrix[2]) if row.strip()]
         cells = tuple(tuple(read_form(cell) for cell in row.split("&")) for row in rows)
-        return Matrix(cells, bars=matrix[1] in ("vmatrix", "Vmatrix"))
+        form = Matrix(cells, bars=matrix[1] in ("vmatrix", "Vmatrix"))
+        return _times(text[: matrix.start()].strip(), form) if matrix.start() else form
     if text[0] in "([" and text[-1] in ")]" and _encloses(text):
         items = [part for part in _split(text[1:-1], ",;") if part.strip()]
         if len(items) > 1:
@@ -205,21 +237,41 @@ def _unrelated(text: str) -> Form:
         condition = _BUILDER.fullmatch(inside)
         if condition:
             return read_form(condition[1])
-        return Many(tuple(read_form(part) for part in _split(inside, ",;") if part.strip()))
+        return _many([part for part in _split(inside, ",;") if part.strip()], is_list=False)
     ratio = [part.strip() for part in _split(text, ":")]
     if len(ratio) > 1:
         return Group(":", tuple(_formula(part) for part in ratio), ":")
     return _single(text)
 
 
+def _times(scalar: str, matrix: Matrix) -> Form:
+    """A matrix behind a factor."""
+    factor = read_term(f"{scalar}1" if scalar in ("-", "+") else scalar.removesuffix("*"))
+    cells = [cell for row in matrix.rows for cell in row]
+    if matrix.bars or not all(isinstance(cell, Formula) and not cell.unit for cell in cells):
+        raise UnreadableError("a factor of something else")
+    return Matrix(
+        tuple(
+            tuple(Formula(Product((factor, cell.term))) for cell in row if isinstance(cell, Formula))
+            for row in matrix.rows
+        )
+    )
+
+
 def _single(text: str) -> Form:
     quoted = _QUOTED.fullmatch(text)
     words = quoted[1] if quoted else text.strip("()") if len(text) > 3 else text
-    if quoted or (_WORD.fullmatch(words) and words not in _FUNCTION_WORDS):
+    words = _ARTICLE.sub("", words)
+    if quoted or (_WORD.fullmatch(words) and words.split()[0] not in _FUNCTION_WORDS):
         return _text(words)
+    if text[0] in CHINESE_NUMERAL and all(c in CHINESE_NUMERAL for c in text):
+        value = chinese_number(text)
+        return _formula(text if value is None else str(value))
     based = _BASED.fullmatch(text)
     if based and based[1][0].isdecimal():
-        return Based(based[1], based[2] or based[3])
+        base = in_digits([(based[2] or based[3]).lower()])[0]
+        if base.isdecimal():
+            return Based(based[1], base)
     return _formula(text)
 
 
@@ -235,6 +287,8 @@ def _text(words: str) -> Form:
 
 
 def _formula(text: str) -> Form:
+    if '"degree"' in text and _ANGLE_FUNCTION.search(text):
+        text = _DEGREES.sub(r"{(\1*\\pi/180)}", text)
     text, scale, unit = without_unit(text)
     text = _without_group_commas(text)
     signs = (1, -1) if "\\pm" in text or "\\mp" in text else (1,)

@@ -8,20 +8,25 @@ and `\mathbb{R}`.
 import re
 import unicodedata
 
+from ramify.rewards.math_units import is_unit
+
 _CHARACTERS = {
     "\u2212": "-", "\u2013": "-", "\u00d7": "\\times ", "\u00f7": "/", "\u00b7": "*", "\u22c5": "*", "\u2044": "/",
     "√": "\\sqrt ", "π": "\\pi ", "∞": "\\infty ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "±": "\\pm ",
     "\u2213": "\\mp ", "\u222a": "\\cup ", "\u2208": "\\in ", "°": "^\\circ ", "≈": "\\approx ", "。": ".", "、": ",",
     "\u03b1": "\\alpha ", "β": "\\beta ", "\u03b3": "\\gamma ", "θ": "\\theta ", "λ": "\\lambda ", "φ": "\\phi ",
-    "\u200b": "", "`": "",
+    "\u200b": "", "`": "", "¢": " cents",
 }  # fmt: skip
 _CHARACTER = re.compile("|".join(map(re.escape, _CHARACTERS)))
 _DECIMAL = re.compile(r"\d")
 _SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+_AMOUNT = r"\s*(\d(?:[\d.,]*\d)?|\.\d+)"
 _REPLACED = [
     (re.compile(pattern), text)
     for pattern, text in (
+        (r"(?<=\d)(?:,\\!\s*|\{,\}|,\\,)(?=\d{3}(?!\d))", ""),
         (r",\\!\s*|\{,\}|,\\,", ","),
+        (r"\\(?:text)?color\s*\{[^{}]*\}|\\(?:tiny|small|[lL]arge|LARGE|[hH]uge)(?![A-Za-z])", " "),
         (r"(?<!\\)\\[!,;:> ]|\\q?quad(?![A-Za-z])|~|\\displaystyle|\\limits|&nbsp;", " "),
         (r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\s*\.?", ""),
         (r"\\lbrace|\\\{", "\\\\{"),
@@ -37,6 +42,10 @@ _REPLACED = [
             r"\\(?:mathrm|mathbf|mathit|mathsf|mathbb(?!\{R\})|boldsymbol|bm|operatorname\*?|boxed|fbox)(?![A-Za-z])",
             "",
         ),
+        # A sign of money before a number that ends the answer; "$" by itself may only open a formula.
+        (rf'(?:\\\$|"?\bUSD\b"?){_AMOUNT}(?=[\s.$]*$)|^\s*\${_AMOUNT}(?=[\s.]*$)', r'\1\2 "dollar"'),
+        (rf"€{_AMOUNT}(?=[\s.]*$)", r'\1 "euro"'),
+        (rf"£{_AMOUNT}(?=[\s.]*$)", r'\1 "sterling"'),
         (r"\\[()\[\]]|\\\$|\$|[£€]", " "),
         (r"\\leqs?lant|\\leqq?(?![A-Za-z])", r"\\le "),
         (r"\\geqs?lant|\\geqq?(?![A-Za-z])", r"\\ge "),
@@ -55,11 +64,18 @@ _REPLACED = [
     )
 ]
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph)\s*\{([^{}]*)\}")
+_ROMAN = re.compile(r"\\mathrm\s*\{([^{}\\\"]+)\}|\{\s*\\rm\s+([^{}\\\"]+)\}")
 _AND, _OR = (
-    re.compile(rf'\s*,?\s*(?:"{word}"|(?<![A-Za-z]){word}(?![A-Za-z]))\s*') for word in ("and", "or")
+    re.compile(rf'\s*,?\s*(?:"{word}"|(?<![A-Za-z]){word}(?![A-Za-z]){sign})\s*')
+    for word, sign in (("and", ""), ("or", r"|\\(?:lor|vee)(?![A-Za-z])"))
+)
+_CLOCK = re.compile(r'(?<=\d:\d\d)\s*"?\s*([ap])\.?\s*m\.?\s*"?$', re.IGNORECASE)
+_STATED = re.compile(
+    r'^\s*"(?![^"]*\b(?:not|never|[a-z]+n\'t)\b)[^"]*(?:\b(?:is|are|equals|be|to)|[:=])"\s*(?=\S)|"\s*(?:is|equals)\s*"'
 )
 _SENTENCE = re.compile(
-    r"(?:[A-Za-z][A-Za-z',]*\s+)+(?:is|are|equals)(?:\s+equal to)?:?\s+(?=\S)", re.IGNORECASE
+    r"(?!.*\b(?:not|never|cannot|[a-z]+n't)\b)(?:[A-Za-z][A-Za-z',]*\s+)+(?:is|are|equals)(?:\s+equal to)?:?\s+(?=\S)",
+    re.IGNORECASE,
 )
 _REPEATING = re.compile(r"(?<!\d)(\d{0,100})\.(\d{0,100})\\(?:overline|bar|dot)\{(\d{1,30})\}")
 _MIXED = re.compile(r"(?<![\d.])(\d+) (\d+)/(\d+)(?![\d.])")
@@ -82,12 +98,14 @@ def clean(text: str) -> str:
         else text.replace('"', "").strip("*")
     )
     if "\\" in text or "$" in text or "%" in text:
-        text = _TEXT.sub(_words, text)
+        text = _ROMAN.sub(_unit, _TEXT.sub(_words, text))
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
     if "\\overline" in text or "\\bar" in text or "\\dot{" in text:
         text = _REPEATING.sub(_repeated, text)
-    text = text.strip().rstrip(_TAIL[:-3] + "?。").strip()
+    text = _CLOCK.sub(r' "\1m"', text.strip()).rstrip(_TAIL[:-3] + "?。").strip()
+    if '"' in text:
+        text = _STATED.sub(lambda match: "" if match.start() == 0 else "=", text)
     text = _SENTENCE.sub("", text, count=1) if _SENTENCE.match(text) else text
     return _MIXED.sub(r"(\1+\2/\3)", _OR.sub(";", _AND.sub(",", text))).strip()
 
@@ -96,6 +114,12 @@ def _words(match: re.Match[str]) -> str:
     inside = match.group(1).strip()
     is_formula = any(c.isdecimal() or c in "\\^_$" for c in inside)
     return f" {inside} " if is_formula or not inside else f' "{inside}" '
+
+
+def _unit(match: re.Match[str]) -> str:
+    r"""A unit in upright letters (`\mathrm{cm}`, `{\rm cm}`) as the text that it is; anything else stays."""
+    inside = (match[1] or match[2]).strip()
+    return f' "{inside}" ' if is_unit(inside) else match.group()
 
 
 def _repeated(match: re.Match[str]) -> str:

@@ -60,11 +60,28 @@ class Call:
 Term: TypeAlias = Number | Symbol | Sum | Product | Power | Call
 
 MINUS_ONE = Number(Fraction(-1))
-_FUNCTIONS = "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln exp"
-_PLAIN = "|".join((*_FUNCTIONS.split(), "sqrt", "log", "pi", "infinity", "infty", "oo"))
+FUNCTIONS = (
+    "arcsin",
+    "arccos",
+    "arctan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "sin",
+    "cos",
+    "tan",
+    "cot",
+    "sec",
+    "csc",
+    "ln",
+    "exp",
+)
+_PLAIN = "|".join((*FUNCTIONS, "sqrt", "log", "pi", "infinity", "infty", "oo"))
 _TOKEN = re.compile(
     rf"\s*(?:([0-9]+(?:\.[0-9]+)?|\.[0-9]+)|(\\[A-Za-z]+|(?:{_PLAIN})(?![A-Za-z]))|([A-Za-z])|(.))", re.DOTALL
 )
+_FIRST_IDEOGRAPH = "\u2e80"
+"""From here on letters are words: the 5th of a month is no product."""
 _GREEK = """
 alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi varphi
 chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell hbar
@@ -194,7 +211,7 @@ class _Reader:
             return self._number(token)
         if token[0] == "\\" or len(token) > 1:
             return self._command(token.removeprefix("\\"))
-        if token.isalpha():
+        if token.isalpha() and token < _FIRST_IDEOGRAPH:
             return self._symbol(token)
         raise UnreadableError(f"what is {token!r} here")
 
@@ -222,7 +239,7 @@ class _Reader:
         if name == "log":
             base = self._subscript_term() if self.ahead == "_" else Number(Fraction(10))
             return self._applied("log", (base,))
-        if name in _FUNCTIONS.split():
+        if name in FUNCTIONS:
             return self._applied(name, ())
         if name in ("lfloor", "lceil"):
             return self._rounded(name)

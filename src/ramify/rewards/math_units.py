@@ -94,6 +94,11 @@ def without_unit(text: str) -> tuple[str, Fraction, str]:
     return before.strip(), scale, unit or " ".join(_WORD.findall(written)).lower().removesuffix("s")
 
 
+def is_unit(text: str) -> bool:
+    """Whether the text is nothing but a unit that is known here ("cm^2", "m/s")."""
+    return _unit(text) is not None
+
+
 def is_measure(unit: str) -> bool:
     """Whether a unit in its one spelling is one of measurement, money or angles, and not of things that are counted."""
     return unit != "%" and all(part.partition("^")[0] in _MEASURES for part in unit.split("/"))

@@ -36,11 +36,12 @@ def math_scores(prediction: str, golds: Sequence[str]) -> Mapping[str, float]:
 def qa_scores(prediction: str, golds: Sequence[str]) -> Mapping[str, float]:
     """em, f1, acc and math_equal (values only, nothing symbolic) of an answer in words."""
     in_words = [gold for gold in golds if not is_mathematical(gold)]
+    formulas = [gold for gold in golds if is_mathematical(gold)]
     return {
         "em": qa.exact_words(prediction, golds),
         "f1": qa.word_f1(prediction, golds),
         "acc": qa.contains_words(prediction, golds),
-        "math_equal": qa.exact_words(prediction, in_words) or math_equal_quickly(prediction, golds),
+        "math_equal": qa.exact_words(prediction, in_words) or math_equal_quickly(prediction, formulas),
     }
 
 

@@ -1,0 +1,89 @@
+"""Notations that answers use and golds do not: the same value in them is equal, and what they sit near is not."""
+
+import pytest
+
+from ramify.rewards.math_equal import is_mathematical, math_equal_quickly
+
+EQUAL = [
+    (r"15\ \mathrm{cm}^2", r"15\mbox{ cm}^2"),
+    (r"15 \, \mathrm{cm^2}", r"15\mbox{ cm}^2"),
+    (r"5\,\mathrm{m/s}", r"5 \text{ m/s}"),
+    (r"12 {\rm cm}", r"12 \text{ cm}"),
+    (r"\mathrm{east}", r"\text{east}"),
+    ("an ellipse", r"\text{ellipse}"),
+    (r"\color{red}{7}", "7"),
+    (r"\textcolor{blue}{7}", "7"),
+    (r"\Large 7", "7"),
+    ("=7", "7"),
+    (r"\approx 336", "336"),
+    (r"n \text{ equals } 7", "7"),
+    (r"\text{The answer is }\frac{14}{3}", r"\frac{14}{3}"),
+    (r"\text{The amount is } 7", "7"),
+    ("m+n = 70", "70"),
+    ("p + q + r = 16", "16"),
+    ("f(3) = 7", "7"),
+    (r"a^2 + b^2 = 25", "25"),
+    (r"20{,}000/\pi", r"\frac{20000}{\pi}"),
+    (r"\{-2,1-\sqrt{5},1+\sqrt{5}\}", r"\{1\pm\sqrt{5},-2\}"),
+    (r"x=-2, x=1\pm\sqrt{5}", r"\{1\pm\sqrt{5},-2\}"),
+    (r"x=1 \lor x=-2", "1,-2"),
+    (r"\left(\begin{array}{c}-2\\-14\end{array}\right)", r"\begin{pmatrix} -2 \\ -14 \end{pmatrix}"),
+    (r"\frac{1}{5}\begin{pmatrix}1\\-18\end{pmatrix}", r"\begin{pmatrix} 1/5 \\ -18/5 \end{pmatrix}"),
+    (r"-\begin{pmatrix} 1 & 0 \\ 0 & 1 \end{pmatrix}", r"\begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix}"),
+    ("(40)_9", "40_9"),
+    (r"1101_{\text{two}}", "1101_2"),
+    ("cot x", r"\cot x"),
+    (r"\cos(40^\circ)", r"\cos 40^\circ"),
+    (r"\sin 50^\circ", r"\cos 40^\circ"),
+    ("6:30 PM", r"6:30 \text{ p.m.}"),
+    ("四十二", "42"),
+    ("5.4¢", r"5.4 \text{ cents}"),
+    (r"\text{USD }18.90", r"\$18.90"),
+    ("$36", "36"),
+    (r"$\$36$", r"\$36.00"),
+    (r"\$1,450,000", "1,450,000"),
+    ("1,234 dollars", r"\$1,234"),
+]
+
+UNEQUAL = [
+    (r"15\ \mathrm{m}^2", r"15\mbox{ cm}^2"),
+    (r"3\mathrm{i}", "3"),
+    (r"3\mathrm{e}", "3"),
+    (r"3\mathbf{m}", "3"),
+    ("2x = 10", "10"),
+    ("3x = 12", "12"),
+    ("m+n = 71", "70"),
+    ("x^2 = 9", "3"),
+    ("m+n = 70", "m+n"),
+    ("I don't think it is 5", "5"),
+    (r"\text{The answer is not equal to } 5", "5"),
+    (r"\{1\pm\sqrt{5}\}", r"\{1\pm\sqrt{5},-2\}"),
+    (r"\frac{1}{5}\begin{pmatrix}1\\18\end{pmatrix}", r"\begin{pmatrix} 1/5 \\ -18/5 \end{pmatrix}"),
+    (r"2\begin{vmatrix}1&0\\0&1\end{vmatrix}", r"\begin{vmatrix}2&0\\0&2\end{vmatrix}"),
+    ("(40)_8", "40_9"),
+    (r"1101_{\text{three}}", "1101_2"),
+    ("tan x", r"\cot x"),
+    (r"\cos 40", r"\cos 40^\circ"),
+    (r"\cos 50^\circ", r"\cos 40^\circ"),
+    ("6:30 AM", r"6:30 \text{ p.m.}"),
+    ("四十三", "42"),
+    ("36 cents", r"\$36"),
+    ("€36", r"\$36"),
+    ("6月5日", "5月6日"),
+    ("The", "The The"),
+]
+
+
+@pytest.mark.parametrize(("prediction", "gold"), EQUAL)
+def test_equal(prediction: str, gold: str) -> None:
+    assert math_equal_quickly(prediction, [gold]) == 1.0
+
+
+@pytest.mark.parametrize(("prediction", "gold"), UNEQUAL)
+def test_unequal(prediction: str, gold: str) -> None:
+    assert math_equal_quickly(prediction, [gold]) == 0.0
+
+
+def test_a_price_is_mathematics() -> None:
+    assert is_mathematical("$59,039")
+    assert is_mathematical(r"\$18.90")
