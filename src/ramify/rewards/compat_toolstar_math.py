@@ -43,12 +43,14 @@ _FRACTION = re.compile(r"frac([^{])(.)")
 _ROOT = re.compile(r"sqrt([^{])")
 
 
-def toolstar_equal(prediction: str, gold: str, workers: MathWorkers | None = None) -> bool:
+def toolstar_equal(prediction: str, gold: str | None, workers: MathWorkers | None = None) -> bool:
     """Same text ignoring case and blanks around it, or equal by math-verify; a comparison that takes too long is unequal.
 
     Raises:
-        AttributeError: The gold is no text.
+        AttributeError: The gold is neither a text nor None.
     """
+    if gold is None:
+        return False
     if prediction.strip().lower() == gold.strip().lower():
         return True
     if max(len(prediction), len(gold)) > _MAX_CHARS:

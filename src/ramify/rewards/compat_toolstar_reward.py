@@ -44,7 +44,7 @@ def toolstar_math_reward(chat: str, gold: object, workers: MathWorkers | None = 
         return _result(0, f"find box error: {error}")
     if not response.endswith(END_OF_TURN):
         return _result(0, "over length")
-    if not isinstance(gold, str):
+    if gold is not None and not isinstance(gold, str):
         return _result(-1, "")
     if toolstar_equal(answer, gold, workers):
         return _result(1.0, "correct answer")

@@ -13,7 +13,7 @@ from ramify.rewards.compat_arpo_strings import strings_equal
 from ramify.rewards.compat_reward import CompatReward
 from ramify.rewards.compat_toolstar_math import toolstar_equal
 from ramify.rewards.compat_toolstar_reward import toolstar_math_reward, toolstar_reward
-from ramify.rewards.compat_toolstar_scores import toolstar_scores
+from ramify.rewards.compat_toolstar_scores import kept_of, num_calls, toolstar_scores
 
 ANSWER = "<think> t </think><answer> \\boxed{%s} </answer>"
 
@@ -66,6 +66,8 @@ def test_arpo_scores_of_questions() -> None:
 def test_arpo_rows_and_means() -> None:
     row = arpo.sample_scores("qa", "<search>a</search><result>b</result>x", "Paris", ["Paris"])
     assert (row["search_calls"], row["tools_used"], row["output_length"], row["em"]) == (1, "search", 19, 1)
+    row = arpo.sample_scores("qa", " a<r>b<result>c</r>d</result>e\n", "Paris", ["Paris"])
+    assert row["output_length"] == len("ad</result>e")
     assert arpo.sample_scores("qa", " ", "", ["Paris"])["is_valid_answer"] is False
     assert arpo.sample_scores("qa", "a\nParis", "", ["Paris"])["acc"] == 1
     rows = [{"answer": ["Paris"], "prediction": "Paris", "output": "<search>a</search>", "judge": 0}]
@@ -83,10 +85,15 @@ def test_arpo_rows_and_means() -> None:
         ("It looks correct. <judgment>Incorrect</judgment>", 0, 0),
         ("Correct", 2, 1),
         ("Correct", 3, 0),
+        ("</judgment> Correct <judgment>", 0, 0),
     ],
 )
 def test_arpo_verdicts(reply: str, failures: int, equal: int) -> None:
     assert arpo.judge_scores("x", "y", reply, failures)["llm_equal"] == equal
+
+
+def test_arpo_keeps_a_reply_without_the_blanks_around_it() -> None:
+    assert arpo.judge_scores("x", "y", "\nCorrect ", 0) == {"llm_equal": 1, "llm_response": "Correct"}
 
 
 @pytest.mark.parametrize(
@@ -126,11 +133,27 @@ def test_arpo_reward(response: str, gold: str, score: float, reason: str | None)
         ("2{,}125", "2125", True),
         ("3, 5", "3, 5, 7", False),
         ("-q + p", "p - q", False),
-        ("70", 70, False),
+        ("total = 7", "7", True),
+        ("a 7", "7", False),
+        ("x=1, y=2", "1", False),
+        ("\\[2k\\]", "2k", True),
+        ("\\(20\\) and \\(7\\)", "20", True),
+        ("is \\(7\\%\\) ok", "7", False),
+        ("\\text{\\textbf{2k}}", "2k", True),
+        ("is \\(1\N{UNION}2\\) ok", "is \\(1\\cup 2\\) ok", True),
+        ("1\N{FULLWIDTH COMMA}2", "1,2", True),
+        ("is \\(x<3\\) ok", "is \\((-\\infty,3)\\) ok", True),
+        ("is \\((-\\infty,3)\\) ok", "is \\(x<3\\) ok", False),
+        ("70", None, False),
     ],
 )
-def test_toolstar_equality(prediction: str, gold: object, equal: bool) -> None:
+def test_toolstar_equality(prediction: str, gold: str | None, equal: bool) -> None:
     assert toolstar_equal(prediction, gold) is equal
+
+
+def test_toolstar_equality_fails_on_a_number_as_gold() -> None:
+    with pytest.raises(AttributeError, match="'int' object has no attribute 'strip'"):
+        toolstar_equal("70", 70)  # type: ignore[arg-type]
 
 
 def test_toolstar_rewards() -> None:
@@ -138,7 +161,10 @@ def test_toolstar_rewards() -> None:
     assert toolstar_reward(chat, "10\\%")["score"] == 1.0
     assert toolstar_math_reward(chat + "<|im_end|>", "10")["score"] == 1.0
     assert toolstar_math_reward(chat + "<|im_end|>", "11")["score"] == 0.1
-    assert toolstar_math_reward(chat, "10")["score"] == 0
+    assert toolstar_math_reward(chat, "10") == {"score": 0, "reason": "over length"}
+    unclosed = "Assistant:<think> t </think><answer>{} \\boxed{10</answer>"
+    assert toolstar_math_reward(unclosed, "10")["reason"].startswith("find box error")
+    assert toolstar_math_reward(chat + "<|im_end|>", None)["score"] == 0.1
     assert toolstar_math_reward("Assistant: no", "10")["score"] == 0
     assert toolstar_math_reward(chat + "<|im_end|>", 10)["score"] == -1
     assert toolstar_reward("no", "x")["score"] == -1
@@ -158,6 +184,50 @@ def test_toolstar_rows() -> None:
     )
     with pytest.raises(IndexError):
         toolstar_scores("qa", "x", "", "", extract=True)
+
+
+@pytest.mark.parametrize(
+    ("output", "prediction"),
+    [
+        ("a \\boxed{1} b \\boxed{\\frac{1}{2}} c", "{\\frac{1}{2}"),
+        ("\\boxed{1} and \\boxed{2", "\\boxed{2"),
+        ("\\boxed{1\n}", "\\boxed{1\n}"),
+        (" x\nANSWER: **12** ", "**12**"),
+        (" 12 ", " 12 "),
+        ("\\boxed{\\text{A} or \\text{B}}", "A} or \\text{B"),
+        ("\\text{(C)} ANSWER", "C"),
+        ("\\textbf{(D)}", "\\textbf{(D)}"),
+    ],
+)
+def test_toolstar_extraction(output: str, prediction: str) -> None:
+    assert toolstar_scores("qa", output, "", "x", extract=True)["pred_answer"] == prediction
+
+
+def test_toolstar_rows_without_an_extraction() -> None:
+    found = toolstar_scores("qa", " a\n\nb\nc\nParis ", "", "Paris", extract=False)
+    assert (found["pred_answer"], found["f1"]) == ("a\n\nb\nc\nParis", pytest.approx(0.5))
+    empty = toolstar_scores("math", "", "", "5", extract=True)
+    assert (empty["is_valid_answer"], empty["em"]) == (False, 0)
+    last = toolstar_scores("math", "ANSWER:", "", "answer:", extract=True)
+    assert (last["pred_answer"], last["is_valid_answer"], last["em"]) == ("", False, 1)
+
+
+def test_toolstar_finds_an_alias_within_a_word() -> None:
+    found = toolstar_scores("qa", "Tokyo", "", ["Tokyo", "ok"], extract=True)
+    assert (found["acc"], found["em"], found["f1"]) == (1, 0, 0)
+
+
+def test_toolstar_counts_calls_before_the_last_answer_or_box() -> None:
+    call = "<python>1</python>"
+    assert num_calls(call + "\\boxed{1}" + call) == 1
+    assert num_calls(call + "</answer>" + call + "\\boxed{1}" + call) == 1
+    assert num_calls("<|begin_of_query|>q<|end_of_query|>" + call) == 2
+
+
+def test_toolstar_scores_the_last_lines_of_a_long_output() -> None:
+    assert kept_of("\n" * 200) == "\n" * 200
+    assert kept_of("x" * 201) == "x" * 201
+    assert kept_of("x" * 200 + "\n\n5" * 6) == "\n5\n\n5\n\n5\n\n5\n\n5"
 
 
 @pytest.mark.parametrize(
