@@ -37,6 +37,15 @@ def test_what_is_awaited_is_cancelled_at_once():
         assert ended == [True]
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler; a shell starts what runs in its background with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_the_second_signal_does_what_it_does_without_a_run():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with asyncio.Runner() as runner, StopOnSignal(runner):
