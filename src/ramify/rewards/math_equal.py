@@ -38,6 +38,7 @@ _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
 _NO_FORMULA = re.compile(rf"{_WORD.pattern}|\d\s+\d|\.\d+\.|__|'[A-Za-z/]|(?:!\s*){{4}}")
 """What math-verify would read in part, or as something else: words, numbers side by side, two points, quotes, bombs."""
+_MONEY = frozenset({"dollar", "euro", "sterling"})
 _NOT_READ = (ArithmeticError, ValueError, RecursionError)
 """What a formula may break, `UnreadableError` and `UndecidedError` among it: one answer must not end an evaluation."""
 
@@ -249,9 +250,17 @@ def _same_formula(written: Formula, wanted: Formula) -> bool:
     if right == "%" != left:
         same = same_value(written.term, wanted.term) or same_value(written.term, _hundredth(wanted.term))
         return left == "" and same
-    if left and right:
+    if left and right and not _is_price(left, right):
         return left == right and same_value(written.term, wanted.term)
     return same_value(_with_letter(written, wanted), _with_letter(wanted, written))
+
+
+def _is_price(left: str, right: str) -> bool:
+    """Whether a currency stands against what is no measure ("$5", "5 in all"), or against a price for something."""
+    return any(
+        money in _MONEY and (not is_measure(other) or other.startswith(f"{money}/"))
+        for money, other in ((left, right), (right, left))
+    )
 
 
 def _with_letter(form: Formula, other: Formula) -> Term:

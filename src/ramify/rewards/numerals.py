@@ -88,6 +88,24 @@ def chinese_number(text: str) -> int | None:
     return total + section + digit
 
 
+def scaled_by_chinese(number: str, scales: str) -> str | None:
+    """A number in digits times the scales behind it (10万, 1.2亿); None where they are no scales."""
+    if not is_number(number) or any(c not in _CHINESE_SCALES and c not in _CHINESE_GROUPS for c in scales):
+        return None
+    value = Decimal(number.replace(",", ""))
+    for c in scales:
+        value *= _CHINESE_SCALES.get(c) or _CHINESE_GROUPS[c]
+    return canonical(format(value, "f"))
+
+
+def joined_groups(above: str, below: str) -> str | None:
+    """The sum of a number of hundred millions and one below that (1亿, 2000万); None for others."""
+    if not (above.isdecimal() and below.isdecimal()):
+        return None
+    high, low = int(above), int(below)
+    return str(high + low) if high % 10**8 == 0 and 10**4 <= low < 10**8 and high > 0 else None
+
+
 def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
     """End and value of the number that begins at `start`; the end is `start` when none does."""
     total, group, position, words = Decimal(0), Decimal(0), start, False

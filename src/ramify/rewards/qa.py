@@ -8,29 +8,16 @@ from collections.abc import Sequence
 
 from ramify.rewards import dates
 from ramify.rewards.qa_assertion import VERDICTS, closing_verdict, is_asserted, leading_verdict
-from ramify.rewards.qa_words import Words, folded, has_ordinal, joined_letters, words
+from ramify.rewards.qa_names import same_name
+from ramify.rewards.qa_words import CURRENCIES, Words, has_ordinal, joined_letters, words
 
 _SEPARATOR = re.compile(
-    r"\s*(?:,\s+|;|、|,(?=[^\s\d])|\band\b|&|(?<=[\u4e00-\u9fff])[和与及](?=[\u4e00-\u9fff]))\s*"
+    r"\s*(?:,\s+|[;\uff1b\uff0c、]|,(?=[^\s\d])|\band\b|&|(?<=[\w)]) ?[和与及] ?(?=[\w\u300a(]))\s*"
 )
-_CHINESE = re.compile("[\u4e00-\u9fff]+")
-_TITLES = (
-    "教授",
-    "主任",
-    "先生",
-    "女士",
-    "博士",
-    "老师",
-    "院长",
-    "校长",
-    "书记",
-    "主席",
-    "总理",
-    "部长",
-    "市长",
-    "医生",
-)
-_NAME_WORDS = 2
+_MONEY = frozenset("$€£")
+_SMALL = "am as at be by do go he i if in is it me my no of ok on or so to up us we"
+_SMALL_WORDS = frozenset(_SMALL.split())
+"""What a sentence holds without saying it: "in" as an alias of India."""
 _MAX_CHARS, _MAX_LIST_CHARS = 10_000, 1000
 """What is read of an answer; no answer in words is longer."""
 
@@ -89,17 +76,24 @@ def _same(prediction: str, gold: str) -> bool:
         return True
     return (
         _same_list(prediction, gold)
-        or _same_turned_name(left, right, gold)
-        or _same_titled_name(prediction, gold)
+        or same_name(prediction, left, gold, right)
         or _same_short_date(prediction, gold)
     )
 
 
 def _read(prediction: str, gold: str) -> tuple[Words, Words]:
-    """Both as words; "second" is 2 where both speak of ordinals, and not where two are counted."""
+    """Both as words; "second" is 2 where both speak of ordinals, and not where two are counted.
+
+    A sign of money in one of them says nothing where the other has no currency.
+    """
     if has_ordinal(gold) and has_ordinal(prediction):
-        return words(prediction, ordinals=True), words(gold, ordinals=True)
-    return words(prediction), words(gold)
+        left, right = words(prediction, ordinals=True), words(gold, ordinals=True)
+    else:
+        left, right = words(prediction), words(gold)
+    signs = (_MONEY.isdisjoint(prediction), _MONEY.isdisjoint(gold))
+    if signs[0] != signs[1] and CURRENCIES.isdisjoint((right if signs[1] else left).every):
+        return left.without(CURRENCIES), right.without(CURRENCIES)
+    return left, right
 
 
 def _f1(prediction: str, gold: str) -> float:
@@ -125,9 +119,17 @@ def _contains(prediction: str, gold: str) -> bool:
         return False
     if len(wanted) == 1 and wanted[0] in VERDICTS:
         return wanted[0] == (leading_verdict(prediction) or closing_verdict(prediction, written))
+    if len(wanted) == 1 and wanted[0] in _SMALL_WORDS and not _stands_in_capitals(gold, prediction):
+        return False
     size = len(wanted)
     places = [i for i in range(len(written) - size + 1) if written[i : i + size] == wanted]
     return is_asserted(prediction, written, places, size)
+
+
+def _stands_in_capitals(gold: str, prediction: str) -> bool:
+    """Whether a gold such as "US" or "Up" stands there so: in a sentence "us" is another word, and "It" may begin one."""
+    inside = "" if gold.isupper() else r"(?<!^)(?<![.!?]\s)"
+    return not gold.islower() and re.search(rf"{inside}\b{re.escape(gold)}\b", prediction) is not None
 
 
 def _same_letters(prediction: str, gold: str) -> bool:
@@ -139,39 +141,19 @@ def _same_letters(prediction: str, gold: str) -> bool:
 
 def _same_list(prediction: str, gold: str) -> bool:
     """The same items in any order."""
-    wanted = _SEPARATOR.split(gold[:_MAX_LIST_CHARS])
+    wanted = _items(gold)
     if len(wanted) < 2:
         return False
-    written = _SEPARATOR.split(prediction[:_MAX_LIST_CHARS])
+    written = _items(prediction)
     return len(written) == len(wanted) and sorted(map(_item, written)) == sorted(map(_item, wanted))
+
+
+def _items(text: str) -> list[str]:
+    return [part for part in _SEPARATOR.split(text[:_MAX_LIST_CHARS]) if part.strip()]
 
 
 def _item(text: str) -> tuple[str, ...]:
     return words(text).bare
-
-
-def _same_turned_name(left: Words, right: Words, gold: str) -> bool:
-    """A name of two words in the other order ("Langmuir Irving")."""
-    if len(right.every) != _NAME_WORDS or left.every != right.every[::-1]:
-        return False
-    return all(name.isalpha() and name[0].isupper() and len(name) > 2 for name in folded(gold).split())
-
-
-def _same_titled_name(prediction: str, gold: str) -> bool:
-    """A Chinese name with its title before or after it."""
-    if not (_CHINESE.fullmatch(prediction.strip()) and _CHINESE.fullmatch(gold.strip())):
-        return False
-    left, right = _name_and_title(prediction.strip()), _name_and_title(gold.strip())
-    return left is not None and left == right
-
-
-def _name_and_title(text: str) -> tuple[str, str] | None:
-    for title in _TITLES:
-        if text.startswith(title):
-            return text.removeprefix(title), title
-        if text.endswith(title):
-            return text.removesuffix(title), title
-    return None
 
 
 def _same_short_date(prediction: str, gold: str) -> bool:

@@ -11,17 +11,26 @@ from ramify.rewards.qa_words import folded, words
 VERDICTS = frozenset({"yes", "no"})
 _SUBJECT = r"they|it|he|she|we|you|i|this|that|these|those|there|both|neither|the|because|since"
 _LEADING_VERDICT = re.compile(
-    rf"\W*(?P<verdict>yes|no)\b[*_\"')\]]*(?:\s*(?:[,.;:!—-]|$)(?!\s*(?:or|nor)\b)|\s+(?:{_SUBJECT})\b"
+    rf"\W*(?P<verdict>yes|no)\b[*_\"')\]]*(?:\s*(?:[,;:!(—-]|\.(?!\s*\d)|$)(?!\s*(?:or|nor)\b)|\s+(?:{_SUBJECT})\b"
     # "no" also begins "no one" and "no evidence"; "yes" begins nothing but an answer or a choice.
     r"|(?<=yes)\s+(?!or\b|and\b|nor\b|&)\w)",
     re.IGNORECASE,
 )
-_DENIALS = frozenset({"not", "isnt", "wasnt", "arent", "werent", "never", "neither", "nor", "except"})
+_NOT_SO = frozenset({"not", "isnt", "wasnt", "arent", "werent"})
+_NEGATIONS = "never neither nor except cannot cant couldnt dont doesnt didnt wont wouldnt"
+_DENIALS = _NOT_SO.union(_NEGATIONS.split())
+_IN_PLACE_OF = (("rather", "than"), ("instead", "of"))
+_ALL = frozenset({"anything", "everything", "anyone", "everyone", "anywhere", "everywhere", "all"})
+_FILLERS = frozenset({"it", "is", "was", "be", "that", "think", "believe", "say"})
+"""Words that a denial reaches over: "I do not think that it is X"."""
+_WRONG = frozenset({"wrong", "incorrect", "false"})
+_RIGHT = frozenset({"answer", "correct", "right", "it"})
 _CHINESE_DENIALS = (("不", "是"), ("并", "非"), ("不", "在"))
-_CHINESE_NOT = "不"
+_CHINESE_NOT = ("不", "副")
+"""Directly before a word; a 副 is a deputy."""
 _REACH = 3
 _ALTERNATIVES = frozenset({"or", "nor", "或"})
-_SUSPECT = _DENIALS | _ALTERNATIVES | {_CHINESE_NOT, "并"}
+_SUSPECT = _DENIALS | _ALTERNATIVES | _WRONG | {*_CHINESE_NOT, "并", "rather", "instead", "but"}
 _ITEM_WORDS, _ITEM_CHARACTERS = 3, 6
 """The longest item of a list of candidates."""
 # A point ends a clause behind a word of four letters or more: "Dr. Smith" and "U.S. Steel" are names.
@@ -66,6 +75,7 @@ def is_asserted(prediction: str, written: Sequence[str], places: Sequence[int], 
         beside = (*written[max(0, start - 1) : start], *written[end : end + 1])
         if not (
             _denied(written[clause_start:start])
+            or _refuted(written[end : ends[last]])
             or not _ALTERNATIVES.isdisjoint(beside)
             or (ends[last] == end and listed[last])
         ):
@@ -86,12 +96,27 @@ def _clauses(prediction: str, written: Sequence[str]) -> list[_Clause]:
 
 
 def _denied(before: Sequence[str]) -> bool:
-    near = tuple(before[-_REACH:])
+    before = tuple(before)
+    if "but" in before:  # "not X but Y" says Y, "anything but X" not X
+        place = len(before) - before[::-1].index("but")
+        if place == len(before) and before[place - 2] in _ALL:
+            return True
+        before = before[place:]
+    near = tuple(word for word in before if word not in _FILLERS)[-_REACH:]
     return (
-        not _DENIALS.isdisjoint(near)
-        or near[-1:] == (_CHINESE_NOT,)
+        any(word in _DENIALS and after != "only" for word, after in itertools.pairwise((*near, "")))
+        or near[-2:] in _IN_PLACE_OF
+        or (near != () and near[-1] in _CHINESE_NOT)
         or any(pair in _CHINESE_DENIALS for pair in itertools.pairwise(near))
     )
+
+
+def _refuted(after: Sequence[str]) -> bool:
+    """ "X is wrong", "X is not the answer"."""
+    verb, *rest = (*after[:3], "", "", "")
+    if verb in ("is", "was"):
+        return rest[0] in _WRONG or (rest[0] == "not" and rest[1] in _RIGHT)
+    return verb in _NOT_SO and rest[0] in _RIGHT
 
 
 def _before_alternatives(clauses: Sequence[_Clause]) -> list[bool]:

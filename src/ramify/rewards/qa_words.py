@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ramify.rewards import dates, numerals
+from ramify.rewards.qa_notation import one_notation
 
 _APOSTROPHES = "'`\u00b4\u2018\u2019\u02bc"
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
@@ -31,6 +32,7 @@ _OTHER_LETTERS: dict[str, str | int | None] = {
     **dict(zip("ðÐøØłŁđĐ\u0131", "dDoOlLdDi", strict=True)),
     **{"♯": "#", "♭": "b", "þ": "th", "Þ": "Th", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ß": "ss"},
     **dict.fromkeys(_APOSTROPHES, ""),
+    **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", None),
     **dict.fromkeys(_DASHES, "-"),
 }
 _LETTERS = _Folding(str.maketrans(_OTHER_LETTERS))
@@ -57,7 +59,7 @@ _BOUNDS = "<>=≤≥"
 _BOUND_SIGNS = {"<=": "≤", ">=": "≥"}
 _NUMBER_STARTS = frozenset("0123456789-<>≤≥")
 _INITIALS = re.compile(r"(?<![^\W_])([^\W\d_])\.?\s+(?=[^\W\d_](?![^\W_]))")
-_JOINT = re.compile(r"(?<=[^\W\d_])[.·•:/&*!_-]+(?=[^\W\d_])")
+_JOINT = re.compile(r"(?<=[^\W\d_])[.·•:/&*!_-]+(?=[^\W\d_])|(?<=\b[A-Za-z])-(?=\d)")
 _MINUS = frozenset({"minus", "negative", "负", "負"})
 _UNDER_TEN = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _TEENS = ("ten", "eleven", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
@@ -93,8 +95,24 @@ _UNITS = {
     **dict.fromkeys(("yrs", "years"), "year"),
     **dict.fromkeys(("°", "degrees"), "degree"),
     **dict.fromkeys(("%", "pct"), "percent"),
+    **dict.fromkeys(("dollars", "usd"), "dollar"),
+    **dict.fromkeys(("euros", "eur"), "euro"),
     "sq": "square",
 }
+_BELOW = {"h": "hour", "s": "second"}
+_TEMPERATURES = {"f": "fahrenheit", "c": "celsius"}
+CURRENCIES = frozenset({"dollar", "euro", "sterling"})
+"""As words have them; signs of money are read so too."""
+_SPELLINGS = {
+    **dates.MONTHS,
+    **{"st": "saint", "mt": "mount", "jr": "junior", "sr": "senior", "dr": "doctor", "prof": "professor"},
+    **{"adm": "admiral", "gen": "general", "capt": "captain", "lt": "lieutenant", "gov": "governor"},
+    **{"vs": "v", "versus": "v", "bce": "bc"},
+    **{"theatre": "theater", "centre": "center", "colour": "color", "harbour": "harbor", "honour": "honor"},
+    **{"defence": "defense", "programme": "program"},
+    **{"organisation": "organization", "organisations": "organizations"},
+}
+"""One spelling for abbreviations, and for British and American ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +121,11 @@ class Words:
 
     every: tuple[str, ...]
     bare: tuple[str, ...]
+
+    def without(self, left_out: frozenset[str]) -> "Words":
+        """The same without some words."""
+        every, bare = (tuple(w for w in found if w not in left_out) for found in (self.every, self.bare))
+        return Words(every, bare)
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -128,6 +151,7 @@ def folded(text: str) -> str:
         text = text.translate(_LETTERS)
     else:
         text = text.replace("'", "").replace("`", "")
+    text = one_notation(text)
     if "\\" in text:
         text = _MACRO.sub("", text)
     if "<" in text:
@@ -179,19 +203,31 @@ def _is_count(token: str) -> bool:
 
 
 def _spelled(tokens: Sequence[str]) -> tuple[str, ...]:
+    written = [
+        _number(token) if token[0] in _NUMBER_STARTS else _SPELLINGS.get(token, token)
+        for token in _with_chinese_numbers(tokens)
+    ]
+    return tuple(_with_units(_signed(numerals.in_digits(written))))
+
+
+def _with_units(tokens: Sequence[str]) -> list[str]:
+    """Units in one spelling where they stand behind a number, a power or "per"."""
     written: list[str] = []
-    for token in _with_chinese_numbers(tokens):
-        if token[0] in _NUMBER_STARTS:
-            written.append(_number(token))
-        elif token in _UNITS and written and _takes_unit(written[-1]):
-            written.append(_UNITS[token])
-        else:
-            written.append(dates.MONTHS.get(token, token))
-    return tuple(_signed(numerals.in_digits(written)))
+    before = ""
+    for token in tokens:
+        if token in _UNITS and before and _takes_unit(before):
+            token = _UNITS[token]
+        elif token in _BELOW and before == "per":
+            token = _BELOW[token]
+        elif token in _TEMPERATURES and before == "degree":
+            token = _TEMPERATURES[token]
+        written.append(token)
+        before = token
+    return written
 
 
 def _takes_unit(token: str) -> bool:
-    return token in ("square", "cubic") or numerals.is_number(token.lstrip(_BOUNDS).rstrip("+"))
+    return token in ("square", "cubic", "per") or numerals.is_number(token.lstrip(_BOUNDS).rstrip("+"))
 
 
 def _signed(tokens: Sequence[str]) -> Sequence[str]:
@@ -230,8 +266,15 @@ def _with_chinese_numbers(tokens: Sequence[str]) -> list[str]:
             run += token
             continue
         if run:
+            scaled = numerals.scaled_by_chinese(written[-1], run) if written else None
             value = numerals.chinese_number(run)
-            written.append(run if value is None else str(value))
+            if scaled is not None:
+                written[-1] = scaled
+                # 1亿2000万 is one number of two parts.
+                if len(written) > 1 and (whole := numerals.joined_groups(written[-2], scaled)) is not None:
+                    written[-2:] = [whole]
+            else:
+                written.append(run if value is None else str(value))
             run = ""
         if token:
             written.append(token)

@@ -13,12 +13,21 @@ from ramify.rewards.qa import exact_words
         ("十月二十号", "20 October"),
         ("1990.05.10", "10 May 1990"),
         ("born 1990.5.10.", "born May 10, 1990"),
+        ("20/06/1837", "20 June 1837"),
+        ("06/20/1837", "20 June 1837"),
+        ("20.06.1837", "20 June 1837"),
+        ("Tuesday, 20 June 1837", "June 20th, 1837"),
+        ("December 26, 2021", "26 of December of 2021"),
+        ("January of 2008", "January 2008"),
+        ("September 23, 2021 - February 20, 2022", "23 September, 2021 to 20 February, 2022"),
     ],
 )
-def test_chinese_numerals_and_points(prediction: str, gold: str) -> None:
+def test_other_spellings_of_a_date(prediction: str, gold: str) -> None:
     assert exact_words(prediction, [gold]) == 1.0
 
 
-@pytest.mark.parametrize("text", ["1990.13.10", "1.05.10", "1990.05.10.2", "1990.0510", "十三月五日", "五月"])
+@pytest.mark.parametrize(
+    "text", ["1990.13.10", "1.05.10", "1990.05.10.2", "1990.0510", "十三月五日", "五月", "3/4/2016", "1/2"]
+)
 def test_what_is_no_date_is_left(text: str) -> None:
     assert spelled_alike(text) == text

@@ -21,6 +21,10 @@ from ramify.rewards.qa import contains_words, word_f1
         ("yes and no", "yes", 0),
         ("Yes/no", "no", 0),
         ("not yes", "yes", 0),
+        ("Yes (both American)", "yes", 1),
+        ("No. 5", "no", 0),
+        ("No. They differ.", "no", 1),
+        ("I cannot say yes", "yes", 0),
     ],
 )
 def test_verdicts(prediction: str, gold: str, met: float) -> None:
@@ -46,7 +50,24 @@ def test_an_answer_that_begins_with_the_verdict_has_its_f1() -> None:
         ("not U.S. Steel", "Steel", 0),
         ("not 1,000", "1000", 0),
         ("not Rome, Rome", "Rome", 1),
+        ("not London but Paris", "Paris", 1),
+        ("not London but Paris", "London", 0),
+        ("anything but Paris", "Paris", 0),
+        ("none but Paris", "Paris", 1),
+        ("London rather than Paris", "Paris", 0),
+        ("Paris rather than London", "Paris", 1),
+        ("London instead of Paris", "Paris", 0),
+        ("I do not think that it is Paris", "Paris", 0),
+        ("It cannot be Paris", "Paris", 0),
+        ("Not only is it Paris", "Paris", 1),
+        ("Paris is wrong, it is London", "Paris", 0),
+        ("Paris is wrong, it is London", "London", 1),
+        ("Paris is not the answer", "Paris", 0),
+        ("Paris isn't right", "Paris", 0),
+        ("Paris is not in Germany", "Paris", 1),
         ("不是北京", "北京", 0),
+        ("副院长", "院长", 0),
+        ("他是院长", "院长", 1),
         ("并非北京", "北京", 0),
         ("不北京", "北京", 0),
         ("不是上海\uff0c是北京", "北京", 1),
@@ -76,6 +97,24 @@ def test_a_denial_reaches_to_the_end_of_its_clause(prediction: str, gold: str, a
 )
 def test_one_of_several_candidates_is_no_answer(prediction: str, gold: str, asserted: float) -> None:
     assert contains_words(prediction, [gold]) == asserted
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "met"),
+    [
+        ("It is located in Nepal", "in", 0),
+        ("It told us nothing", "US", 0),
+        ("He lives in the US", "US", 1),
+        ("The film is Up.", "Up", 1),
+        ("They went up", "Up", 0),
+        ("It is a film", "It", 0),
+        ("IT", "It", 1),
+    ],
+)
+def test_a_small_word_stands_in_a_sentence_only_in_its_capitals(
+    prediction: str, gold: str, met: float
+) -> None:
+    assert contains_words(prediction, [gold]) == met
 
 
 @pytest.mark.parametrize(
