@@ -100,7 +100,7 @@ def _base(
     from ramify.rewards.scores import SCORES, AnswerScore
 
     if isinstance(section, HierarchicalRewardSection):
-        from ramify.rewards.answers import exact_match, f1
+        from ramify.rewards.squad import exact_match, f1
 
         match = {"exact": exact_match, "f1": f1}[section.match]
         beside: Mapping[str, AnswerScore] = {name: SCORES[name] for name in reported}

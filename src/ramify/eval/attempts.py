@@ -8,7 +8,7 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import RewardFn
 from ramify.core.records import Reward
 from ramify.core.tree import Tree, TreeKey
-from ramify.rewards.scoring import score_tree
+from ramify.rewards.tree_rewards import score_tree
 from ramify.rollout.admission import SlotGate
 from ramify.rollout.grow import TreeGrower, first_failure
 from ramify.rollout.settings import AgentParts

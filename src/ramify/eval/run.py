@@ -39,7 +39,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.files import locked_folder, make_folder, replace_file
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
-from ramify.rewards.scoring import score_tree
+from ramify.rewards.tree_rewards import score_tree
 from ramify.rollout.interrupts import StopOnSignal
 from ramify.rollout.runner import agent_runner
 from ramify.rollout.settings import AgentParts

@@ -29,7 +29,7 @@ from ramify.obs.files import make_folder, require_new_folder
 from ramify.obs.timing import TimingLog
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import tree_metrics
-from ramify.rewards.scoring import score_tree
+from ramify.rewards.tree_rewards import score_tree
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.interrupts import StopOnSignal
 from ramify.rollout.runner import agent_runner

@@ -6,7 +6,7 @@ import pytest
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Node, Source, StopReason, Trajectory, node_id
 from ramify.rewards.answer_reward import AnswerReward
-from ramify.rewards.answers import exact_match, f1
+from ramify.rewards.squad import exact_match, f1
 
 OK = ToolStatus.OK
 ANSWER = "<think> so </think><answer> \\boxed{Frank Lowy} </answer>"

@@ -11,7 +11,7 @@ from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rewards.answer_reward import AnswerReward
-from ramify.rewards.answers import exact_match
+from ramify.rewards.squad import exact_match
 from scripted_agents import (
     FoldsMemory,
     RecordingEngine,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.rewards.answers import exact_match, f1
+from ramify.rewards.squad import exact_match, f1
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from ramify.core.errors import DataError
 from ramify.core.records import Reward
 from ramify.core.tree import Source
-from ramify.rewards.scoring import score_tree
+from ramify.rewards.tree_rewards import score_tree
 from random_trees import node, tree_of
 
 TREE = tree_of(
