@@ -33,6 +33,7 @@ from ramify.rewards.math_workers import MathWorkers, Symbolic, shared_workers
 _MAX_CHARS, _MAX_DEPTH = 4000, 40
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
 _RANGE = re.compile(r"\d+(?:-\d+)+")
+_FROM_TO = re.compile(r"\d to \d")
 _DESIGNATION = re.compile(rf"{_RANGE.pattern}|[A-Z]+-\d+\w*")
 _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
@@ -62,7 +63,7 @@ def is_mathematical(gold: str) -> bool:
     if len(gold) > _MAX_CHARS:
         return False
     form, text = _form(gold), clean(gold)
-    if form is None or isinstance(form, Text) or _DESIGNATION.fullmatch(text):
+    if form is None or isinstance(form, Text) or _DESIGNATION.fullmatch(text) or _FROM_TO.search(text):
         return form is None and "\\" in gold
     letters = re.findall("[A-Za-z]+", text)
     if "\\" in gold or not letters:
@@ -177,7 +178,9 @@ def _form(text: str) -> Form | None:
 def _same_named(written: Form, wanted: Form) -> bool:
     """A name may be left out; two different letters are two equations."""
     if isinstance(written, Named) and isinstance(wanted, Named):
-        if written.name == wanted.name or _is_word(written.name) or _is_word(wanted.name):
+        if written.name == wanted.name or (
+            (_is_word(written.name) or _is_word(wanted.name)) and not _are_numbered(written.name, wanted.name)
+        ):
             return same_form(written.value, wanted.value)
     elif not isinstance(written, Equation) and not isinstance(wanted, Equation):
         return same_form(_value_of(written), _value_of(wanted))
@@ -188,6 +191,11 @@ def _same_named(written: Form, wanted: Form) -> bool:
 def _is_word(name: str) -> bool:
     """A name that says what is meant ("total", "f(x)"), not one letter of several."""
     return len(name) > 2 and not name.startswith(("(", "\\"))
+
+
+def _are_numbered(*names: str) -> bool:
+    """Whether each names one of several ("f(2)", "S_5")."""
+    return all(any(c.isdecimal() for c in name) for name in names)
 
 
 def _value_of(form: Form) -> Form:

@@ -64,6 +64,8 @@ _REPLACED = [
     )
 ]
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph)\s*\{([^{}]*)\}")
+_LETTERS_ALONE = re.compile(r"(?=.*[-+=<>*/])(?!.*[A-Za-z]{2})[-+=<>*/(),\sA-Za-z]+")
+"""A formula of single letters, such as "x + y"; "(C)" is a choice."""
 _ROMAN = re.compile(r"\\mathrm\s*\{([^{}\\\"]+)\}|\{\s*\\rm\s+([^{}\\\"]+)\}")
 _AND, _OR = (
     re.compile(rf'\s*,?\s*(?:"{word}"|(?<![A-Za-z]){word}(?![A-Za-z]){sign})\s*')
@@ -88,7 +90,7 @@ def clean(text: str) -> str:
     """The text in the dialect; a sentence "The value is 5." becomes its value."""
     if not text.isascii():
         text = _MIXED_SIGN.sub(" ", text.replace("\u211d", "\\mathbb{R}"))
-        text = _SUPERSCRIPT.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match.group())}}}", text)
+        text = _SUPERSCRIPT.sub(_raised, text)
         text = _CHARACTER.sub(lambda match: _CHARACTERS[match.group()], unicodedata.normalize("NFKC", text))
         text = _CHARACTER.sub(lambda match: _CHARACTERS[match.group()], text)
         text = _DECIMAL.sub(lambda match: str(unicodedata.decimal(match.group())), text)
@@ -110,9 +112,16 @@ def clean(text: str) -> str:
     return _MIXED.sub(r"(\1+\2/\3)", _OR.sub(";", _AND.sub(",", text))).strip()
 
 
+def _raised(match: re.Match[str]) -> str:
+    digits = unicodedata.normalize("NFKC", match.group())
+    return f"^{digits}" if len(digits) == 1 else f"^{{{digits}}}"
+
+
 def _words(match: re.Match[str]) -> str:
     inside = match.group(1).strip()
-    is_formula = any(c.isdecimal() or c in "\\^_$" for c in inside)
+    is_formula = (
+        any(c.isdecimal() or c in "\\^_$" for c in inside) or _LETTERS_ALONE.fullmatch(inside) is not None
+    )
     return f" {inside} " if is_formula or not inside else f' "{inside}" '
 
 

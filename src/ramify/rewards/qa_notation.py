@@ -23,11 +23,11 @@ _RULES = [
         (r"\^?\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?", "°"),
         (r"\bper cent\b", "percent"),
         (r"(?<=\d)\s*(?:x|\u00d7|\\times)\s*(?=\d)", " x "),
-        (rf"(?:(?<=\d)|(?<=\d )|(?<=/)|(?<=per ))({_LENGTH})\^?\{{?2\}}?(?!\w)", r"square \1"),
-        (rf"(?:(?<=\d)|(?<=\d )|(?<=/)|(?<=per ))({_LENGTH})\^?\{{?3\}}?(?!\w)", r"cubic \1"),
-        (rf"(?<=\w)\s?/\s?(?={_BELOW})", " per "),
+        (rf"(?i)(?:(?<=\d)|(?<=\d )|(?<=/)|(?<=per ))({_LENGTH})\^?\{{?2\}}?(?!\w)", r"square \1"),
+        (rf"(?i)(?:(?<=\d)|(?<=\d )|(?<=/)|(?<=per ))({_LENGTH})\^?\{{?3\}}?(?!\w)", r"cubic \1"),
+        (rf"(?<=\w)\s?/\s?(?={_BELOW})|(?<=KM)/(?=[HS]\b)", " per "),
         (
-            r"(?<![\d.,/-])(?:\b[Ff]rom\s+)?\b(\d{3,4})\s*(?:-|\b(?:to|until|through)\b)\s*(\d{3,4})(?![\d-]|[.,]\d)",
+            r"(?i)(?<![\d.,/-])(?:\bfrom\s+)?\b(\d{3,4})\s*(?:-|\b(?:to|until|through)\b)\s*(\d{3,4})(?![\d-]|[.,]\d)",
             r"\1-\2",
         ),
         (r"\b[Ss](\d{1,2})\s?[Ee](\d{1,2})\b", r"season \1 episode \2"),
@@ -36,7 +36,7 @@ _RULES = [
     )
 ]
 _HINT = re.compile(
-    r"[$€£^\\/\u00d7年]|百分|(?i:usd|eur|gbp)|per cent|\b[Ss]\d|\d(?: \d{3}|\s*(?:-|x|to|until|through)\s*\d)|[a-z][23]\b"
+    r"[$€£^\\/\u00d7年]|百分|(?i:usd|eur|gbp)|per cent|\b[Ss]\d|\d(?: \d{3}|\s*(?:-|x|(?i:to|until|through))\s*\d)|[A-Za-z][23]\b"
 )
 """Whether any of the rules may have something to do."""
 _SIGN_OF_MONEY = re.compile(rf"(?<![A-Za-z])(?:US)?\\?(\$|€|£|USD|EUR|GBP)\s*{_AMOUNT}", re.IGNORECASE)

@@ -15,6 +15,8 @@ EQUAL = [
     (r"\textcolor{blue}{7}", "7"),
     (r"\Large 7", "7"),
     ("=7", "7"),
+    (r"\text{x + y}", "x+y"),
+    (r"\text{728,000 ft²}", "728,000 ft²"),
     (r"\approx 336", "336"),
     (r"n \text{ equals } 7", "7"),
     (r"\text{The answer is }\frac{14}{3}", r"\frac{14}{3}"),
@@ -53,6 +55,9 @@ UNEQUAL = [
     ("2x = 10", "10"),
     ("3x = 12", "12"),
     ("m+n = 71", "70"),
+    ("f(3) = 7", "f(2) = 7"),
+    ("S_5 = 35", "S_8 = 35"),
+    (r"\text{x - y}", "x+y"),
     ("x^2 = 9", "3"),
     ("m+n = 70", "m+n"),
     ("I don't think it is 5", "5"),
@@ -87,3 +92,4 @@ def test_unequal(prediction: str, gold: str) -> None:
 def test_a_price_is_mathematics() -> None:
     assert is_mathematical("$59,039")
     assert is_mathematical(r"\$18.90")
+    assert not is_mathematical("185,000 to 190,000 m³")
