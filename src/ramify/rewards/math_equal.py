@@ -266,7 +266,7 @@ def _same_formula(written: Formula, wanted: Formula) -> bool:
 def _is_price(left: str, right: str) -> bool:
     """Whether a currency stands against what is no measure ("$5", "5 in all"), or against a price for something."""
     return any(
-        money in _MONEY and (not is_measure(other) or other.startswith(f"{money}/"))
+        money in _MONEY and other not in _MONEY and (not is_measure(other) or other.startswith(f"{money}/"))
         for money, other in ((left, right), (right, left))
     )
 

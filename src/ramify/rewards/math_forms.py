@@ -91,8 +91,11 @@ Form: TypeAlias = Formula | Text | Based | Many | Group | Matrix | Named | Equat
 GROUPED_DIGITS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _GROUPED_WITH_UNIT = re.compile(rf'^{GROUPED_DIGITS.pattern}(?=(?: *"[^"]*"| [A-Za-z]{{2,}}[A-Za-z ]*)$)')
 _BASED = re.compile(r"\(?\s*(\w+)\s*\)?\s*_\s*(?:\{\s*\"?\s*(\w+)\s*\"?\s*\}|(\d+))")
-_MATRIX = re.compile(r"\\begin\{([pbBvV]?matrix|array)\}(?:\s*\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
-_UNION = re.compile(r"\\cup(?![A-Za-z])")
+_MATRIX = re.compile(
+    r"\\begin\{((?:[pbBvV]|small)?matrix|array)\}(?:\s*\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL
+)
+_UNBRACKETED = re.compile(r"\s*\\begin\{(?:array|smallmatrix)\}")
+_UNION = re.compile(r"\\(?:big)?cup(?![A-Za-z])")
 _BUILDER = re.compile(r"\s*[A-Za-z](?:\s*\\in\s*(?:\{?[A-Za-z]\}?|\\mathbb\{R\}))?\s*[|:]\s*(.+)", re.DOTALL)
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv|to)(?![A-Za-z])|[=<>]")
 _NAME = re.compile(
@@ -220,7 +223,7 @@ def _unrelated(text: str) -> Form:
     unions = _UNION.split(text)
     if len(unions) > 1:
         return Many(tuple(read_form(part) for part in unions))
-    if text[0] in "([" and text[-1] in ")]" and text[1:].lstrip().startswith("\\begin{array}"):
+    if text[0] in "([" and text[-1] in ")]" and _UNBRACKETED.match(text, 1):
         text = text[1:-1].strip()
     matrix = _MATRIX.search(text)
     if matrix and matrix.end() == len(text):

@@ -19,6 +19,7 @@ _CHARACTERS = {
 }  # fmt: skip
 _CHARACTER = re.compile("|".join(map(re.escape, _CHARACTERS)))
 _DECIMAL = re.compile(r"\d")
+_ROOT_OF_DIGITS = re.compile(r"√\s*(\d+(?:\.\d+)?)")
 _SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _AMOUNT = r"\s*(\d(?:[\d.,]*\d)?|\.\d+)"
 _REPLACED = [
@@ -39,7 +40,7 @@ _REPLACED = [
         (r"\\[dtc]frac", r"\\frac"),
         (r"\\mathbb\s*(?:R(?![A-Za-z])|\{\s*R\s*\})", r"\\mathbb{R}"),
         (
-            r"\\(?:mathrm|mathbf|mathit|mathsf|mathbb(?!\{R\})|boldsymbol|bm|operatorname\*?|boxed|fbox)(?![A-Za-z])",
+            r"\\(?:mathrm|mathbf|mathit|mathsf|mathtt|underline|therefore|mathbb(?!\{R\})|boldsymbol|bm|operatorname\*?|boxed|fbox)(?![A-Za-z])",
             "",
         ),
         # A sign of money before a number that ends the answer; "$" by itself may only open a formula.
@@ -52,7 +53,7 @@ _REPLACED = [
         (r"<=", r"\\le "),
         (r">=", r"\\ge "),
         (r"\\neq?(?![A-Za-z])", r"\\ne "),
-        (r"\\colon|\\quad", " "),
+        (r"\\colon(?![A-Za-z])|\{:\}", ":"),
         (r"\\(?:cdot|times|ast)(?![A-Za-z])|\*\*?(?=\s*\*)", "*"),
         (r"\\div(?![A-Za-z])", "/"),
         (r"\\degree(?![A-Za-z])|\^\s*\{?\s*\\circ\s*\}?", '"degree"'),
@@ -73,7 +74,8 @@ _AND, _OR = (
 )
 _CLOCK = re.compile(r'(?<=\d:\d\d)\s*"?\s*([ap])\.?\s*m\.?\s*"?$', re.IGNORECASE)
 _STATED = re.compile(
-    r'^\s*"(?![^"]*\b(?:not|never|[a-z]+n\'t)\b)[^"]*(?:\b(?:is|are|equals|be|to)|[:=])"\s*(?=\S)|"\s*(?:is|equals)\s*"'
+    r'^\s*"(?![^"]*\b(?:not|never|[a-z]+n\'t)\b)[^"]*(?:\b(?:is|are|equals|be|to|thus|hence|so|therefore|then),?|[:=])"\s*(?=\S)|"\s*(?:is|equals)\s*"',
+    re.IGNORECASE,
 )
 _SENTENCE = re.compile(
     r"(?!.*\b(?:not|never|cannot|[a-z]+n't)\b)(?:[A-Za-z][A-Za-z',]*\s+)+(?:is|are|equals)(?:\s+equal to)?:?\s+(?=\S)",
@@ -90,6 +92,7 @@ def clean(text: str) -> str:
     """The text in the dialect; a sentence "The value is 5." becomes its value."""
     if not text.isascii():
         text = _MIXED_SIGN.sub(" ", text.replace("\u211d", "\\mathbb{R}"))
+        text = _ROOT_OF_DIGITS.sub(r"\\sqrt{\1}", text)
         text = _SUPERSCRIPT.sub(_raised, text)
         text = _CHARACTER.sub(lambda match: _CHARACTERS[match.group()], unicodedata.normalize("NFKC", text))
         text = _CHARACTER.sub(lambda match: _CHARACTERS[match.group()], text)

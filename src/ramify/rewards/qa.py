@@ -12,9 +12,10 @@ from ramify.rewards.qa_names import same_name
 from ramify.rewards.qa_words import CURRENCIES, Words, has_ordinal, joined_letters, words
 
 _SEPARATOR = re.compile(
-    r"\s*(?:,\s+|[;\uff1b\uff0c、]|,(?=[^\s\d])|\band\b|&|(?<=[\w)]) ?[和与及] ?(?=[\w\u300a(]))\s*"
+    r"\s*(?:,\s+|[;\uff1b\uff0c、]|,(?=[^\s\d])|\band\b|&|(?<=[\w)]) ?(?:以及|[和与及]) ?(?=[\w\u300a(]))\s*"
 )
 _MONEY = frozenset("$€£")
+_INTERVAL = re.compile(r"\s*([\[(])[^,()\[\]]*\d[^,()\[\]]*,[^,()\[\]]*([\])])\s*")
 _SMALL = "am as at be by do go he i if in is it me my no of ok on or so to up us we"
 _SMALL_WORDS = frozenset(_SMALL.split())
 """What a sentence holds without saying it: "in" as an alias of India."""
@@ -70,7 +71,7 @@ def _listed(text: str) -> list[str]:
 @functools.lru_cache(maxsize=1 << 12)
 def _same(prediction: str, gold: str) -> bool:
     left, right = _read(prediction, gold)
-    if not left.every or not right.every:
+    if not left.every or not right.every or _other_brackets(prediction, gold):
         return False
     if left.every == right.every or left.bare == right.bare or _same_letters(prediction, gold):
         return True
@@ -79,6 +80,14 @@ def _same(prediction: str, gold: str) -> bool:
         or same_name(prediction, left, gold, right)
         or _same_short_date(prediction, gold)
     )
+
+
+def _other_brackets(prediction: str, gold: str) -> bool:
+    """Whether both are intervals in brackets that are not the same."""
+    if gold.strip()[:1] not in ("[", "("):
+        return False
+    left, right = _INTERVAL.fullmatch(prediction), _INTERVAL.fullmatch(gold)
+    return left is not None and right is not None and left.groups() != right.groups()
 
 
 def _read(prediction: str, gold: str) -> tuple[Words, Words]:
