@@ -67,7 +67,7 @@ _REPLACED = [
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph)\s*\{([^{}]*)\}")
 _LETTERS_ALONE = re.compile(r"(?=.*[-+=<>*/])(?!.*[A-Za-z]{2})[-+=<>*/(),\sA-Za-z]+")
 """A formula of single letters, such as "x + y"; "(C)" is a choice."""
-_ROMAN = re.compile(r"\\mathrm\s*\{([^{}\\\"]+)\}|\{\s*\\rm\s+([^{}\\\"]+)\}")
+_ROMAN = re.compile(r"\\mathrm\s*\{([^{}\\\"]+)\}|\{\s*\\rm\s([^{}\\\"]+)\}")
 _AND, _OR = (
     re.compile(rf'\s*,?\s*(?:"{word}"|(?<![A-Za-z]){word}(?![A-Za-z]){sign})\s*')
     for word, sign in (("and", ""), ("or", r"|\\(?:lor|vee)(?![A-Za-z])"))

@@ -84,7 +84,7 @@ def _same(prediction: str, gold: str) -> bool:
 
 def _other_brackets(prediction: str, gold: str) -> bool:
     """Whether both are intervals in brackets that are not the same."""
-    if gold.strip()[:1] not in ("[", "("):
+    if gold.strip()[:1] not in ("[", "(") or len(prediction) > _MAX_LIST_CHARS:
         return False
     left, right = _INTERVAL.fullmatch(prediction), _INTERVAL.fullmatch(gold)
     return left is not None and right is not None and left.groups() != right.groups()

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from ramify.rewards.qa_words import Words, folded, words
 
 _NAME_WORDS = 2
+_MAX_CHARS = 300
+"""No name is longer."""
 _CHINESE = re.compile("[\u4e00-\u9fff]+")
 _CHINESE_TITLES = (
     "教授",
@@ -48,9 +50,9 @@ _TITLES = frozenset(
     }
 )
 _LAST_FIRST = re.compile(r"\s*(?P<last>[^\s,\d]+(?: [^\s,\d]+)?), (?P<first>[^\s,\d]+(?: [^\s,\d]+){0,2})\s*")
-_ACRONYM = re.compile(r"\s*(?P<name>[^()]+?)\s*\((?P<short>[A-Z]{2,})\)[\s.]*")
+_ACRONYM = re.compile(r"(?P<name>[^()]*[^()\s])\s*\((?P<short>[A-Z]{2,})\)[\s.]*")
 _SMALL_WORDS = frozenset({"of", "the", "and", "for", "in", "on", "de"})
-_ROMAN = re.compile(r"\b(?=[IVX]{2,}\b)X{0,3}(?:IX|IV|V?I{0,3})\b")
+_ROMAN = re.compile(r"\b(?=[IVX]{2,}\b)X{0,3}(?:IX|IV|V?I{0,3})(?<=[IVX])\b")
 _ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10}
 _UMLAUT = re.compile("[äöüÄÖÜ\u0308]")
 _UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
@@ -136,7 +138,7 @@ def _name_and_title(text: str) -> tuple[str, str]:
 
 def _same_acronym(full: str, other: Words) -> bool:
     """ "Major League Soccer (MLS)" is also either of the two, where the letters are those of the words."""
-    match = _ACRONYM.fullmatch(full) if "(" in full else None
+    match = _ACRONYM.fullmatch(full.strip()) if "(" in full and len(full) <= _MAX_CHARS else None
     if match is None:
         return False
     initials = "".join(

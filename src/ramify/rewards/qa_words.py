@@ -41,6 +41,7 @@ _CUBIC_UNIT = re.compile(r"\b(?P<unit>ft|km|m|cm|mm|mi|in|yd)(?:\^?\{?3\}?|³)(?
 _MIXED = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
 _POWER = re.compile(r"(?<=\d)(?=[\u2070\u00b9\u00b2\u00b3\u2074-\u2079])")
 _MACRO = re.compile(r"\\(?:[A-Za-z]+\s*(?=\{)|(?=[ $%&_#]))")
+_BLANKS, _LINES = re.compile(r"[^\S\n]+"), re.compile(r" ?\n[ \n]*")
 _EMPHASIS = re.compile(r"</?(?:b|i|u|em|strong)>", re.IGNORECASE)
 _BARE_POINT = re.compile(r"(?<![\w.)])\.(?=[0-9])")
 _CJK = "\u3007\u3400-\u4dbf\u4e00-\u9fff\u3040-\u30ff\uac00-\ud7af"
@@ -143,6 +144,10 @@ def words(text: str, *, ordinals: bool = False) -> Words:
 
 def folded(text: str) -> str:
     """Compatibility characters, accents, apostrophes, dashes, LaTeX macros and dates in one form; case is kept."""
+    if "  " in text or not text.isprintable():
+        text = _LINES.sub(
+            "\n", _BLANKS.sub(" ", text)
+        )  # runs of blanks would cost the patterns below their speed
     if not text.isascii():
         text = _CUBIC_UNIT.sub(r"cubic \g<unit>", _SQUARE_UNIT.sub(r"square \g<unit>", text))
         # Both would be further digits of the number that they follow: 2½ is not 21/2, 5² not 52.

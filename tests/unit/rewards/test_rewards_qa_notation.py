@@ -1,5 +1,7 @@
 """Numbers with what stands around them: the same in another notation, and others that look like them."""
 
+import time
+
 import pytest
 
 from ramify.rewards.qa import contains_words, exact_words
@@ -90,3 +92,28 @@ def test_a_price_may_be_said_without_its_currency_but_not_in_another() -> None:
 
 def test_a_period_is_not_its_first_year() -> None:
     assert contains_words("from 1999 to 2004", ["1999"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "May 5 - " + " " * 9000 + "x",
+        " " * 9000 + "(",
+        "^" + " " * 9000 + "x",
+        " \n" * 4500,
+        "1 to " * 2000,
+        "$1" + "." * 9000,
+        "[" + "1" * 9000,
+        "IVX" * 3000,
+        "12/12/" * 1500,
+    ],
+)
+def test_no_text_takes_long(text: str) -> None:
+    started = time.process_time()
+    for gold in ("Paris", "5 May 2020", "[3, 4)"):
+        assert exact_words(text, [gold]) == contains_words(text, [gold]) == 0.0
+    assert time.process_time() - started < 5
+
+
+def test_blanks_and_lines_are_one_blank() -> None:
+    assert exact_words("20 \t June\n\n1837", ["20 June 1837"]) == 1.0
