@@ -97,7 +97,7 @@ def _base(
 
         return CompatReward(section.system)
     from ramify.rewards.answer_reward import AnswerReward
-    from ramify.rewards.scores import SCORES, AnswerScore
+    from ramify.rewards.answer_scores import SCORES, AnswerScore
 
     if isinstance(section, HierarchicalRewardSection):
         from ramify.rewards.squad import exact_match, f1

@@ -14,8 +14,8 @@ from ramify.chat.tags import final_answer
 from ramify.core.messages import ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason, Trajectory
+from ramify.rewards.answer_scores import AnswerScore
 from ramify.rewards.extract import answer_of, has_closed_box, last_turn
-from ramify.rewards.scores import AnswerScore
 
 SEARCH_AND_PYTHON = frozenset({"search", "python"})
 _UNUSABLE = frozenset({ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL})

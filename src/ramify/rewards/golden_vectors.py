@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.rewards import compat_arpo_scores as arpo
+from ramify.rewards.answer_scores import scores
 from ramify.rewards.compat_arpo_extract import extract_arpo
 from ramify.rewards.compat_arpo_reward import arpo_reward
 from ramify.rewards.compat_toolstar_math import toolstar_equal
@@ -21,8 +22,7 @@ from ramify.rewards.compat_toolstar_scores import toolstar_scores
 from ramify.rewards.extract import answer_in
 from ramify.rewards.math_equal import math_equal
 from ramify.rewards.qa import accepted_answers, exact_words
-from ramify.rewards.scores import scores
-from ramify.rewards.text_scores import means, text_reward, text_scores
+from ramify.rewards.response_scores import means, text_reward, text_scores
 from ramify.rewards.verdict import read_verdict
 
 Vector: TypeAlias = Mapping[str, Any]

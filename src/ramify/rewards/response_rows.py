@@ -8,7 +8,7 @@ from ramify.rewards.compat_arpo_extract import extract_arpo
 from ramify.rewards.compat_arpo_reward import arpo_reward
 from ramify.rewards.compat_toolstar_reward import toolstar_reward
 from ramify.rewards.compat_toolstar_scores import kept_of, toolstar_scores
-from ramify.rewards.text_scores import text_reward, text_scores
+from ramify.rewards.response_scores import text_reward, text_scores
 
 Row: TypeAlias = Mapping[str, Any]
 

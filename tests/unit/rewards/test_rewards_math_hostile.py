@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ramify.rewards.answer_scores import SCORES, qa_scores
 from ramify.rewards.math_equal import decide, is_mathematical, math_equal_quickly, same_text
-from ramify.rewards.scores import SCORES, qa_scores
 
 COMMANDS = r"""
 \frac \sqrt \log \ln \sin \binom \pm \text{ \mathbb{R} \overline{ \{ \} \cup \in \le \infty \begin{pmatrix} \end{pmatrix}

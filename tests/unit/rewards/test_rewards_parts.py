@@ -7,9 +7,9 @@ from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Node, Source, StopReason, Trajectory
 from ramify.rewards.answer_reward import AnswerReward
+from ramify.rewards.answer_scores import SCORES
 from ramify.rewards.functions import FunctionPart, load_reward
 from ramify.rewards.parts import JudgePart, PartsReward, WeightedPart
-from ramify.rewards.scores import SCORES
 
 
 def ended(answer: str, golds=("5",), status: ToolStatus | None = None, **info) -> Trajectory:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ramify.rewards.answer_scores import AnswerScore, answer, scores
 from ramify.rewards.extract import answer_in, has_closed_box, without_results
 from ramify.rewards.qa import accepted_answers
 from ramify.rewards.response_text import read_response
-from ramify.rewards.scores import AnswerScore, answer, scores
 
 _BOTH_TOOLS = frozenset({"search", "python"})
 _FAILED_RUN = ("[Timeout (exceeding", "Error: ")

@@ -1,8 +1,8 @@
 import pytest
 
+from ramify.rewards.answer_scores import SCORES, answer, scores
+from ramify.rewards.response_scores import means, text_reward, text_scores
 from ramify.rewards.response_text import read_response
-from ramify.rewards.scores import SCORES, answer, scores
-from ramify.rewards.text_scores import means, text_reward, text_scores
 from ramify.rewards.verdict import read_verdict
 
 THINK, BOX = "<think> t </think>", "<answer> \\boxed{Paris} </answer>"

@@ -1,6 +1,6 @@
 import pytest
 
-from ramify.rewards.scores import SCORES, qa_scores
+from ramify.rewards.answer_scores import SCORES, qa_scores
 
 
 @pytest.mark.parametrize(
