@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import httpx
 
 from ramify.core.errors import ConfigError
+from ramify.net.certificates import trusted
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.lookups import Lookups
 
@@ -119,7 +120,9 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._also = tuple(also)
         self._resolve = resolver or Lookups()
         limits = httpx.Limits(max_keepalive_connections=0)
-        self._inner = inner or httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
+        self._inner = inner or httpx.AsyncHTTPTransport(
+            verify=trusted(by_environment=False), limits=limits, trust_env=False
+        )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request.

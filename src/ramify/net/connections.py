@@ -8,6 +8,7 @@ import httpx
 
 from ramify.core.errors import MachineError
 from ramify.net.body import ACCEPT_ENCODING
+from ramify.net.certificates import trusted
 
 _PROXY_VARIABLES: Final = ("all_proxy", "http_proxy", "https_proxy")
 
@@ -23,11 +24,12 @@ def open_connections(
         transport: What opens them; the environment then has no say. None: as the environment says.
 
     Raises:
-        MachineError: The environment names a proxy that cannot be used.
+        MachineError: The environment names a proxy or certificates that cannot be used.
     """
     try:
         return httpx.AsyncClient(
             transport=transport,
+            verify=trusted(by_environment=transport is None),
             trust_env=transport is None,
             timeout=timeout_seconds,
             follow_redirects=False,

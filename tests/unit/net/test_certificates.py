@@ -1,0 +1,45 @@
+"""Certificates that connections trust."""
+
+import ssl
+
+import pytest
+
+from ramify.core.errors import MachineError
+from ramify.net.certificates import trusted
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+
+
+def test_they_are_read_once_and_names_are_checked() -> None:
+    context = trusted(by_environment=True)
+    assert trusted(by_environment=False) is context
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert context.cert_store_stats()["x509_ca"] > 10
+
+
+def test_the_environment_names_others(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    authority = trusted(by_environment=False).get_ca_certs(binary_form=True)[0]
+    file = tmp_path / "own.pem"
+    file.write_text(ssl.DER_cert_to_PEM_cert(authority))
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    assert trusted(by_environment=True).get_ca_certs(binary_form=True) == [authority]
+    assert len(trusted(by_environment=False).get_ca_certs()) > 10
+    monkeypatch.delenv("SSL_CERT_FILE")
+    assert len(trusted(by_environment=True).get_ca_certs()) > 10
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_file_that_holds_none_is_named_by_its_variable(
+    content: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    file = tmp_path / "own.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    with pytest.raises(MachineError, match=r"SSL_CERT_FILE = .*own\.pem names no certificates") as caught:
+        trusted(by_environment=True)
+    assert "\n" not in str(caught.value)
