@@ -259,8 +259,13 @@ def _same_formula(written: Formula, wanted: Formula) -> bool:
         same = same_value(written.term, wanted.term) or same_value(written.term, _hundredth(wanted.term))
         return left == "" and same
     if left and right and not _is_price(left, right):
-        return left == right and same_value(written.term, wanted.term)
+        return _is_same_unit(left, right) and same_value(written.term, wanted.term)
     return same_value(_with_letter(written, wanted), _with_letter(wanted, written))
+
+
+def _is_same_unit(left: str, right: str) -> bool:
+    """Plain pounds may be of money too."""
+    return left == right or {left, right} == {"lb", "sterling"}
 
 
 def _is_price(left: str, right: str) -> bool:

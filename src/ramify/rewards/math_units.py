@@ -36,6 +36,7 @@ _MEASURES = {
     dollar usd
     cent
     euro eur
+    sterling gbp
     degree deg
     celsius
     fahrenheit
@@ -143,6 +144,8 @@ def _factor(written: str) -> str | None:
 def _name(words: list[str]) -> str | None:
     if len(words) == 2 and words[0].lower() in ("degree", "degrees"):
         return _TEMPERATURES.get(words[1].lower())
+    if [word.lower() for word in words[1:]] == ["sterling"] and words[0].lower() in ("pound", "pounds"):
+        return "sterling"
     if len(words) != 1:
         return None
     word = words[0] if len(words[0]) == 1 else words[0].lower()

@@ -43,7 +43,7 @@ def contains_words(prediction: str, golds: Sequence[str]) -> float:
 
 
 def accepted_answers(gold: object, *, spelled_lists: bool = True) -> tuple[str, ...]:
-    """The golds as texts: a list, one text, a number. Blank ones are left out, so that nothing matches them.
+    """The golds as texts: a list, one text, a number; nothing matches what is blank or none of these.
 
     With `spelled_lists` a text that spells a list of words ("[Paris, City of Light]") gives its items too; mathematics
     means an interval by that.
@@ -53,7 +53,7 @@ def accepted_answers(gold: object, *, spelled_lists: bool = True) -> tuple[str, 
     elif isinstance(gold, Sequence):
         found = [text for each in gold for text in accepted_answers(each, spelled_lists=spelled_lists)]
     else:
-        found = [] if gold is None else [str(gold)]
+        found = [str(gold)] if isinstance(gold, int | float) and not isinstance(gold, bool) else []
     return tuple(dict.fromkeys(text.strip() for text in found if text.strip()))
 
 
@@ -93,12 +93,14 @@ def _other_brackets(prediction: str, gold: str) -> bool:
 def _read(prediction: str, gold: str) -> tuple[Words, Words]:
     """Both as words; "second" is 2 where both speak of ordinals, and not where two are counted.
 
-    A sign of money in one of them says nothing where the other has no currency.
+    A sign of money in one of them says nothing where the other has no currency, and pounds are money where the other's are.
     """
     if has_ordinal(gold) and has_ordinal(prediction):
         left, right = words(prediction, ordinals=True), words(gold, ordinals=True)
     else:
         left, right = words(prediction), words(gold)
+    if ("sterling" in left.every) != ("sterling" in right.every):
+        left, right = left.with_sterling(), right.with_sterling()
     signs = (_MONEY.isdisjoint(prediction), _MONEY.isdisjoint(gold))
     if signs[0] != signs[1] and CURRENCIES.isdisjoint((right if signs[1] else left).every):
         return left.without(CURRENCIES), right.without(CURRENCIES)
@@ -138,7 +140,7 @@ def _contains(prediction: str, gold: str) -> bool:
 def _stands_in_capitals(gold: str, prediction: str) -> bool:
     """Whether a gold such as "US" or "Up" stands there so: in a sentence "us" is another word, and "It" may begin one."""
     inside = "" if gold.isupper() else r"(?<!^)(?<![.!?]\s)"
-    return not gold.islower() and re.search(rf"{inside}\b{re.escape(gold)}\b", prediction) is not None
+    return not gold.islower() and re.search(rf"{inside}\b{re.escape(gold.strip())}\b", prediction) is not None
 
 
 def _same_letters(prediction: str, gold: str) -> bool:

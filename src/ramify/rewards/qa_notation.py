@@ -22,6 +22,7 @@ _RULES = [
         ),
         (r"\^?\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?", "°"),
         (r"\bper cent\b", "percent"),
+        (r"\b[Pp]ounds? sterling\b", "sterling"),
         (r"(?<=\d)\s*(?:x|\u00d7|\\times)\s*(?=\d)", " x "),
         (rf"(?i)(?:(?<=\d)|(?<=\d )|(?<=/)|(?<=per ))({_LENGTH})\^?\{{?2\}}?(?!\w)", r"square \1"),
         (rf"(?i)(?:(?<=\d)|(?<=\d )|(?<=/)|(?<=per ))({_LENGTH})\^?\{{?3\}}?(?!\w)", r"cubic \1"),
@@ -36,7 +37,7 @@ _RULES = [
     )
 ]
 _HINT = re.compile(
-    r"[$€£^\\/\u00d7年]|百分|(?i:usd|eur|gbp)|per cent|\b[Ss]\d|\d(?: \d{3}|\s*(?:-|x|(?i:to|until|through))\s*\d)|[A-Za-z][23]\b"
+    r"[$€£^\\/\u00d7年]|百分|(?i:usd|eur|gbp)|per cent|sterling|\b[Ss]\d|\d(?: \d{3}|\s*(?:-|x|(?i:to|until|through))\s*\d)|[A-Za-z][23]\b"
 )
 """Whether any of the rules may have something to do."""
 _SIGN_OF_MONEY = re.compile(rf"(?<![A-Za-z])(?:US)?\\?(\$|€|£|USD|EUR|GBP)\s*{_AMOUNT}", re.IGNORECASE)

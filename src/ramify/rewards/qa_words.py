@@ -98,6 +98,7 @@ _UNITS = {
     **dict.fromkeys(("%", "pct"), "percent"),
     **dict.fromkeys(("dollars", "usd"), "dollar"),
     **dict.fromkeys(("euros", "eur"), "euro"),
+    "gbp": "sterling",
     "sq": "square",
 }
 _BELOW = {"h": "hour", "s": "second"}
@@ -126,6 +127,13 @@ class Words:
     def without(self, left_out: frozenset[str]) -> "Words":
         """The same without some words."""
         every, bare = (tuple(w for w in found if w not in left_out) for found in (self.every, self.bare))
+        return Words(every, bare)
+
+    def with_sterling(self) -> "Words":
+        """The same with pounds as money."""
+        every, bare = (
+            tuple("sterling" if w == "pound" else w for w in found) for found in (self.every, self.bare)
+        )
         return Words(every, bare)
 
 

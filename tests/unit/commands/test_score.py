@@ -175,6 +175,11 @@ def test_lines_without_a_gold_are_counted(tmp_path, capsys) -> None:
     file = write(tmp_path / "r", *({"response": RIGHT, "gold": gold} for gold in golds))
     status, found, _ = score(capsys, file, "--task", "qa")
     assert (status, found["n"], found["no_gold"], found["em"]) == (0, 11, 7, 3 / 11)
+    none = write(
+        tmp_path / "n", *({"response": "<answer>a, True</answer>", "gold": gold} for gold in golds[4:6])
+    )
+    status, found, _ = score(capsys, none, "--task", "qa")
+    assert (status, found["no_gold"], found["f1"], found["acc"]) == (0, 2, 0.0, 0.0)
     status, found, _ = score(capsys, write(tmp_path / "s", {"response": RIGHT, "gold": 1}), "--task", "qa")
     assert (status, "no_gold" in found) == (0, False)
 

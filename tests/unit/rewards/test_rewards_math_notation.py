@@ -57,6 +57,9 @@ EQUAL = [
     (r"$\$36$", r"\$36.00"),
     (r"\$1,450,000", "1,450,000"),
     ("1,234 dollars", r"\$1,234"),
+    ("36 pounds", "£36"),
+    ("36 pounds sterling", "£36"),
+    ("£36", "36 GBP"),
 ]
 
 UNEQUAL = [
@@ -87,6 +90,7 @@ UNEQUAL = [
     ("36 cents", r"\$36"),
     ("€36", r"\$36"),
     ("£36", r"\$36"),
+    ("36 kg", "£36"),
     ("√51", r"\sqrt{5}1"),
     ("6月5日", "5月6日"),
     ("The", "The The"),
@@ -106,4 +110,5 @@ def test_unequal(prediction: str, gold: str) -> None:
 def test_a_price_is_mathematics() -> None:
     assert is_mathematical("$59,039")
     assert is_mathematical(r"\$18.90")
+    assert is_mathematical("£5")
     assert not is_mathematical("185,000 to 190,000 m³")

@@ -105,6 +105,7 @@ def test_one_of_several_candidates_is_no_answer(prediction: str, gold: str, asse
         ("It is located in Nepal", "in", 0),
         ("It told us nothing", "US", 0),
         ("He lives in the US", "US", 1),
+        ("He lives in the US", " US ", 1),
         ("The film is Up.", "Up", 1),
         ("They went up", "Up", 0),
         ("It is a film", "It", 0),
