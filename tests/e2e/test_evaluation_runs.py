@@ -176,15 +176,16 @@ def test_the_summary_has_levels_tools_and_a_manifest(task):
 
 def test_two_evaluations_are_compared(task, capsys, refused):
     folder = task.parent
-    for name, seed in (("a", 0), ("b", 1)):
-        assert main(["eval", str(task), *words(folder, f"run.dir={folder / name}", f"run.seed={seed}")]) == 0
+    for name, *settings in (("a", "run.seed=0"), ("b", "run.seed=1", "price={input=1.0,output=2.0}")):
+        assert main(["eval", str(task), *words(folder, f"run.dir={folder / name}", *settings)]) == 0
     capsys.readouterr()
     out = folder / "versus"
     sides = (str(folder / "a"), str(folder / "b"))
     assert main(["eval", "--compare", *sides, "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert f"{sides[1]} minus {sides[0]}: " in said
-    assert "they differ in seed" in said
+    differ = [line.removeprefix("they differ in ") for line in said.splitlines() if line.startswith("they")]
+    assert differ == ["price.input", "price.output", "seed"]
     record = json.loads((out / "compare.json").read_text())
     (pair,) = record["pairs"]
     assert pair["low"] <= pair["value"] <= pair["high"]

@@ -203,6 +203,8 @@ def _missing_verdicts(sides: Sequence[Side]) -> tuple[str, ...]:
 
 def _different_settings(sides: Sequence[Side]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     tables = [{key: str(value) for key, value in flat(side.manifest["scores"])} for side in sides]
-    keys = sorted({key for table in tables for key in table})
+    every = {key for table in tables for key in table}
+    # A table that one of them lacks is told by its keys.
+    keys = sorted(key for key in every if not any(other.startswith(f"{key}.") for other in every))
     rows = [(key, tuple(table.get(key, "") for table in tables)) for key in keys]
     return tuple((key, values) for key, values in rows if len(set(values)) > 1)

@@ -271,7 +271,7 @@ class _Run:
                 f"{self.reward.judge.counts.last_failure or 'it was not asked'}; mend it and go on with --resume"
             )
         self.console.note(
-            f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume asks again"
+            f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume has them judged again"
         )
 
     def write(self, evaluation: Evaluation) -> None:
