@@ -14,6 +14,8 @@ MONTHS = {name: f"month{'abcdefghijkl'[i - 1]}" for name, i in (*_BY_NAME.items(
 _NAME = "|".join(sorted((*_BY_NAME, "sept"), key=len, reverse=True))
 _DAY = r"(?P<day>[0-3]?[0-9])(?:st|nd|rd|th)?"
 _YEAR = r"(?P<year>[0-9]{3,4})"
+_START = r"(?<![A-Za-z0-9_])"
+"""Of a word; Chinese may stand directly before it."""
 _WEEKDAY = re.compile(
     r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)day,?\s+(?:the\s+)?(?=\d* *month[a-l] \d)", re.IGNORECASE
 )
@@ -21,8 +23,8 @@ _TO_TEN = "一二三四五六七八九十"
 _SPELLINGS = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        rf"\b{_DAY}\s+(?:of\s+)?(?P<month>{_NAME})\b\.?(?:,?\s+(?:of\s+)?{_YEAR}\b)?",
-        rf"\b(?P<month>{_NAME})\b\.?\s+{_DAY}\b(?:,?\s+(?:of\s+)?{_YEAR}\b)?",
+        rf"{_START}{_DAY}\s+(?:of\s+)?(?P<month>{_NAME})\b\.?(?:,?\s+(?:of\s+)?{_YEAR}\b)?",
+        rf"{_START}(?P<month>{_NAME})\b\.?\s+{_DAY}\b(?:,?\s+(?:of\s+)?{_YEAR}\b)?",
         rf"(?<![0-9-]){_YEAR}[-/](?P<month>[01]?[0-9])[-/]{_DAY}(?![0-9-])",
         rf"(?<![0-9.-])(?P<year>[0-9]{{4}})\.(?P<month>[01]?[0-9])\.{_DAY}(?![0-9-]|\.[0-9])",
         rf"(?:(?P<year>[0-9]{{3,4}}|[\u3007零{_TO_TEN[:-1]}]{{4}})\s*年\s*)?"
@@ -40,6 +42,7 @@ _BETWEEN = re.compile(
     r"(?<=month[a-l] [0-9]) +- +(?= *[0-9]* *month)|(?<=month[a-l] [0-9]{2}) +- +(?= *[0-9]* *month)"
 )
 _SHORT = re.compile(r"\s*([01]?[0-9])[-/]([0-3]?[0-9])\s*")
+_MONTH_OF_YEAR = re.compile(r"\s*([0-9]{4})(?:[-/]([01][0-9])|\s*年\s*([01]?[0-9])\s*月)[\s.。]*")
 
 
 def spelled_alike(text: str) -> str:
@@ -50,10 +53,7 @@ def spelled_alike(text: str) -> str:
         text = spelling.sub(_tokens, text)
     if "/" in text or "." in text:
         text = _YEAR_LAST.sub(_year_last, text)
-    if " of " in text:
-        text = _MONTH_OF.sub(r"\1 ", text)
-    if "day" in text:
-        text = _WEEKDAY.sub("", text)
+    text = _WEEKDAY.sub("", _MONTH_OF.sub(r"\1 ", text))
     return _BETWEEN.sub(" to ", text) if " - " in text else text
 
 
@@ -61,6 +61,13 @@ def month_and_day(text: str) -> str | None:
     """The date of a text that is nothing but "4-14" or "4/14"."""
     match = _SHORT.fullmatch(text)
     return _spelled("", int(match[1]), int(match[2])) if match else None
+
+
+def month_of_year(text: str) -> str | None:
+    """The month of a text that is nothing but "1941-06" or "1941年6月"."""
+    match = _MONTH_OF_YEAR.fullmatch(text)
+    month = int(match[2] or match[3]) if match else 0
+    return f"{match[1]} {MONTHS[_MONTHS.split()[month - 1]]}" if match and 1 <= month <= 12 else None
 
 
 def _year_last(match: re.Match[str]) -> str:

@@ -39,7 +39,7 @@ _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
 _NO_FORMULA = re.compile(rf"{_WORD.pattern}|\d\s+\d|\.\d+\.|__|'[A-Za-z/]|(?:!\s*){{4}}")
 """What math-verify would read in part, or as something else: words, numbers side by side, two points, quotes, bombs."""
-_MONEY = frozenset({"dollar", "euro", "sterling"})
+_CURRENCIES = frozenset({"dollar", "euro", "sterling"})
 _NOT_READ = (ArithmeticError, ValueError, RecursionError)
 """What a formula may break, `UnreadableError` and `UndecidedError` among it: one answer must not end an evaluation."""
 
@@ -271,7 +271,9 @@ def _is_same_unit(left: str, right: str) -> bool:
 def _is_price(left: str, right: str) -> bool:
     """Whether a currency stands against what is no measure ("$5", "5 in all"), or against a price for something."""
     return any(
-        money in _MONEY and other not in _MONEY and (not is_measure(other) or other.startswith(f"{money}/"))
+        money in _CURRENCIES
+        and other not in _CURRENCIES
+        and (not is_measure(other) or other.startswith(f"{money}/"))
         for money, other in ((left, right), (right, left))
     )
 

@@ -1,6 +1,7 @@
 """Scores of answers in words: exact match, F1 and containment, each the best over the accepted answers."""
 
 import ast
+import bisect
 import functools
 import re
 from collections import Counter
@@ -12,9 +13,9 @@ from ramify.rewards.qa_names import same_name
 from ramify.rewards.qa_words import CURRENCIES, Words, has_ordinal, joined_letters, words
 
 _SEPARATOR = re.compile(
-    r"\s*(?:,\s+|[;\uff1b\uff0c、]|,(?=[^\s\d])|\band\b|&|(?<=[\w)]) ?(?:以及|[和与及]) ?(?=[\w\u300a(]))\s*"
+    r"\s*(?:,\s+|[;\uff1b\uff0c、]|,(?=[^\s\d])|\band\b|&|(?<=[\w)\u300b\uff09]) ?(?:以及|[和与及]) ?(?=[\w\u300a(]))\s*"
 )
-_MONEY = frozenset("$€£")
+_SIGNS_OF_MONEY = frozenset("$€£")
 _INTERVAL = re.compile(r"\s*([\[(])[^,()\[\]]*\d[^,()\[\]]*,[^,()\[\]]*([\])])\s*")
 _SMALL = "am as at be by do go he i if in is it me my no of ok on or so to up us we"
 _SMALL_WORDS = frozenset(_SMALL.split())
@@ -39,7 +40,8 @@ def word_f1(prediction: str, golds: Sequence[str]) -> float:
 
 def contains_words(prediction: str, golds: Sequence[str]) -> float:
     """1.0 when a gold stands in the prediction as whole words, neither denied nor beside another candidate ("or")."""
-    return float(any(_contains(prediction[:_MAX_CHARS], gold[:_MAX_CHARS]) for gold in golds))
+    cut = tuple(gold[:_MAX_CHARS] for gold in golds)
+    return float(any(_contains(prediction[:_MAX_CHARS], gold, cut) for gold in cut))
 
 
 def accepted_answers(gold: object, *, spelled_lists: bool = True) -> tuple[str, ...]:
@@ -101,7 +103,7 @@ def _read(prediction: str, gold: str) -> tuple[Words, Words]:
         left, right = words(prediction), words(gold)
     if ("sterling" in left.every) != ("sterling" in right.every):
         left, right = left.with_sterling(), right.with_sterling()
-    signs = (_MONEY.isdisjoint(prediction), _MONEY.isdisjoint(gold))
+    signs = (_SIGNS_OF_MONEY.isdisjoint(prediction), _SIGNS_OF_MONEY.isdisjoint(gold))
     if signs[0] != signs[1] and CURRENCIES.isdisjoint((right if signs[1] else left).every):
         return left.without(CURRENCIES), right.without(CURRENCIES)
     return left, right
@@ -122,7 +124,7 @@ def _f1(prediction: str, gold: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def _contains(prediction: str, gold: str) -> bool:
+def _contains(prediction: str, gold: str, golds: Sequence[str]) -> bool:
     if _same(prediction, gold):
         return True
     written, wanted = (each.bare for each in _read(prediction, gold))
@@ -133,8 +135,24 @@ def _contains(prediction: str, gold: str) -> bool:
     if len(wanted) == 1 and wanted[0] in _SMALL_WORDS and not _stands_in_capitals(gold, prediction):
         return False
     size = len(wanted)
-    places = [i for i in range(len(written) - size + 1) if written[i : i + size] == wanted]
+    places = _places(wanted, written)
+    if places and len(golds) > 1:
+        places = _not_within(places, size, written, golds)
     return is_asserted(prediction, written, places, size)
+
+
+def _places(wanted: Sequence[str], written: Sequence[str]) -> list[int]:
+    size = len(wanted)
+    return [i for i in range(len(written) - size + 1) if written[i : i + size] == wanted]
+
+
+def _not_within(places: list[int], size: int, written: Sequence[str], golds: Sequence[str]) -> list[int]:
+    """The places that are no part of a longer gold: with "Warner Music", "Warner Music Group or Sony" says neither."""
+    for longer in (words(gold).bare for gold in golds):
+        if len(longer) > size and (starts := _places(longer, written)):
+            last = ((i, starts[bisect.bisect_right(starts, i) - 1]) for i in places)
+            places = [i for i, start in last if not start <= i <= start + len(longer) - size]
+    return places
 
 
 def _stands_in_capitals(gold: str, prediction: str) -> bool:
@@ -168,8 +186,12 @@ def _item(text: str) -> tuple[str, ...]:
 
 
 def _same_short_date(prediction: str, gold: str) -> bool:
-    """ "4-14" where a month and a day are meant."""
+    """ "4-14" where a month and a day are meant, "1941-06" where a month of a year is."""
     return any(
-        short is not None and tuple(short.split()) == words(other).every
-        for short, other in ((dates.month_and_day(prediction), gold), (dates.month_and_day(gold), prediction))
+        short is not None and sorted(short.split()) == sorted(words(other).every)
+        for short, other in (
+            (read(text), other)
+            for read in (dates.month_and_day, dates.month_of_year)
+            for text, other in ((prediction, gold), (gold, prediction))
+        )
     )

@@ -153,9 +153,8 @@ def words(text: str, *, ordinals: bool = False) -> Words:
 def folded(text: str) -> str:
     """Compatibility characters, accents, apostrophes, dashes, LaTeX macros and dates in one form; case is kept."""
     if "  " in text or not text.isprintable():
-        text = _LINES.sub(
-            "\n", _BLANKS.sub(" ", text)
-        )  # runs of blanks would cost the patterns below their speed
+        # Runs of blanks would cost the patterns below their speed.
+        text = _LINES.sub("\n", _BLANKS.sub(" ", text))
     if not text.isascii():
         text = _CUBIC_UNIT.sub(r"cubic \g<unit>", _SQUARE_UNIT.sub(r"square \g<unit>", text))
         # Both would be further digits of the number that they follow: 2½ is not 21/2, 5² not 52.
@@ -164,6 +163,8 @@ def folded(text: str) -> str:
         text = text.translate(_LETTERS)
     else:
         text = text.replace("'", "").replace("`", "")
+    if "\\ " in text:
+        text = text.replace("\\ ", " ")
     text = one_notation(text)
     if "\\" in text:
         text = _MACRO.sub("", text)

@@ -19,6 +19,8 @@ from ramify.rewards.qa import exact_words
         ("Tuesday, 20 June 1837", "June 20th, 1837"),
         ("December 26, 2021", "26 of December of 2021"),
         ("January of 2008", "January 2008"),
+        ("TUESDAY, JUNE 20, 1837", "20 June 1837"),
+        ("JANUARY OF 2008", "January 2008"),
         ("September 23, 2021 - February 20, 2022", "23 September, 2021 to 20 February, 2022"),
     ],
 )
