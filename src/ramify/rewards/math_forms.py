@@ -127,7 +127,7 @@ def read_form(text: str) -> Form:
         UnreadableError: It is none of the forms.
     """
     text = text.strip()
-    if text.startswith("{") and "," not in text and _encloses(text):
+    if text.startswith("{") and _encloses(text) and ("," not in text or _is_in_brackets(text[1:-1].strip())):
         return read_form(text[1:-1])
     if GROUPED_DIGITS.fullmatch(text):
         return _formula(text.replace(",", ""))
@@ -188,7 +188,9 @@ def _is_of_names(term: Term) -> bool:
     match term:
         case Symbol():
             return True
-        case Sum(parts) | Product(parts):
+        case Sum(parts):
+            return all(map(_is_of_names, parts))
+        case Product(parts):
             return all(part == MINUS_ONE or _is_of_names(part) for part in parts)
         case Power(base, _):
             return _is_of_names(base)
@@ -231,7 +233,7 @@ def _unrelated(text: str) -> Form:
         cells = tuple(tuple(read_form(cell) for cell in row.split("&")) for row in rows)
         form = Matrix(cells, bars=matrix[1] in ("vmatrix", "Vmatrix"))
         return _times(text[: matrix.start()].strip(), form) if matrix.start() else form
-    if text[0] in "([" and text[-1] in ")]" and _encloses(text):
+    if _is_in_brackets(text):
         items = [part for part in _split(text[1:-1], ",;") if part.strip()]
         if len(items) > 1:
             return Group(text[0], tuple(read_form(item) for item in items), text[-1])
@@ -329,6 +331,10 @@ def _relation_sides(text: str) -> list[tuple[str, str]]:
             sides.append((text[start : match.start()], before))
             start, before = match.end(), match.group()
     return [*sides, (text[start:], before)]
+
+
+def _is_in_brackets(text: str) -> bool:
+    return text[:1] in ("(", "[") and text[-1] in ")]" and _encloses(text)
 
 
 def _encloses(text: str) -> bool:

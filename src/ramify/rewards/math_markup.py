@@ -56,7 +56,7 @@ _REPLACED = [
         (r"\\colon(?![A-Za-z])|\{:\}", ":"),
         (r"\\(?:cdot|times|ast)(?![A-Za-z])|\*\*?(?=\s*\*)", "*"),
         (r"\\div(?![A-Za-z])", "/"),
-        (r"\\degree(?![A-Za-z])|\^\s*\{?\s*\\circ\s*\}?", '"degree"'),
+        (r"\\degree(?![A-Za-z])|\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))", '"degree"'),
         (r"\\%|%", '"%"'),
         (r"\\varnothing|\\emptyset|\u2205", r"\\emptyset "),
         (r"\\ldots|\\cdots|\\dots|\u2026", "..."),
@@ -117,7 +117,8 @@ def clean(text: str) -> str:
 
 def _raised(match: re.Match[str]) -> str:
     digits = unicodedata.normalize("NFKC", match.group())
-    return f"^{digits}" if len(digits) == 1 else f"^{{{digits}}}"
+    is_alone = len(digits) == 1 and not match.string[match.end() : match.end() + 1].isdecimal()
+    return f"^{digits}" if is_alone else f"^{{{digits}}}"
 
 
 def _words(match: re.Match[str]) -> str:

@@ -13,6 +13,8 @@ _NAME_WORDS = 2
 _MAX_CHARS = 300
 """No name is longer."""
 _CHINESE = re.compile("[\u4e00-\u9fff]+")
+_RANK = "(?:党委|党总支|党支部|常务)?副?"
+"""Before a Chinese title, as part of it."""
 _CHINESE_TITLES = (
     "教授",
     "主任",
@@ -29,6 +31,7 @@ _CHINESE_TITLES = (
     "市长",
     "医生",
 )
+_CHINESE_LEADING_TITLE = re.compile(rf"{_RANK}(?:{'|'.join(_CHINESE_TITLES)})")
 _FORMS_OF_ADDRESS = frozenset({"教授", "先生", "女士", "博士", "老师", "医生"})
 """Said of persons alone; "北大校长" is not "北大"."""
 _CHINESE_NAME = range(2, 4)
@@ -128,11 +131,13 @@ def _same_titled(prediction: str, gold: str) -> bool:
 
 
 def _name_and_title(text: str) -> tuple[str, str]:
+    leading = _CHINESE_LEADING_TITLE.match(text)
+    if leading:
+        return text[leading.end() :], leading.group()
     for title in _CHINESE_TITLES:
-        if text.startswith(title):
-            return text.removeprefix(title), title
         if text.endswith(title):
-            return text.removesuffix(title), title
+            name = re.sub(f"{_RANK}$", "", text.removesuffix(title))
+            return name, text.removeprefix(name)
     return text, ""
 
 

@@ -21,14 +21,20 @@ _RULES = [
             r"\1",
         ),
         (r"\^?\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?", "°"),
+        (r"^\s*\$([^$]*[^$\s\\])\$(?=[\s.]*$)", r"\1"),  # the signs around a formula are no money
         (r"\bper cent\b", "percent"),
+        (r"(?<=\d):00(?=\s*[AaPp]\.?\s?[Mm]\b)", ""),
+        (r"\b(?:US|U\.S\.) dollar", "dollar"),
+        (r"(?i)(?<=\d)\s*(?:kmh|kph)\b", " km per hour"),
+        (r"(?i)(?<=\d)\s*mph\b", " miles per hour"),
+        (r"(?i)\bbetween (\d{3,4}) and (\d{3,4})(?![\d-]|[.,]\d)", r"\1-\2"),
         (r"\b[Pp]ounds? sterling\b", "sterling"),
         (r"(?<=\d)\s*(?:x|\u00d7|\\times)\s*(?=\d)", " x "),
         (rf"(?i)(?:(?<=\d)|(?<=\d )|(?<=/)|(?<=per ))({_LENGTH})\^?\{{?2\}}?(?!\w)", r"square \1"),
         (rf"(?i)(?:(?<=\d)|(?<=\d )|(?<=/)|(?<=per ))({_LENGTH})\^?\{{?3\}}?(?!\w)", r"cubic \1"),
         (rf"(?<=\w)\s?/\s?(?={_BELOW})|(?<=KM)/(?=[HS]\b)", " per "),
         (
-            r"(?i)(?<![\d.,/-])(?:\bfrom\s+)?\b(\d{3,4})\s*(?:-|\b(?:to|until|through)\b)\s*(\d{3,4})(?![\d-]|[.,]\d)",
+            r"(?i)(?<![\d.,/-])(?:\bfrom\s+)?(?<![A-Za-z0-9_])(\d{3,4})\s*(?:-|\b(?:to|until|through)\b)\s*(\d{3,4})(?![\d-]|[.,]\d)",
             r"\1-\2",
         ),
         (r"\b[Ss](\d{1,2})\s?[Ee](\d{1,2})\b", r"season \1 episode \2"),
@@ -37,7 +43,7 @@ _RULES = [
     )
 ]
 _HINT = re.compile(
-    r"[$€£^\\/\u00d7年]|百分|(?i:usd|eur|gbp)|per cent|sterling|\b[Ss]\d|\d(?: \d{3}|\s*(?:-|x|(?i:to|until|through))\s*\d)|[A-Za-z][23]\b"
+    r"[$€£^\\/\u00d7年]|百分|(?i:usd|eur|gbp)|per cent|sterling|between|dollar|:00|\d\s*(?i:kmh|kph|mph)\b|\b[Ss]\d|\d(?: \d{3}|\s*(?:-|x|(?i:to|until|through))\s*\d)|[A-Za-z][23]\b"
 )
 """Whether any of the rules may have something to do."""
 _SIGN_OF_MONEY = re.compile(rf"(?<![A-Za-z])(?:US)?\\?(\$|€|£|USD|EUR|GBP)\s*{_AMOUNT}", re.IGNORECASE)

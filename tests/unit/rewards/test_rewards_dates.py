@@ -1,7 +1,7 @@
 import pytest
 
 from ramify.rewards.dates import spelled_alike
-from ramify.rewards.qa import exact_words
+from ramify.rewards.qa import contains_words, exact_words
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,26 @@ from ramify.rewards.qa import exact_words
         ("January of 2008", "January 2008"),
         ("TUESDAY, JUNE 20, 1837", "20 June 1837"),
         ("JANUARY OF 2008", "January 2008"),
+        ("1941-06", "June 1941"),
+        ("2008年1月", "January 2008"),
         ("September 23, 2021 - February 20, 2022", "23 September, 2021 to 20 February, 2022"),
     ],
 )
 def test_other_spellings_of_a_date(prediction: str, gold: str) -> None:
     assert exact_words(prediction, [gold]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold"),
+    [("1941-06", "July 1941"), ("1941-13", "June 1941"), ("1903-04", "1903 to 1904"), ("1941", "1941-06")],
+)
+def test_another_month(prediction: str, gold: str) -> None:
+    assert exact_words(prediction, [gold]) == 0.0
+
+
+def test_chinese_may_stand_before_a_date() -> None:
+    assert contains_words("答案是August 30, 2022", ["30 August 2022"]) == 1.0
+    assert contains_words("于1903至1904年", ["1903"]) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,10 @@ import pytest
 from ramify.rewards.math_equal import is_mathematical, math_equal_quickly
 
 EQUAL = [
+    (r"\mathrm{(2,4)}", "(2,4)"),
+    (r"\boxed{30^\circ}", r"30^\circ"),
+    (r"\tan{60^\circ}", r"\sqrt{3}"),
+    ("2\N{SUPERSCRIPT TWO}3", r"2^{2} \cdot 3"),
     (r"15\ \mathrm{cm}^2", r"15\mbox{ cm}^2"),
     (r"15 \, \mathrm{cm^2}", r"15\mbox{ cm}^2"),
     (r"5\,\mathrm{m/s}", r"5 \text{ m/s}"),
@@ -73,6 +77,8 @@ UNEQUAL = [
     ("f(3) = 7", "f(2) = 7"),
     ("S_5 = 35", "S_8 = 35"),
     (r"\text{x - y}", "x+y"),
+    ("x + y - 1 = 0", "0"),
+    ("2\N{SUPERSCRIPT TWO}3", "2^{23}"),
     ("x^2 = 9", "3"),
     ("m+n = 70", "m+n"),
     ("I don't think it is 5", "5"),

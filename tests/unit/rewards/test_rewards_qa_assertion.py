@@ -119,6 +119,20 @@ def test_a_small_word_stands_in_a_sentence_only_in_its_capitals(
 
 
 @pytest.mark.parametrize(
+    ("prediction", "met"),
+    [
+        ("Warner Music Group or Sony", 0),
+        ("not Warner Music Group but Sony", 0),
+        ("Warner Music Group", 1),
+        ("It belongs to Warner Music Group", 1),
+        ("It is not Warner Music Group but Warner Music", 1),
+    ],
+)
+def test_a_gold_within_a_longer_one_stands_and_falls_with_it(prediction: str, met: float) -> None:
+    assert contains_words(prediction, ["Warner Music Group", "Warner Music"]) == met
+
+
+@pytest.mark.parametrize(
     "text", ["not " + "a, " * 5000 + "or b", "不是" + "京、" * 5000 + "或", "x or " * 3000]
 )
 def test_thousands_of_clauses(text: str) -> None:

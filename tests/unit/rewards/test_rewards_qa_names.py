@@ -32,9 +32,13 @@ SAME = [
     ("vitamin B-12", "Vitamin B12"),
     ("教授蒋杰", "蒋杰教授"),
     ("蒋杰", "蒋杰教授"),
+    ("蒋斌党委书记", "党委书记蒋斌"),
+    ("副院长王萍", "王萍副院长"),
 ]
 
 OTHER = [
+    ("王萍副院长", "王萍院长"),
+    ("蒋斌书记", "蒋斌党委书记"),
     ("Elizabeth", "Queen Elizabeth"),
     ("Mrs. John Smith", "Mr. John Smith"),
     ("King George III", "King George IV"),
