@@ -18,6 +18,7 @@ from ramify.rewards.math_terms import (
     read_term,
 )
 from ramify.rewards.math_units import without_unit
+from ramify.rewards.math_values import symbols_of
 from ramify.rewards.numerals import CHINESE_NUMERAL, chinese_number, fraction_in_words, in_digits
 
 
@@ -179,12 +180,12 @@ def _equal(members: list[str]) -> Form:
     if len(members) > 2:
         return read_form(value)
     left = read_term(name)
-    stated = read_form(value) if _is_of_names(left) else None
+    stated = read_form(value) if _is_of_names(left) and len(symbols_of(left)) > 1 else None
     return Equation(Sum((left, Product((MINUS_ONE, read_term(value))))), stated)
 
 
 def _is_of_names(term: Term) -> bool:
-    """Sums, products and powers of symbols alone; `2x = 10` does not say what is 10, but for 2x."""
+    """Sums, products and powers of symbols alone; `2x = 10` and `-x = 5` do not say what is 10 or 5."""
     match term:
         case Symbol():
             return True

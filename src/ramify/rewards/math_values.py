@@ -22,11 +22,13 @@ from ramify.rewards.math_arithmetic import (
     Value,
     precise,
 )
-from ramify.rewards.math_terms import Number, Power, Product, Sum, Symbol, Term
+from ramify.rewards.math_terms import Call, Power, Product, Sum, Symbol, Term
 
 _Pair: TypeAlias = tuple[Value, Value]
 
 _POSITIVE_POINTS, _POINTS = 2, 5
+_POINTS_OF_STEPS = 25
+"""Where a formula has whole parts, which are the same over a stretch."""
 _FAR, _SMALL = 1e-4, 1e-3
 """Far apart are values that differ by that part of the larger one, which is itself not as small as this."""
 _COARSE, _FINE = 50, 150
@@ -74,18 +76,21 @@ def symbols_of(term: Term) -> frozenset[str]:
     """Names of the symbols, constants left out."""
     if isinstance(term, Symbol):
         return frozenset() if term.name in CONSTANTS else frozenset({term.name})
-    if isinstance(term, Number):
-        return frozenset()
-    parts = (
-        term.terms
-        if isinstance(term, Sum)
-        else term.factors
-        if isinstance(term, Product)
-        else (term.base, term.exponent)
-        if isinstance(term, Power)
-        else term.arguments
-    )
-    return frozenset().union(*map(symbols_of, parts))
+    return frozenset().union(*map(symbols_of, _parts(term)))
+
+
+def _has_steps(term: Term) -> bool:
+    return (isinstance(term, Call) and term.name in ("floor", "ceil")) or any(map(_has_steps, _parts(term)))
+
+
+def _parts(term: Term) -> tuple[Term, ...]:
+    match term:
+        case Sum(parts) | Product(parts) | Call(_, parts):
+            return parts
+        case Power(base, exponent):
+            return base, exponent
+        case _:
+            return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,8 @@ class _Point:
 
 def _points(left: Term, right: Term) -> Iterator[_Point]:
     names = sorted(symbols_of(left) | symbols_of(right))
-    for point in range(_POINTS if names else 1):
+    count = _POINTS_OF_STEPS if _has_steps(left) or _has_steps(right) else _POINTS
+    for point in range(count if names else 1):
         place = {name: _coordinate(name, point) for name in names}
         a, b = FLOATS.value(left, place), FLOATS.value(right, place)
         if a is None and b is None:
@@ -120,7 +126,7 @@ def _points(left: Term, right: Term) -> Iterator[_Point]:
 
 def _coordinate(name: str, point: int) -> Fraction:
     drawn = zlib.crc32(f"{name} {point}".encode())
-    size = Fraction(drawn % 1009 + 400, 499)
+    size = Fraction(drawn % 1009 + 400, 499) * max(1, point - _POINTS + 2)
     return -size if point >= _POSITIVE_POINTS and drawn & 4096 else size
 
 

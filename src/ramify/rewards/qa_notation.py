@@ -20,7 +20,7 @@ _RULES = [
             r"(?<=\d)\s*(?:\^|\\textsuperscript)\s*\{?\s*(?:\\(?:text|mathrm)\s*\{)?\s*(st|nd|rd|th)\b\s*\}*",
             r"\1",
         ),
-        (r"\^?\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?", "°"),
+        (r"(?:\^\s*)?(?:\{\s*)?\\(?:circ|degree)(?![A-Za-z])\s*\}?", "°"),
         (r"^\s*\$([^$]*[^$\s\\])\$(?=[\s.]*$)", r"\1"),  # the signs around a formula are no money
         (r"\bper cent\b", "percent"),
         (r"(?<=\d):00(?=\s*[AaPp]\.?\s?[Mm]\b)", ""),

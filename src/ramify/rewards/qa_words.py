@@ -152,19 +152,15 @@ def words(text: str, *, ordinals: bool = False) -> Words:
 
 def folded(text: str) -> str:
     """Compatibility characters, accents, apostrophes, dashes, LaTeX macros and dates in one form; case is kept."""
-    if "  " in text or not text.isprintable():
-        # Runs of blanks would cost the patterns below their speed.
-        text = _LINES.sub("\n", _BLANKS.sub(" ", text))
+    text = _without_runs(text)
     if not text.isascii():
         text = _CUBIC_UNIT.sub(r"cubic \g<unit>", _SQUARE_UNIT.sub(r"square \g<unit>", text))
         # Both would be further digits of the number that they follow: 2½ is not 21/2, 5² not 52.
         text = _POWER.sub(" power ", _MIXED.sub(" ", text))
         text = unicodedata.normalize("NFKD", text)
-        text = text.translate(_LETTERS)
+        text = _without_runs(text.translate(_LETTERS))
     else:
         text = text.replace("'", "").replace("`", "")
-    if "\\ " in text:
-        text = text.replace("\\ ", " ")
     text = one_notation(text)
     if "\\" in text:
         text = _MACRO.sub("", text)
@@ -173,6 +169,15 @@ def folded(text: str) -> str:
     if "." in text:
         text = _BARE_POINT.sub("0.", text)
     return _ORDINAL.sub("", dates.spelled_alike(text))
+
+
+def _without_runs(text: str) -> str:
+    """Blanks one by one, those of LaTeX too: runs of them would cost the patterns their speed."""
+    if "\\ " in text:
+        text = text.replace("\\ ", " ")
+    if "  " in text or not text.isprintable():
+        text = _LINES.sub("\n", _BLANKS.sub(" ", text))
+    return text
 
 
 def has_ordinal(text: str) -> bool:

@@ -6,6 +6,7 @@ from ramify.rewards.math_equal import is_mathematical, math_equal_quickly
 
 EQUAL = [
     (r"\mathrm{(2,4)}", "(2,4)"),
+    (r"\lfloor n^2/4 + 1 \rfloor", r"1 + \lfloor \frac{n^2}{4} \rfloor"),
     (r"\boxed{30^\circ}", r"30^\circ"),
     (r"\tan{60^\circ}", r"\sqrt{3}"),
     ("2\N{SUPERSCRIPT TWO}3", r"2^{2} \cdot 3"),
@@ -78,6 +79,8 @@ UNEQUAL = [
     ("S_5 = 35", "S_8 = 35"),
     (r"\text{x - y}", "x+y"),
     ("x + y - 1 = 0", "0"),
+    ("-x = 5", "5"),
+    (r"\lfloor n^2/5 \rfloor", r"\lfloor n^2/4 \rfloor"),
     ("2\N{SUPERSCRIPT TWO}3", "2^{23}"),
     ("x^2 = 9", "3"),
     ("m+n = 70", "m+n"),
