@@ -6,9 +6,9 @@ from ramify.config.bounds import PositiveInt, PositiveWeight, Tokens
 from ramify.config.inert import refuse_inert_rates
 from ramify.config.schema_parts import (
     OptimizerSection,
-    RunSection,
     Section,
     TrainedModelSection,
+    TrainingRunSection,
     UserPath,
 )
 
@@ -38,7 +38,7 @@ class DpoRecipe(Section):
 
     model: TrainedModelSection
     data: DpoDataSection
-    run: RunSection
+    run: TrainingRunSection
     learner: DpoLearnerSection
 
     @model_validator(mode="after")

@@ -142,12 +142,17 @@ class OptimizerSection(Section):
 
 
 class RunSection(Section):
-    """Where a run lives, how it is repeated, and which checkpoints stay: the last ones and those of the best score."""
+    """Where a run lives, and how it is repeated."""
 
     dir: UserPath
     seed: Seed = 0
     threads: Threads | None = None
     deterministic: bool = False
+
+
+class TrainingRunSection(RunSection):
+    """And which checkpoints stay: the last ones and those of the best score."""
+
     save_every: PositiveInt = 5
     keep_last: PositiveInt = 2
     keep_best: Count = 1

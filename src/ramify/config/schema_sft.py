@@ -6,9 +6,9 @@ from ramify.config.bounds import PositiveInt, Tokens
 from ramify.config.inert import refuse_inert_rates
 from ramify.config.schema_parts import (
     OptimizerSection,
-    RunSection,
     Section,
     TrainedModelSection,
+    TrainingRunSection,
     UserPath,
 )
 
@@ -34,7 +34,7 @@ class SftRecipe(Section):
 
     model: TrainedModelSection
     data: SftDataSection
-    run: RunSection
+    run: TrainingRunSection
     learner: SftLearnerSection
 
     @model_validator(mode="after")

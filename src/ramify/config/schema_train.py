@@ -18,9 +18,9 @@ from ramify.config.schema_guard import GuardSection
 from ramify.config.schema_parts import (
     EngineSection,
     OptimizerSection,
-    RunSection,
     Section,
     TrainedModelSection,
+    TrainingRunSection,
     UserPath,
     refuse_clocks,
 )
@@ -61,7 +61,7 @@ class TrainRecipe(Section):
 
     model: TrainedModelSection
     data: TrainDataSection
-    run: RunSection
+    run: TrainingRunSection
     rollout: RolloutSection
     engine: EngineSection
     tools: ToolsSection

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from ramify.config.schema_parts import RunSection
+from ramify.config.schema_parts import TrainingRunSection
 from ramify.core.errors import TrainingError
 from ramify.data.order import DataCursor
 from ramify.learner.checkpoint import (
@@ -108,7 +108,7 @@ class Saver:
     model_path: Path
     tokenizer: str
     identity: RunIdentity
-    run: RunSection
+    run: TrainingRunSection
     total_steps: int
 
     def keep(self, state: LoopState) -> LoopState:

@@ -91,15 +91,24 @@ def test_a_recipe_cannot_be_changed():
         RolloutSection.model_validate(ROLLOUT).n = 5
 
 
+EVALUATION = {
+    "model": {"path": "m"},
+    "data": {"test": "t.jsonl", "max_prompt_tokens": 9},
+    "run": {"dir": "r"},
+    "sampling": {"max_tokens": 9, "max_calls": 0},
+    "engine": {"name": "local"},
+    "tools": {"python": {}},
+    "reward": {"name": "hierarchical"},
+}
+
+
 def test_an_evaluation_needs_a_reward_that_tells_right_from_wrong():
-    recipe = {
-        "model": {"path": "m"},
-        "data": {"test": "t.jsonl", "max_prompt_tokens": 9},
-        "run": {"dir": "r"},
-        "sampling": {"max_tokens": 9, "max_calls": 0},
-        "engine": {"name": "local"},
-        "tools": {"python": {}},
-    }
-    assert EvalRecipe.model_validate({**recipe, "reward": {"name": "hierarchical"}}).reward.bonus == 0.1
+    assert EvalRecipe.model_validate(EVALUATION).reward.bonus == 0.1
     with pytest.raises(ValidationError, match="tells right from wrong"):
-        EvalRecipe.model_validate({**recipe, "reward": {"name": "length"}})
+        EvalRecipe.model_validate({**EVALUATION, "reward": {"name": "length"}})
+
+
+@pytest.mark.parametrize("key", ["save_every", "keep_last", "keep_best"])
+def test_an_evaluation_has_no_checkpoints(key):
+    with pytest.raises(ValidationError, match=rf"run\.{key}"):
+        EvalRecipe.model_validate({**EVALUATION, "run": {"dir": "r", key: 5}})
