@@ -38,6 +38,14 @@ def test_another_month(prediction: str, gold: str) -> None:
     assert exact_words(prediction, [gold]) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("prediction", "gold"),
+    [("110月11日", "10月11日"), ("12024年4月9日", "2024年4月9日"), ("104月14日", "4-14")],
+)
+def test_a_longer_number_holds_no_date(prediction: str, gold: str) -> None:
+    assert contains_words(prediction, [gold]) == 0.0
+
+
 def test_chinese_may_stand_before_a_date() -> None:
     assert contains_words("答案是August 30, 2022", ["30 August 2022"]) == 1.0
     assert contains_words("于1903至1904年", ["1903"]) == 1.0
