@@ -24,6 +24,7 @@ _RULES = [
         (r"^\s*\$([^$]*[^$\s\\])\$(?=[\s.]*$)", r"\1"),  # the signs around a formula are no money
         (r"\bper cent\b", "percent"),
         (r"(?<=\d):00(?=\s*[AaPp]\.?\s?[Mm]\b)", ""),
+        (r"(?i)(?:(?<=[ap]m)|(?<=m\.)) ?- ?(?=\d{1,2}(?::\d\d)? ?[ap]\.? ?m\b)", " to "),
         (r"\b(?:US|U\.S\.) dollar", "dollar"),
         (r"(?i)(?<=\d)\s*(?:kmh|kph)\b", " km per hour"),
         (r"(?i)(?<=\d)\s*mph\b", " miles per hour"),
@@ -43,7 +44,7 @@ _RULES = [
     )
 ]
 _HINT = re.compile(
-    r"[$€£^\\/\u00d7年]|百分|(?i:usd|eur|gbp)|per cent|sterling|between|dollar|:00|\d\s*(?i:kmh|kph|mph)\b|\b[Ss]\d|\d(?: \d{3}|\s*(?:-|x|(?i:to|until|through))\s*\d)|[A-Za-z][23]\b"
+    r"[$€£^\\/\u00d7年]|百分|(?i:usd|eur|gbp)|per cent|sterling|between|dollar|:00|[Mm]\.? ?- ?\d|\d\s*(?i:kmh|kph|mph)\b|\b[Ss]\d|\d(?: \d{3}|\s*(?:-|x|(?i:to|until|through))\s*\d)|[A-Za-z][23]\b"
 )
 """Whether any of the rules may have something to do."""
 _SIGN_OF_MONEY = re.compile(rf"(?<![A-Za-z])(?:US)?\\?(\$|€|£|USD|EUR|GBP)\s*{_AMOUNT}", re.IGNORECASE)

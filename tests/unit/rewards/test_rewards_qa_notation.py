@@ -17,6 +17,7 @@ SAME = [
     ("533 kmh", "533 km/h"),
     ("5 mph", "five miles per hour"),
     ("5:00 a.m.", "5am"),
+    ("12:00 PM \N{EN DASH} 2:30 PM", "12:00 p.m. to 2:30 p.m."),
     ("$19.1 billion", "19.1 billion dollars."),
     ("US$59,039", "$59,039"),
     ("59039", "$59,039"),
