@@ -33,8 +33,13 @@ assert not loaded, loaded
     assert "usage: ramify" in done.stdout
 
 
-@pytest.mark.parametrize(("command", "text"), [("sft", SFT), ("eval", EVAL)])
-def test_a_dry_run_prints_the_whole_recipe_and_touches_nothing(tmp_path, model_folder, capsys, command, text):
+CHECKPOINTS = {"save_every": 5, "keep_last": 2, "keep_best": 1}
+
+
+@pytest.mark.parametrize(("command", "text", "kept"), [("sft", SFT, CHECKPOINTS), ("eval", EVAL, {})])
+def test_a_dry_run_prints_the_whole_recipe_and_touches_nothing(
+    tmp_path, model_folder, capsys, command, text, kept
+):
     recipe = write_task(tmp_path / "task", model_folder, text)
     before = sorted(recipe.parent.iterdir())
     assert main([command, str(recipe), "--dry-run", "-s", "run.seed=7"]) == 0
@@ -44,9 +49,7 @@ def test_a_dry_run_prints_the_whole_recipe_and_touches_nothing(tmp_path, model_f
         "seed": 7,
         "threads": None,
         "deterministic": False,
-        "save_every": 5,
-        "keep_last": 2,
-        "keep_best": 1,
+        **kept,
     }
     assert sorted(recipe.parent.iterdir()) == before
 

@@ -7,7 +7,7 @@ import torch
 from ramify.algos.credit import denominator
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
-from ramify.config.schema_parts import RunSection
+from ramify.config.schema_parts import TrainingRunSection
 from ramify.core.errors import DataError, TrainingError
 from ramify.data.order import DataCursor
 from ramify.learner.checkpoint import latest_checkpoint, read_state
@@ -37,7 +37,7 @@ def learner(model_folder):
 @pytest.fixture
 def saver(tmp_path, model_folder, learner):
     def make(total_steps=99, **settings):
-        run = RunSection(dir=tmp_path, **settings)
+        run = TrainingRunSection(dir=tmp_path, **settings)
         identity = RunIdentity("a", "b")
         return Saver(RunFolder(tmp_path), learner, model_folder, "t", identity, run, total_steps)
 
