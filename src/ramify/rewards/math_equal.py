@@ -271,9 +271,7 @@ def _is_same_unit(left: str, right: str) -> bool:
 def _is_price(left: str, right: str) -> bool:
     """Whether a currency stands against what is no measure ("$5", "5 in all"), or against a price for something."""
     return any(
-        money in _CURRENCIES
-        and other not in _CURRENCIES
-        and (not is_measure(other) or other.startswith(f"{money}/"))
+        money in _CURRENCIES and (not is_measure(other) or other.startswith(f"{money}/"))
         for money, other in ((left, right), (right, left))
     )
 
