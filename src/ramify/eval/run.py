@@ -40,8 +40,8 @@ from ramify.obs.console import RunConsole
 from ramify.obs.files import locked_folder, make_folder, replace_file
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.tree_rewards import score_tree
+from ramify.rollout.agent_loop import agent_loop
 from ramify.rollout.interrupts import StopOnSignal
-from ramify.rollout.runner import agent_runner
 from ramify.rollout.settings import AgentParts
 
 if TYPE_CHECKING:
@@ -171,9 +171,9 @@ class _Run:
             for number in range(self.recipe.sampling.attempts)
             if (problem.id, number) not in self.done
         ]
-        with agent_runner() as runner, StopOnSignal(runner) as stop:
+        with agent_loop() as loop, StopOnSignal() as stop:
             try:
-                stop.run(self._attempt(places, title))
+                stop.run(loop, self._attempt(places, title))
             except Interrupted as stopped:
                 after = f"the attempts that have ended are in {self.folder}, go on with --resume"
                 raise Interrupted(stopped.number, after) from None

@@ -3,10 +3,12 @@
 import asyncio
 import signal
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from ramify.core.errors import Interrupted
+from ramify.rollout.agent_loop import AgentLoop
 
 Result = TypeVar("Result")
 
@@ -15,12 +17,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopOnSignal:
-    """While entered, SIGINT and SIGTERM ask the run to stop; what runs in `run` is cancelled at once."""
+    """While entered, SIGINT and SIGTERM ask the run to stop; what `run` waits for is cancelled at once."""
 
-    def __init__(self, runner: asyncio.Runner) -> None:
-        self._runner = runner
+    def __init__(self) -> None:
         self._number: int | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._awaited: tuple[AgentLoop, asyncio.Task[Any]] | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopOnSignal":
@@ -41,23 +42,27 @@ class StopOnSignal:
         if self._number is not None:
             raise Interrupted(self._number)
 
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine to its end, or until a stop is asked for.
+    def run(self, loop: AgentLoop, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in `loop` to its end, or until a stop is asked for.
 
         Raises:
             Interrupted: A stop was asked for; the coroutine was cancelled.
         """
 
         async def watched() -> Result:
-            self._task = asyncio.current_task()
+            task = asyncio.current_task()
+            assert task is not None
+            self._awaited = (loop, task)
+            if self._number is not None:  # asked for before there was a task to cancel
+                task.cancel()
             try:
                 return await work
             finally:
-                self._task = None
+                self._awaited = None
 
         try:
-            return self._runner.run(watched())
-        except asyncio.CancelledError:
+            return loop.run(watched())
+        except CancelledError:
             self.check()
             raise
 
@@ -66,8 +71,9 @@ class StopOnSignal:
         self._number = number
         # A second one does what it would have done without us.
         self._give_back()
-        if self._task is not None:
-            self._runner.get_loop().call_soon_threadsafe(self._task.cancel)
+        if self._awaited is not None:
+            loop, task = self._awaited
+            loop.cancel(task)
 
     def _give_back(self) -> None:
         for number, handler in self._previous.items():

@@ -14,6 +14,7 @@ from ramify.data.order import DataCursor
 from ramify.obs.console import RunConsole
 from ramify.obs.files import replace_file
 from ramify.obs.trace import TracedTree, write_trees
+from ramify.rollout.agent_loop import AgentLoop
 from ramify.rollout.interrupts import StopOnSignal
 from ramify.train.rollout import Rollout
 from ramify.train.run_folder import RunFolder
@@ -72,7 +73,12 @@ class PreflightReport:
 
 
 def run_preflight(
-    rollout: Rollout, section: PreflightSection, folder: RunFolder, console: RunConsole, stop: StopOnSignal
+    rollout: Rollout,
+    section: PreflightSection,
+    folder: RunFolder,
+    console: RunConsole,
+    loop: AgentLoop,
+    stop: StopOnSignal,
 ) -> PreflightReport:
     """Grow the trees, say what came out, and write `preflight/` into the run's folder.
 
@@ -85,7 +91,7 @@ def run_preflight(
     remembered = rollout.agent.brancher.state()
     with console.phase("preflight", len(indices)) as phase:
         trees, rewards = stop.run(
-            rollout.grow([task.problems[index] for index in indices], 0, phase, attempt=ATTEMPT)
+            loop, rollout.grow([task.problems[index] for index in indices], 0, phase, attempt=ATTEMPT)
         )
         phase.advance(len(indices), waiting="")
     # A rule that learns from what it sees starts its training as it would without this.

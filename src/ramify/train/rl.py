@@ -23,8 +23,8 @@ from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
+from ramify.rollout.agent_loop import AgentLoop, agent_loop
 from ramify.rollout.interrupts import StopOnSignal
-from ramify.rollout.runner import agent_runner
 from ramify.train.guard import Action, Guard, GuardState, Violation
 from ramify.train.learning import Learning, build_learning
 from ramify.train.preflight import run_preflight
@@ -64,14 +64,14 @@ def run_rl(
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         run, state = build_rl(recipe, console, folder)
         last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
-        with agent_runner() as runner:
+        with agent_loop() as loop:
             try:
-                with StopOnSignal(runner) as stop:
+                with StopOnSignal() as stop:
                     if run.is_new and recipe.preflight.enabled:
-                        look_first(run, stop)
-                    state = train(run, state, last, stop)
+                        look_first(run, loop, stop)
+                    state = train(run, state, last, loop, stop)
             finally:
-                runner.run(run.rollout.close())
+                loop.run(run.rollout.close())
         history = read_metrics(run.folder.root / "metrics.jsonl")
         looks = recipe.rollout.branching.looks_at_entropy
         for warning in (*entropy_warnings(history, looks_at_entropy=looks), *update_warnings(history)):
@@ -81,7 +81,7 @@ def run_rl(
         return run.saver.save(state)
 
 
-def look_first(run: RlRun, stop: StopOnSignal) -> None:
+def look_first(run: RlRun, loop: AgentLoop, stop: StopOnSignal) -> None:
     """The preflight of a run that is new; what it refuses, or a signal stops, was never a run.
 
     Raises:
@@ -89,13 +89,13 @@ def look_first(run: RlRun, stop: StopOnSignal) -> None:
         Interrupted: A stop was asked for.
     """
     try:
-        run_preflight(run.rollout, run.recipe.preflight, run.folder, run.console, stop)
+        run_preflight(run.rollout, run.recipe.preflight, run.folder, run.console, loop, stop)
     except (ConfigError, Interrupted):
         run.folder.forget()
         raise
 
 
-def train(run: RlRun, state: LoopState, last: int, stop: StopOnSignal) -> LoopState:
+def train(run: RlRun, state: LoopState, last: int, loop: AgentLoop, stop: StopOnSignal) -> LoopState:
     """Steps until `last` is done.
 
     Raises:
@@ -106,20 +106,22 @@ def train(run: RlRun, state: LoopState, last: int, stop: StopOnSignal) -> LoopSt
         try:
             while state.step < last:
                 stop.check()
-                state = run.saver.keep(rl_step(run, state, stop, phase))
+                state = run.saver.keep(rl_step(run, state, loop, stop, phase))
         except Interrupted as stopped:
             saved = run.saver.save(state)
             raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
     return state
 
 
-def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> LoopState:
+def rl_step(
+    run: RlRun, state: LoopState, loop: AgentLoop, stop: StopOnSignal, phase: Phase
+) -> LoopState:
     """One step of the run: from a batch of problems to updated weights and a written record.
 
     Raises:
         TrainingError: The guard has seen enough.
     """
-    batch = stop.run(take_batch(run.rollout, run.recipe.rollout, state.cursor, state.step, phase))
+    batch = stop.run(loop, take_batch(run.rollout, run.recipe.rollout, state.cursor, state.step, phase))
     grown = tree_metrics(batch.trees, batch.rewards)
     advantages, reports, found = learn(run, batch, state.step + 1, grown)
     run.learning.end_step(state.step + 1)
