@@ -8,10 +8,24 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 _SHORTEST_WAIT = 1e-6
 """Seconds below which nothing is left: a clock of floating point numbers may not reach its goal exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """Seconds for which an event loop could serve nobody: in all, and the longest time running."""
+
+    seconds: float
+    longest: float
+
+    @property
+    def is_noticeable(self) -> bool:
+        """Whether tools and servers waited so long that somebody should know."""
+        return self.longest > 0.02
 
 
 def _never() -> float:

@@ -333,9 +333,7 @@ class LocalEngine:
             self._entropy_top_k,
         )
 
-    def _take(
-        self, writers: list[_Sequence], sampled: Sampled
-    ) -> "list[tuple[_Sequence, Completion]]":
+    def _take(self, writers: list[_Sequence], sampled: Sampled) -> "list[tuple[_Sequence, Completion]]":
         ended = []
         for index, value in sampled.entropies.items():
             writers[index].entropies.append(value)

@@ -20,6 +20,7 @@ from ramify.config.build_tools import Toolbox, build_tools
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_reward import ScoreName
+from ramify.core.call_clock import HeldUp
 from ramify.core.closing import close_all
 from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
 from ramify.core.messages import Problem
@@ -63,12 +64,16 @@ def run_eval(
     make_folder("run.dir", folder)
     with locked_folder("run.dir", folder):
         run = _Run.opened(recipe, console, resume)
-        run.attempt_all(title)
+        held_up = run.attempt_all(title)
+        if held_up.is_noticeable:
+            console.note(
+                f"the event loop was held up for up to {held_up.longest:.2f} s at a time (times.json)"
+            )
         evaluation = make_evaluation(
             read_records(folder), [p.id for p in run.problems], recipe.sampling.attempts, recipe.run.seed
         )
         run.note_missing_verdicts(evaluation)
-        run.write(evaluation)
+        run.write(evaluation, held_up)
     return evaluation
 
 
@@ -158,8 +163,8 @@ class _Run:
             write_manifest(folder, manifest)
         return cls(recipe, console, folder, toolbox, reward, renderer, problems, done, notes, unjudged)
 
-    def attempt_all(self, title: str) -> None:
-        """Make every attempt that is not done.
+    def attempt_all(self, title: str) -> HeldUp:
+        """Make every attempt that is not done; how long the event loop was held up meanwhile.
 
         Raises:
             Interrupted: Ctrl-C or SIGTERM.
@@ -171,9 +176,10 @@ class _Run:
             for number in range(self.recipe.sampling.attempts)
             if (problem.id, number) not in self.done
         ]
-        with agent_loop() as loop, StopOnSignal() as stop:
+        with agent_loop() as loop, StopOnSignal(loop) as stop:
             try:
-                stop.run(loop, self._attempt(places, title))
+                stop.run(self._attempt(places, title))
+                return loop.delays.take()
             except Interrupted as stopped:
                 after = f"the attempts that have ended are in {self.folder}, go on with --resume"
                 raise Interrupted(stopped.number, after) from None
@@ -274,7 +280,7 @@ class _Run:
             f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume has them judged again"
         )
 
-    def write(self, evaluation: Evaluation) -> None:
+    def write(self, evaluation: Evaluation, held_up: HeldUp) -> None:
         """Write the results in the order of the problems, the table, the page, and summary.json last.
 
         Each file appears whole or not at all, so a folder with a summary is a finished evaluation.
@@ -290,7 +296,7 @@ class _Run:
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
             lines.sort(keys)
-        times = summarise_times(list(times_lines(self.folder).read().values()))
+        times = summarise_times(list(times_lines(self.folder).read().values()), held_up)
         if self.reward.judge is not None:
             times["judge"] = self.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())

@@ -15,6 +15,7 @@ Result = TypeVar("Result")
 PATIENCE_SECONDS = 5.0
 """How long the end of a loop waits for tasks that were cancelled."""
 
+
 class AgentLoop:
     """Runs coroutines in its thread for callers in other threads.
 

@@ -5,32 +5,34 @@ import selectors
 import time
 from dataclasses import dataclass
 
+from ramify.core.call_clock import HeldUp
+
 NOTICEABLE_SECONDS = 0.005
 """A turn of the loop that takes longer held up everything else."""
 
 
 @dataclass(slots=True)
 class LoopDelays:
-    """How long the event loop could serve nobody, because a callback ran or the interpreter was busy elsewhere.
+    """How long the event loop was held up, because a callback ran or the interpreter was busy elsewhere.
 
-    Attributes:
-        seconds: In all.
-        longest: At a time, since the last `take_longest`.
+    `seconds` counts from its beginning.
     """
 
     seconds: float = 0.0
-    longest: float = 0.0
+    _taken: float = 0.0
+    _longest: float = 0.0
 
     def add(self, seconds: float) -> None:
         """A turn of the loop took so long, or began so late."""
         if seconds >= NOTICEABLE_SECONDS:
             self.seconds += seconds
-            self.longest = max(self.longest, seconds)
+            self._longest = max(self._longest, seconds)
 
-    def take_longest(self) -> float:
-        """The longest delay since the last time."""
-        longest, self.longest = self.longest, 0.0
-        return longest
+    def take(self) -> HeldUp:
+        """What came since the last time that this was asked."""
+        held_up = HeldUp(self.seconds - self._taken, self._longest)
+        self._taken, self._longest = self.seconds, 0.0
+        return held_up
 
 
 class _TimedSelector(selectors.DefaultSelector):

@@ -19,9 +19,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopOnSignal:
     """While entered, SIGINT and SIGTERM ask the run to stop; what `run` waits for is cancelled at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: AgentLoop | None = None) -> None:
+        """`loop` is where `run` runs things."""
+        self._loop = loop
         self._number: int | None = None
-        self._awaited: tuple[AgentLoop, asyncio.Task[Any]] | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopOnSignal":
@@ -42,26 +44,26 @@ class StopOnSignal:
         if self._number is not None:
             raise Interrupted(self._number)
 
-    def run(self, loop: AgentLoop, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine in `loop` to its end, or until a stop is asked for.
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the agent's loop to its end, or until a stop is asked for.
 
         Raises:
             Interrupted: A stop was asked for; the coroutine was cancelled.
         """
 
         async def watched() -> Result:
-            task = asyncio.current_task()
+            self._task = task = asyncio.current_task()
             assert task is not None
-            self._awaited = (loop, task)
             if self._number is not None:  # asked for before there was a task to cancel
                 task.cancel()
             try:
                 return await work
             finally:
-                self._awaited = None
+                self._task = None
 
+        assert self._loop is not None
         try:
-            return loop.run(watched())
+            return self._loop.run(watched())
         except CancelledError:
             self.check()
             raise
@@ -71,9 +73,8 @@ class StopOnSignal:
         self._number = number
         # A second one does what it would have done without us.
         self._give_back()
-        if self._awaited is not None:
-            loop, task = self._awaited
-            loop.cancel(task)
+        if self._loop is not None and self._task is not None:
+            self._loop.cancel(self._task)
 
     def _give_back(self) -> None:
         for number, handler in self._previous.items():

@@ -91,7 +91,7 @@ def run_preflight(
     remembered = rollout.agent.brancher.state()
     with console.phase("preflight", len(indices)) as phase:
         trees, rewards = stop.run(
-            loop, rollout.grow([task.problems[index] for index in indices], 0, phase, attempt=ATTEMPT)
+            rollout.grow([task.problems[index] for index in indices], 0, phase, attempt=ATTEMPT)
         )
         phase.advance(len(indices), waiting="")
     # A rule that learns from what it sees starts its training as it would without this.
@@ -100,7 +100,7 @@ def run_preflight(
     console.note(f"preflight: {report.in_words}")
     where = folder.root / "preflight"
     write_trees(where / "trees.jsonl", [TracedTree(t, tuple(r)) for t, r in zip(trees, rewards, strict=True)])
-    rollout.timing.flush(where / "timing.jsonl")
+    rollout.timing.flush(where / "timing.jsonl", loop.delays.take())
     replace_file(where / "report.json", (json.dumps(asdict(report), indent=2) + "\n").encode())
     if report.never_differ and not section.allow_zero_variance:
         raise ConfigError(

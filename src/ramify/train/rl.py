@@ -12,6 +12,7 @@ from ramify.config.build_algorithm import build_objective
 from ramify.config.build_model import build_model
 from ramify.config.inert import note_inert_clips
 from ramify.config.schema_train import TrainRecipe
+from ramify.core.call_clock import HeldUp
 from ramify.core.errors import ConfigError, Interrupted, TrainingError
 from ramify.core.records import Floats
 from ramify.learner.checkpoint import checkpoint_folder
@@ -43,6 +44,7 @@ class RlRun:
     recipe: TrainRecipe
     console: RunConsole
     folder: RunFolder
+    loop: AgentLoop
     rollout: Rollout
     learning: Learning
     saver: Saver
@@ -62,14 +64,14 @@ def run_rl(
         TrainingError: Training cannot go on; the message says why.
     """
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
-        run, state = build_rl(recipe, console, folder)
-        last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
         with agent_loop() as loop:
+            run, state = build_rl(recipe, console, folder, loop)
+            last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
             try:
-                with StopOnSignal() as stop:
+                with StopOnSignal(loop) as stop:
                     if run.is_new and recipe.preflight.enabled:
-                        look_first(run, loop, stop)
-                    state = train(run, state, last, loop, stop)
+                        look_first(run, stop)
+                    state = train(run, state, last, stop)
             finally:
                 loop.run(run.rollout.close())
         history = read_metrics(run.folder.root / "metrics.jsonl")
@@ -81,7 +83,7 @@ def run_rl(
         return run.saver.save(state)
 
 
-def look_first(run: RlRun, loop: AgentLoop, stop: StopOnSignal) -> None:
+def look_first(run: RlRun, stop: StopOnSignal) -> None:
     """The preflight of a run that is new; what it refuses, or a signal stops, was never a run.
 
     Raises:
@@ -89,13 +91,13 @@ def look_first(run: RlRun, loop: AgentLoop, stop: StopOnSignal) -> None:
         Interrupted: A stop was asked for.
     """
     try:
-        run_preflight(run.rollout, run.recipe.preflight, run.folder, run.console, loop, stop)
+        run_preflight(run.rollout, run.recipe.preflight, run.folder, run.console, run.loop, stop)
     except (ConfigError, Interrupted):
         run.folder.forget()
         raise
 
 
-def train(run: RlRun, state: LoopState, last: int, loop: AgentLoop, stop: StopOnSignal) -> LoopState:
+def train(run: RlRun, state: LoopState, last: int, stop: StopOnSignal) -> LoopState:
     """Steps until `last` is done.
 
     Raises:
@@ -106,22 +108,20 @@ def train(run: RlRun, state: LoopState, last: int, loop: AgentLoop, stop: StopOn
         try:
             while state.step < last:
                 stop.check()
-                state = run.saver.keep(rl_step(run, state, loop, stop, phase))
+                state = run.saver.keep(rl_step(run, state, stop, phase))
         except Interrupted as stopped:
             saved = run.saver.save(state)
             raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
     return state
 
 
-def rl_step(
-    run: RlRun, state: LoopState, loop: AgentLoop, stop: StopOnSignal, phase: Phase
-) -> LoopState:
+def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> LoopState:
     """One step of the run: from a batch of problems to updated weights and a written record.
 
     Raises:
         TrainingError: The guard has seen enough.
     """
-    batch = stop.run(loop, take_batch(run.rollout, run.recipe.rollout, state.cursor, state.step, phase))
+    batch = stop.run(take_batch(run.rollout, run.recipe.rollout, state.cursor, state.step, phase))
     grown = tree_metrics(batch.trees, batch.rewards)
     advantages, reports, found = learn(run, batch, state.step + 1, grown)
     run.learning.end_step(state.step + 1)
@@ -139,9 +139,12 @@ def rl_step(
             "guard/fallbacks": float(after.fallbacks),
         }
     told = update_metrics(reports)
-    record(run, state.step, batch, advantages, {**grown, **told, **guarded})
+    held_up = run.loop.delays.take()
+    record(run, state.step, batch, advantages, {**grown, **told, **guarded}, held_up)
     norm = told["update/grad_norm"]
-    shown = {} if norm is None else {"gradient": norm}
+    shown: dict[str, float | str] = {} if norm is None else {"gradient": norm}
+    if held_up.is_noticeable:
+        shown["event loop held up"] = f"{held_up.longest:.2f} s"
     phase.advance(1, waiting="", reward=grown["reward/mean"], **shown)
     if found is not None and state.guard is not None:
         follow(run, state.step, state.guard, found, action)
@@ -205,6 +208,7 @@ def record(
     batch: Batch,
     advantages: Sequence[Sequence[Floats]],
     metrics: Mapping[str, float | None],
+    held_up: HeldUp,
 ) -> None:
     """Write the trace, the times and the metrics of a step; `advantages` are those of the trees it learned from."""
     means = iter([tuple(float(a.mean()) if len(a) else 0.0 for a in of_tree) for of_tree in advantages])
@@ -213,7 +217,7 @@ def record(
         for tree, given, is_kept in zip(batch.trees, batch.rewards, batch.kept, strict=True)
     ]
     write_trees(run.folder.trees(step), traced)
-    run.rollout.timing.flush(run.folder.timing(step))
+    run.rollout.timing.flush(run.folder.timing(step), held_up)
     sampling = batch.metrics if run.recipe.rollout.dynamic_sampling is not None else {}
     run.folder.metrics.append(step, {**metrics, **sampling})
 
@@ -263,7 +267,9 @@ def _why_no_step(row: MetricsRow) -> str:
     return "no token was left with an advantage: masked (truncated, correction) or exactly zero"
 
 
-def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tuple[RlRun, LoopState]:
+def build_rl(
+    recipe: TrainRecipe, console: RunConsole, folder: RunFolder, loop: AgentLoop
+) -> tuple[RlRun, LoopState]:
     """Build every part from the recipe, and the state to start from.
 
     Raises:
@@ -313,6 +319,7 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tup
         recipe=recipe,
         console=console,
         folder=folder,
+        loop=loop,
         rollout=rolling,
         learning=build_learning(recipe, learner, minibatches),
         saver=Saver(

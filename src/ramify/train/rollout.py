@@ -171,14 +171,15 @@ def run_rollout(
     indices, _ = task.order.take(DataCursor(), count)
     with agent_loop() as loop:
         try:
-            with StopOnSignal() as stop, console.phase("rollout", 1) as phase:
+            with StopOnSignal(loop) as stop, console.phase("rollout", 1) as phase:
                 chosen = [task.problems[index] for index in indices]
-                trees, rewards = stop.run(loop, rollout.grow(chosen, 0, phase))
+                trees, rewards = stop.run(rollout.grow(chosen, 0, phase))
                 phase.advance()
         finally:
             loop.run(rollout.close())
+        held_up = loop.delays.take()
     folder = RunFolder(recipe.run.dir)
     folder.create(recipe)
     write_trees(folder.trees(1), [TracedTree(t, tuple(r)) for t, r in zip(trees, rewards, strict=True)])
-    rollout.timing.flush(folder.timing(1))
+    rollout.timing.flush(folder.timing(1), held_up)
     return tree_metrics(trees, rewards)
