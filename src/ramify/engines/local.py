@@ -42,9 +42,9 @@ class _Sequence:
 
     request: Request
     ids: npt.NDArray[np.int32]
-    matcher: StopMatcher
     future: "asyncio.Future[Completion]"
     turn: list[int]
+    matcher: StopMatcher | None = None
     row: int = -1
     ended: bool = False
     logprobs: list[float] = field(default_factory=list)
@@ -113,10 +113,10 @@ class LocalEngine:
         self._open: set[_Sequence] = set()
         self._arrived: deque[_Sequence] = deque()
         self._given_up: deque[_Sequence] = deque()
-        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._driver: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         # The thread's, while it steps:
+        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._waiting: list[_Sequence] = []
         self._active: dict[int, _Sequence] = {}
         self._decode: DecodeRows | None = None
@@ -135,7 +135,6 @@ class LocalEngine:
         sequence = _Sequence(
             request,
             np.array(request.token_ids, np.int32),
-            self._matcher(request.stops),
             asyncio.get_running_loop().create_future(),
             list(request.token_ids[start:]),
         )
@@ -192,7 +191,10 @@ class LocalEngine:
         self._changed.set()
         if self._driver is not None:
             await asyncio.gather(self._driver, return_exceptions=True)
-        await asyncio.to_thread(self._thread.shutdown)
+        await asyncio.to_thread(self._free)
+
+    def _free(self) -> None:
+        self._thread.shutdown()
         self._model_step.forget()
         self._table.free()
 
@@ -259,7 +261,9 @@ class LocalEngine:
         """Take in what came and what was given up since the last step."""
         # Both are filled by another thread meanwhile: one element at a time leaves none out.
         while self._arrived:
-            self._waiting.append(self._arrived.popleft())
+            sequence = self._arrived.popleft()
+            sequence.matcher = self._matcher(sequence.request.stops)
+            self._waiting.append(sequence)
         while self._given_up:
             sequence = self._given_up.popleft()
             if sequence.row >= 0:
@@ -351,6 +355,7 @@ class LocalEngine:
     def _finish(self, sequence: _Sequence, token: int) -> Finish | None:
         if token in self._tokenizer.eos_ids:
             return Finish.EOS
+        assert sequence.matcher is not None
         if sequence.matcher.completes(sequence.turn):
             return Finish.STOP
         return Finish.LENGTH if sequence.num_written == sequence.request.max_new_tokens else None

@@ -177,16 +177,22 @@ class _Run:
             if (problem.id, number) not in self.done
         ]
         with agent_loop() as loop, StopOnSignal(loop) as stop:
+            events = _AttemptEvents()
+            agent: AgentParts | None = None
             try:
-                stop.run(self._attempt(places, title))
+                agent = self._agent(events) if places else None
+                stop.run(self._attempt(agent, events, places, title))
                 return loop.delays.take()
             except Interrupted as stopped:
                 after = f"the attempts that have ended are in {self.folder}, go on with --resume"
                 raise Interrupted(stopped.number, after) from None
+            finally:
+                engines = () if agent is None else (agent.engine,)
+                loop.run(close_all((*engines, self.toolbox, self.reward)))
 
-    async def _attempt(self, places: Sequence[Place], title: str) -> None:
-        events = _AttemptEvents()
-        agent: AgentParts | None = None
+    async def _attempt(
+        self, agent: AgentParts | None, events: _AttemptEvents, places: Sequence[Place], title: str
+    ) -> None:
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
 
         def keep(ended: Ended) -> None:
@@ -208,19 +214,14 @@ class _Run:
         def show_waits(waits: str) -> None:
             phase.advance(0, waiting=waits)
 
-        try:
-            if self.unjudged:
-                await self._judge_again()
-            if places:
-                agent = self._agent(events)
-                with self.console.phase(title, len(places)) as phase:
-                    async with agent.waits.shown(show_waits):
-                        await make_attempts(agent, self.reward.fn, places, keep)
-            if self.reward.judge is not None:
-                self.console.note(self.reward.judge.counts.line())
-        finally:
-            engines = () if agent is None else (agent.engine,)
-            await close_all((*engines, self.toolbox, self.reward))
+        if self.unjudged:
+            await self._judge_again()
+        if agent is not None:
+            with self.console.phase(title, len(places)) as phase:
+                async with agent.waits.shown(show_waits):
+                    await make_attempts(agent, self.reward.fn, places, keep)
+        if self.reward.judge is not None:
+            self.console.note(self.reward.judge.counts.line())
 
     async def _judge_again(self) -> None:
         """Score the attempts that got no verdict once more, as they were written down."""
