@@ -181,6 +181,7 @@ class _Run:
             agent: AgentParts | None = None
             try:
                 agent = self._agent(events) if places else None
+                loop.settle()
                 stop.run(self._attempt(agent, events, places, title))
                 return loop.delays.take()
             except Interrupted as stopped:

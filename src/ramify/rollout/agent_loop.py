@@ -1,6 +1,7 @@
 """The agent's event loop, in a thread of its own: whatever the main thread computes, tools and deadlines are served."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
@@ -34,6 +35,14 @@ class AgentLoop:
         """What `work` returns or raises; the calling thread waits for it, and hears signals meanwhile."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    def settle(self) -> None:
+        """What has been built so far stays until `end`: the garbage collector need not walk through it.
+
+        With torch and transformers loaded such a walk takes 0.2 to 0.4 s, in which nobody is served.
+        """
+        gc.collect()
+        gc.freeze()
+
     def cancel(self, task: "asyncio.Task[Any]") -> None:
         """Cancel a task of the loop from another thread."""
         self._loop.call_soon_threadsafe(task.cancel)
@@ -43,6 +52,7 @@ class AgentLoop:
 
         A loop with a task that does not end in time is left as it is: it ends with the process.
         """
+        gc.unfreeze()
         if self.run(self._all_end(patience_seconds)):
             self._loop.call_soon_threadsafe(self._ended.set)
             self._thread.join()

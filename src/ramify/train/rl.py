@@ -66,6 +66,7 @@ def run_rl(
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         with agent_loop() as loop:
             run, state = build_rl(recipe, console, folder, loop)
+            loop.settle()
             last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
             try:
                 with StopOnSignal(loop) as stop:

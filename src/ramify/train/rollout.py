@@ -170,6 +170,7 @@ def run_rollout(
     count = min(num_problems or recipe.rollout.problems_per_step, len(task.problems))
     indices, _ = task.order.take(DataCursor(), count)
     with agent_loop() as loop:
+        loop.settle()
         try:
             with StopOnSignal(loop) as stop, console.phase("rollout", 1) as phase:
                 chosen = [task.problems[index] for index in indices]

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -52,6 +53,7 @@ def test_the_error_of_the_block_is_raised_and_the_loop_is_closed():
 def test_a_task_that_ignores_its_cancellation_does_not_keep_the_process_alive():
     code = """
 import asyncio
+import gc
 from ramify.rollout.agent_loop import agent_loop
 
 async def never_end():
@@ -106,3 +108,11 @@ def test_a_loop_that_keeps_no_count_was_never_held_up():
         return seconds_held_up()
 
     assert asyncio.run(main()) == 0.0
+
+
+def test_what_was_built_before_is_not_walked_through_by_the_collector():
+    with agent_loop() as agent:
+        assert gc.get_freeze_count() == 0
+        agent.settle()
+        assert gc.get_freeze_count() > 1000
+    assert gc.get_freeze_count() == 0
