@@ -3,9 +3,15 @@
 One step of the model serves every active sequence: those that write feed their last token, those that have just
 been admitted feed the part of their context that no slot holds. A request that continues an earlier one finds
 its tokens in a slot and feeds only what is new; a branch copies the slot of its parent up to the branch.
+
+Steps run in a thread of the engine's own, so that a model whose step takes long holds up neither tools nor deadlines.
+While it runs, that thread owns the slots and the sequences in them; requests that come, or are given up, meanwhile wait
+in lists that the event loop owns, and take effect between two steps.
 """
 
 import asyncio
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,10 +42,11 @@ class _Sequence:
 
     request: Request
     ids: npt.NDArray[np.int32]
-    matcher: StopMatcher
     future: "asyncio.Future[Completion]"
     turn: list[int]
+    matcher: StopMatcher | None = None
     row: int = -1
+    ended: bool = False
     logprobs: list[float] = field(default_factory=list)
     entropies: list[Entropy] = field(default_factory=list)
 
@@ -101,12 +108,18 @@ class LocalEngine:
         self._sampler = sampler
         self._version = 0
         self._closed = False
+        self._thread = ThreadPoolExecutor(1, "ramify-engine")
+        # The event loop's:
+        self._open: set[_Sequence] = set()
+        self._arrived: deque[_Sequence] = deque()
+        self._given_up: deque[_Sequence] = deque()
+        self._driver: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        # The thread's, while it steps:
+        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._waiting: list[_Sequence] = []
         self._active: dict[int, _Sequence] = {}
         self._decode: DecodeRows | None = None
-        self._matchers: dict[tuple[str, ...], StopMatcher] = {}
-        self._driver: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
         self.counters = EngineCounters()
         if live is not None:
             live.watch(self._changed.set)
@@ -122,19 +135,18 @@ class LocalEngine:
         sequence = _Sequence(
             request,
             np.array(request.token_ids, np.int32),
-            self._matcher(request.stops),
             asyncio.get_running_loop().create_future(),
             list(request.token_ids[start:]),
         )
-        self._waiting.append(sequence)
+        self._open.add(sequence)
+        self._arrived.append(sequence)
         self._changed.set()
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive())
-            self._driver.add_done_callback(self._stopped)
         try:
             return await sequence.future
         finally:
-            self._drop(sequence)
+            self._give_up(sequence)
 
     async def load_weights(self, source: str, version: int) -> None:
         """Take the learner's weights as they are now and drop cached keys and values.
@@ -145,11 +157,17 @@ class LocalEngine:
         """
         if source != "shared":
             raise EngineError(f"the local engine shares the learner's weights and cannot load {source!r}")
-        if self._active:
+        written = sum(sequence.row >= 0 for sequence in self._open)
+        if written:
             raise EngineError(
-                f"weights of version {version} came while {len(self._active)} sequences were being written; "
+                f"weights of version {version} came while {written} sequences were being written; "
                 "finish or cancel them first"
             )
+        # A step may still be under way for sequences that were given up.
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._use_weights, version)
+
+    def _use_weights(self, version: int) -> None:
+        self._settle()
         self._table.clear()
         self._model_step.weights_changed()
         self._version = version
@@ -170,10 +188,13 @@ class LocalEngine:
     async def close(self) -> None:
         """Stop writing and free the slots' memory; whoever still waits gets an EngineError."""
         self._closed = True
+        self._changed.set()
         if self._driver is not None:
-            self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
-            self._driver = None
+        await asyncio.to_thread(self._free)
+
+    def _free(self) -> None:
+        self._thread.shutdown()
         self._model_step.forget()
         self._table.free()
 
@@ -196,37 +217,63 @@ class LocalEngine:
             self._matchers[stops] = StopMatcher(self._tokenizer.token_bytes, stops)
         return self._matchers[stops]
 
-    def _drop(self, sequence: _Sequence) -> None:
-        if sequence.row >= 0:
-            self._release(sequence)
-        elif not sequence.num_written and sequence in self._waiting:
-            self._waiting.remove(sequence)
-        self._changed.set()
+    def _give_up(self, sequence: _Sequence) -> None:
+        """Nobody waits for it any more; if it has not ended, its slot is freed before the next step."""
+        self._open.discard(sequence)
+        if not sequence.ended:
+            self._given_up.append(sequence)
+            self._changed.set()
 
     async def _drive(self) -> None:
-        """Step until nothing is left to write."""
-        while self._waiting or self._active:
-            if self._live is not None and len(self._waiting) + len(self._active) < self._live.value:
-                self._changed.clear()
-                await self._changed.wait()
-                continue
-            num_ended = self._step()
-            # Trajectories whose tools answer at once come back before the next step instead of some steps later.
-            for _ in range(_TURNS_AFTER_AN_END if num_ended else 1):
-                await asyncio.sleep(0)
+        """Step until nothing is left to write. A failure reaches every caller."""
+        loop = asyncio.get_running_loop()
+        error: Exception = EngineError("the engine was closed")
+        try:
+            while self._open and not self._closed:
+                if self._live is not None and len(self._open) < self._live.value:
+                    self._changed.clear()
+                    await self._changed.wait()
+                    continue
+                for sequence, completion in await loop.run_in_executor(self._thread, self._steps):
+                    if not sequence.future.done():
+                        sequence.future.set_result(completion)
+                # Trajectories whose tools answer at once come back before the next step instead of some steps later.
+                for _ in range(_TURNS_AFTER_AN_END):
+                    await asyncio.sleep(0)
+        except Exception as raised:  # noqa: BLE001 - whoever waits gets it
+            error = raised
+        finally:
+            for sequence in self._open:
+                if not sequence.future.done():
+                    sequence.future.set_exception(error)
 
-    def _stopped(self, driver: "asyncio.Task[None]") -> None:
-        """A failure of the driver reaches every caller."""
-        error = EngineError("the engine was closed") if driver.cancelled() else driver.exception()
-        if error is None:
-            return
-        for sequence in (*self._waiting, *self._active.values()):
-            if not sequence.future.done():
-                sequence.future.set_exception(error)
+    def _steps(self) -> "list[tuple[_Sequence, Completion]]":
+        """Steps of the model until sequences end; these. None when the engine is closed or nobody waits any more."""
+        while not self._closed:
+            self._settle()
+            if not self._waiting and not self._active:
+                break
+            if ended := self._step():
+                return ended
+        return []
+
+    def _settle(self) -> None:
+        """Take in what came and what was given up since the last step."""
+        # Both are filled by another thread meanwhile: one element at a time leaves none out.
+        while self._arrived:
+            sequence = self._arrived.popleft()
+            sequence.matcher = self._matcher(sequence.request.stops)
+            self._waiting.append(sequence)
+        while self._given_up:
+            sequence = self._given_up.popleft()
+            if sequence.row >= 0:
+                self._release(sequence)
+            elif sequence in self._waiting:
+                self._waiting.remove(sequence)
 
     @torch.inference_mode()
-    def _step(self) -> int:
-        """One step of the model for all that can go on; returns how many sequences it ended."""
+    def _step(self) -> "list[tuple[_Sequence, Completion]]":
+        """One step of the model for all that can go on; the sequences that it ended."""
         stretches = self._admit()
         fresh = {stretch.row for stretch in stretches}
         if self._decode is None and len(fresh) < len(self._active):
@@ -290,8 +337,8 @@ class LocalEngine:
             self._entropy_top_k,
         )
 
-    def _take(self, writers: list[_Sequence], sampled: Sampled) -> int:
-        num_ended = 0
+    def _take(self, writers: list[_Sequence], sampled: Sampled) -> "list[tuple[_Sequence, Completion]]":
+        ended = []
         for index, value in sampled.entropies.items():
             writers[index].entropies.append(value)
         pairs = zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), strict=True)
@@ -300,15 +347,15 @@ class LocalEngine:
             sequence.logprobs.append(logprob)
             finish = self._finish(sequence, token)
             if finish is not None:
-                num_ended += 1
+                sequence.ended = True
                 self._release(sequence)
-                if not sequence.future.done():
-                    sequence.future.set_result(self._completion(sequence, finish))
-        return num_ended
+                ended.append((sequence, self._completion(sequence, finish)))
+        return ended
 
     def _finish(self, sequence: _Sequence, token: int) -> Finish | None:
         if token in self._tokenizer.eos_ids:
             return Finish.EOS
+        assert sequence.matcher is not None
         if sequence.matcher.completes(sequence.turn):
             return Finish.STOP
         return Finish.LENGTH if sequence.num_written == sequence.request.max_new_tokens else None

@@ -44,7 +44,7 @@ async def make_attempts(
         agent: With `limits.n` = 1 and a rule that never branches.
         reward: Scores them.
         places: Started in this order.
-        on_end: Called in the order in which attempts end.
+        on_end: Called in the order in which attempts end, one at a time, in a thread: it may write files.
 
     Raises:
         ValueError: The agent is to make more than one trajectory of a tree.
@@ -53,7 +53,7 @@ async def make_attempts(
     """
     if agent.limits.n != 1:
         raise ValueError(f"an attempt is one trajectory, not {agent.limits.n}")
-    gate = SlotGate(agent.slots)
+    gate, ending = SlotGate(agent.slots), asyncio.Lock()
     loop = asyncio.get_running_loop()
     limit = agent.limits.step_seconds
     ends = None if limit is None else loop.time() + limit
@@ -65,7 +65,8 @@ async def make_attempts(
             tree = await TreeGrower(agent, place.problem, key, ends, trajectory_ended).grow()
             seconds = loop.time() - began
         (given,) = await score_tree(reward, tree)
-        on_end(Ended(tree, given, seconds))
+        async with ending:
+            await asyncio.to_thread(on_end, Ended(tree, given, seconds))
 
     try:
         async with asyncio.TaskGroup() as group:

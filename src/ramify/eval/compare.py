@@ -9,7 +9,7 @@ from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.eval.evaluation import Evaluation, ProblemResult, make_evaluation
-from ramify.eval.intervals import Interval, bootstrap_mean
+from ramify.eval.intervals import Interval, mean_interval
 from ramify.eval.manifest import read_manifest
 from ramify.eval.paired import Difference, holm, paired_difference
 from ramify.eval.results import read_records
@@ -81,7 +81,7 @@ def compare(folders: Sequence[Path], metric: str) -> Comparison:
     return Comparison(
         metric,
         tuple(scores),
-        tuple(bootstrap_mean(values, 0) for values in scores.values()),
+        tuple(mean_interval(values, 0) for values in scores.values()),
         tuple(Pair(*pair, p) for pair, p in zip(pairs, adjusted, strict=True)),
         _different_settings(sides),
         _missing_verdicts(sides) if metric == "correct" else (),

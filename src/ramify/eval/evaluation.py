@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ramify.core.errors import DataError
-from ramify.eval.intervals import Interval, bootstrap_mean
+from ramify.eval.intervals import Interval, mean_interval
 from ramify.eval.pass_at_k import pass_at_k
 from ramify.eval.records import GROUPS, AttemptRecord
 from ramify.rewards.math_equal import is_mathematical, math_equal_quickly
@@ -39,7 +39,7 @@ class Evaluation:
         return tuple(attempt for result in self.results for attempt in result.attempts)
 
     def pass_at(self, k: int) -> Interval:
-        """Mean over problems of the unbiased pass@k (Chen et al. 2021), with its 95 % bootstrap interval.
+        """Mean over problems of the unbiased pass@k (Chen et al. 2021), with its 95 % interval.
 
         Raises:
             ValueError: Fewer than k attempts a problem.
@@ -85,7 +85,7 @@ class Evaluation:
         return sum(counts) / len(counts)
 
     def _mean(self, values: Sequence[float]) -> Interval:
-        return bootstrap_mean(values, self.seed)
+        return mean_interval(values, self.seed)
 
 
 def make_evaluation(

@@ -20,6 +20,7 @@ from ramify.config.build_tools import Toolbox, build_tools
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_reward import ScoreName
+from ramify.core.call_clock import HeldUp
 from ramify.core.closing import close_all
 from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
 from ramify.core.messages import Problem
@@ -40,8 +41,8 @@ from ramify.obs.console import RunConsole
 from ramify.obs.files import locked_folder, make_folder, replace_file
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.tree_rewards import score_tree
+from ramify.rollout.agent_loop import agent_loop
 from ramify.rollout.interrupts import StopOnSignal
-from ramify.rollout.runner import agent_runner
 from ramify.rollout.settings import AgentParts
 
 if TYPE_CHECKING:
@@ -63,12 +64,16 @@ def run_eval(
     make_folder("run.dir", folder)
     with locked_folder("run.dir", folder):
         run = _Run.opened(recipe, console, resume)
-        run.attempt_all(title)
+        held_up = run.attempt_all(title)
+        if held_up.is_noticeable:
+            console.note(
+                f"the event loop was held up for up to {held_up.longest:.2f} s at a time (times.json)"
+            )
         evaluation = make_evaluation(
             read_records(folder), [p.id for p in run.problems], recipe.sampling.attempts, recipe.run.seed
         )
         run.note_missing_verdicts(evaluation)
-        run.write(evaluation)
+        run.write(evaluation, held_up)
     return evaluation
 
 
@@ -158,8 +163,8 @@ class _Run:
             write_manifest(folder, manifest)
         return cls(recipe, console, folder, toolbox, reward, renderer, problems, done, notes, unjudged)
 
-    def attempt_all(self, title: str) -> None:
-        """Make every attempt that is not done.
+    def attempt_all(self, title: str) -> HeldUp:
+        """Make every attempt that is not done; how long the event loop was held up meanwhile.
 
         Raises:
             Interrupted: Ctrl-C or SIGTERM.
@@ -171,16 +176,24 @@ class _Run:
             for number in range(self.recipe.sampling.attempts)
             if (problem.id, number) not in self.done
         ]
-        with agent_runner() as runner, StopOnSignal(runner) as stop:
+        with agent_loop() as loop, StopOnSignal(loop) as stop:
+            events = _AttemptEvents()
+            agent: AgentParts | None = None
             try:
-                stop.run(self._attempt(places, title))
+                agent = self._agent(events) if places else None
+                loop.settle()
+                stop.run(self._attempt(agent, events, places, title))
+                return loop.delays.take()
             except Interrupted as stopped:
                 after = f"the attempts that have ended are in {self.folder}, go on with --resume"
                 raise Interrupted(stopped.number, after) from None
+            finally:
+                engines = () if agent is None else (agent.engine,)
+                loop.run(close_all((*engines, self.toolbox, self.reward)))
 
-    async def _attempt(self, places: Sequence[Place], title: str) -> None:
-        events = _AttemptEvents()
-        agent: AgentParts | None = None
+    async def _attempt(
+        self, agent: AgentParts | None, events: _AttemptEvents, places: Sequence[Place], title: str
+    ) -> None:
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
 
         def keep(ended: Ended) -> None:
@@ -202,19 +215,14 @@ class _Run:
         def show_waits(waits: str) -> None:
             phase.advance(0, waiting=waits)
 
-        try:
-            if self.unjudged:
-                await self._judge_again()
-            if places:
-                agent = self._agent(events)
-                with self.console.phase(title, len(places)) as phase:
-                    async with agent.waits.shown(show_waits):
-                        await make_attempts(agent, self.reward.fn, places, keep)
-            if self.reward.judge is not None:
-                self.console.note(self.reward.judge.counts.line())
-        finally:
-            engines = () if agent is None else (agent.engine,)
-            await close_all((*engines, self.toolbox, self.reward))
+        if self.unjudged:
+            await self._judge_again()
+        if agent is not None:
+            with self.console.phase(title, len(places)) as phase:
+                async with agent.waits.shown(show_waits):
+                    await make_attempts(agent, self.reward.fn, places, keep)
+        if self.reward.judge is not None:
+            self.console.note(self.reward.judge.counts.line())
 
     async def _judge_again(self) -> None:
         """Score the attempts that got no verdict once more, as they were written down."""
@@ -274,7 +282,7 @@ class _Run:
             f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume has them judged again"
         )
 
-    def write(self, evaluation: Evaluation) -> None:
+    def write(self, evaluation: Evaluation, held_up: HeldUp) -> None:
         """Write the results in the order of the problems, the table, the page, and summary.json last.
 
         Each file appears whole or not at all, so a folder with a summary is a finished evaluation.
@@ -290,7 +298,7 @@ class _Run:
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
             lines.sort(keys)
-        times = summarise_times(list(times_lines(self.folder).read().values()))
+        times = summarise_times(list(times_lines(self.folder).read().values()), held_up)
         if self.reward.judge is not None:
             times["judge"] = self.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ramify.core.call_clock import HeldUp
 from ramify.core.tree import StopReason
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.records import AttemptRecord, Outcome
@@ -116,16 +117,28 @@ def to_csv(evaluation: Evaluation) -> str:
     return text.getvalue()
 
 
-def summarise_times(times: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The content of times.json: seconds of attempts, and of the calls of each tool. `times` are lines of times.jsonl."""
-    calls: dict[str, list[float]] = {}
+def summarise_times(times: Sequence[Mapping[str, Any]], held_up: HeldUp) -> dict[str, Any]:
+    """The content of times.json: seconds of attempts; of the calls of each tool, themselves and in queues; of the loop.
+
+    Args:
+        times: Lines of times.jsonl.
+        held_up: Of the event loop since the evaluation was started or resumed.
+    """
+    calls: dict[str, list[Mapping[str, Any]]] = {}
     for line in times:
         for event in line["events"]:
             if event["kind"].startswith("tool/"):
-                calls.setdefault(event["kind"].removeprefix("tool/"), []).append(event["seconds"])
+                calls.setdefault(event["kind"].removeprefix("tool/"), []).append(event)
     return {
         "attempts": _spread([line["seconds"] for line in times]),
-        "calls": {tool: _spread(seconds) for tool, seconds in sorted(calls.items())},
+        "calls": {
+            tool: {
+                **_spread([event["seconds"] for event in events]),
+                "queued": _spread([event["fields"]["queued_seconds"] for event in events]),
+            }
+            for tool, events in sorted(calls.items())
+        },
+        "event_loop": {"held_up": held_up.seconds, "longest": held_up.longest},
     }
 
 

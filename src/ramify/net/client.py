@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import tenacity
 
+from ramify.core.call_clock import place_in, queued
 from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Json
 from ramify.net.body import read_body
@@ -266,10 +267,11 @@ class HttpClient:
 
     async def _send(self, asked: _Asked) -> Answer:
         """Errors of the HTTP library can quote addresses and headers, so none is chained to ours."""
-        async with self._slots:
+        async with place_in(self._slots):
             wave = self._breaker.admit()
             asked.wave = wave if asked.wave is None else asked.wave
-            await self._pace.wait()
+            with queued():
+                await self._pace.wait()
             self._budget.spend()
             asked.sent_at = self._clock()
             try:

@@ -1,7 +1,9 @@
 """What took how long, keyed by node; kept apart from the trace because no two runs agree on it."""
 
+from dataclasses import asdict
 from pathlib import Path
 
+from ramify.core.call_clock import HeldUp
 from ramify.core.protocols import Event
 from ramify.obs.files import dump_line, replace_lines
 
@@ -16,21 +18,27 @@ class TimingLog:
         """Keep one event in memory."""
         self._events.append(event)
 
-    def flush(self, path: Path) -> None:
-        """Write the events since the last flush as JSON lines (`timing/STEP.jsonl`) and forget them."""
+    def flush(self, path: Path, held_up: HeldUp) -> None:
+        """Write the events since the last flush as JSON lines (`timing/STEP.jsonl`) and forget them.
+
+        The first line says how long the agent's event loop was held up meanwhile.
+        """
         replace_lines(
             path,
             [
-                dump_line(
-                    {
-                        "kind": event.kind,
-                        "tree": event.tree,
-                        "node": event.node,
-                        "seconds": event.seconds,
-                        "fields": dict(event.fields),
-                    }
-                )
-                for event in self._events
+                dump_line({"kind": "event_loop", **asdict(held_up)}),
+                *(
+                    dump_line(
+                        {
+                            "kind": event.kind,
+                            "tree": event.tree,
+                            "node": event.node,
+                            "seconds": event.seconds,
+                            "fields": dict(event.fields),
+                        }
+                    )
+                    for event in self._events
+                ),
             ],
         )
         self._events.clear()

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
+from ramify.core.call_clock import CallClock, set_clock
 from ramify.core.errors import RamifyError
+from ramify.rollout.event_loop import seconds_held_up
 
 Value = TypeVar("Value")
 
@@ -28,35 +30,46 @@ class Failure:
             return name
 
 
-def issue(ask: Callable[[], Awaitable[Value]]) -> "asyncio.Task[Value | Failure]":
-    """Start asking. The task ends in a value or a failure; ramify's own errors are raised."""
-    return asyncio.ensure_future(_caught(ask))
+@dataclass(frozen=True, slots=True)
+class Issued(Generic[Value]):
+    """Asking that is under way. The task ends in a value or a failure; ramify's own errors are raised."""
+
+    task: "asyncio.Task[Value | Failure]"
+    clock: CallClock
 
 
-async def first_good(tasks: "tuple[asyncio.Task[Value | Failure], ...]", seconds: float) -> Value | Failure:
-    """The first value within `seconds`, or the last failure once all have failed; the others are abandoned."""
-    loop = asyncio.get_running_loop()
-    ends = loop.time() + seconds
-    pending = set(tasks)
+def issue(ask: Callable[[], Awaitable[Value]]) -> Issued[Value]:
+    """Start asking, and a clock that measures what it takes itself."""
+    clock = CallClock(asyncio.get_running_loop().time, seconds_held_up)
+    return Issued(asyncio.ensure_future(_caught(ask, clock)), clock)
+
+
+async def first_good(issued: "tuple[Issued[Value], ...]", seconds: float) -> Value | Failure:
+    """The first value, or the last failure once all have failed; the others are abandoned.
+
+    A failure without an exception once the first of them has taken `seconds` itself.
+    """
+    clock = issued[0].clock
+    pending = {one.task for one in issued}
     failure = Failure(None)
     try:
         while pending:
-            left = max(0.0, ends - loop.time())
-            done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
+            if not await clock.wait(pending, seconds):
                 return Failure(None)
-            for answer in (task.result() for task in tasks if task in done):
+            done = [one.task for one in issued if one.task in pending and one.task.done()]
+            pending.difference_update(done)
+            for answer in (task.result() for task in done):
                 if not isinstance(answer, Failure):
                     return answer
                 failure = answer
         return failure
     finally:
-        for task in tasks:
-            abandon(task)
+        for one in issued:
+            abandon(one.task)
 
 
 async def within(seconds: float, ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
-    """What asking gives within `seconds`, or why it gives nothing."""
+    """What asking gives within `seconds` of its own, or why it gives nothing."""
     return await first_good((issue(ask),), seconds)
 
 
@@ -89,7 +102,8 @@ def _forget(ended: "asyncio.Task[Any]") -> None:
     ended.cancelled() or ended.exception()
 
 
-async def _caught(ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
+async def _caught(ask: Callable[[], Awaitable[Value]], clock: CallClock) -> Value | Failure:
+    set_clock(clock)
     try:
         return await ask()
     except (RamifyError, KeyboardInterrupt):

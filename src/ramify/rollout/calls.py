@@ -11,7 +11,7 @@ from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Event, ToolSession
 from ramify.core.tree import TreeKey
 from ramify.net.secrets import redact
-from ramify.rollout.asking import Failure, abandon, first_good, issue
+from ramify.rollout.asking import Failure, Issued, abandon, first_good, issue
 from ramify.rollout.settings import AgentParts
 
 
@@ -38,32 +38,34 @@ async def _run_call(
         text = f"The call to {call.name} was not run: {call.malformed}."
         return ToolResult(call.id, ToolStatus.MALFORMED, text)
     spec = parts.tools[call.name].spec
-    loop = asyncio.get_running_loop()
-    started = loop.time()
     with parts.waits.on(call.name):
         answer, issued = await _ask(sessions[call.name], call, spec)
     result = _shortened(_without_keys(_typed(answer, call, spec)), parts.limits.max_result_chars)
-    seconds = loop.time() - started
-    fields = {"status": result.status, "issued": issued}
-    parts.events.emit(Event(f"tool/{call.name}", (key.step, key.slot), node, seconds, fields))
+    clock = issued[0].clock
+    fields = {
+        "status": result.status,
+        "issued": len(issued),
+        "queued_seconds": clock.queued,
+        "held_up_seconds": clock.held_up,
+    }
+    parts.events.emit(Event(f"tool/{call.name}", (key.step, key.slot), node, clock.own, fields))
     return result
 
 
-async def _ask(session: ToolSession, call: ToolCall, spec: ToolSpec) -> tuple[ToolResult | Failure, int]:
-    """The answer, and how often the call was issued: a slow call that may run twice is issued once more."""
+async def _ask(
+    session: ToolSession, call: ToolCall, spec: ToolSpec
+) -> tuple[ToolResult | Failure, tuple[Issued[ToolResult], ...]]:
+    """The answer, and every time that the call was issued: a slow one that may run twice is issued once more."""
     first = issue(partial(_answer, session, call))
-    left = spec.timeout_seconds
-    if spec.hedge_seconds is None or spec.hedge_seconds >= left:
-        return await first_good((first,), left), 1
+    if spec.hedge_seconds is None or spec.hedge_seconds >= spec.timeout_seconds:
+        return await first_good((first,), spec.timeout_seconds), (first,)
     try:
-        done, _ = await asyncio.wait((first,), timeout=spec.hedge_seconds)
+        is_done = await first.clock.wait((first.task,), spec.hedge_seconds)
     except asyncio.CancelledError:
-        abandon(first)
+        abandon(first.task)
         raise
-    if done:
-        return await first_good((first,), 0.0), 1
-    second = issue(partial(_answer, session, call))
-    return await first_good((first, second), left - spec.hedge_seconds), 2
+    both = (first,) if is_done else (first, issue(partial(_answer, session, call)))
+    return await first_good(both, spec.timeout_seconds), both
 
 
 async def _answer(session: ToolSession, call: ToolCall) -> ToolResult:

@@ -3,10 +3,12 @@
 import asyncio
 import signal
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from ramify.core.errors import Interrupted
+from ramify.rollout.agent_loop import AgentLoop
 
 Result = TypeVar("Result")
 
@@ -15,10 +17,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopOnSignal:
-    """While entered, SIGINT and SIGTERM ask the run to stop; what runs in `run` is cancelled at once."""
+    """While entered, SIGINT and SIGTERM ask the run to stop; what `run` waits for is cancelled at once."""
 
-    def __init__(self, runner: asyncio.Runner) -> None:
-        self._runner = runner
+    def __init__(self, loop: AgentLoop | None = None) -> None:
+        """`loop` is where `run` runs things."""
+        self._loop = loop
         self._number: int | None = None
         self._task: asyncio.Task[Any] | None = None
         self._previous: dict[int, Any] = {}
@@ -42,22 +45,26 @@ class StopOnSignal:
             raise Interrupted(self._number)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine to its end, or until a stop is asked for.
+        """Run a coroutine in the agent's loop to its end, or until a stop is asked for.
 
         Raises:
             Interrupted: A stop was asked for; the coroutine was cancelled.
         """
 
         async def watched() -> Result:
-            self._task = asyncio.current_task()
+            self._task = task = asyncio.current_task()
+            assert task is not None
+            if self._number is not None:  # asked for before there was a task to cancel
+                task.cancel()
             try:
                 return await work
             finally:
                 self._task = None
 
+        assert self._loop is not None
         try:
-            return self._runner.run(watched())
-        except asyncio.CancelledError:
+            return self._loop.run(watched())
+        except CancelledError:
             self.check()
             raise
 
@@ -66,8 +73,8 @@ class StopOnSignal:
         self._number = number
         # A second one does what it would have done without us.
         self._give_back()
-        if self._task is not None:
-            self._runner.get_loop().call_soon_threadsafe(self._task.cancel)
+        if self._loop is not None and self._task is not None:
+            self._loop.cancel(self._task)
 
     def _give_back(self) -> None:
         for number, handler in self._previous.items():

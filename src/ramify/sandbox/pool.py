@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 
+from ramify.core.call_clock import place_in, queued
 from ramify.core.errors import MachineError
 from ramify.core.protocols import SandboxResult, SandboxStatus
 from ramify.sandbox import launch
@@ -72,24 +73,31 @@ class ProcessSandbox:
             note = f"killed: {what} longer than {_MAX_CODE_CHARS} characters"
             return SandboxResult(SandboxStatus.KILLED, "", note, self._level)
         names = mentioned(code, cells)
-        async with self._running:
-            if self._level == 0:
+        async with place_in(self._running):
+            return await self._run(code, timeout_seconds, cells, names)
+
+    async def _run(
+        self, code: str, timeout_seconds: float, cells: Sequence[str], names: frozenset[str]
+    ) -> SandboxResult:
+        if self._level == 0:
+            with queued():
                 zygote = await self._start(scientific(names) if names else Packages(), 1)
-                try:
-                    result = await self._ask(zygote, code, timeout_seconds, cells)
-                    assert result is not None  # it has served nobody yet
-                    return result
-                finally:
-                    await asyncio.shield(self._stop(zygote))
-            while True:
+            try:
+                result = await self._ask(zygote, code, timeout_seconds, cells)
+                assert result is not None  # it has served nobody yet
+                return result
+            finally:
+                await asyncio.shield(self._stop(zygote))
+        while True:
+            with queued():
                 zygote = await self._shared_zygote(everything() if names else Packages())
-                try:
-                    result = await self._ask(zygote, code, timeout_seconds, cells)
-                finally:
-                    if zygote.retired and not zygote.is_busy:
-                        await asyncio.shield(self._stop(zygote))
-                if result is not None:
-                    return result
+            try:
+                result = await self._ask(zygote, code, timeout_seconds, cells)
+            finally:
+                if zygote.retired and not zygote.is_busy:
+                    await asyncio.shield(self._stop(zygote))
+            if result is not None:
+                return result
 
     async def close(self) -> None:
         """Kill every program and every zygote, and remove their folders."""

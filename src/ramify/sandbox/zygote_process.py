@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ramify.core.call_clock import CallClock, current_clock
 from ramify.sandbox import frames, launch
 from ramify.sandbox.folders import Folder
 from ramify.sandbox.levels import seccomp_program
@@ -23,19 +24,19 @@ _GRACE_SECONDS = 5.0
 _STOP_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Pending:
-    """A call: its answer (None when the zygote has died) and how long it may take, a time that begins with the program."""
+    """A call: its answer (None when the zygote has died), and the clock that stands still while it waits for a folder."""
 
     answer: asyncio.Future[Frame | None]
-    clock: asyncio.Timeout
-    seconds: float
+    clock: CallClock
+    waits: bool = False
 
-    def set_clock(self, *, runs: bool) -> None:
-        """Stop the clock, or start it anew."""
-        if not self.clock.expired():
-            now = asyncio.get_running_loop().time()
-            self.clock.reschedule(now + self.seconds if runs else None)
+    def wait_for_folder(self, waits: bool) -> None:
+        """Stop the clock, or have it go on."""
+        if waits != self.waits:
+            self.waits = waits
+            (self.clock.enter_queue if waits else self.clock.leave_queue)()
 
     def end(self, frame: Frame | None) -> None:
         """Answer it, unless it has been answered or given up."""
@@ -106,15 +107,14 @@ class ZygoteProcess:
         """
         if self.dead:
             return None
-        identifier = next(self._ids)
-        seconds = timeout_seconds + _GRACE_SECONDS
+        identifier, clock = next(self._ids), current_clock()
         answer: asyncio.Future[Frame | None] = asyncio.get_running_loop().create_future()
+        ends = clock.own + timeout_seconds + _GRACE_SECONDS
+        pending = self._pending[identifier] = _Pending(answer, clock)
         try:
-            async with asyncio.timeout(seconds) as clock:
-                self._pending[identifier] = _Pending(answer, clock, seconds)
-                self._send(frames.request(identifier, code, timeout_seconds, cells))
-                return await answer
-        except TimeoutError:
+            self._send(frames.request(identifier, code, timeout_seconds, cells))
+            if await clock.wait((answer,), ends):
+                return answer.result()
             self._die()
             return None
         except asyncio.CancelledError:
@@ -122,6 +122,7 @@ class ZygoteProcess:
             raise
         finally:
             self._pending.pop(identifier, None)
+            pending.wait_for_folder(False)
 
     async def stop(self) -> None:
         """End the process and all that it started, and remove its folder; stopping twice is allowed."""
@@ -155,7 +156,7 @@ class ZygoteProcess:
                 call = self._pending.get(head["id"])
                 if "waiting" in head or "begun" in head:
                     if call is not None:
-                        call.set_clock(runs="begun" in head)
+                        call.wait_for_folder("waiting" in head)
                     continue
                 self._child = None
                 self.retired |= "unserved" in head

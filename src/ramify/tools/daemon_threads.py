@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from ramify.core.call_clock import queued
 from ramify.core.errors import MachineError
 
 Value = TypeVar("Value")
@@ -23,9 +24,10 @@ MOST_LATE = 256
 
 @dataclass(eq=False)
 class Job(Generic[Value]):
-    """Something to run; `future` is done when it has really ended, also if nobody waits for it."""
+    """Something to run; `begun` is done when a thread takes it, `future` when it has really ended."""
 
     action: Callable[[], Value]
+    begun: "Future[None]" = field(default_factory=Future)
     future: "Future[Value]" = field(default_factory=Future)
     is_late: bool = False
 
@@ -78,6 +80,10 @@ class DaemonThreads:
     async def result(self, job: Job[Value]) -> Value:
         """What the job returns or raises; cancelling takes it from the queue, or lets go of its thread."""
         try:
+            if not job.begun.done():
+                with queued():
+                    # Shielded: the thread that takes the job reports to it whether or not somebody still waits.
+                    await asyncio.shield(asyncio.wrap_future(job.begun))
             return await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:
             self._let_go(job)
@@ -114,6 +120,7 @@ class DaemonThreads:
         while self._waiting:
             job = self._waiting.popleft()
             if job.future.set_running_or_notify_cancel():
+                job.begun.set_result(None)
                 return job
         return None
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from ramify.core.call_clock import place_in
 from ramify.core.protocols import Json
 from ramify.net.addresses import GuardedTransport, check_url, parse_networks
 from ramify.net.client import Answer, HttpClient, HttpSettings
@@ -86,7 +87,7 @@ class GuardedPages:
             RequestFailedError: It cannot be had, or holds no text.
         """
         try:
-            async with self._slots, asyncio.timeout(self._settings.timeout_seconds):
+            async with place_in(self._slots), asyncio.timeout(self._settings.timeout_seconds):
                 answer = await self._fetch(url)
         except TimeoutError:
             seconds = self._settings.timeout_seconds

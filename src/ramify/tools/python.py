@@ -19,8 +19,8 @@ from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolSt
 from ramify.core.protocols import Sandbox, SandboxResult, SandboxStatus, ToolSession
 from ramify.net.failures import RequestFailedError
 
-QUEUE_SECONDS = 10.0
-"""What a call may wait for a free sandbox process before the program's own time starts to run."""
+MARGIN_SECONDS = 10.0
+"""What a call may take beside the program's own time: for its process to start and to end."""
 
 _ERROR_LINES = 12
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-fA-F]+")
@@ -67,7 +67,7 @@ class PythonTool:
             _DESCRIPTION.format(state=_GOES_ON if stateful else _AFRESH),
             _PARAMETERS,
             forks=True,
-            timeout_seconds=timeout_seconds + QUEUE_SECONDS,
+            timeout_seconds=timeout_seconds + MARGIN_SECONDS,
         )
 
     @property

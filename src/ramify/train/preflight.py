@@ -14,6 +14,7 @@ from ramify.data.order import DataCursor
 from ramify.obs.console import RunConsole
 from ramify.obs.files import replace_file
 from ramify.obs.trace import TracedTree, write_trees
+from ramify.rollout.agent_loop import AgentLoop
 from ramify.rollout.interrupts import StopOnSignal
 from ramify.train.rollout import Rollout
 from ramify.train.run_folder import RunFolder
@@ -72,7 +73,12 @@ class PreflightReport:
 
 
 def run_preflight(
-    rollout: Rollout, section: PreflightSection, folder: RunFolder, console: RunConsole, stop: StopOnSignal
+    rollout: Rollout,
+    section: PreflightSection,
+    folder: RunFolder,
+    console: RunConsole,
+    loop: AgentLoop,
+    stop: StopOnSignal,
 ) -> PreflightReport:
     """Grow the trees, say what came out, and write `preflight/` into the run's folder.
 
@@ -94,7 +100,7 @@ def run_preflight(
     console.note(f"preflight: {report.in_words}")
     where = folder.root / "preflight"
     write_trees(where / "trees.jsonl", [TracedTree(t, tuple(r)) for t, r in zip(trees, rewards, strict=True)])
-    rollout.timing.flush(where / "timing.jsonl")
+    rollout.timing.flush(where / "timing.jsonl", loop.delays.take())
     replace_file(where / "report.json", (json.dumps(asdict(report), indent=2) + "\n").encode())
     if report.never_differ and not section.allow_zero_variance:
         raise ConfigError(

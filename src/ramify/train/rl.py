@@ -12,6 +12,7 @@ from ramify.config.build_algorithm import build_objective
 from ramify.config.build_model import build_model
 from ramify.config.inert import note_inert_clips
 from ramify.config.schema_train import TrainRecipe
+from ramify.core.call_clock import HeldUp
 from ramify.core.errors import ConfigError, Interrupted, TrainingError
 from ramify.core.records import Floats
 from ramify.learner.checkpoint import checkpoint_folder
@@ -23,8 +24,8 @@ from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
+from ramify.rollout.agent_loop import AgentLoop, agent_loop
 from ramify.rollout.interrupts import StopOnSignal
-from ramify.rollout.runner import agent_runner
 from ramify.train.guard import Action, Guard, GuardState, Violation
 from ramify.train.learning import Learning, build_learning
 from ramify.train.preflight import run_preflight
@@ -43,6 +44,7 @@ class RlRun:
     recipe: TrainRecipe
     console: RunConsole
     folder: RunFolder
+    loop: AgentLoop
     rollout: Rollout
     learning: Learning
     saver: Saver
@@ -62,16 +64,17 @@ def run_rl(
         TrainingError: Training cannot go on; the message says why.
     """
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
-        run, state = build_rl(recipe, console, folder)
-        last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
-        with agent_runner() as runner:
+        with agent_loop() as loop:
+            run, state = build_rl(recipe, console, folder, loop)
+            loop.settle()
+            last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
             try:
-                with StopOnSignal(runner) as stop:
+                with StopOnSignal(loop) as stop:
                     if run.is_new and recipe.preflight.enabled:
                         look_first(run, stop)
                     state = train(run, state, last, stop)
             finally:
-                runner.run(run.rollout.close())
+                loop.run(run.rollout.close())
         history = read_metrics(run.folder.root / "metrics.jsonl")
         looks = recipe.rollout.branching.looks_at_entropy
         for warning in (*entropy_warnings(history, looks_at_entropy=looks), *update_warnings(history)):
@@ -89,7 +92,7 @@ def look_first(run: RlRun, stop: StopOnSignal) -> None:
         Interrupted: A stop was asked for.
     """
     try:
-        run_preflight(run.rollout, run.recipe.preflight, run.folder, run.console, stop)
+        run_preflight(run.rollout, run.recipe.preflight, run.folder, run.console, run.loop, stop)
     except (ConfigError, Interrupted):
         run.folder.forget()
         raise
@@ -137,9 +140,12 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
             "guard/fallbacks": float(after.fallbacks),
         }
     told = update_metrics(reports)
-    record(run, state.step, batch, advantages, {**grown, **told, **guarded})
+    held_up = run.loop.delays.take()
+    record(run, state.step, batch, advantages, {**grown, **told, **guarded}, held_up)
     norm = told["update/grad_norm"]
-    shown = {} if norm is None else {"gradient": norm}
+    shown: dict[str, float | str] = {} if norm is None else {"gradient": norm}
+    if held_up.is_noticeable:
+        shown["event loop held up"] = f"{held_up.longest:.2f} s"
     phase.advance(1, waiting="", reward=grown["reward/mean"], **shown)
     if found is not None and state.guard is not None:
         follow(run, state.step, state.guard, found, action)
@@ -203,6 +209,7 @@ def record(
     batch: Batch,
     advantages: Sequence[Sequence[Floats]],
     metrics: Mapping[str, float | None],
+    held_up: HeldUp,
 ) -> None:
     """Write the trace, the times and the metrics of a step; `advantages` are those of the trees it learned from."""
     means = iter([tuple(float(a.mean()) if len(a) else 0.0 for a in of_tree) for of_tree in advantages])
@@ -211,7 +218,7 @@ def record(
         for tree, given, is_kept in zip(batch.trees, batch.rewards, batch.kept, strict=True)
     ]
     write_trees(run.folder.trees(step), traced)
-    run.rollout.timing.flush(run.folder.timing(step))
+    run.rollout.timing.flush(run.folder.timing(step), held_up)
     sampling = batch.metrics if run.recipe.rollout.dynamic_sampling is not None else {}
     run.folder.metrics.append(step, {**metrics, **sampling})
 
@@ -261,7 +268,9 @@ def _why_no_step(row: MetricsRow) -> str:
     return "no token was left with an advantage: masked (truncated, correction) or exactly zero"
 
 
-def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tuple[RlRun, LoopState]:
+def build_rl(
+    recipe: TrainRecipe, console: RunConsole, folder: RunFolder, loop: AgentLoop
+) -> tuple[RlRun, LoopState]:
     """Build every part from the recipe, and the state to start from.
 
     Raises:
@@ -311,6 +320,7 @@ def build_rl(recipe: TrainRecipe, console: RunConsole, folder: RunFolder) -> tup
         recipe=recipe,
         console=console,
         folder=folder,
+        loop=loop,
         rollout=rolling,
         learning=build_learning(recipe, learner, minibatches),
         saver=Saver(

@@ -30,9 +30,9 @@ from ramify.obs.timing import TimingLog
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rewards.tree_rewards import score_tree
+from ramify.rollout.agent_loop import agent_loop
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.interrupts import StopOnSignal
-from ramify.rollout.runner import agent_runner
 from ramify.rollout.settings import AgentParts
 from ramify.train.run_folder import RunFolder
 
@@ -169,15 +169,18 @@ def run_rollout(
     make_folder("run.dir", recipe.run.dir)
     count = min(num_problems or recipe.rollout.problems_per_step, len(task.problems))
     indices, _ = task.order.take(DataCursor(), count)
-    with agent_runner() as runner:
+    with agent_loop() as loop:
+        loop.settle()
         try:
-            with StopOnSignal(runner) as stop, console.phase("rollout", 1) as phase:
-                trees, rewards = stop.run(rollout.grow([task.problems[index] for index in indices], 0, phase))
+            with StopOnSignal(loop) as stop, console.phase("rollout", 1) as phase:
+                chosen = [task.problems[index] for index in indices]
+                trees, rewards = stop.run(rollout.grow(chosen, 0, phase))
                 phase.advance()
         finally:
-            runner.run(rollout.close())
+            loop.run(rollout.close())
+        held_up = loop.delays.take()
     folder = RunFolder(recipe.run.dir)
     folder.create(recipe)
     write_trees(folder.trees(1), [TracedTree(t, tuple(r)) for t, r in zip(trees, rewards, strict=True)])
-    rollout.timing.flush(folder.timing(1))
+    rollout.timing.flush(folder.timing(1), held_up)
     return tree_metrics(trees, rewards)

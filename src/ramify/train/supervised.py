@@ -1,6 +1,5 @@
 """The loop of training on a file of examples, in an order of its own each epoch: demonstrations and preference pairs."""
 
-import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -124,11 +123,7 @@ def _train(
     )
     last = total if max_steps is None else min(total, max_steps)
     stepped = state.step >= last
-    with (
-        asyncio.Runner() as runner,
-        StopOnSignal(runner) as stop,
-        console.phase(lessons.title, last) as phase,
-    ):
+    with StopOnSignal() as stop, console.phase(lessons.title, last) as phase:
         phase.advance(state.step)
         try:
             while state.step < last:

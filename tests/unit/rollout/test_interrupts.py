@@ -1,11 +1,13 @@
 """Signals that ask a run to stop."""
 
 import asyncio
+import os
 import signal
 
 import pytest
 
 from ramify.core.errors import Interrupted
+from ramify.rollout.agent_loop import agent_loop
 from ramify.rollout.interrupts import StopOnSignal
 
 
@@ -13,7 +15,7 @@ from ramify.rollout.interrupts import StopOnSignal
     ("number", "told"), [(signal.SIGINT, "stopped by Ctrl-C"), (signal.SIGTERM, "stopped by SIGTERM")]
 )
 def test_the_first_signal_is_heard_at_the_next_safe_point(number, told):
-    with asyncio.Runner() as runner, StopOnSignal(runner) as stop:
+    with StopOnSignal() as stop:
         stop.check()
         signal.raise_signal(number)
         with pytest.raises(Interrupted) as stopped:
@@ -26,15 +28,25 @@ def test_what_is_awaited_is_cancelled_at_once():
 
     async def work():
         try:
-            signal.raise_signal(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(60)
         finally:
             ended.append(True)
 
-    with asyncio.Runner() as runner, StopOnSignal(runner) as stop:
+    with agent_loop() as loop, StopOnSignal(loop) as stop:
         with pytest.raises(Interrupted, match="stopped by SIGTERM"):
             stop.run(work())
         assert ended == [True]
+
+
+def test_a_signal_that_comes_before_the_work_begins_is_not_lost():
+    async def work():
+        await asyncio.sleep(60)
+
+    with agent_loop() as loop, StopOnSignal(loop) as stop:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM"):
+            stop.run(work())
 
 
 @pytest.fixture
@@ -48,7 +60,7 @@ def ctrl_c():
 @pytest.mark.usefixtures("ctrl_c")
 def test_the_second_signal_does_what_it_does_without_a_run():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with asyncio.Runner() as runner, StopOnSignal(runner):
+    with StopOnSignal():
         assert signal.getsignal(signal.SIGTERM) != handlers[1]
         signal.raise_signal(signal.SIGTERM)
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers

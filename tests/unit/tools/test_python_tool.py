@@ -8,7 +8,7 @@ import pytest
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.sandbox.jail import Limits
 from ramify.sandbox.pool import ProcessSandbox, open_sandbox
-from ramify.tools.python import QUEUE_SECONDS, PythonTool
+from ramify.tools.python import MARGIN_SECONDS, PythonTool
 
 PROBLEM = Problem("p", (Message.of("user", "?"),), ("1",))
 
@@ -41,7 +41,7 @@ def bench():
 
 def test_the_spec_names_one_argument(bench):
     spec = PythonTool(bench.sandbox, timeout_seconds=7).spec
-    assert (spec.name, spec.forks, spec.timeout_seconds) == ("python", True, 7 + QUEUE_SECONDS)
+    assert (spec.name, spec.forks, spec.timeout_seconds) == ("python", True, 7 + MARGIN_SECONDS)
     assert list(spec.parameters["properties"]) == spec.parameters["required"] == ["code"]
 
 
