@@ -12,8 +12,8 @@ def read_rate(run_dir: Path) -> float:
         ConfigError: The folder is no run folder.
         DataError: The run's metrics cannot be read, or hold no rate.
     """
+    from ramify.obs.branch_metrics import realised_rate
     from ramify.obs.metrics import read_metrics
-    from ramify.obs.tree_metrics import realised_rate
 
     path = run_dir / "metrics.jsonl"
     if not path.is_file():

@@ -211,6 +211,7 @@ class BranchDecision:
         taken: Children that the budget granted.
         entropy_acted: Whether the decision differs from that at zero rise.
         undecided: Whether the entropies' brackets leave open which way the rule decides.
+        had_budget: Whether smaller places in the order of grants left any of the tree's branch budget for this one.
     """
 
     node: str
@@ -221,6 +222,7 @@ class BranchDecision:
     taken: int
     entropy_acted: bool
     undecided: bool = False
+    had_budget: bool = True
 
 
 @dataclass(frozen=True)
