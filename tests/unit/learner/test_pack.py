@@ -200,7 +200,7 @@ def test_notes_become_the_old_and_the_reference_logprobs():
     policy = [n for n in tree.nodes if n.source is Source.POLICY]
     notes = {n.id: NodeNotes(rng.random(len(n.token_ids)), rng.random(len(n.token_ids))) for n in policy}
     (row,) = pack([tree], [supervised_credit(tree)], 1000, notes=[notes])
-    assert row.old_logprobs.tolist() == [x for n in policy for x in notes[n.id].policy_logprobs]
+    assert row.old_logprobs.tolist() == [x for n in policy for x in notes[n.id].old_logprobs]
     assert row.ref_logprobs.tolist() == [x for n in policy for x in notes[n.id].ref_logprobs]
     (row,) = pack([tree], [supervised_credit(tree)], 1000)
     assert row.old_logprobs.tolist() == row.behavior_logprobs.tolist()
