@@ -45,7 +45,7 @@ class Measured:
         roots: Trajectories a problem that started from the prompt, top-ups included.
         first_roots: The least and the greatest m of a problem.
         branches: Branches a problem that the budget granted.
-        decisions: Tool results that were put to the rule.
+        decisions: Tool results that were put to the rule while there was budget.
         rate: Share of them that wanted a branch.
         p_std: Spread of P over them.
         acted: Share of them that would have gone the other way had entropy not changed.
