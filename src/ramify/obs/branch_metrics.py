@@ -21,16 +21,15 @@ MAX_UNDECIDED = 0.2
 def branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     """Metrics of one step by name; means are absent where no decision had budget.
 
-    Totals of children: `branch/planned` (wanted), `branch/taken` (granted), `branch/by_entropy` (granted where the rule
-    would have wanted none at an entropy delta of zero). Totals of decisions: `branch/decisions`, of these
-    `branch/withheld` (entropy turned them against a branch), and `branch/after_budget` (came too late, counted nowhere
-    else). `branch/flat` is the share of problems that had decisions and no budget at all: a rule that splits n by its
+    Totals of children: `branch/planned` (wanted, also too late), `branch/taken` (granted), `branch/by_entropy` (granted
+    where the rule would have wanted none at an entropy delta of zero). Totals of decisions: `branch/decisions`, of these
+    `branch/withheld` (entropy turned them against a branch), and `branch/after_budget` (came too late). `branch/flat` is the share of problems that had decisions and no budget at all: a rule that splits n by its
     first trajectory gave all of it to roots. Deltas are nats per token.
     """
     made = [decision for tree in trees for decision in tree.decisions]
     decisions = [decision for decision in made if decision.had_budget]
     metrics = {
-        "branch/planned": _sum(decision.planned for decision in decisions),
+        "branch/planned": _sum(decision.planned for decision in made),
         "branch/taken": _sum(decision.taken for decision in decisions),
         "branch/by_entropy": _sum(decision.taken for decision in decisions if decision.entropy_acted),
         "branch/withheld": _sum(decision.entropy_acted and not decision.planned for decision in decisions),
@@ -66,7 +65,8 @@ class BranchTotals:
     """What the rule did in a whole run.
 
     Attributes:
-        planned, taken, by_entropy: Children wanted, granted, and granted because entropy had changed.
+        planned, taken, by_entropy: Children wanted (also when it was too late), granted, and granted because entropy had
+            changed.
         decisions, withheld: Decisions, and those that entropy turned against a branch.
         rate: Share of decisions that wanted a branch.
         probability, entropy_delta: Mean and standard deviation over all decisions; nats per token.
@@ -90,7 +90,7 @@ def branch_totals(history: Sequence[MetricsRow]) -> BranchTotals | None:
     counts = [_value(row, "branch/decisions") for row in rows]
 
     def total(name: str) -> int:
-        return round(sum(_value(row, f"branch/{name}") for row in rows))
+        return round(sum(row.get(f"branch/{name}") or 0.0 for row in history))
 
     def spread(name: str) -> tuple[float, float]:
         means, stds = (

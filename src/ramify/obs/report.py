@@ -56,7 +56,7 @@ class NumSteps(TypedDict):
 
 
 class BranchSummary(TypedDict):
-    """What the branching rule did in RL while there was budget: see `branch_metrics.BranchTotals`.
+    """What the branching rule did in RL: see `branch_metrics.BranchTotals`.
 
     `rate` and `p_std` (of the probability) are None in a run without decisions.
     """

@@ -36,7 +36,7 @@ def test_what_was_decided_without_budget_is_counted_apart():
     metrics = branch_metrics([BRANCHED, tree_of()])
     assert metrics == pytest.approx(
         {
-            "branch/planned": 4.0,
+            "branch/planned": 6.0,
             "branch/taken": 3.0,
             "branch/by_entropy": 2.0,
             "branch/withheld": 1.0,
@@ -59,9 +59,9 @@ def test_problems_that_could_not_branch_are_counted():
     assert metrics["branch/flat"] == 0.5
     alone = branch_metrics([FLAT])
     assert alone["branch/flat"] == 1.0
-    assert (alone["branch/decisions"], alone["branch/planned"], alone["branch/after_budget"]) == (
+    assert (alone["branch/decisions"], alone["branch/after_budget"], alone["branch/planned"]) == (
         0.0,
-        0.0,
+        1.0,
         1.0,
     )
     assert "branch/rate" not in alone
@@ -76,7 +76,7 @@ def test_totals_of_a_run_are_those_of_all_its_decisions_together():
     steps = [[BRANCHED], [FLAT], [tree_of()], [BRANCHED, tree_of(decision("0.0", 0.8, 0.9, 0, 0, False))]]
     totals = branch_totals(rows_of(*steps))
     together = branch_metrics([tree for trees in steps for tree in trees])
-    assert (totals.planned, totals.taken, totals.by_entropy) == (8, 6, 4)
+    assert (totals.planned, totals.taken, totals.by_entropy) == (13, 6, 4)
     assert (totals.decisions, totals.withheld) == (7, 2)
     assert totals.rate == pytest.approx(together["branch/rate"]) == pytest.approx(4 / 7)
     assert totals.probability == pytest.approx((together["branch/p_mean"], together["branch/p_std"]))

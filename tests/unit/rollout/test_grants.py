@@ -121,3 +121,20 @@ def test_children_are_cut_to_what_is_left():
     book.open(2)
     book.resolve((0,), 1, 3)
     assert [grant.children for grant in book.settle().grants] == [2]
+
+
+def test_a_small_wish_does_not_overtake_a_large_one_that_waits():
+    book = GrantBook(max_depth=1, fanout=3)
+    for root in range(3):
+        book.start_root((root,))
+    book.open(5)
+    book.resolve((1,), 1, 3)
+    book.resolve((2,), 1, 1)
+    # Root 0 may still want three, which leaves root 1 two of the three that it wants and root 2 none.
+    assert book.settle().grants == ()
+    book.resolve((0,), 1, 3)
+    assert [(grant.key, grant.children) for grant in book.settle().grants] == [
+        ((0,), 3),
+        ((1,), 2),
+        ((2,), 0),
+    ]
