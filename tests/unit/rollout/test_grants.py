@@ -138,3 +138,13 @@ def test_a_small_wish_does_not_overtake_a_large_one_that_waits():
         ((1,), 2),
         ((2,), 0),
     ]
+
+
+def test_a_branch_can_claim_nothing_at_the_result_that_it_hangs_at():
+    book = GrantBook(max_depth=1, fanout=1)
+    book.start_root((0,))
+    book.open(2)
+    book.resolve((0,), 1, 1)
+    settlement = book.settle()
+    assert [grant.children for grant in settlement.grants] == [1]
+    assert settlement.top_ups == 1
