@@ -5,11 +5,13 @@ Rates and spreads are over the decisions that a grant could follow, those with b
 changes no tree.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ramify.algos.branch_random import matched_rate
 from ramify.core.tree import BranchDecision, Tree
 from ramify.obs.metrics import MetricsRow
 
@@ -23,8 +25,10 @@ def branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
 
     Totals of children: `branch/planned` (wanted, also too late), `branch/taken` (granted), `branch/by_entropy` (granted
     where the rule would have wanted none at an entropy delta of zero). Totals of decisions: `branch/decisions`, of these
-    `branch/withheld` (entropy turned them against a branch), and `branch/after_budget` (came too late). `branch/flat` is the share of problems that had decisions and no budget at all: a rule that splits n by its
-    first trajectory gave all of it to roots. Deltas are nats per token.
+    `branch/withheld` (entropy turned them against a branch), and `branch/after_budget` (came too late). `branch/flat` is
+    the share of problems that had decisions and no budget at all: a rule that splits n by its first trajectory gave all of
+    it to roots. `branch/matched_rate` is the rate at which a `random` rule is expected to be granted as many branches (see
+    `matched_rate`). Deltas are nats per token.
     """
     made = [decision for tree in trees for decision in tree.decisions]
     decisions = [decision for decision in made if decision.had_budget]
@@ -42,6 +46,7 @@ def branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
         chances, deltas = [d.probability for d in decisions], [d.rise for d in decisions]
         metrics |= {
             "branch/rate": float(np.mean([decision.planned > 0 for decision in decisions])),
+            "branch/matched_rate": _matched_rate(trees, decisions),
             "branch/p_mean": float(np.mean(chances)),
             "branch/p_std": float(np.std(chances)),
             "branch/entropy_delta_mean": float(np.mean(deltas)),
@@ -50,6 +55,17 @@ def branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
             "branch/undecided": float(np.mean([decision.undecided for decision in decisions])),
         }
     return metrics
+
+
+def _matched_rate(trees: Sequence[Tree], decisions: Sequence[BranchDecision]) -> float:
+    sizes = Counter(
+        (len(tree.decisions), max(decision.budget_left for decision in tree.decisions))
+        for tree in trees
+        if tree.decisions
+    )
+    rate = float(np.mean([decision.planned > 0 for decision in decisions]))
+    children = max(1, *(decision.planned for decision in decisions))
+    return matched_rate(sizes, children, sum(decision.taken for decision in decisions), rate)
 
 
 def _sum(counts: Iterable[float]) -> float:
@@ -105,20 +121,22 @@ def branch_totals(history: Sequence[MetricsRow]) -> BranchTotals | None:
         by_entropy=total("by_entropy"),
         decisions=total("decisions"),
         withheld=total("withheld"),
-        rate=_rate(rows, counts),
+        rate=_mean(rows, "branch/rate"),
         probability=spread("p"),
         entropy_delta=spread("entropy_delta"),
     )
 
 
-def realised_rate(history: Sequence[MetricsRow]) -> float | None:
-    """Share of a run's decisions with budget that wanted a branch; None where its metrics do not say."""
+def rate_of_control(history: Sequence[MetricsRow]) -> float | None:
+    """The rate at which a `random` rule branches as often as a run's rule did; None where its metrics do not say."""
     rows = [row for row in history if row.get("branch/decisions")]
-    return _rate(rows, [_value(row, "branch/decisions") for row in rows]) if rows else None
+    return _mean(rows, "branch/matched_rate") if rows else None
 
 
-def _rate(rows: Sequence[MetricsRow], counts: Sequence[float]) -> float:
-    return float(np.average([_value(row, "branch/rate") for row in rows], weights=counts))
+def _mean(rows: Sequence[MetricsRow], name: str) -> float:
+    """Over all decisions of all steps."""
+    counts = [_value(row, "branch/decisions") for row in rows]
+    return float(np.average([_value(row, name) for row in rows], weights=counts))
 
 
 def branch_notes(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tuple[str, ...]:

@@ -137,7 +137,7 @@ class Branching:
     def finished_decisions(self) -> list[BranchDecision]:
         """All decisions, with what came of them; to be asked for when every trajectory has ended."""
         return [
-            replace(decision, had_budget=self._book.had_room(*self._places[node]))
+            replace(decision, budget_left=self._book.left_for(*self._places[node]))
             for node, decision in self._decisions.items()
         ]
 

@@ -65,12 +65,12 @@ class GrantBook:
         """There are `budget` trajectories beyond the roots (n - m)."""
         self._budget = budget
 
-    def had_room(self, key: BranchKey, depth: int) -> bool:
-        """Whether a candidate at this place could have got a child; final once all trajectories have ended.
+    def left_for(self, key: BranchKey, depth: int) -> int:
+        """What smaller keys left of the budget for a candidate at this place; final once all trajectories have ended.
 
-        It asks what smaller keys were granted, never when: the answer is the same for all latencies.
+        It asks what they were granted, never when: the answer is the same for all latencies.
         """
-        return self._budget is not None and self._budget > self._held_before(depth, key)
+        return 0 if self._budget is None else self._budget - self._held_before(depth, key)
 
     def start_root(self, key: BranchKey) -> None:
         """A root starts."""

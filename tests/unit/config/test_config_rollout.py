@@ -152,7 +152,10 @@ def metrics(folder, *rows):
 
 
 def test_the_control_branches_as_often_as_another_run(tmp_path):
-    rows = [{"branch/rate": 0.5, "branch/decisions": 30}, {"branch/rate": 0.9, "branch/decisions": 10}]
+    rows = [
+        {"branch/matched_rate": 0.5, "branch/decisions": 30},
+        {"branch/matched_rate": 0.9, "branch/decisions": 10},
+    ]
     section = metrics(tmp_path / "run", *rows)
     require_rate(section)
     assert build_brancher(section, vocab_size=9).rate == pytest.approx(0.6)
@@ -166,6 +169,6 @@ def test_a_folder_without_a_rate_is_refused_in_one_line(tmp_path, look):
     ):
         look(rollout({"name": "random", "rate_from": str(tmp_path / "nowhere")}, m=4))
     with pytest.raises(
-        DataError, match=r"metrics\.jsonl: expected branch/rate .* found no step with decisions$"
+        DataError, match=r"metrics\.jsonl: expected branch/matched_rate .* found no step with decisions$"
     ):
         look(metrics(tmp_path / "sft", {"loss": 1.0}))

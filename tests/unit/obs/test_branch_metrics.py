@@ -3,13 +3,14 @@
 import pytest
 from obs_trees import policy, problem, prompt
 
+from ramify.algos.branch_random import matched_rate
 from ramify.core.tree import BranchDecision, StopReason, TreeKey, make_tree
 from ramify.obs.branch_metrics import (
     branch_metrics,
     branch_notes,
     branch_totals,
     entropy_warnings,
-    realised_rate,
+    rate_of_control,
 )
 
 
@@ -18,18 +19,18 @@ def tree_of(*decisions):
     return make_tree(problem(), TreeKey(0, 0), nodes, list(decisions))
 
 
-def decision(place, delta, probability, planned, taken, acted, had_budget=True):
-    return BranchDecision(place, 1, delta, probability, planned, taken, acted, had_budget=had_budget)
+def decision(place, delta, probability, planned, taken, acted, left):
+    return BranchDecision(place, 1, delta, probability, planned, taken, acted, budget_left=left)
 
 
 BRANCHED = tree_of(
-    decision("0.0", 0.4, 0.7, 2, 2, True),
-    decision("1.0", -0.2, 0.4, 0, 0, True),
-    decision("2.0", 0.1, 0.5, 2, 1, False),
-    decision("3.0", 3.0, 1.0, 2, 0, True, had_budget=False),
-    decision("4.0", 3.0, 1.0, 0, 0, True, had_budget=False),
+    decision("0.0", 0.4, 0.7, 2, 2, True, 3),
+    decision("1.0", -0.2, 0.4, 0, 0, True, 1),
+    decision("2.0", 0.1, 0.5, 2, 1, False, 1),
+    decision("3.0", 3.0, 1.0, 2, 0, True, 0),
+    decision("4.0", 3.0, 1.0, 0, 0, True, 0),
 )
-FLAT = tree_of(decision("0.0", 3.0, 1.0, 1, 0, True, had_budget=False))
+FLAT = tree_of(decision("0.0", 3.0, 1.0, 1, 0, True, 0))
 
 
 def test_what_was_decided_without_budget_is_counted_apart():
@@ -44,6 +45,7 @@ def test_what_was_decided_without_budget_is_counted_apart():
             "branch/after_budget": 2.0,
             "branch/flat": 0.0,
             "branch/rate": 2 / 3,
+            "branch/matched_rate": matched_rate({(5, 3): 1}, 2, 3, 2 / 3),
             "branch/p_mean": 1.6 / 3,
             "branch/p_std": ((0.7**2 + 0.4**2 + 0.5**2) / 3 - (1.6 / 3) ** 2) ** 0.5,
             "branch/entropy_delta_mean": 0.1,
@@ -73,7 +75,7 @@ def rows_of(*steps):
 
 
 def test_totals_of_a_run_are_those_of_all_its_decisions_together():
-    steps = [[BRANCHED], [FLAT], [tree_of()], [BRANCHED, tree_of(decision("0.0", 0.8, 0.9, 0, 0, False))]]
+    steps = [[BRANCHED], [FLAT], [tree_of()], [BRANCHED, tree_of(decision("0.0", 0.8, 0.9, 0, 0, False, 2))]]
     totals = branch_totals(rows_of(*steps))
     together = branch_metrics([tree for trees in steps for tree in trees])
     assert (totals.planned, totals.taken, totals.by_entropy) == (13, 6, 4)
@@ -154,10 +156,10 @@ def test_does_not_warn_about_a_rule_that_does_not_look_at_entropy(rate):
 
 def test_the_rate_of_a_run_weighs_steps_by_their_decisions():
     rows = [
-        {"step": 1, "branch/rate": 0.5, "branch/decisions": 30.0},
+        {"step": 1, "branch/matched_rate": 0.5, "branch/decisions": 30.0},
         {"step": 2, "branch/planned": 0.0, "branch/decisions": 0.0},
-        {"step": 3, "branch/rate": 0.9, "branch/decisions": 10.0},
+        {"step": 3, "branch/matched_rate": 0.9, "branch/decisions": 10.0},
     ]
-    assert realised_rate(rows) == pytest.approx(0.6)
-    assert realised_rate([{"step": 1, "branch/decisions": 0.0}]) is None
-    assert realised_rate([]) is None
+    assert rate_of_control(rows) == pytest.approx(0.6)
+    assert rate_of_control([{"step": 1, "branch/decisions": 0.0}]) is None
+    assert rate_of_control([]) is None

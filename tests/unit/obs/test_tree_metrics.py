@@ -51,6 +51,7 @@ def test_small_tree_by_hand():
             "branch/after_budget": 0.0,
             "branch/flat": 0.0,
             "branch/rate": 1.0,
+            "branch/matched_rate": 1.0,
             "branch/p_mean": 0.7,
             "branch/p_std": 0.0,
             "branch/entropy_delta_mean": 0.6,

@@ -23,7 +23,7 @@ def length(seed, key, start):
 
 
 def play(seed, roots, budget, fanout, order):
-    """Grow with events in a random order: what was granted where, the number of top-ups, who had budget."""
+    """Grow with events in a random order: what was granted where, the number of top-ups, and what was left for whom."""
     book = GrantBook(MAX_DEPTH, fanout)
     alive = {}
     granted, places, tops = {}, [], 0
@@ -55,25 +55,25 @@ def play(seed, roots, budget, fanout, order):
             book.finish(key)
         settle()
         assert sum(granted.values()) + tops <= budget
-    return granted, tops, {place: book.had_room(*place) for place in places}
+    return granted, tops, {place: book.left_for(*place) for place in places}
 
 
 def offline(seed, roots, budget, fanout):
     """The same with everything known: one candidate after the other in the order of their keys."""
     open_places = [((root,), 1, length(seed, (root,), 0)) for root in range(roots)]
-    granted, had_budget, left = {}, {}, budget
+    granted, left_for, left = {}, {}, budget
     for depth in range(1, MAX_DEPTH + 1):
         for key, start, end in sorted(open_places):
             if start <= depth <= end:
                 children = min(wanted(seed, key, depth, fanout), left)
-                had_budget[key, depth] = left > 0
+                left_for[key, depth] = left
                 left -= children
                 if children:
                     granted[key, depth] = children
                 for index in range(1, children + 1):
                     child = (*key, depth, index)
                     open_places.append((child, depth + 1, length(seed, child, depth)))
-    return granted, left, had_budget
+    return granted, left, left_for
 
 
 @settings(max_examples=60, deadline=None)
