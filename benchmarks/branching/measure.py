@@ -45,8 +45,9 @@ class Measured:
         roots: Trajectories a problem that started from the prompt, top-ups included.
         first_roots: The least and the greatest m of a problem.
         branches: Branches a problem that the budget granted.
-        decisions: Tool results that were put to the rule.
+        decisions: Tool results that were put to the rule while there was budget.
         rate: Share of them that wanted a branch.
+        matched_rate: At which `random` is expected to take as many branches.
         p_std: Spread of P over them.
         acted: Share of them that would have gone the other way had entropy not changed.
         undecided: Share of them that brackets from the TOP_K most likely tokens leave open.
@@ -59,6 +60,7 @@ class Measured:
     branches: float
     decisions: int
     rate: float
+    matched_rate: float
     p_std: float
     acted: float
     undecided: float
@@ -82,7 +84,7 @@ def measure(run: Path) -> Iterator[Measured]:
                 runner.run(world.grow(section, engine)) for engine in (world.exact, world.bracketed)
             )
             measured = _summary(name, section, world.vocab_size, exact, bracketed)
-            rate = measured.rate if name == "bernoulli" else rate
+            rate = measured.matched_rate if name == "bernoulli" else rate
             yield measured
 
 
@@ -159,6 +161,7 @@ def _summary(
         branches=figures["branch/taken"] / len(exact),
         decisions=int(figures.get("branch/decisions", 0)),
         rate=figures.get("branch/rate", 0.0),
+        matched_rate=figures.get("branch/matched_rate", 0.0),
         p_std=figures.get("branch/p_std", 0.0),
         acted=figures.get("branch/entropy_acted", 0.0),
         undecided=others.get("branch/undecided", 0.0),

@@ -23,7 +23,7 @@ DEFECTS = (
 
 
 def rule_tables(vocab_size: int) -> dict[str, dict[str, Any]]:
-    """`rollout.branching` of each rule, by name; `random` has no rate yet: it gets that of `bernoulli`.
+    """`rollout.branching` of each rule, by name; `random` has no rate yet: it gets the one that matches `bernoulli`.
 
     The released rules act on sums over the window divided by ln V: their weights are those that equal ours on a full one.
     """

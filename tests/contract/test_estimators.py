@@ -57,7 +57,7 @@ def dressed(rng, tree):
             size = len(n.token_ids)
             logprobs, entropies = rng.normal(-1.0, 0.4, size), rng.gamma(1.0, 1.0, size)
             n = replace(n, behavior_logprobs=tuple(logprobs), token_entropies=tuple(entropies))
-            notes[n.id] = NodeNotes(ref_logprobs=rng.normal(-1.0, 0.4, size), entropies=entropies)
+            notes[n.id] = NodeNotes(logprobs, rng.normal(-1.0, 0.4, size), entropies)
         nodes.append(n)
     return make_tree(tree.problem, tree.key, nodes), notes
 

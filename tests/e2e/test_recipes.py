@@ -237,6 +237,7 @@ CHECKS = {
     "cispo": check_refusals_and_length,
     "gppo": check_refusals,
     "aepo": check_entropies,
+    "aepo_paper": check_entropies,
 }
 
 
@@ -281,7 +282,7 @@ def test_a_step_with_nothing_to_learn_from_is_said_and_changes_nothing(tmp_path,
 def test_every_named_algorithm_has_a_recipe():
     wanted = {
         *("grpo", "grpo_tis", "dr_grpo", "dapo", "rloo", "reinforce_pp", "cispo", "gppo", "gspo"),
-        *("arpo", "arpo_hard", "arpo_unbiased", "aepo", "tree_grpo", "node_value"),
+        *("arpo", "arpo_hard", "arpo_unbiased", "aepo", "aepo_paper", "tree_grpo", "node_value"),
     }
     assert {method_of(name) for name in RECIPES} == wanted
 
@@ -291,7 +292,7 @@ def test_a_recipe_says_what_it_is(name):
     loaded = load_recipe(TrainRecipe, RECIPES[name], ())
     assert loaded.run.dir == Path("runs") / name
     assert "arXiv" in RECIPES[name].read_text().split("\n")[0]
-    if method_of(name) == "aepo":
+    if method_of(name).startswith("aepo"):
         section = loaded.algorithm
         assert (section.loss.name, section.loss.dual_clip, section.entropy_advantage.source) == (
             "aepo_clip",

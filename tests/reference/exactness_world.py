@@ -122,7 +122,7 @@ class World:
             ref = {key: value + rng.uniform(-1, 1, len(value)) for key, value in policy.items()}
             self.trees.append(with_behavior(shape, behavior))
             self.notes.append(
-                {key: NodeNotes(policy_logprobs=old[key], ref_logprobs=ref[key]) for key in policy}
+                {key: NodeNotes(old_logprobs=old[key], ref_logprobs=ref[key]) for key in policy}
             )
         self.rewards = [rng.normal(size=len(tree.trajectories)) for tree in self.trees]
         self.ours = our_model(folder, dtype)
@@ -205,6 +205,6 @@ def _trip(model, trajectory, notes):
         entropies=numbers(entropies),
         grad_logprobs=slopes(logprobs),
         grad_entropies=slopes(entropies),
-        old=numbers(notes[key].policy_logprobs[i] for key, i in places),
+        old=numbers(notes[key].old_logprobs[i] for key, i in places),
         ref=numbers(notes[key].ref_logprobs[i] for key, i in places),
     )

@@ -119,9 +119,7 @@ def pair_weight(tree, j, identifier, shared):
 
 def k1(node, notes, i):
     """ln(old / ref) of one token."""
-    note = notes[node.id]
-    old = node.behavior_logprobs[i] if note.policy_logprobs is None else note.policy_logprobs[i]
-    return old - note.ref_logprobs[i]
+    return notes[node.id].old_logprobs[i] - notes[node.id].ref_logprobs[i]
 
 
 def reinforce_pp(trees, rewards, notes, shared, group_mean, beta):
@@ -167,7 +165,7 @@ def importance_weights(tree, notes, level, kind, cap, floor):
     result = []
     for trajectory in tree.trajectories:
         ratios = [
-            math.exp(notes[n].policy_logprobs[i] - tree.by_id[n].behavior_logprobs[i])
+            math.exp(notes[n].old_logprobs[i] - tree.by_id[n].behavior_logprobs[i])
             for n, i in tokens(trajectory)
         ]
         if level == "sequence":

@@ -16,7 +16,7 @@ from ramify.algos.kl import KlInReward
 from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.algos.tree_grpo import TreeGrpo
-from ramify.core.records import NodeNotes, Reward
+from ramify.core.records import NodeNotes, Reward, behavior_notes
 from ramify.core.tree import Source, make_tree
 from random_trees import random_tree, with_behavior, written_arrays
 
@@ -111,7 +111,10 @@ def test_node_value(shared, seed):
 def test_reinforce_pp(shared, group_mean, beta, seed, recomputed):
     trees, rewards, notes = batch(seed)
     if not recomputed:
-        notes = [{k: replace(n, policy_logprobs=None) for k, n in found.items()} for found in notes]
+        notes = [
+            {k: replace(n, old_logprobs=behavior_notes(tree)[k].old_logprobs) for k, n in found.items()}
+            for tree, found in zip(trees, notes, strict=True)
+        ]
     expected = plain.reinforce_pp(trees, rewards, notes, shared, group_mean, beta)
     actual = estimated(ReinforcePlusPlus(shared, group_mean, beta), trees, rewards, notes)
     assert_equal(actual, expected)

@@ -1,6 +1,6 @@
 """The control of every entropy rule: branch at a given rate whatever the entropies are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ramify.algos.branch_arpo import toss
@@ -29,3 +29,53 @@ class RandomBrancher(FixedRoots):
         """Decide by the candidate's own draw alone."""
         del history
         return toss(self.children, self.rate, self.rate, candidate.draw)
+
+
+TOLERANCE = 0.01
+"""Share of the branches that a matched rate may be off by; where budgets are always spent, any high rate spends them."""
+
+
+def matched_rate(sizes: Mapping[tuple[int, int], int], children: int, taken: int, rate: float) -> float:
+    """The rate nearest to a rule's own at which `random` is expected to be granted as many branches on the same trees.
+
+    At the rule's own rate it is granted more: a rule that looks at entropy wants many branches in some trees, where the
+    budget cuts them off, and few in others. Trees are taken as they are, though fewer branches bring fewer candidates.
+
+    Args:
+        sizes: Number of trees by (candidates, budget).
+        children: Z.
+        taken: Branches that the rule was granted on all of them.
+        rate: Share of the candidates with budget at which the rule wanted a branch.
+    """
+    own = _expected(sizes, children, rate)
+    target = min(max(own, (1 - TOLERANCE) * taken), (1 + TOLERANCE) * taken)
+    if target == own:
+        return rate
+    low, high = 0.0, 1.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        if _expected(sizes, children, middle) < target:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _expected(sizes: Mapping[tuple[int, int], int], children: int, rate: float) -> float:
+    """Sum over trees of E[min(budget, children x wanting)], `wanting` of the candidates, each by a coin of its own."""
+    return sum(
+        trees * _expected_of_one(candidates, budget, children, rate)
+        for (candidates, budget), trees in sizes.items()
+    )
+
+
+def _expected_of_one(candidates: int, budget: int, children: int, rate: float) -> float:
+    if rate >= 1:
+        return float(min(budget, children * candidates))
+    # The sum over b = 1 .. budget of P(children x wanting >= b), with the binomial's terms one from the other.
+    at_least, term, total = 1.0, (1 - rate) ** candidates, 0.0
+    for wanting in range(-(-budget // children)):
+        at_least -= term
+        total += at_least * min(children, budget - wanting * children)
+        term *= (candidates - wanting) / (wanting + 1) * rate / (1 - rate)
+    return total

@@ -60,7 +60,7 @@ class ImportanceCorrection:
         """rho of each trajectory's written tokens. [G][T]
 
         Raises:
-            ConfigError: The notes hold no logprobs of the policy.
+            ConfigError: A node has no notes.
             EngineError: A behavior logprob is not finite.
             TrainingError: A logprob of the notes is not finite.
         """
@@ -81,14 +81,13 @@ class ImportanceCorrection:
 
 
 def _log_ratio(node: Node, notes: Notes) -> Floats:
-    old = notes[node.id].policy_logprobs if node.id in notes else None
-    if old is None:
-        if not node.token_ids:
-            return np.empty(0)
+    if not node.token_ids:
+        return np.empty(0)
+    if node.id not in notes:
         raise ConfigError(
             f'correction: node {node.id!r} has no logprobs of the learner; set algorithm.old = "recompute"'
         )
-    behavior = np.array(node.behavior_logprobs)
+    behavior, old = np.array(node.behavior_logprobs), notes[node.id].old_logprobs
     if not np.isfinite(behavior).all():
         raise EngineError(f"node {node.id!r}: the engine gave a logprob that is not finite")
     if not np.isfinite(old).all():

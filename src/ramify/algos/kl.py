@@ -124,7 +124,7 @@ class KlInReward:
 
 
 def k1_along(trajectory: Trajectory, notes: Notes) -> Floats:
-    """k1 = ln(old / ref) at each written token, nats; old is the notes' where they hold it, else the behavior's. [T]
+    """k1 = ln(old / ref) at each written token, nats. [T]
 
     Raises:
         ConfigError: The notes hold no reference logprobs.
@@ -141,8 +141,7 @@ def _k1(node: Node, notes: Notes) -> Floats:
         raise ConfigError(
             f"kl in the reward: node {node.id!r} has no reference logprobs; ask the annotation pass for them"
         )
-    old = np.array(node.behavior_logprobs) if found.policy_logprobs is None else found.policy_logprobs
-    difference: Floats = old - found.ref_logprobs
+    difference: Floats = found.old_logprobs - found.ref_logprobs
     if not np.isfinite(difference).all():
         raise TrainingError(
             f"node {node.id!r}: a logprob is not finite; nothing can be learnt from this batch"

@@ -120,7 +120,7 @@ def wanted_notes(section: AlgorithmSection) -> "Wanted":
 
     entropy = section.entropy_advantage
     return Wanted(
-        policy_logprobs=section.old == "recompute",
+        old=section.old,
         entropies=entropy is not None and entropy.source == "annotate",
         ref_logprobs=section.kl is not None,
     )

@@ -138,8 +138,8 @@ class BalancedBranching(_Branching):
 class RandomBranching(_Branching):
     """The control: branch with probability `rate`, whatever the entropies are.
 
-    `rate_from` takes the rate that another run has had: the share of its decisions that wanted a branch, read from the
-    metrics in its folder when the run starts.
+    `rate_from` takes the rate at which this rule branches as often as that of another run did (`branch/matched_rate`), read
+    from the metrics in its folder when the run starts.
     """
 
     name: Literal["random"]

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ramify.core.tree import Entropy, NodePath
+from ramify.core.tree import Entropy, NodePath, Source, Tree
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -188,21 +188,30 @@ class NodeCredit:
 
 @dataclass(frozen=True, slots=True)
 class NodeNotes:
-    """What a pass of the learner without gradient found at the tokens of a policy node; None: not asked for.
+    """What is known of the tokens of a policy node beside the tree. [N] each
 
-    policy_logprobs: under the weights before the first update on this rollout; ref_logprobs: under the reference
-    model; entropies: of the policy, nats. [N] each
+    Attributes:
+        old_logprobs: What ratios are taken to. Whether they are the engine's or the learner's, under the weights before
+            the first update on this rollout, is decided where notes are made and nowhere else.
+        ref_logprobs: Under the reference model; None: not asked for.
+        entropies: Of the policy, nats; None: not asked for.
     """
 
-    policy_logprobs: Floats | None = None
+    old_logprobs: Floats
     ref_logprobs: Floats | None = None
     entropies: Floats | None = None
 
 
 Notes: TypeAlias = Mapping[str, NodeNotes]
-"""Notes of each policy node of a tree, by node id; empty where no pass was asked for."""
+"""Notes of each policy node of a tree, by node id; empty for an estimator that needs none."""
 
 NO_NOTES: Notes = MappingProxyType({})
+
+
+def behavior_notes(tree: Tree) -> Notes:
+    """Notes whose old logprobs are those of the distribution that was sampled from, and nothing else."""
+    policy = (node for node in tree.nodes if node.source is Source.POLICY)
+    return {node.id: NodeNotes(np.array(node.behavior_logprobs)) for node in policy}
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +275,7 @@ class PackedRow:
         spans: The policy nodes that the written tokens belong to; they cover `written` in order.
         s_plus, s_minus, weight, num_paths: See `NodeCredit`. [W]
         behavior_logprobs: Under the distribution sampled from. [W]
-        old_logprobs: That the ratio is taken to: recomputed ones where there are notes, else the former. [W]
+        old_logprobs: That the ratio is taken to; see `NodeNotes`. [W]
         ref_logprobs: Under the reference model; None where no pass was asked for. [W]
         num_repeated: Tokens that are here only as context, because another row computes them too.
         token_budget: Tokens that are computed at a time; a row with more is computed in stages.

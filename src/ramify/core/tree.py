@@ -211,6 +211,7 @@ class BranchDecision:
         taken: Children that the budget granted.
         entropy_acted: Whether the decision differs from that at zero rise.
         undecided: Whether the entropies' brackets leave open which way the rule decides.
+        budget_left: What smaller places in the order of grants left of the tree's branch budget.
     """
 
     node: str
@@ -221,6 +222,12 @@ class BranchDecision:
     taken: int
     entropy_acted: bool
     undecided: bool = False
+    budget_left: int = 0
+
+    @property
+    def had_budget(self) -> bool:
+        """Whether a child could have been granted."""
+        return self.budget_left > 0
 
 
 @dataclass(frozen=True)

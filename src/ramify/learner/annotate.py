@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from ramify.algos.sft import supervised_credit
-from ramify.core.records import Floats, NodeNotes, Notes, PackedRow
+from ramify.core.records import Floats, NodeNotes, Notes, PackedRow, behavior_notes
 from ramify.core.tree import Tree
 from ramify.learner.forward import PassSettings, forward_row
 from ramify.learner.pack import pack
@@ -18,12 +19,21 @@ from ramify.modeling.load import packs_trees
 Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
 """Opens the reference model: a frozen copy, or the trained one with its adapters off."""
 
+_Found: TypeAlias = dict[str, dict[str, Floats]]
+"""What passes gave, by node and name of the note."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the pass is asked for; nothing is computed that is not."""
+    """What the notes hold; no pass is made for what they do not.
 
-    policy_logprobs: bool = False
+    Attributes:
+        old: Whose logprobs are the old ones: the engine's, which wrote the trees, or the learner's, from a pass.
+        entropies: Whether those of the policy are wanted.
+        ref_logprobs: Whether those of the reference model are.
+    """
+
+    old: Literal["behavior", "recompute"] = "behavior"
     entropies: bool = False
     ref_logprobs: bool = False
 
@@ -38,7 +48,7 @@ def annotate(
     token_budget: int,
     chunk_tokens: int = 1024,
 ) -> tuple[Notes, ...]:
-    """Notes of each tree: at most one pass of the policy and one of the reference model.
+    """Notes of each policy node of each tree, with at most one pass of the policy and one of the reference model.
 
     Args:
         model: The policy with the weights that the notes are to be of.
@@ -52,38 +62,48 @@ def annotate(
     Raises:
         ValueError: `ref_logprobs` without a reference model.
     """
+    if wanted == Wanted():
+        return tuple(behavior_notes(tree) for tree in trees)
     rows = pack(
         trees,
         [supervised_credit(tree) for tree in trees],
         token_budget,
         share_prefixes=packs_trees(model),
     )
-    notes: list[dict[str, NodeNotes]] = [{} for _ in trees]
+    found: list[_Found] = [{} for _ in trees]
 
     def run(opened: PreTrainedModel, row: PackedRow, with_entropy: bool) -> tuple[Floats, Floats | None]:
         logprobs, entropies = forward_row(opened, row, PassSettings(temperature, chunk_tokens, with_entropy))
         return _floats(logprobs), None if entropies is None else _floats(entropies)
 
-    if wanted.policy_logprobs or wanted.entropies:
+    if wanted.old == "recompute" or wanted.entropies:
         for row in rows:
             logprobs, entropies = run(model, row, wanted.entropies)
-            _note(notes, row, "policy_logprobs", logprobs if wanted.policy_logprobs else None)
-            _note(notes, row, "entropies", entropies)
+            if wanted.old == "recompute":
+                _keep(found, row, "old_logprobs", logprobs)
+            if entropies is not None:
+                _keep(found, row, "entropies", entropies)
     if wanted.ref_logprobs:
         if reference is None:
             raise ValueError("reference logprobs need a reference model")
         with reference() as opened:
             for row in rows:
-                _note(notes, row, "ref_logprobs", run(opened, row, False)[0])
-    return tuple(notes)
+                _keep(found, row, "ref_logprobs", run(opened, row, False)[0])
+    return tuple(_notes(tree, of_tree, wanted) for tree, of_tree in zip(trees, found, strict=True))
 
 
-def _note(notes: Sequence[dict[str, NodeNotes]], row: PackedRow, name: str, values: Floats | None) -> None:
-    if values is None:
-        return
+def _keep(found: Sequence[_Found], row: PackedRow, name: str, values: Floats) -> None:
     for span in row.spans:
-        before = notes[span.tree].get(span.node, NodeNotes())
-        notes[span.tree][span.node] = replace(before, **{name: values[span.start : span.stop]})
+        found[span.tree].setdefault(span.node, {})[name] = values[span.start : span.stop]
+
+
+def _notes(tree: Tree, found: _Found, wanted: Wanted) -> Notes:
+    """The one place that decides which logprobs are the old ones."""
+    nodes = behavior_notes(tree)
+    if wanted.old == "recompute":
+        # A node that a deadline cut before its first token is in no row.
+        nodes = {key: NodeNotes(np.empty(0)) for key in nodes}
+    return {key: replace(note, **found.get(key, {})) for key, note in nodes.items()}
 
 
 def _floats(tensor: torch.Tensor) -> Floats:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ramify.core.errors import ConfigError, DataError
+from ramify.learner.muon import Muon
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +149,6 @@ def _muon(
     matrices = [p for p in inner if p.ndim == 2]
     vectors = [p for p in inner if p.ndim != 2]
     groups = [{"params": vectors, "lr": settings.vector_lr}, {"params": outer, "lr": settings.embedding_lr}]
-    muon = torch.optim.Muon(
-        matrices,
-        lr=settings.matrix_lr,
-        momentum=settings.momentum,
-        weight_decay=0.0,
-        ns_steps=settings.ns_steps,
-    )
+    muon = Muon(matrices, lr=settings.matrix_lr, momentum=settings.momentum, ns_steps=settings.ns_steps)
     adamw = torch.optim.AdamW(groups, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
     return [adamw, muon]

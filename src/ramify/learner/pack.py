@@ -11,7 +11,6 @@ import numpy as np
 
 from ramify.core.errors import DataError
 from ramify.core.records import (
-    NO_NOTES,
     Floats,
     Ints,
     NodeCredit,
@@ -20,6 +19,7 @@ from ramify.core.records import (
     PackedRow,
     SegmentSpan,
     WrittenSpan,
+    behavior_notes,
 )
 from ramify.core.tree import Node, Source, Tree
 from ramify.learner.pieces import Piece, one_context_each, whole
@@ -43,7 +43,7 @@ def pack(
         trees: Of one optimizer step.
         credits: Of each tree.
         token_budget: Tokens that are computed at a time.
-        notes: What the annotation pass found, if there was one.
+        notes: Of each tree, with its old and reference logprobs; None: the old ones are the engine's.
         keep_dead: Keep what has weight without advantage: a KL term or an entropy bonus acts on it too.
         share_prefixes: False gives each context of each trajectory a row of its own, for models whose layers do not see
             all of the context in the same way (sliding windows, linear attention).
@@ -63,7 +63,7 @@ def pack(
                 f"problem {tree.problem.id!r}: its tokens were made from an engine's text and need not be those that were "
                 "sampled; train on trees of an engine that gives ids"
             )
-        given = NO_NOTES if notes is None else notes[number]
+        given = behavior_notes(tree) if notes is None else notes[number]
         if not is_dead(credit.values(), keep_dead):
             pieces = (whole(tree),) if share_prefixes else one_context_each(tree)
             live = (
@@ -113,7 +113,7 @@ def _flatten(
         forks = sum(child.id in inside for child in tree.children[node.id]) != 1
         ends[node.id] = layout.add(node, before, forks)
         if node.id in credit and node.id in piece.trained and node.token_ids:
-            layout.write(node, before.last, credit[node.id], notes.get(node.id), piece.paths[node.id])
+            layout.write(node, before.last, credit[node.id], notes[node.id], piece.paths[node.id])
     return layout.row()
 
 
@@ -174,17 +174,14 @@ class _Layout:
         self.segments[before.segment] = SegmentSpan(span.parent, span.start, start + size)
         return before.segment
 
-    def write(
-        self, node: Node, before: int, credit: NodeCredit, notes: NodeNotes | None, paths: Ints
-    ) -> None:
+    def write(self, node: Node, before: int, credit: NodeCredit, notes: NodeNotes, paths: Ints) -> None:
         """Mark the node that was added last as written by the policy; `before` is the row index that predicts it."""
         size = len(node.token_ids)
         if before < 0:
             raise ValueError(
                 f"node {node.id!r}: its context starts with a written token, which nothing predicts"
             )
-        behavior = np.array(node.behavior_logprobs)
-        old = notes.policy_logprobs if notes is not None and notes.policy_logprobs is not None else behavior
+        behavior, old = np.array(node.behavior_logprobs), notes.old_logprobs
         parts = (credit.s_plus, credit.s_minus, credit.weight, credit.num_paths, behavior, old)
         if any(len(part) != size for part in parts):
             raise ValueError(
@@ -209,7 +206,7 @@ class _Layout:
         self.credits.append(credit)
         self.behavior.append(behavior)
         self.old.append(old)
-        if notes is not None and notes.ref_logprobs is not None:
+        if notes.ref_logprobs is not None:
             self.ref.append(notes.ref_logprobs)
 
     def row(self) -> PackedRow:

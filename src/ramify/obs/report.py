@@ -56,13 +56,14 @@ class NumSteps(TypedDict):
 
 
 class BranchSummary(TypedDict):
-    """What the branching rule did in RL: children wanted and granted, share of decisions that wanted any, std of P.
+    """What the branching rule did in RL: see `branch_metrics.BranchTotals`.
 
-    `rate` and `p_std` are None in a run without decisions.
+    `rate` and `p_std` (of the probability) are None in a run without decisions.
     """
 
     planned: int
     taken: int
+    by_entropy: int
     rate: float | None
     p_std: float | None
 

@@ -9,12 +9,8 @@ from ramify.algos.ops import effective_leaves, leaf_masses
 from ramify.core.messages import ToolStatus
 from ramify.core.records import Floats, Reward
 from ramify.core.tree import Source, StopReason, Tree
+from ramify.obs.branch_metrics import branch_metrics
 from ramify.obs.health_metrics import health_metrics
-from ramify.obs.metrics import MetricsRow
-
-WARNING_STEPS = 20
-MIN_P_STD = 0.02
-MAX_UNDECIDED = 0.2
 
 
 def omega(tree: Tree) -> Floats:
@@ -30,8 +26,7 @@ def tree_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> 
     """Metrics of one step by name; a name is absent where there is nothing to measure.
 
     Entropies are nats per token, means over nodes of the lower end of each bracket, which is the end that the
-    branching rules use. `tokens/*` are totals of the batch, `branch/planned` and `branch/taken` are totals of
-    children. `rewards` has one reward for each trajectory of each tree. [P][G]
+    branching rules use. `tokens/*` are totals of the batch. `rewards` has one reward for each trajectory of each tree. [P][G]
 
     Raises:
         ValueError: No tree, or a group whose rewards do not match its leaves.
@@ -45,56 +40,9 @@ def tree_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> 
         **_call_metrics(trees),
         **health_metrics(trees),
         **_stop_metrics(trees),
-        **_branch_metrics(trees),
+        **branch_metrics(trees),
         **_entropy_metrics(trees),
     }
-
-
-def realised_rate(history: Sequence[MetricsRow]) -> float | None:
-    """Share of all decisions of a run that wanted a branch; None where its metrics do not say."""
-    decided = [row for row in history if row.get("branch/decisions")]
-    if not decided:
-        return None
-    weights = [_value(row, "branch/decisions") for row in decided]
-    return float(np.average([_value(row, "branch/rate") for row in decided], weights=weights))
-
-
-def entropy_warnings(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tuple[str, ...]:
-    """One line for each way in which an entropy rule does not act.
-
-    Looks at the last 20 steps that had decisions and says nothing before there are 20, except that there were none at
-    all in 20 steps. A rule that does not look at entropy is never warned about.
-    """
-    asked = [row["branch/decisions"] for row in history if row.get("branch/decisions") is not None]
-    if looks_at_entropy and len(asked) >= WARNING_STEPS and not any(asked[-WARNING_STEPS:]):
-        return (
-            f"branching is never asked for: no decision in {WARNING_STEPS} steps (no tool results, a tool that cannot "
-            "fork, or, with branch_at = after_probe, turns that end within probe_tokens)",
-        )
-    recent = [row for row in history if row.get("branch/rate") is not None][-WARNING_STEPS:]
-    if len(recent) < WARNING_STEPS or not looks_at_entropy:
-        return ()
-    rates = [_value(row, "branch/rate") for row in recent]
-    p_std = float(np.mean([_value(row, "branch/p_std") for row in recent]))
-    warnings = []
-    if p_std < MIN_P_STD:
-        warnings.append(
-            f"entropy is not acting: std of P is {p_std:.3f} < {MIN_P_STD} over {WARNING_STEPS} steps; "
-            "the rule's weight per nat is too small for these entropies"
-        )
-    if len(set(rates)) == 1 and rates[0] in (0.0, 1.0):
-        share = "none" if rates[0] == 0.0 else "all"
-        warnings.append(
-            f"branching is stuck: {share} of the tool results wanted a branch over {WARNING_STEPS} steps; "
-            "the budget goes to the first ones or to none (check min_rise, alpha and the baseline)"
-        )
-    undecided = float(np.mean([_value(row, "branch/undecided") for row in recent]))
-    if undecided > MAX_UNDECIDED:
-        warnings.append(
-            f"entropy brackets are too wide: they leave {undecided:.0%} of the decisions open over "
-            f"{WARNING_STEPS} steps; have the engine report more of the likeliest tokens"
-        )
-    return tuple(warnings)
 
 
 def _reward_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
@@ -165,24 +113,6 @@ def _stop_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     return {f"stop/{reason}": stops[reason] / stops.total() for reason in StopReason}
 
 
-def _branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    decisions = [decision for tree in trees for decision in tree.decisions]
-    totals = {
-        "branch/planned": float(sum(decision.planned for decision in decisions)),
-        "branch/taken": float(sum(decision.taken for decision in decisions)),
-        "branch/decisions": float(len(decisions)),
-    }
-    if not decisions:
-        return totals
-    return {
-        **totals,
-        "branch/rate": _mean([decision.planned > 0 for decision in decisions]),
-        "branch/p_std": float(np.std([decision.probability for decision in decisions])),
-        "branch/entropy_acted": _mean([decision.entropy_acted for decision in decisions]),
-        "branch/undecided": _mean([decision.undecided for decision in decisions]),
-    }
-
-
 def _entropy_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     names = {"entropy/root": Source.PROMPT, "entropy/after_result": Source.TOOL}
     by_name = {name: _entropies_after(trees, source) for name, source in names.items()}
@@ -201,10 +131,3 @@ def _entropies_after(trees: Sequence[Tree], source: Source) -> list[float]:
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
-
-
-def _value(row: MetricsRow, name: str) -> float:
-    value = row[name]
-    if value is None:
-        raise ValueError(f"a row with decisions lacks {name!r}")
-    return value

@@ -61,7 +61,8 @@ class Branching:
         self._keeper = keeper
         self._start_root = start_root
         self._start_branch = start_branch
-        self.decisions: dict[str, BranchDecision] = {}
+        self._decisions: dict[str, BranchDecision] = {}
+        self._places: dict[str, tuple[BranchKey, int]] = {}
         self._candidates: dict[tuple[BranchKey, int], _Candidate] = {}
         brancher = parts.brancher
         # A rule that never wants a child is not asked: what it "decided" would look like a rule that is stuck.
@@ -122,7 +123,8 @@ class Branching:
             proposal.entropy_acted,
             undecided,
         )
-        self.decisions[decision.node] = decision
+        self._decisions[decision.node] = decision
+        self._places[decision.node] = walk.key, walk.depth
         if proposal.children and not self._book.spent:
             forks = [await self._keeper.fork(walk.sessions) for _ in range(proposal.children)]
             branch = replace(walk.heard(None, decision), own_from=len(walk.turns))
@@ -131,6 +133,13 @@ class Branching:
         self._book.resolve(walk.key, walk.depth, proposal.children)
         self._settle()
         return decision
+
+    def finished_decisions(self) -> list[BranchDecision]:
+        """All decisions, with what came of them; to be asked for when every trajectory has ended."""
+        return [
+            replace(decision, budget_left=self._book.left_for(*self._places[node]))
+            for node, decision in self._decisions.items()
+        ]
 
     def skip(self, walk: Walk) -> None:
         """There is nothing to branch from after this result: its turn ended within the shared tokens."""
@@ -191,7 +200,7 @@ class Branching:
         walk, children = candidate.walk, grant.children
         place = node_id(walk.path)
         waited = asyncio.get_running_loop().time() - candidate.since
-        self.decisions[place] = replace(self.decisions[place], taken=children)
+        self._decisions[place] = replace(self._decisions[place], taken=children)
         self._parts.events.emit(
             Event("grant", (self._key.step, self._key.slot), place, waited, {"children": children})
         )

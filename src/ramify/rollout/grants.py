@@ -65,6 +65,13 @@ class GrantBook:
         """There are `budget` trajectories beyond the roots (n - m)."""
         self._budget = budget
 
+    def left_for(self, key: BranchKey, depth: int) -> int:
+        """What smaller keys left of the budget for a candidate at this place; final once all trajectories have ended.
+
+        It asks what they were granted, never when: the answer is the same for all latencies.
+        """
+        return 0 if self._budget is None else self._budget - self._held_before(depth, key)
+
     def start_root(self, key: BranchKey) -> None:
         """A root starts."""
         self._alive[key] = 0
@@ -92,8 +99,7 @@ class GrantBook:
     def _decide(self, budget: int) -> Iterator[Grant]:
         # A grant only ever takes room from larger keys, so one pass in key order decides all that can be.
         for depth, key in sorted(self._waiting):
-            held = sum(count for place, count in self._granted.items() if place < (depth, key))
-            room = budget - held
+            room = budget - self._held_before(depth, key)
             claims = self._claims_before(depth, key, budget)
             wanted = self._waiting[depth, key]
             if room > 0 and room - claims < (wanted if claims else 1):
@@ -106,6 +112,9 @@ class GrantBook:
                 self._used += children
                 self._alive.update(dict.fromkeys(grant.child_keys, depth))
             yield grant
+
+    def _held_before(self, depth: int, key: BranchKey) -> int:
+        return sum(count for place, count in self._granted.items() if place < (depth, key))
 
     def _growth(self, levels: int, budget: int) -> int:
         """Trajectories that one can become when it branches fully at `levels` tool results: (1 + Z)^levels."""

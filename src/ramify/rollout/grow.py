@@ -144,8 +144,9 @@ class TreeGrower:
         finally:
             # Trajectories close their own sessions as they end; after a failure some are still open.
             await self._keeper.close_all()
-        decisions = list(self._branching.decisions.values())
-        tree = make_tree(self._problem, self._key, list(self._nodes.values()), decisions)
+        tree = make_tree(
+            self._problem, self._key, list(self._nodes.values()), self._branching.finished_decisions()
+        )
         self._audit(tree)
         return tree
 

@@ -17,7 +17,7 @@ from ramify.config.build_algorithm import (
 from ramify.config.build_model import build_reference
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.protocols import Estimator
-from ramify.core.records import NO_NOTES, Floats, Notes, Reward
+from ramify.core.records import Floats, Notes, Reward
 from ramify.core.tree import Tree
 from ramify.learner.annotate import Reference, Wanted, annotate
 from ramify.learner.pack import pack
@@ -67,9 +67,7 @@ class Learning:
     max_gap: float | None
 
     def annotate(self, trees: Sequence[Tree]) -> tuple[Notes, ...]:
-        """What the engine did not give; no pass is made where nothing is asked for."""
-        if self.wanted == Wanted():
-            return (NO_NOTES,) * len(trees)
+        """Old logprobs, and what else the engine did not give."""
         return annotate(
             self.learner.model,
             trees,

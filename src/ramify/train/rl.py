@@ -20,10 +20,11 @@ from ramify.learner.ranks import max_over_ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.numerics import set_numerics
+from ramify.obs.branch_metrics import branch_notes, entropy_warnings
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
-from ramify.obs.tree_metrics import entropy_warnings, tree_metrics
+from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.agent_loop import AgentLoop, agent_loop
 from ramify.rollout.interrupts import StopOnSignal
 from ramify.train.guard import Action, Guard, GuardState, Violation
@@ -77,8 +78,12 @@ def run_rl(
                 loop.run(run.rollout.close())
         history = read_metrics(run.folder.root / "metrics.jsonl")
         looks = recipe.rollout.branching.looks_at_entropy
-        for warning in (*entropy_warnings(history, looks_at_entropy=looks), *update_warnings(history)):
-            console.note(warning)
+        for line in (
+            *branch_notes(history, looks_at_entropy=looks),
+            *entropy_warnings(history, looks_at_entropy=looks),
+            *update_warnings(history),
+        ):
+            console.note(line)
         if note := run.saver.best_note(state):
             console.note(note)
         return run.saver.save(state)

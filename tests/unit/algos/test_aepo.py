@@ -65,7 +65,9 @@ def test_the_factor_by_hand(shared, tokens, weights):
 
 
 def test_both_sources_give_the_same_for_the_same_entropies():
-    notes = {key: NodeNotes(entropies=np.array(values)) for key, values in ENTROPIES.items()}
+    notes = {
+        key: NodeNotes(np.zeros(len(values)), entropies=np.array(values)) for key, values in ENTROPIES.items()
+    }
     annotated = factors(EntropyAwareAdvantage(INNER, "repeat", 0.2, "annotate"), forked(), notes)
     behavior = factors(
         EntropyAwareAdvantage(INNER, "repeat", 0.2, "behavior"), with_entropies(forked(), ENTROPIES)
@@ -99,7 +101,7 @@ def test_without_entropies_it_is_refused_and_told_how_to_get_them(source, remedy
     estimator = EntropyAwareAdvantage(INNER, "repeat", 0.2, source)
     with pytest.raises(ConfigError, match=f"node '0' has no entropies of its tokens; .*{remedy}"):
         estimator.moments([forked()], [REWARDS], [NO_NOTES])
-    partly = {"0": NodeNotes(entropies=np.array([1.0, 2.0])), "0.0.0": NodeNotes(ref_logprobs=np.zeros(1))}
+    partly = {"0": NodeNotes(np.zeros(2), entropies=np.array([1.0, 2.0])), "0.0.0": NodeNotes(np.zeros(1))}
     tree = with_entropies(forked(), {"0": [1.0, 2.0]})
     with pytest.raises(ConfigError, match=f"node '0.0.0' has no entropies of its tokens; .*{remedy}"):
         estimator.moments([tree], [REWARDS], [partly])

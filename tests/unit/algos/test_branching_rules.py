@@ -33,7 +33,8 @@ def test_threshold_branches_where_the_rise_exceeds_the_minimum():
 
 
 @pytest.mark.parametrize(
-    ("min_rise", "rise", "acted"), [(0.25, 0.3, True), (0.25, 0.2, False), (-0.1, 0.0, False)]
+    ("min_rise", "rise", "acted"),
+    [(0.25, 0.3, True), (0.25, 0.2, False), (-0.1, 0.0, False), (0.0, 0.1, True), (0.0, -0.1, False)],
 )
 def test_threshold_says_whether_entropy_decided(min_rise, rise, acted):
     assert threshold(min_rise=min_rise).propose(candidate(rise), ()).entropy_acted is acted

@@ -27,8 +27,8 @@ def forked():
 def notes(trunk, leaf):
     """The learner's logprobs, given as ratios to the engine's, which are exp(-1)."""
     return {
-        "0": NodeNotes(policy_logprobs=np.log(trunk) - 1),
-        "0.0.0": NodeNotes(policy_logprobs=np.log(leaf) - 1),
+        "0": NodeNotes(old_logprobs=np.log(trunk) - 1),
+        "0.0.0": NodeNotes(old_logprobs=np.log(leaf) - 1),
     }
 
 
@@ -61,8 +61,8 @@ def test_engines_that_agree_are_not_corrected(level, kind):
 def test_both_edges_of_a_mask_are_inside():
     tree = forked()
     exact = {
-        "0": NodeNotes(policy_logprobs=np.array([-1.0, -1.0])),
-        "0.0.0": NodeNotes(policy_logprobs=np.array([-1.0])),
+        "0": NodeNotes(old_logprobs=np.array([-1.0, -1.0])),
+        "0.0.0": NodeNotes(old_logprobs=np.array([-1.0])),
     }
     assert ImportanceCorrection("token", "mask", 1.0, 1.0).weights(tree, exact)[0].tolist() == [1, 1, 1]
 
@@ -70,27 +70,26 @@ def test_both_edges_of_a_mask_are_inside():
 @pytest.mark.parametrize("kind", ["truncate", "mask"])
 def test_ratios_beyond_the_range_of_floats_are_bounded_in_silence(kind):
     tree = with_behavior(forked(), {"0": [-900.0, -900.0], "0.0.0": [-1.0], "0.0.1": [], "1": []})
-    far = {"0": NodeNotes(policy_logprobs=np.zeros(2)), "0.0.0": NodeNotes(policy_logprobs=np.array([-1.0]))}
+    far = {"0": NodeNotes(old_logprobs=np.zeros(2)), "0.0.0": NodeNotes(old_logprobs=np.array([-1.0]))}
     for level in ("token", "sequence"):
         weights = ImportanceCorrection(level, kind, 2.0, None).weights(tree, far)
         assert weights[0][0] == (2.0 if kind == "truncate" else 0.0)
         assert all(np.isfinite(w).all() for w in weights)
-    vanishing = notes([1.0, 1.0], [1.0]) | {"0": NodeNotes(policy_logprobs=np.array([-2000.0, -2000.0]))}
+    vanishing = notes([1.0, 1.0], [1.0]) | {"0": NodeNotes(old_logprobs=np.array([-2000.0, -2000.0]))}
     assert not ImportanceCorrection("sequence", kind, 2.0, None).weights(forked(), vanishing)[0].any()
 
 
 def test_what_is_missing_or_broken_is_said():
     correction = ImportanceCorrection("token", "truncate", 2.0, None)
-    for missing in (NO_NOTES, {"0": NodeNotes(entropies=np.zeros(2))}):
-        with pytest.raises(
-            ConfigError, match=r"node '0' has no logprobs of the learner; set algorithm\.old = .recompute"
-        ):
-            correction.weights(forked(), missing)
+    with pytest.raises(
+        ConfigError, match=r"node '0' has no logprobs of the learner; set algorithm\.old = .recompute"
+    ):
+        correction.weights(forked(), NO_NOTES)
     for broken in (math.nan, -math.inf):
         with pytest.raises(
             TrainingError, match=r"node '0\.0\.0': the learner found a logprob that is not finite"
         ):
-            correction.weights(forked(), NOTES | {"0.0.0": NodeNotes(policy_logprobs=np.array([broken]))})
+            correction.weights(forked(), NOTES | {"0.0.0": NodeNotes(old_logprobs=np.array([broken]))})
         tree = with_behavior(forked(), {"0": [-1.0, broken], "0.0.0": [-1.0], "0.0.1": [], "1": []})
         with pytest.raises(EngineError, match="node '0': the engine gave a logprob that is not finite"):
             correction.weights(tree, NOTES)

@@ -22,10 +22,10 @@ def forked():
     )
 
 
-# behavior logprobs are -1: k1 = 0.5 and -0.25 on the trunk, 1 on the first leaf.
+# k1 = 0.5 and -0.25 on the trunk, 1 on the first leaf.
 NOTES = {
-    "0": NodeNotes(ref_logprobs=np.array([-1.5, -0.75])),
-    "0.0.0": NodeNotes(ref_logprobs=np.array([-2.0])),
+    "0": NodeNotes(np.full(2, -1.0), np.array([-1.5, -0.75])),
+    "0.0.0": NodeNotes(np.full(1, -1.0), np.array([-2.0])),
 }
 
 
@@ -61,10 +61,10 @@ def test_it_wraps_estimators_that_look_at_the_whole_batch():
 
 def test_what_is_missing_or_broken_is_said():
     estimator = KlInReward(GroupRelative("repeat"), 1.0)
-    for notes in (NO_NOTES, {"0": NodeNotes(policy_logprobs=np.zeros(2))}):
+    for notes in (NO_NOTES, {"0": NodeNotes(np.zeros(2))}):
         with pytest.raises(ConfigError, match="node '0' has no reference logprobs; ask the annotation pass"):
             estimator.advantages(forked(), rewards(1, 0), notes, {})
-    broken = {**NOTES, "0.0.0": NodeNotes(ref_logprobs=np.array([-np.inf]))}
+    broken = {**NOTES, "0.0.0": NodeNotes(np.zeros(1), np.array([-np.inf]))}
     with pytest.raises(TrainingError, match=r"node '0\.0\.0': a logprob is not finite"):
         estimator.advantages(forked(), rewards(1, 0), broken, {})
     for coefficient in (0.0, -1.0):

@@ -43,21 +43,21 @@ def test_with_group_mean_groups_are_centred_first():
 def test_each_token_answers_for_the_divergence_from_it_on():
     tree = flat(3, 1)
     notes = {
-        "0": NodeNotes(ref_logprobs=np.array([-1.5, -1.0, -3.0])),
-        "1": NodeNotes(ref_logprobs=np.array([-1.0])),
+        "0": NodeNotes(np.full(3, -1.0), np.array([-1.5, -1.0, -3.0])),
+        "1": NodeNotes(np.full(1, -1.0), np.array([-1.0])),
     }
     (arrays,) = estimated(ReinforcePlusPlus("repeat", kl_coefficient=0.1), [tree], [[1.0, 0.0]], [notes])
-    # behavior logprobs are -1: k1 = 0.5, 0, 2 and 0.
+    # k1 = 0.5, 0, 2 and 0.
     tokens = np.array([1 - 0.25, 1 - 0.2, 1 - 0.2, 0.0])
     expected = (tokens - tokens.mean()) / (tokens.std(ddof=1) + 1e-6)
     assert np.concatenate(arrays) == pytest.approx(expected)
 
 
-def test_recomputed_logprobs_stand_before_those_of_the_engine():
+def test_the_divergence_is_that_of_the_old_logprobs_whatever_the_engine_gave():
     tree = flat(1, 1)
     notes = {
-        "0": NodeNotes(policy_logprobs=np.array([-0.5]), ref_logprobs=np.array([-2.5])),
-        "1": NodeNotes(policy_logprobs=np.array([-0.5]), ref_logprobs=np.array([-0.5])),
+        "0": NodeNotes(np.array([-0.5]), np.array([-2.5])),
+        "1": NodeNotes(np.array([-0.5]), np.array([-0.5])),
     }
     (arrays,) = estimated(ReinforcePlusPlus("repeat", kl_coefficient=0.5), [tree], [[1.0, 0.5]], [notes])
     assert arrays[0][0] == pytest.approx(-arrays[1][0])
@@ -105,7 +105,7 @@ def test_what_is_missing_or_broken_is_said():
     tree, estimator = flat(1, 1), ReinforcePlusPlus("repeat", kl_coefficient=0.1)
     with pytest.raises(ConfigError, match="node '0' has no reference logprobs; ask the annotation pass"):
         estimated(estimator, [tree], [[1.0, 0.0]])
-    notes = {key: NodeNotes(ref_logprobs=np.array([np.nan])) for key in "01"}
+    notes = {key: NodeNotes(np.zeros(1), np.array([np.nan])) for key in "01"}
     with pytest.raises(TrainingError, match="node '0': a logprob is not finite"):
         estimated(estimator, [tree], [[1.0, 0.0]], [notes])
     for coefficient in (-0.1, float("nan")):

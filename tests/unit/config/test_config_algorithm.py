@@ -366,7 +366,7 @@ def test_weightings_corrections_and_shaping(recipe):
         ((), Wanted()),
         (("entropy_advantage={}",), Wanted()),
         (("entropy_advantage={source='annotate'}",), Wanted(entropies=True)),
-        (("old=recompute",), Wanted(policy_logprobs=True)),
+        (("old=recompute",), Wanted(old="recompute")),
         (("kl={place='loss', estimator='k2', coefficient=0.1}",), Wanted(ref_logprobs=True)),
         (("kl={place='reward', estimator='k1', coefficient=0.1}",), Wanted(ref_logprobs=True)),
     ],

@@ -1,9 +1,12 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from branch_cases import candidate, wanted
 from ramify.commands.check_files import require_rate
 from ramify.config.build import build_brancher
 from ramify.config.load import load_recipe
@@ -106,12 +109,39 @@ def test_rules_that_do_not_look_at_entropy_say_so():
 RECIPES = Path(__file__).parents[3] / "recipes"
 
 
-@pytest.mark.parametrize("name", ["aepo_reasoning_7b", "aepo_deepsearch_14b"])
-def test_the_recipes_of_aepo_balance(name):
+def rule_of_recipe(name):
     section = load_recipe(TrainRecipe, RECIPES / f"{name}.toml", ()).rollout
-    rule = build_brancher(section, vocab_size=151_936)
-    assert (section.branching.name, section.m, rule.num_monitor) == ("balanced", None, 1)
-    assert (rule.alpha, rule.gamma, rule.slope, rule.tau, rule.budget_beta) == (0.5, 0.335, 0.05, None, 0.84)
+    assert (section.branching.name, section.m) == ("balanced", None)
+    return build_brancher(section, vocab_size=151_936)
+
+
+@pytest.mark.parametrize(
+    ("name", "tau"),
+    [("aepo_reasoning_7b", None), ("aepo_deepsearch_14b", None), ("aepo_paper_reasoning_7b", 0.5)],
+)
+def test_the_recipes_of_aepo_balance(name, tau):
+    rule = rule_of_recipe(name)
+    assert rule.num_monitor == 1
+    assert (rule.alpha, rule.gamma, rule.slope, rule.tau, rule.budget_beta) == (0.5, 0.335, 0.05, tau, 0.84)
+
+
+def share_turned_by_the_penalty(rule):
+    """Of the decisions on 500 paths of six tool results, at entropy deltas of 0.1 nats and a deviation of 0.18."""
+    free, generator = replace(rule, slope=0.0), np.random.default_rng(0)
+    turned = []
+    for _ in range(500):
+        history = []
+        for delta, draw in zip(generator.normal(0.1, 0.18, 6), generator.random(6), strict=True):
+            at = candidate(delta, draw)
+            proposal = rule.propose(at, history)
+            turned.append(proposal.children != free.propose(at, history).children)
+            history.append(wanted(delta, proposal.children))
+    return np.mean(turned)
+
+
+def test_the_penalty_acts_under_the_papers_rule_and_hardly_under_the_released_coin():
+    assert 0.005 < share_turned_by_the_penalty(rule_of_recipe("aepo_reasoning_7b")) < 0.03
+    assert 0.06 < share_turned_by_the_penalty(rule_of_recipe("aepo_paper_reasoning_7b")) < 0.2
 
 
 def metrics(folder, *rows):
@@ -122,7 +152,10 @@ def metrics(folder, *rows):
 
 
 def test_the_control_branches_as_often_as_another_run(tmp_path):
-    rows = [{"branch/rate": 0.5, "branch/decisions": 30}, {"branch/rate": 0.9, "branch/decisions": 10}]
+    rows = [
+        {"branch/matched_rate": 0.5, "branch/decisions": 30},
+        {"branch/matched_rate": 0.9, "branch/decisions": 10},
+    ]
     section = metrics(tmp_path / "run", *rows)
     require_rate(section)
     assert build_brancher(section, vocab_size=9).rate == pytest.approx(0.6)
@@ -136,6 +169,6 @@ def test_a_folder_without_a_rate_is_refused_in_one_line(tmp_path, look):
     ):
         look(rollout({"name": "random", "rate_from": str(tmp_path / "nowhere")}, m=4))
     with pytest.raises(
-        DataError, match=r"metrics\.jsonl: expected branch/rate .* found no step with decisions$"
+        DataError, match=r"metrics\.jsonl: expected branch/matched_rate .* found no step with decisions$"
     ):
         look(metrics(tmp_path / "sft", {"loss": 1.0}))

@@ -1,5 +1,6 @@
 """A step computes what the model computes, however its tokens are split into rows and stretches."""
 
+import copy
 import json
 
 import numpy as np
@@ -31,7 +32,18 @@ def table_of(model, num_slots=6):
 
 def expected(model, ids):
     with torch.no_grad():
-        return model(torch.tensor([ids])).logits[0, -1].float()
+        return model(torch.tensor([ids], device=model.device)).logits[0, -1].float()
+
+
+def assert_as_exact_as_the_model(model, logits, contexts):
+    """bfloat16 logits err no more than the model's own pass does here: rounding differs from one processor to the next."""
+    exact = copy.deepcopy(model).float()
+    got = torch.log_softmax(logits.float(), -1)
+    plain, want = (
+        torch.stack([torch.log_softmax(expected(m, ids), -1) for ids in contexts]) for m in (model, exact)
+    )
+    own_error, error = ((x - want).square().mean().sqrt() for x in (plain, got))
+    assert error <= 2 * own_error
 
 
 def give_adapter(model):
@@ -89,9 +101,7 @@ def test_bfloat16_weights(folder, with_adapter):
     contexts = fill(model, table, step)
     assert table.keys.dtype == torch.bfloat16
     logits = step(DecodeRows(np.array([1, 2]), ()), np.array([c[-1] for c in contexts[1:3]]), [])
-    for got, ids in zip(logits.float(), contexts[1:3], strict=True):
-        want = torch.log_softmax(expected(model, ids), -1)
-        assert (torch.log_softmax(got, -1) - want).abs().max() < 0.1
+    assert_as_exact_as_the_model(model, logits, contexts[1:3])
 
 
 @torch.inference_mode()
@@ -181,7 +191,6 @@ def test_graphs_compute_the_steps_of_the_model(folder):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     model = load_model(folder, "bfloat16", "cuda")
-    plain = load_model(folder, "bfloat16")
     table = table_of(model)
     step = ModelStep(model, table)
     with torch.inference_mode():
@@ -189,6 +198,4 @@ def test_graphs_compute_the_steps_of_the_model(folder):
         for _ in range(2):
             table.lengths[1:3] = [len(c) - 1 for c in contexts[1:3]]
             logits = step(DecodeRows(np.array([1, 2]), ()), np.array([c[-1] for c in contexts[1:3]]), [])
-            for got, ids in zip(logits.float().cpu(), contexts[1:3], strict=True):
-                want = torch.log_softmax(expected(plain, ids), -1)
-                assert (torch.log_softmax(got, -1) - want).abs().max() < 0.1
+            assert_as_exact_as_the_model(model, logits, contexts[1:3])

@@ -9,7 +9,7 @@ from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
 from ramify.core.tree import Source
 from ramify.learner.annotate import Wanted, annotate
 from ramify.learner.pack import pack
-from random_trees import random_tree
+from random_trees import node, random_tree, tree_of, with_behavior
 
 SETTINGS = {"temperature": 0.8, "token_budget": 10_000}
 
@@ -17,6 +17,18 @@ SETTINGS = {"temperature": 0.8, "token_budget": 10_000}
 def forest(count=3):
     rng = np.random.default_rng(0)
     return [random_tree(rng, depth=3) for _ in range(count)]
+
+
+def tree_with_an_empty_leaf():
+    return tree_of(
+        [
+            node((), Source.PROMPT, [5]),
+            node((0,), Source.POLICY, [1, 2]),
+            node((0, 0), Source.TOOL, [9]),
+            node((0, 0, 0), Source.POLICY, [3], leaf=True),
+            node((0, 0, 1), Source.POLICY, [], leaf=True),
+        ]
+    )
 
 
 def counted(model):
@@ -36,20 +48,20 @@ def test_notes_are_the_learners_logprobs_of_each_node_however_rows_are_cut(budge
     notes = annotate(
         model,
         trees,
-        Wanted(policy_logprobs=True, entropies=True),
+        Wanted(old="recompute", entropies=True),
         reference=None,
         temperature=0.8,
         token_budget=budget,
     )
     learner = learner_for(model, NegativeLogLikelihood(), temperature=0.8)
     for tree, found in zip(trees, notes, strict=True):
-        assert found.keys() == {n.id for n in tree.nodes if n.source is Source.POLICY and n.token_ids}
+        assert found.keys() == {n.id for n in tree.nodes if n.source is Source.POLICY}
         (row,) = pack([tree], [supervised_credit(tree)], 10_000)
         (logprobs,) = learner.logprobs([row])
         for span in row.spans:
             note = found[span.node]
-            assert note.policy_logprobs == pytest.approx(logprobs[span.start : span.stop], abs=1e-5)
-            assert len(note.entropies) == len(note.policy_logprobs)
+            assert note.old_logprobs == pytest.approx(logprobs[span.start : span.stop], abs=1e-5)
+            assert len(note.entropies) == len(note.old_logprobs)
             assert ((note.entropies > 0) & (note.entropies <= np.log(50) + 1e-6)).all()
             assert note.ref_logprobs is None
 
@@ -57,9 +69,9 @@ def test_notes_are_the_learners_logprobs_of_each_node_however_rows_are_cut(budge
 def test_what_is_not_wanted_is_not_computed():
     model, reference = tiny(0), tiny(1)
     ours, theirs = counted(model), counted(reference)
-    both = Wanted(policy_logprobs=True, entropies=True, ref_logprobs=True)
+    both = Wanted(old="recompute", entropies=True, ref_logprobs=True)
     for wanted, passes in (
-        (Wanted(policy_logprobs=True), (1, 0)),
+        (Wanted(old="recompute"), (1, 0)),
         (Wanted(entropies=True), (1, 0)),
         (Wanted(ref_logprobs=True), (0, 1)),
         (both, (1, 1)),
@@ -70,20 +82,37 @@ def test_what_is_not_wanted_is_not_computed():
         assert (len(ours), len(theirs)) == passes
 
 
+@pytest.mark.parametrize("more", [{}, {"entropies": True}, {"entropies": True, "ref_logprobs": True}])
+def test_the_old_logprobs_are_those_that_were_asked_for_whatever_else_a_pass_finds(more):
+    model, trees = tiny(), [tree_with_an_empty_leaf(), *forest(1)]
+    trees = [with_behavior(t, {n.id: [-7.0] * len(n.token_ids) for n in t.nodes}) for t in trees]
+    for old in ("behavior", "recompute"):
+        wanted = Wanted(old, **more)
+        notes = annotate(model, trees, wanted, reference=lambda: opened(tiny(1)), **SETTINGS)
+        for tree, found in zip(trees, notes, strict=True):
+            policy = [node for node in tree.nodes if node.source is Source.POLICY]
+            assert [len(found[node.id].old_logprobs) for node in policy] == [len(n.token_ids) for n in policy]
+            given = np.concatenate([found[node.id].old_logprobs for node in policy])
+            assert (given == -7.0).all() if old == "behavior" else (given != -7.0).all()
+        rows = pack(trees, [supervised_credit(tree) for tree in trees], 10_000, notes=notes)
+        assert all((row.behavior_logprobs == -7.0).all() for row in rows)
+        assert all((row.old_logprobs == -7.0).all() == (old == "behavior") for row in rows)
+
+
 def test_reference_logprobs_are_the_reference_models():
     model, reference, trees = tiny(0), tiny(1), forest(1)
-    wanted = Wanted(policy_logprobs=True, ref_logprobs=True)
+    wanted = Wanted(old="recompute", ref_logprobs=True)
     (notes,) = annotate(model, trees, wanted, reference=lambda: opened(reference), **SETTINGS)
-    (own,) = annotate(reference, trees, Wanted(policy_logprobs=True), reference=None, **SETTINGS)
+    (own,) = annotate(reference, trees, Wanted(old="recompute"), reference=None, **SETTINGS)
     for key, note in notes.items():
-        assert note.ref_logprobs.tolist() == own[key].policy_logprobs.tolist()
-        assert note.policy_logprobs.tolist() != note.ref_logprobs.tolist()
+        assert note.ref_logprobs.tolist() == own[key].old_logprobs.tolist()
+        assert note.old_logprobs.tolist() != note.ref_logprobs.tolist()
     with pytest.raises(ValueError, match="need a reference model"):
         annotate(model, trees, wanted, reference=None, **SETTINGS)
 
 
 def test_a_pass_leaves_no_gradient_behind():
     model = tiny()
-    annotate(model, forest(1), Wanted(policy_logprobs=True), reference=None, **SETTINGS)
+    annotate(model, forest(1), Wanted(old="recompute"), reference=None, **SETTINGS)
     assert all(p.grad is None for p in model.parameters())
     assert torch.is_grad_enabled()

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,7 @@ from ramify.algos.credit import Weighting, credit
 from ramify.algos.sft import supervised_credit
 from ramify.core.errors import DataError
 from ramify.core.records import NodeNotes
-from ramify.core.tree import Source
+from ramify.core.tree import Source, make_tree
 from ramify.learner.pack import pack
 from random_trees import node, random_advantages, random_tree, tree_of, with_behavior
 
@@ -200,14 +201,29 @@ def test_notes_become_the_old_and_the_reference_logprobs():
     policy = [n for n in tree.nodes if n.source is Source.POLICY]
     notes = {n.id: NodeNotes(rng.random(len(n.token_ids)), rng.random(len(n.token_ids))) for n in policy}
     (row,) = pack([tree], [supervised_credit(tree)], 1000, notes=[notes])
-    assert row.old_logprobs.tolist() == [x for n in policy for x in notes[n.id].policy_logprobs]
+    assert row.old_logprobs.tolist() == [x for n in policy for x in notes[n.id].old_logprobs]
     assert row.ref_logprobs.tolist() == [x for n in policy for x in notes[n.id].ref_logprobs]
     (row,) = pack([tree], [supervised_credit(tree)], 1000)
     assert row.old_logprobs.tolist() == row.behavior_logprobs.tolist()
     assert row.ref_logprobs is None
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_credit_that_is_only_negative_is_trained_on():
+    tree = tree_of([node((), Source.PROMPT, [2]), node((0,), Source.POLICY, [4, 5], leaf=True)])
+    (row,) = pack([tree], [credit(tree, [np.array([-0.5, 0.0])], Weighting())], 100)
+    assert row.s_minus.tolist() == [-0.5, 0.0]
+    assert not row.s_plus.any()
+
+
+def test_one_node_whose_tokens_were_made_from_text_is_enough_to_refuse_a_tree():
+    tree = random_tree(np.random.default_rng(4))
+    last = replace(tree.nodes[-1], exact_ids=False)
+    inexact = make_tree(tree.problem, tree.key, [*tree.nodes[:-1], last])
+    with pytest.raises(DataError, match="its tokens were made from an engine's text"):
+        pack([inexact], [supervised_credit(inexact)], 1000)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_none_are_not_trained_on(bad):
     tree = tree_of([node((), Source.PROMPT, [2]), node((0,), Source.POLICY, [4, 5], leaf=True)])
     with pytest.raises(DataError, match="a sampled logprob is not a finite number"):

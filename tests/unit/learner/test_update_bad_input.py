@@ -1,5 +1,7 @@
 """Steps on numbers that are not numbers, and on trajectories that wrote nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.gspo import GspoSurrogate
 from ramify.algos.kl import EntropyBonus, KlPenalty
 from ramify.algos.losses import Objective
-from ramify.core.records import NodeNotes, Reward
+from ramify.core.records import Reward, behavior_notes
 from ramify.core.tree import Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
@@ -67,7 +69,10 @@ def step_on(tree, model, surrogate, weighting, penalties=()):
     """One update with rewards 1, 2, 3, .. and reference logprobs of -2."""
     rewards = [Reward(float(i + 1), {}) for i in range(len(tree.trajectories))]
     advantages = GroupRelative(weighting.shared).advantages(tree, rewards, {}, {})
-    notes = {n.id: NodeNotes(ref_logprobs=np.full(len(n.token_ids), -2.0)) for n in tree.nodes}
+    notes = {
+        key: replace(note, ref_logprobs=np.full(len(note.old_logprobs), -2.0))
+        for key, note in behavior_notes(tree).items()
+    }
     rows = pack(
         [tree],
         [credit(tree, advantages, weighting)],

@@ -75,7 +75,10 @@ def small_tree(identifier: str = "p0", tool_text: str = "Laru age 41 .") -> Tree
         policy((1,), 1, stop=StopReason.ANSWERED, entropy=Entropy(0.4, 0.4, 1)),
     ]
     return make_tree(
-        problem(identifier), TreeKey(3, 1), nodes, [BranchDecision("0.0", 1, 0.6, 0.7, 2, 1, True)]
+        problem(identifier),
+        TreeKey(3, 1),
+        nodes,
+        [BranchDecision("0.0", 1, 0.6, 0.7, 2, 1, True, budget_left=1)],
     )
 
 

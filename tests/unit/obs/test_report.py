@@ -72,7 +72,7 @@ def plausible_report():
         "greedy": {"sft": 0.842, "rl": 0.972},
         "train_entities": {"sft": 0.534, "rl": 0.932},
         "tool_calls_per_answer": {"sft": 1.81, "rl": 2.37},
-        "branches": {"planned": 4211, "taken": 3620, "rate": 0.31, "p_std": 0.12},
+        "branches": {"planned": 4211, "taken": 3620, "by_entropy": 271, "rate": 0.31, "p_std": 0.12},
         "steps": {"sft": 2500, "rl": 60},
         "peak_memory_bytes": 1_234_567_890,
         "config": {"run": {"seed": 1, "dir": "out"}, "rollout": {"n": 16, "m": 8, "branching": {"name": "bernoulli"}}},
@@ -119,7 +119,7 @@ def test_page_shows_every_part(tmp_path):
     for shown in (
         "92.6 %", "48.4 %", "0.2 %", "+44.2 points", "do not overlap", "SFT: loss", "RL: success in training",
         "Success by kind of question", "compare", "entropy before and after tool results", "2.37", "84.2 %", "93.2 %",
-        "4211", "3620", "0.310", "0.120", "Trajectory 7.0.0.0.1", "205.2", "1.15 GiB", "L2", "rollout.branching.name",
+        "4211", "3620", "271", "0.310", "0.120", "Trajectory 7.0.0.0.1", "205.2", "1.15 GiB", "L2", "rollout.branching.name",
         "bernoulli", "5.17.0",
     ):  # fmt: skip
         assert shown in text, shown
@@ -154,7 +154,7 @@ def test_text_of_nodes_tools_and_settings_is_escaped(tmp_path):
 
 def test_page_of_a_run_without_branches_and_curves(tmp_path):
     report = plausible_report()
-    report["branches"] = {"planned": 0, "taken": 0, "rate": None, "p_std": None}
+    report["branches"] = {"planned": 0, "taken": 0, "by_entropy": 0, "rate": None, "p_std": None}
     report["by_kind"] = {}
     report["pass_at_1"]["rl"] = report["pass_at_1"]["sft"]
     write_report(report, Curves((), (), (), (), ()), None, tmp_path)

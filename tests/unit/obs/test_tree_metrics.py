@@ -1,4 +1,4 @@
-"""Metrics of trees against numbers worked out by hand, and when an entropy rule is said not to act."""
+"""Metrics of trees against numbers worked out by hand."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from obs_trees import SMALL_REWARDS, call, policy, problem, prompt, small_tree, 
 from ramify.core.messages import ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason, TreeKey, make_tree
-from ramify.obs.tree_metrics import entropy_warnings, omega, realised_rate, tree_metrics
+from ramify.obs.tree_metrics import omega, tree_metrics
 
 
 def flat_tree():
@@ -46,8 +46,16 @@ def test_small_tree_by_hand():
             "stop/deadline": 0.0,
             "branch/planned": 2.0,
             "branch/taken": 1.0,
+            "branch/by_entropy": 1.0,
+            "branch/withheld": 0.0,
+            "branch/after_budget": 0.0,
+            "branch/flat": 0.0,
             "branch/rate": 1.0,
+            "branch/matched_rate": 1.0,
+            "branch/p_mean": 0.7,
             "branch/p_std": 0.0,
+            "branch/entropy_delta_mean": 0.6,
+            "branch/entropy_delta_std": 0.0,
             "branch/entropy_acted": 1.0,
             "branch/decisions": 1.0,
             "branch/undecided": 0.0,
@@ -116,63 +124,3 @@ def test_rewards_of_the_wrong_length_are_refused():
         tree_metrics([small_tree()], [SMALL_REWARDS[:2]])
     with pytest.raises(ValueError, match="at least one tree"):
         tree_metrics([], [])
-
-
-def history(num_steps, rate, p_std, undecided=0.0):
-    values = {
-        "branch/decisions": 9.0,
-        "branch/rate": rate,
-        "branch/p_std": p_std,
-        "branch/undecided": undecided,
-    }
-    return [{"step": step, **values} for step in range(num_steps)]
-
-
-def warned(rows, looks_at_entropy=True):
-    return [line.split(":")[0] for line in entropy_warnings(rows, looks_at_entropy=looks_at_entropy)]
-
-
-def test_warns_when_probability_does_not_vary():
-    assert warned(history(20, 0.5, 0.01)) == ["entropy is not acting"]
-
-
-@pytest.mark.parametrize("rate", [0.0, 1.0])
-def test_warns_when_the_rate_is_stuck(rate):
-    assert warned(history(25, rate, 0.3)) == ["branching is stuck"]
-
-
-def test_warns_when_brackets_leave_too_many_decisions_open():
-    assert warned(history(20, 0.5, 0.3, undecided=0.21)) == ["entropy brackets are too wide"]
-    assert warned(history(20, 0.5, 0.3, undecided=0.19)) == []
-
-
-def test_does_not_warn_early_or_when_the_rule_acts_or_without_decisions():
-    assert warned(history(19, 0.0, 0.0, 1.0)) == []
-    assert warned(history(40, 0.5, 0.2)) == []
-    assert warned([*history(30, 1.0, 0.01, 1.0), *history(20, 0.4, 0.3)]) == []
-    assert warned([{"step": step, "reward/mean": 0.0} for step in range(40)]) == []
-
-
-def test_warns_about_a_rule_that_is_never_asked():
-    unasked = [{"step": step, "branch/decisions": 0.0} for step in range(20)]
-    assert warned(unasked) == ["branching is never asked for"]
-    assert warned([*history(20, 0.5, 0.3), *unasked]) == ["branching is never asked for"]
-    assert warned(unasked[1:]) == []
-    assert warned([*unasked[1:], *history(1, 0.5, 0.3)]) == []
-    assert warned(unasked, looks_at_entropy=False) == []
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
-def test_does_not_warn_about_a_rule_that_does_not_look_at_entropy(rate):
-    assert warned(history(40, rate, 0.0), looks_at_entropy=False) == []
-
-
-def test_the_rate_of_a_run_weighs_steps_by_their_decisions():
-    rows = [
-        {"step": 1, "branch/rate": 0.5, "branch/decisions": 30.0},
-        {"step": 2, "branch/planned": 0.0, "branch/decisions": 0.0},
-        {"step": 3, "branch/rate": 0.9, "branch/decisions": 10.0},
-    ]
-    assert realised_rate(rows) == pytest.approx(0.6)
-    assert realised_rate([{"step": 1, "branch/decisions": 0.0}]) is None
-    assert realised_rate([]) is None

@@ -1,13 +1,16 @@
-"""Numbers of a branching rule that cannot be: refused with the rule's own words."""
+"""Numbers of a branching rule that cannot be; who is served first; what a branch inherits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.core.errors import ConfigError
 from ramify.core.records import Proposal
-from scripted_agents import agent, grow
+from ramify.engines.scripted import ScriptedTurn
+from ramify.engines.virtual_clock import run_virtual
+from ramify.rollout.grow import grow_trees
+from scripted_agents import SlowSession, SlowTool, agent, grow, grow_one, problem
 
 
 @dataclass(frozen=True)
@@ -60,3 +63,78 @@ def test_counts_that_fit_are_taken(model_folder):
         (tree,), _ = grow(agent(model_folder, rule))
         assert len(tree.trajectories) == 8
         assert len(tree.children[""]) >= rule.roots
+
+
+def three_calls(context, seed):
+    """Every trajectory calls three times."""
+    if context.count("\n</result>") < 3:
+        return ScriptedTurn("<search> what next </search>", (0.5,))
+    return ScriptedTurn("<answer> \\boxed{ 42 } </answer>", (0.5,))
+
+
+def roots_that_branch(parts, attempt=0, count=6):
+    """Of each of some trees, the roots whose first result branched."""
+    problems = [problem(f"p{i}") for i in range(count)]
+    trees, _ = run_virtual(grow_trees(parts, problems, 0, attempt=attempt))
+    return [[int(d.node[0]) for d in tree.decisions if d.taken and d.depth == 1] for tree in trees]
+
+
+def test_roots_are_served_in_order_where_the_rule_says_so_and_in_a_drawn_one_elsewhere(model_folder):
+    in_order = agent(model_folder, Odd(keeps_slot_order=True, first=4), three_calls, n=6)
+    assert roots_that_branch(in_order) == [[0, 1]] * 6
+    drawn = replace(in_order, brancher=Odd(first=4))
+    first = roots_that_branch(drawn)
+    assert all(len(roots) == 2 for roots in first)
+    assert len({tuple(roots) for roots in first}) > 1
+    assert roots_that_branch(drawn, attempt=1) != first == roots_that_branch(drawn)
+
+
+@dataclass(frozen=True)
+class Listening(Odd):
+    """Keeps the candidates that it is asked about."""
+
+    heard: list = field(default_factory=list)
+
+    def propose(self, candidate, history):
+        self.heard.append(candidate)
+        return super().propose(candidate, history)
+
+
+def test_a_branch_knows_which_turns_it_inherited(model_folder):
+    rule = Listening(first=1, roots=1)
+    tree = grow_one(agent(model_folder, rule, three_calls, n=4))
+    assert len(tree.trajectories) == 4
+    for candidate in rule.heard:
+        branches = [depth for depth, index in enumerate(candidate.path[1:]) if index]
+        # Turns and results alternate below the root, and a branch replaces the turn after a result.
+        assert candidate.own_from == (branches[-1] // 2 + 1 if branches else 0)
+    assert {candidate.own_from for candidate in rule.heard} >= {0, 1, 2}
+
+
+class WatchedTool(SlowTool):
+    """Notes how many of its sessions are open at each call."""
+
+    def __init__(self, name, argument):
+        super().__init__(name, argument)
+        self.open_at_calls = []
+
+    def session(self, calls):
+        self.open_sessions += 1
+        return WatchedSession(self, calls)
+
+
+class WatchedSession(SlowSession):
+    async def call(self, call):
+        self.tool.open_at_calls.append(self.tool.open_sessions)
+        return await super().call(call)
+
+    async def fork(self):
+        return self.tool.session(self.calls)
+
+
+def test_copies_for_branches_that_are_refused_are_closed_at_once(model_folder):
+    tool = WatchedTool("search", "query")
+    rule = Odd(first=2, roots=2, max_children=2, wanted=2)
+    grow(agent(model_folder, rule, three_calls, n=3, tools={"search": tool}))
+    # The first result wants two branches, for which two copies are made, and gets one: n = 3 trajectories in all.
+    assert max(tool.open_at_calls) == 3

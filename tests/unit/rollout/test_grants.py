@@ -23,10 +23,10 @@ def length(seed, key, start):
 
 
 def play(seed, roots, budget, fanout, order):
-    """Grow with events in a random order; returns what was granted where, and the number of top-ups."""
+    """Grow with events in a random order: what was granted where, the number of top-ups, and what was left for whom."""
     book = GrantBook(MAX_DEPTH, fanout)
     alive = {}
-    granted, tops = {}, 0
+    granted, places, tops = {}, [], 0
 
     def settle():
         nonlocal tops
@@ -48,13 +48,32 @@ def play(seed, roots, budget, fanout, order):
         origin = key[-2] if len(key) > 1 else 0
         if depth < length(seed, key, origin):
             alive[key] = depth + 1
+            places.append((key, depth + 1))
             book.resolve(key, depth + 1, wanted(seed, key, depth + 1, fanout))
         else:
             del alive[key]
             book.finish(key)
         settle()
         assert sum(granted.values()) + tops <= budget
-    return granted, tops
+    return granted, tops, {place: book.left_for(*place) for place in places}
+
+
+def offline(seed, roots, budget, fanout):
+    """The same with everything known: one candidate after the other in the order of their keys."""
+    open_places = [((root,), 1, length(seed, (root,), 0)) for root in range(roots)]
+    granted, left_for, left = {}, {}, budget
+    for depth in range(1, MAX_DEPTH + 1):
+        for key, start, end in sorted(open_places):
+            if start <= depth <= end:
+                children = min(wanted(seed, key, depth, fanout), left)
+                left_for[key, depth] = left
+                left -= children
+                if children:
+                    granted[key, depth] = children
+                for index in range(1, children + 1):
+                    child = (*key, depth, index)
+                    open_places.append((child, depth + 1, length(seed, child, depth)))
+    return granted, left, left_for
 
 
 @settings(max_examples=60, deadline=None)
@@ -67,7 +86,7 @@ def play(seed, roots, budget, fanout, order):
 )
 def test_grants_do_not_depend_on_the_order_of_events(seed, roots, budget, fanout, order):
     first = play(seed, roots, budget, fanout, random.Random(0))
-    assert play(seed, roots, budget, fanout, order) == first
+    assert play(seed, roots, budget, fanout, order) == first == offline(seed, roots, budget, fanout)
     assert sum(first[0].values()) + first[1] == budget
 
 
@@ -102,3 +121,30 @@ def test_children_are_cut_to_what_is_left():
     book.open(2)
     book.resolve((0,), 1, 3)
     assert [grant.children for grant in book.settle().grants] == [2]
+
+
+def test_a_small_wish_does_not_overtake_a_large_one_that_waits():
+    book = GrantBook(max_depth=1, fanout=3)
+    for root in range(3):
+        book.start_root((root,))
+    book.open(5)
+    book.resolve((1,), 1, 3)
+    book.resolve((2,), 1, 1)
+    # Root 0 may still want three, which leaves root 1 two of the three that it wants and root 2 none.
+    assert book.settle().grants == ()
+    book.resolve((0,), 1, 3)
+    assert [(grant.key, grant.children) for grant in book.settle().grants] == [
+        ((0,), 3),
+        ((1,), 2),
+        ((2,), 0),
+    ]
+
+
+def test_a_branch_can_claim_nothing_at_the_result_that_it_hangs_at():
+    book = GrantBook(max_depth=1, fanout=1)
+    book.start_root((0,))
+    book.open(2)
+    book.resolve((0,), 1, 1)
+    settlement = book.settle()
+    assert [grant.children for grant in settlement.grants] == [1]
+    assert settlement.top_ups == 1

@@ -56,6 +56,7 @@ def test_one_tree_and_one_set_of_requests_under_all_latencies(model_folder, rule
     first, asked = grow_one(kinds[0]), requests(kinds[0])
     assert any(decision.taken for decision in first.decisions)
     assert any(decision.planned > decision.taken for decision in first.decisions)
+    assert {decision.had_budget for decision in first.decisions} == {True, False}
     seconds = set()
     for seed in range(1, PERMUTATIONS + 1):
         parts = kinds[seed % 2]

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -177,8 +177,23 @@ def test_decisions_that_the_brackets_leave_open_are_recorded(model_folder):
         assert open_ones[1] >= 0.8
 
 
-def test_a_decision_is_open_just_when_the_ends_of_the_rise_disagree(model_folder):
-    tree = grow_one(agent(model_folder, RULE, bracketed(0.3), exact_entropy=False))
+@dataclass(frozen=True)
+class BranchesWhereEntropyFell:
+    """The opposite of a threshold rule."""
+
+    rule: ThresholdBrancher = RULE
+
+    def __getattr__(self, name):
+        return getattr(self.rule, name)
+
+    def propose(self, candidate, history):
+        proposal = self.rule.propose(candidate, history)
+        return replace(proposal, children=self.max_children - proposal.children)
+
+
+@pytest.mark.parametrize("rule", [RULE, BranchesWhereEntropyFell()], ids=["rose", "fell"])
+def test_a_decision_is_open_just_when_the_ends_of_the_rise_disagree(model_folder, rule):
+    tree = grow_one(agent(model_folder, rule, bracketed(0.3), exact_entropy=False))
     seen = set()
     for decision in tree.decisions:
         result = tree.by_id[decision.node]

@@ -37,12 +37,12 @@ def trees(model):
     rng = np.random.default_rng(0)
     grown = [random_tree(rng, depth=3) for _ in range(4)]
     found = annotate(
-        model, grown, Wanted(policy_logprobs=True), reference=None, temperature=1.0, token_budget=10_000
+        model, grown, Wanted(old="recompute"), reference=None, temperature=1.0, token_budget=10_000
     )
     return [
         with_behavior(
             tree,
-            {n.id: notes[n.id].policy_logprobs if n.id in notes else [] for n in tree.nodes},
+            {n.id: notes[n.id].old_logprobs if n.id in notes else [] for n in tree.nodes},
         )
         for tree, notes in zip(grown, found, strict=True)
     ]
@@ -109,7 +109,7 @@ def test_nothing_is_computed_twice_and_dead_trees_not_at_all(model, trees):
 
 def test_old_logprobs_are_recomputed_once_for_all_mini_batches(model, trees):
     far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
-    run = learning(model, wanted=Wanted(policy_logprobs=True), max_gap=None)
+    run = learning(model, wanted=Wanted(old="recompute"), max_gap=None)
     count, reports = passes(model, run, far, rewards_of(far))
     assert count == 1 + 2
     assert reports[0].gap_mean == pytest.approx(0.4, abs=1e-4)
@@ -147,7 +147,7 @@ def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees
 
 def test_what_importance_weights_did_is_reported(model, trees):
     far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
-    wanted = {"wanted": Wanted(policy_logprobs=True), "max_gap": None}
+    wanted = {"wanted": Wanted(old="recompute"), "max_gap": None}
     truncate = ImportanceCorrection("token", "truncate", 1.2, None)
     report = step(learning(model, correction=truncate, **wanted), far, rewards_of(far))[0]
     assert report.metrics["weight_mean"] == pytest.approx(1.2)

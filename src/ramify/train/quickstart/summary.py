@@ -3,7 +3,7 @@
 import platform
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -12,10 +12,10 @@ from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.intervals import Interval
-from ramify.obs.metrics import curve, read_metrics
+from ramify.obs.branch_metrics import branch_totals, entropy_warnings
+from ramify.obs.metrics import MetricsRow, curve, read_metrics
 from ramify.obs.report import AfterTraining, BranchSummary, ByStage, Curves, Estimate, PhaseSeconds, Report
 from ramify.obs.trace import TracedTree, read_trees
-from ramify.obs.tree_metrics import entropy_warnings
 
 _PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "tantivy", "numpy")
 
@@ -49,7 +49,7 @@ def make_report(
         greedy=_after_training(found.greedy, lambda one: one.pass_at(1).value),
         train_entities=_after_training(found.seen, lambda one: one.pass_at(1).value),
         tool_calls_per_answer=_after_training(found.sampled, lambda one: one.calls_per_attempt),
-        branches=_branches(rl.run.dir),
+        branches=_branches(rows),
         steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
         peak_memory_bytes=peak_memory_bytes(),
         config={"sft": sft.model_dump(mode="json"), "rl": rl.model_dump(mode="json")},
@@ -105,14 +105,14 @@ def _estimate(interval: Interval) -> Estimate:
     return {"value": interval.value, "ci95": (interval.low, interval.high), "n": interval.n}
 
 
-def _branches(rl_dir: Path) -> BranchSummary:
-    traces = sorted((rl_dir / "trees").iterdir())
-    decisions = [d for trace in traces for traced in read_trees(trace) for d in traced.tree.decisions]
-    probabilities = [decision.probability for decision in decisions]
-    mean = sum(probabilities) / max(1, len(probabilities))
+def _branches(rows: Sequence[MetricsRow]) -> BranchSummary:
+    totals = branch_totals(rows)
+    if totals is None:
+        return {"planned": 0, "taken": 0, "by_entropy": 0, "rate": None, "p_std": None}
     return {
-        "planned": sum(decision.planned for decision in decisions),
-        "taken": sum(decision.taken for decision in decisions),
-        "rate": sum(d.planned > 0 for d in decisions) / len(decisions) if decisions else None,
-        "p_std": (sum((p - mean) ** 2 for p in probabilities) / len(decisions)) ** 0.5 if decisions else None,
+        "planned": totals.planned,
+        "taken": totals.taken,
+        "by_entropy": totals.by_entropy,
+        "rate": totals.rate,
+        "p_std": totals.probability[1],
     }

@@ -1,0 +1,213 @@
+"""What the branching rule did: in numbers for each step, and in words for a run.
+
+Rates and spreads are over the decisions that a grant could follow, those with budget left in the order of grants
+(`BranchDecision.had_budget`). Most trees spend their budget on the first tool results; what a rule says of later ones
+changes no tree.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ramify.algos.branch_random import matched_rate
+from ramify.core.tree import BranchDecision, Tree
+from ramify.obs.metrics import MetricsRow
+
+WARNING_STEPS = 20
+MIN_P_STD = 0.02
+MAX_UNDECIDED = 0.2
+
+
+def branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
+    """Metrics of one step by name; means are absent where no decision had budget.
+
+    Totals of children: `branch/planned` (wanted, also too late), `branch/taken` (granted), `branch/by_entropy` (granted
+    where the rule would have wanted none at an entropy delta of zero). Totals of decisions: `branch/decisions`, of these
+    `branch/withheld` (entropy turned them against a branch), and `branch/after_budget` (came too late). `branch/flat` is
+    the share of problems that had decisions and no budget at all: a rule that splits n by its first trajectory gave all of
+    it to roots. `branch/matched_rate` is the rate at which a `random` rule is expected to be granted as many branches (see
+    `matched_rate`). Deltas are nats per token.
+    """
+    made = [decision for tree in trees for decision in tree.decisions]
+    decisions = [decision for decision in made if decision.had_budget]
+    metrics = {
+        "branch/planned": _sum(decision.planned for decision in made),
+        "branch/taken": _sum(decision.taken for decision in decisions),
+        "branch/by_entropy": _sum(decision.taken for decision in decisions if decision.entropy_acted),
+        "branch/withheld": _sum(decision.entropy_acted and not decision.planned for decision in decisions),
+        "branch/decisions": float(len(decisions)),
+        "branch/after_budget": float(len(made) - len(decisions)),
+    }
+    if made:
+        metrics["branch/flat"] = float(np.mean([_is_flat(tree.decisions) for tree in trees]))
+    if decisions:
+        chances, deltas = [d.probability for d in decisions], [d.rise for d in decisions]
+        metrics |= {
+            "branch/rate": float(np.mean([decision.planned > 0 for decision in decisions])),
+            "branch/matched_rate": _matched_rate(trees, decisions),
+            "branch/p_mean": float(np.mean(chances)),
+            "branch/p_std": float(np.std(chances)),
+            "branch/entropy_delta_mean": float(np.mean(deltas)),
+            "branch/entropy_delta_std": float(np.std(deltas)),
+            "branch/entropy_acted": float(np.mean([decision.entropy_acted for decision in decisions])),
+            "branch/undecided": float(np.mean([decision.undecided for decision in decisions])),
+        }
+    return metrics
+
+
+def _matched_rate(trees: Sequence[Tree], decisions: Sequence[BranchDecision]) -> float:
+    sizes = Counter(
+        (len(tree.decisions), max(decision.budget_left for decision in tree.decisions))
+        for tree in trees
+        if tree.decisions
+    )
+    rate = float(np.mean([decision.planned > 0 for decision in decisions]))
+    children = max(1, *(decision.planned for decision in decisions))
+    return matched_rate(sizes, children, sum(decision.taken for decision in decisions), rate)
+
+
+def _sum(counts: Iterable[float]) -> float:
+    return float(sum(counts))
+
+
+def _is_flat(decisions: Sequence[BranchDecision]) -> bool:
+    return bool(decisions) and not any(decision.had_budget for decision in decisions)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchTotals:
+    """What the rule did in a whole run.
+
+    Attributes:
+        planned, taken, by_entropy: Children wanted (also when it was too late), granted, and granted because entropy had
+            changed.
+        decisions, withheld: Decisions, and those that entropy turned against a branch.
+        rate: Share of decisions that wanted a branch.
+        probability, entropy_delta: Mean and standard deviation over all decisions; nats per token.
+    """
+
+    planned: int
+    taken: int
+    by_entropy: int
+    decisions: int
+    withheld: int
+    rate: float
+    probability: tuple[float, float]
+    entropy_delta: tuple[float, float]
+
+
+def branch_totals(history: Sequence[MetricsRow]) -> BranchTotals | None:
+    """Sum up the steps of a run; None where no decision had budget."""
+    rows = [row for row in history if row.get("branch/decisions")]
+    if not rows:
+        return None
+    counts = [_value(row, "branch/decisions") for row in rows]
+
+    def total(name: str) -> int:
+        return round(sum(row.get(f"branch/{name}") or 0.0 for row in history))
+
+    def spread(name: str) -> tuple[float, float]:
+        means, stds = (
+            np.array([_value(row, f"branch/{name}_{what}") for row in rows]) for what in ("mean", "std")
+        )
+        mean = np.average(means, weights=counts)
+        return float(mean), float(np.average(stds**2 + (means - mean) ** 2, weights=counts) ** 0.5)
+
+    return BranchTotals(
+        planned=total("planned"),
+        taken=total("taken"),
+        by_entropy=total("by_entropy"),
+        decisions=total("decisions"),
+        withheld=total("withheld"),
+        rate=_mean(rows, "branch/rate"),
+        probability=spread("p"),
+        entropy_delta=spread("entropy_delta"),
+    )
+
+
+def rate_of_control(history: Sequence[MetricsRow]) -> float | None:
+    """The rate at which a `random` rule branches as often as a run's rule did; None where its metrics do not say."""
+    rows = [row for row in history if row.get("branch/decisions")]
+    return _mean(rows, "branch/matched_rate") if rows else None
+
+
+def _mean(rows: Sequence[MetricsRow], name: str) -> float:
+    """Over all decisions of all steps."""
+    counts = [_value(row, "branch/decisions") for row in rows]
+    return float(np.average([_value(row, name) for row in rows], weights=counts))
+
+
+def branch_notes(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tuple[str, ...]:
+    """A line on how much of a run's branching entropy decided, and one where problems could not branch.
+
+    Nothing for a rule that does not look at entropy.
+    """
+    if not looks_at_entropy:
+        return ()
+    notes = []
+    totals = branch_totals(history)
+    if totals is not None:
+        (chance, chance_std), (delta, delta_std) = totals.probability, totals.entropy_delta
+        notes.append(
+            f"entropy decided {totals.by_entropy} of {totals.taken} branches, and against {totals.withheld} others: after "
+            f"a tool result it changed by {delta:+.2f} nats a token (std {delta_std:.2f}), and the chance of a branch was "
+            f"{chance:.2f} (std {chance_std:.2f})"
+        )
+    flat = [value for row in history if (value := row.get("branch/flat")) is not None]
+    if any(flat):
+        notes.append(
+            f"{np.mean(flat):.0%} of the problems could not branch (branch/flat): the first trajectory, whose entropies "
+            "split n into roots and branches, called no tool, so all n started from the prompt"
+        )
+    return tuple(notes)
+
+
+def entropy_warnings(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tuple[str, ...]:
+    """One line for each way in which an entropy rule does not act.
+
+    Looks at the last 20 steps that had decisions and says nothing before there are 20, except that there were none at
+    all in 20 steps. A rule that does not look at entropy is never warned about.
+    """
+    asked = [
+        _value(row, "branch/decisions") + _value(row, "branch/after_budget")
+        for row in history
+        if row.get("branch/decisions") is not None
+    ]
+    if looks_at_entropy and len(asked) >= WARNING_STEPS and not any(asked[-WARNING_STEPS:]):
+        return (
+            f"branching is never asked for: no decision in {WARNING_STEPS} steps (no tool results, a tool that cannot "
+            "fork, or, with branch_at = after_probe, turns that end within probe_tokens)",
+        )
+    recent = [row for row in history if row.get("branch/rate") is not None][-WARNING_STEPS:]
+    if len(recent) < WARNING_STEPS or not looks_at_entropy:
+        return ()
+    rates = [_value(row, "branch/rate") for row in recent]
+    p_std = float(np.mean([_value(row, "branch/p_std") for row in recent]))
+    warnings = []
+    if p_std < MIN_P_STD:
+        warnings.append(
+            f"entropy is not acting: std of P is {p_std:.3f} < {MIN_P_STD} over {WARNING_STEPS} steps; "
+            "the rule's weight per nat is too small for these entropies"
+        )
+    if len(set(rates)) == 1 and rates[0] in (0.0, 1.0):
+        share = "none" if rates[0] == 0.0 else "all"
+        warnings.append(
+            f"branching is stuck: {share} of the tool results wanted a branch over {WARNING_STEPS} steps; "
+            "the budget goes to the first ones or to none (check min_rise, alpha and the baseline)"
+        )
+    undecided = float(np.mean([_value(row, "branch/undecided") for row in recent]))
+    if undecided > MAX_UNDECIDED:
+        warnings.append(
+            f"entropy brackets are too wide: they leave {undecided:.0%} of the decisions open over "
+            f"{WARNING_STEPS} steps; have the engine report more of the likeliest tokens"
+        )
+    return tuple(warnings)
+
+
+def _value(row: MetricsRow, name: str) -> float:
+    value = row[name]
+    if value is None:
+        raise ValueError(f"a row with decisions lacks {name!r}")
+    return value

@@ -1,0 +1,52 @@
+"""A float32 run on a CPU computes in float32: bfloat16 products are slow there, and differ from one CPU to the next."""
+
+from importlib import resources
+
+import pytest
+import torch
+from e2e_runs import write_task
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ramify.cli import main
+
+RECIPES = resources.files("ramify.train.quickstart")
+SMALL = {
+    "sft": {"data.train": "demonstrations.jsonl", "learner.batch_size": 3},
+    "train": {
+        "data.train": "problems.jsonl",
+        "data.max_prompt_tokens": 200,
+        "preflight.enabled": "false",
+        "reward": '{name = "length"}',
+        "rollout.problems_per_step": 2,
+        "rollout.n": 4,
+        "rollout.m": 2,
+        "rollout.max_tokens": 48,
+        "rollout.max_calls": 1,
+        "tools.search.corpus": "passages.jsonl",
+        "learner.problems_per_minibatch": 2,
+    },
+}
+
+
+class Products(TorchDispatchMode):
+    """Collects the types of what is multiplied."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__.endswith(("mm", "mv", "attention", "linear", "matmul")):
+            self.seen |= {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize(("command", "recipe"), [("sft", "sft.toml"), ("train", "rl.toml")])
+def test_a_float32_step_multiplies_float32_matrices_alone(command, recipe, tmp_path, caller, monkeypatch):
+    write_task(tmp_path, caller)
+    monkeypatch.chdir(tmp_path)
+    settings = {"model.path": caller, "run.dir": tmp_path / "run", **SMALL[command]}
+    words = [word for key, value in settings.items() for word in ("-s", f"{key}={value}")]
+    with Products() as products:
+        assert main([command, str(RECIPES / recipe), "--max-steps", "1", *words]) == 0
+    assert products.seen == {torch.float32}
