@@ -44,13 +44,12 @@ def files_of(folder):
 def checkpoint(run, scored=True):
     """A checkpoint without what names its run or its place on the disk; its score depends on how often the run saved."""
     files = files_of(run / "checkpoints" / LAST)
-    del files[Path("state/.metadata")]
     state = json.loads(files.pop(Path("state.json")))["state"]
-    assert state.pop("run")["name"] == json.loads((run / "run.json").read_text())["name"]
+    assert state.pop("run")["name"] == json.loads((run / "manifest.json").read_text())["name"]
     if not scored:
         for name in ("scores", "due", "ranking"):
             del state["loop"][name]
-    assert {Path("model.safetensors"), Path("state/__0_0.distcp")} <= files.keys()
+    assert {Path("model.safetensors"), Path("state/optimizer.safetensors")} <= files.keys()
     return files, state
 
 

@@ -15,6 +15,7 @@ from ramify.learner.checkpoint import (
     advice_on_damaged,
     check_model_folder,
     checkpoint_folder,
+    companion_files,
     latest_checkpoint,
     load_optimizers,
     load_weights,
@@ -50,7 +51,7 @@ def trained(steps, optimizer=OPTIMIZERS[0]):
 
 
 def save(folder, learner, tokenizer_dir):
-    save_checkpoint(folder, learner.model, learner.optimizers, STATE, tokenizer_dir)
+    save_checkpoint(folder, learner.model, learner.optimizers, STATE, companion_files(tokenizer_dir))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -148,7 +149,7 @@ def test_any_damaged_byte_of_any_file_is_found(tmp_path, model_folder):
     folder = tmp_path / "c"
     save(folder, trained(1), model_folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    assert {path.name for path in files} >= {"model.safetensors", "tokenizer.json", ".metadata", "state.json"}
+    assert {path.name for path in files} >= {"model.safetensors", "tokenizer.json", "optimizer.safetensors", "state.json"}
     for path in files:
         content = path.read_bytes()
         for place in (0, len(content) // 3, len(content) - 1):
@@ -159,7 +160,7 @@ def test_any_damaged_byte_of_any_file_is_found(tmp_path, model_folder):
     assert read_state(folder, ADVICE) == STATE
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "state/.metadata", "tokenizer.json", "config.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "state/optimizer.safetensors", "tokenizer.json", "config.json"])
 def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path, model_folder, name):
     folder = tmp_path / "c"
     save(folder, trained(1), model_folder)
@@ -186,8 +187,8 @@ def test_a_folder_without_its_record_is_refused(tmp_path, model_folder):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"schema": 2}, "a checkpoint of schema 2, expected 3; it was written by another version"),
-        ({"schema": "3"}, "a checkpoint of schema '3'"),
+        ({"schema": 3}, "a checkpoint of schema 3, expected 4; it was written by another version"),
+        ({"schema": "4"}, "a checkpoint of schema '4'"),
         ({"state": {**STATE, "step": 4}}, "its content does not have its checksum"),
         ({"state": None}, "its content does not have its checksum"),
         ({"state": [], "crc32": None}, "expected a state, and files with bytes and crc32"),
@@ -221,7 +222,7 @@ def test_a_record_that_is_no_json_object_is_refused(tmp_path, model_folder, cont
 def test_a_number_that_json_does_not_know_is_not_written(tmp_path, model_folder):
     learner = trained(0)
     with pytest.raises(ValueError, match="JSON compliant"):
-        save_checkpoint(tmp_path / "c", learner.model, learner.optimizers, {"score": math.nan}, model_folder)
+        save_checkpoint(tmp_path / "c", learner.model, learner.optimizers, {"score": math.nan}, {})
     assert not (tmp_path / "c").exists()
 
 
@@ -256,7 +257,7 @@ def test_optimizer_state_that_torch_cannot_read_is_refused_in_one_line(tmp_path,
     for file in (tmp_path / "c" / "state").iterdir():
         content = file.read_bytes()
         file.write_bytes(bytes(len(content)))
-        with pytest.raises(DataError, match=r"training state is damaged .*; do this"):
+        with pytest.raises(DataError, match=r"optimizer\.safetensors: damaged, or of another model \(.*\); do this"):
             load_optimizers(tmp_path / "c", learner.optimizers, ADVICE)
         file.write_bytes(content)
     load_optimizers(tmp_path / "c", learner.optimizers, ADVICE)

@@ -75,9 +75,9 @@ def test_state_goes_on_bitwise_in_another_optimizer(settings):
 
 def test_state_of_another_model_is_refused():
     optimizers = Optimizers(tiny(), AdamWSettings(lr=0.01))
-    with pytest.raises(DataError, match="does not belong to this model"):
+    with pytest.raises(DataError, match="belongs to no parameter of this model"):
         optimizers.load_state_tensors({"exp_avg.nowhere": torch.zeros(3)})
-    with pytest.raises(DataError, match="does not belong to this model"):
+    with pytest.raises(DataError, match="belongs to no parameter of this model"):
         optimizers.load_state_tensors({"exp_avg.model.norm.weight": torch.zeros(3)})
 
 

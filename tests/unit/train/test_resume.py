@@ -12,6 +12,7 @@ from ramify.algos.sft import NegativeLogLikelihood
 from ramify.config.schema_sft import SftRecipe
 from ramify.core.errors import DataError
 from ramify.data.order import DataCursor
+from ramify.learner.checkpoint import companion_files
 from ramify.learner.checkpoint_files import write_record
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.update import Learner
@@ -64,7 +65,10 @@ def save(root, model_path, of, **changes):
         RunFolder(root),
     )
     of.step, of.skipped_in_a_row = 28, 3
-    Saver(folder, of, model_path, start.tokenizer, folder.identify(made), made.run, 100).save(STATE)
+    for step in range(1, STATE.step + 1):
+        folder.metrics.append(step, {"loss": 1.0})
+    identity = folder.begin(made, {"made_from": {}, "made_with": [{}]})
+    Saver(folder, of, companion_files(model_path), start.tokenizer, identity, made.run, 100).save(STATE)
     return root
 
 
@@ -211,7 +215,7 @@ def test_a_checkpoint_of_another_run_is_refused_though_all_shapes_agree(tmp_path
         begin(other, model_folder)
     path = other / "checkpoints" / "step-000007"
     assert str(error.value) == (
-        f"{path}: of run {names[0]}, this is run {names[1]} ({other / 'run.json'}); move it out of this folder, or name "
+        f"{path}: of run {names[0]}, this is run {names[1]} ({other / 'manifest.json'}); move it out of this folder, or name "
         "a new run.dir with it as model.path"
     )
 
@@ -228,12 +232,12 @@ def test_a_run_without_its_name_does_not_take_any_checkpoint_for_its_own(
     tmp_path, saved, model_folder, content
 ):
     shutil.copytree(saved, tmp_path / "run")
-    file = tmp_path / "run" / "run.json"
+    file = tmp_path / "run" / "manifest.json"
     file.unlink()
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(
-        DataError, match=r"run\.json: missing or not readable, .*; put it back, or name a new run"
+        DataError, match=r"manifest\.json: missing or not readable, .*; put it back, or name a new run"
     ):
         begin(tmp_path / "run", model_folder)
 
