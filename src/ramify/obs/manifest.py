@@ -52,8 +52,8 @@ def read_manifest(folder: Path, part: str) -> dict[str, Any]:
     """
     record = read_object(folder / MANIFEST)
     sessions = record.get("made_with")
-    is_one = isinstance(record.get(part), dict) and isinstance(sessions, list) and len(sessions) > 0
-    if record.get("schema") != SCHEMA or not is_one:
+    is_one = isinstance(sessions, list) and sessions and all(isinstance(each, dict) for each in sessions)
+    if record.get("schema") != SCHEMA or not isinstance(record.get(part), dict) or not is_one:
         raise DataError(
             f"{folder / MANIFEST}: expected a manifest of schema {SCHEMA} with {part!r} and 'made_with'"
         )

@@ -39,7 +39,9 @@ def saver(tmp_path, model_folder, learner):
     def make(total_steps=99, **settings):
         run = TrainingRunSection(dir=tmp_path, **settings)
         identity = RunIdentity("a", "b")
-        return Saver(RunFolder(tmp_path), learner, companion_files(model_folder), "t", identity, run, total_steps)
+        return Saver(
+            RunFolder(tmp_path), learner, companion_files(model_folder), "t", identity, run, total_steps
+        )
 
     return make
 
