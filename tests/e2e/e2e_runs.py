@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -60,6 +61,25 @@ dir = "{folder}/run"
 batch_size = 2
 optimizer = {{ rate = 1e-3 }}
 """
+DPO = """\
+[model]
+path = "{model}"
+[data]
+train = "{folder}/pairs.jsonl"
+epochs = 6
+max_tokens = 120
+[run]
+dir = "{folder}/run"
+seed = 3
+threads = 1
+deterministic = true
+save_every = 4
+[learner]
+beta = 0.1
+batch_size = 4
+token_budget = 200
+optimizer = {{ rate = 1e-3 }}
+"""
 EVAL = """\
 [model]
 path = "{model}"
@@ -115,8 +135,20 @@ def write_lines(path: Path, rows) -> Path:
     return path
 
 
+def pairs():
+    """Eight pairs; some sides use a tool, and some share their first turn and its result."""
+    called = "<python> print(42) </python> <result>\n42\n</result>"
+    for number in range(8):
+        prompt = [{"role": "user", "content": f"what is 12 plus {number} ?"}]
+        chosen = f"<think> add </think><answer> \\boxed{{ {12 + number} }} </answer>"
+        rejected = f"<answer> \\boxed{{ Paris {number} }} </answer>"
+        shared = called if number % 2 else ""
+        unshared = called if number % 4 == 2 else ""
+        yield {"prompt": prompt, "chosen": shared + unshared + chosen, "rejected": shared + rejected}
+
+
 def write_task(folder: Path, model: Path, text: str = TRAIN) -> Path:
-    """Problems, demonstrations, passages, a script and a recipe in `folder`; returns the recipe."""
+    """Problems, demonstrations, pairs, passages, a script and a recipe in `folder`; returns the recipe."""
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(
         folder / "problems.jsonl", [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(18)]
@@ -132,6 +164,7 @@ def write_task(folder: Path, model: Path, text: str = TRAIN) -> Path:
         folder / "demonstrations.jsonl",
         [{"prompt": prompt, "completion": completion} for completion in completions],
     )
+    write_lines(folder / "pairs.jsonl", pairs())
     write_lines(folder / "passages.jsonl", [{"text": text} for text in PASSAGES])
     (folder / "script.toml").write_text(SCRIPT)
     recipe = folder / "recipe.toml"
@@ -147,6 +180,39 @@ def start(*arguments, **environment) -> subprocess.Popen:
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
+
+
+DYING = r"""
+import os, re, signal, sys
+
+pattern, left = re.compile(sys.argv[1]), int(sys.argv[2])
+
+def die_there(event, arguments):
+    global left
+    if event == "open" or event.startswith(("os.", "shutil.")):
+        names = [os.fsdecode(a) for a in arguments if isinstance(a, (str, bytes, os.PathLike))]
+        if pattern.search(" ".join([event, *names])):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(die_there)
+from ramify.cli import main
+sys.exit(main(sys.argv[3:]))
+"""
+"""The command line, killed before it does something to a file: by pattern of "event names", and how often before."""
+
+
+def killed_at(pattern: str, count: int, *arguments) -> None:
+    """Run the command line until SIGKILL before the `count`-th matching operation, and see that it came to that."""
+    done = subprocess.run(
+        [sys.executable, "-c", DYING, pattern, str(count), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == -signal.SIGKILL, (pattern, done.stdout, done.stderr)
 
 
 def ramify(*arguments, **environment) -> tuple[int, str, str]:

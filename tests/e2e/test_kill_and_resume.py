@@ -1,14 +1,35 @@
-"""A run that is killed or interrupted and resumed ends, in deterministic mode, with the weights of one that was not."""
+"""A run that is killed or interrupted and resumed ends, in deterministic mode, with the bits of one that was not.
+
+Each command is killed at a chain of instants, most of them while it writes a file. RAMIFY_KILLS=10 kills ten runs of each
+command instead, at those instants and at drawn times, each of them once (an hour or so).
+"""
 
 import json
+import os
+import random
 import shutil
 import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from e2e_runs import SECONDS, SFT, ramify, start, wait_for_step, write_lines, write_task
+from e2e_runs import (
+    DPO,
+    EVAL,
+    SECONDS,
+    SFT,
+    TRAIN,
+    killed_at,
+    ramify,
+    start,
+    wait_for_step,
+    write_lines,
+    write_task,
+)
 
 from ramify.algos.credit import Weighting, credit
 from ramify.algos.losses import Objective
@@ -21,6 +42,8 @@ from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
 
 LAST = "step-000009"
+KILLS = int(os.environ.get("RAMIFY_KILLS", "0"))
+"""Runs of each command, each killed once; 0: one run of each, killed again and again."""
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +65,8 @@ def files_of(folder):
 
 
 def checkpoint(run, scored=True):
-    """A checkpoint without what names its run or its place on the disk; its score depends on how often the run saved."""
-    files = files_of(run / "checkpoints" / LAST)
+    """The last checkpoint without what names its run; its score depends on how often the run saved."""
+    files = files_of(max((run / "checkpoints").iterdir()))
     state = json.loads(files.pop(Path("state.json")))["state"]
     assert state.pop("run")["name"] == json.loads((run / "manifest.json").read_text())["name"]
     if not scored:
@@ -59,6 +82,106 @@ def check_equal_runs(run, other, scored=True):
     assert files_of(run / "trees") == files_of(other / "trees")
     rows, others = ([dict(r, time=0) for r in read_metrics(f / "metrics.jsonl")] for f in (run, other))
     assert rows == others
+    names = ({path.relative_to(f) for path in f.rglob("*")} for f in (run, other))
+    assert len(set(map(frozenset, names))) == 1
+
+
+def check_equal_evaluations(run, other):
+    """Every file that holds no times."""
+    for name in ("summary.json", "results.jsonl", "results.csv", "trees.jsonl", "recipe.json"):
+        given = [(folder / name).read_bytes().replace(bytes(folder), b"RUN") for folder in (run, other)]
+        assert given[0] == given[1], name
+
+
+SETTINGS = ("run.threads=1", "run.deterministic=true")
+PARTIAL = r"\.step-00000%d\.partial"
+
+
+@dataclass(frozen=True)
+class Command:
+    """How a command is run, where it is killed (an operation on a file, and the how manieth), and what has to be equal."""
+
+    recipe: str
+    settings: tuple[str, ...]
+    instants: tuple[tuple[str, int], ...]
+    check: Callable[[Path, Path], None] = check_equal_runs
+
+    def words(self):
+        return [word for setting in (*SETTINGS, *self.settings) for word in ("-s", setting)]
+
+
+COMMANDS = {
+    "train": Command(
+        TRAIN,
+        ("guard.max_repetition=0.99", "preflight.enabled=true", "preflight.problems=2"),
+        (
+            (r"^os.rename .*/recipe\.json\.part", 1),
+            (r"^open .*/preflight/report\.json\.part", 1),
+            (r"^open .*/metrics\.jsonl a", 2),
+            (r"^open .*" + PARTIAL % 3 + r"/state/optimizer\.safetensors x", 1),
+            (r"^shutil.rmtree .*" + PARTIAL % 2, 1),
+            (r"^os.rename .*/trees/000006\.jsonl\.part", 1),
+        ),
+    ),
+    "sft": Command(
+        SFT,
+        ("data.epochs=3", "run.save_every=2"),
+        (
+            (r"^open .*/manifest\.json\.part", 1),
+            (r"^open .*" + PARTIAL % 2 + r"/config\.json", 1),
+            (r"^os.rename .*" + PARTIAL % 4, 1),
+            (r"^os.rename .*/metrics\.jsonl\.part", 1),
+        ),
+    ),
+    "dpo": Command(
+        DPO,
+        ("data.epochs=3", "run.save_every=2"),
+        (
+            (r"^open .*/recipe\.json\.part", 1),
+            (r"^open .*" + PARTIAL % 2 + r"/state\.json", 1),
+            (r"^open .*/metrics\.jsonl a", 2),
+            (r"^os.rename .*/step-000002 ", 1),
+        ),
+    ),
+    "eval": Command(
+        EVAL,
+        ("data.limit=8", "sampling.k=[1]", "engine.slots=4"),
+        (
+            (r"^os.rename .*/manifest\.json\.part", 1),
+            (r"^open .*/results\.jsonl a", 3),
+            (r"^open .*/trees\.jsonl a", 7),
+            (r"^os.rename .*/results\.jsonl\.part", 2),
+            (r"^open .*/summary\.json\.part", 1),
+        ),
+        check_equal_evaluations,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_killed_while_it_writes(tmp_path, caller, name):
+    command = COMMANDS[name]
+    began = time.monotonic()
+    whole = write_task(tmp_path / "whole", caller, command.recipe)
+    status, _, told = ramify(name, whole, *command.words())
+    assert status == 0, told
+    seconds = time.monotonic() - began
+    chains = [[instant] for instant in command.instants[:KILLS]] if KILLS else [command.instants]
+    draw = random.Random(name)
+    chains += [[seconds * draw.random()] for _ in range(KILLS - len(command.instants))]
+    for number, chain in enumerate(chains):
+        recipe = write_task(tmp_path / str(number), caller, command.recipe)
+        for instant in chain:
+            if isinstance(instant, tuple):
+                killed_at(*instant, name, recipe, *command.words(), "--resume")
+                continue
+            process = start(name, recipe, *command.words())
+            time.sleep(instant)
+            process.kill()
+            process.communicate(timeout=SECONDS)
+        status, _, told = ramify(name, recipe, *command.words(), "--resume")
+        assert status == 0, (chain, told)
+        command.check(recipe.parent / "run", whole.parent / "run")
 
 
 def test_the_runs_below_call_tools_branch_and_learn(uninterrupted, caller):
@@ -68,20 +191,6 @@ def test_the_runs_below_call_tools_branch_and_learn(uninterrupted, caller):
     assert all(row["update/grad_norm"] > 0 for row in rows)
     assert sum(row["branch/taken"] for row in rows) > 0
     assert all(row["calls/ok_rate"] > 0 for row in rows)
-
-
-@pytest.mark.parametrize("step", [1, 3])
-def test_killed_in_the_middle(uninterrupted, task, step):
-    run = task.parent / "run"
-    process = start("train", task)
-    wait_for_step(process, run, step)
-    process.kill()
-    process.communicate(timeout=SECONDS)
-    assert not (run / "checkpoints" / LAST).exists()
-    status, said, told = ramify("train", task, "--resume")
-    assert status == 0, told
-    assert f"model written to {run}/checkpoints/{LAST}" in said
-    check_equal_runs(run, uninterrupted)
 
 
 def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(uninterrupted, task):

@@ -22,6 +22,7 @@ from ramify.learner.checkpoint import (
     companion_files,
     latest_checkpoint,
     load_optimizers,
+    prune_checkpoints,
     read_state,
 )
 from ramify.learner.checkpoint_files import RECORD
@@ -182,6 +183,8 @@ def begin_run(
         TrainingError: The disk takes nothing.
     """
     companions = companion_files(recipe.model.path)
+    # What a kill left of a checkpoint takes as much room as one.
+    prune_checkpoints(folder.root, recipe.run.keep_last, state.kept)
     check_saving(folder.root, learner.model, learner.optimizers, companions)
     identity = folder.begin(recipe, manifest)
     folder.rewind(state.step)

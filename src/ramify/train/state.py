@@ -66,6 +66,12 @@ class LoopState:
         """The weights are those of an earlier checkpoint again."""
         return replace(self, scores=(), due=step)
 
+    @property
+    def kept(self) -> frozenset[int]:
+        """Steps whose checkpoints stay beside the last ones."""
+        needed = self.guard.needed if self.guard else frozenset()
+        return needed | {judged.step for judged in self.ranking}
+
     def judged(self, most: int) -> "LoopState":
         """The last checkpoint that was due takes its place among the `most` best; of equal ones the later is better."""
         known = [score for score in self.scores if score is not None]
@@ -175,6 +181,4 @@ class Saver:
         )
         path = checkpoint_folder(self.folder.root, state.step)
         save_checkpoint(path, learner.model, learner.optimizers, asdict(record), self.companions)
-        needed = state.guard.needed if state.guard else frozenset()
-        best = {judged.step for judged in state.ranking}
-        prune_checkpoints(self.folder.root, self.run.keep_last, needed | best)
+        prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)
