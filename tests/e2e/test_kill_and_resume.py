@@ -9,6 +9,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -208,6 +210,37 @@ def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(unin
     kept, expected = (sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, uninterrupted))
     assert kept == expected
     assert kept[-2:] == ["step-000008", LAST]
+
+
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+
+
+def test_a_disk_that_is_full_ends_a_run_in_a_line_and_it_goes_on(uninterrupted, tmp_path, caller):
+    """Which file it is depends on the size of the disk; one checkpoint takes 1.3 MB, and three are there at a time."""
+    if subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system of his own")
+    named = set()
+    for kilobytes in range(1300, 4100, 100) if KILLS else (1400, 2700):
+        folder = tmp_path / str(kilobytes)
+        recipe = write_task(folder, caller)
+        (folder / "disk").mkdir()
+        place = ("-s", f"run.dir={folder}/disk/run")
+        script = [sys.executable, Path(__file__).with_name("small_disk.py"), str(kilobytes), folder / "disk"]
+        done = subprocess.run(
+            [*NAMESPACE, *script, "train", recipe, *place], capture_output=True, text=True, check=True
+        )
+        (status, told), (resumed, told_then) = json.loads(done.stdout)
+        assert resumed == 0, told_then
+        run = folder / "disk-copy" / "run"
+        check_equal_runs(run, uninterrupted)
+        if status:
+            assert (status, told.count("\n")) == (1, 1), told
+            assert "No space left on device" in told
+            assert f"{folder}/disk/run/" in told
+            named.add(told.partition(f"{folder}/disk/run/")[2].split()[0])
+        else:
+            assert kilobytes > 3500
+    assert named, "no disk was small enough"
 
 
 @pytest.mark.parametrize(

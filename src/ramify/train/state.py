@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field, FiniteFloat
 
 from ramify.config.schema_parts import TrainingRunSection
@@ -20,6 +19,7 @@ from ramify.learner.checkpoint import (
     read_state,
     save_checkpoint,
 )
+from ramify.learner.tensor_file import all_finite
 from ramify.learner.update import Learner
 from ramify.train.guard import GuardState
 from ramify.train.run_folder import RunFolder, RunIdentity
@@ -166,7 +166,7 @@ class Saver:
             ("optimizer state", learner.optimizers.state_tensors()),
         ):
             for name, tensor in tensors.items():
-                if not torch.isfinite(tensor).all():
+                if not all_finite(tensor):
                     raise TrainingError(
                         f"step {state.step}: {what} of {name} are not finite, so no checkpoint was written; lower "
                         "learner.optimizer.rate and start again, or go on from an earlier checkpoint as model.path"
