@@ -1,16 +1,16 @@
 """Runs that find another world than they left: other data, other weights, a full disk, a folder from a stranger."""
 
+import itertools
 import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
-from pathlib import Path
+import time
 
 import pytest
-from e2e_runs import DPO, SECONDS, SFT, TRAIN, killed_at, ramify, write_task
+from e2e_runs import DPO, SFT, TRAIN, write_task
 
+from file_limits import file_size_limit
 from model_folders import write_model
 from ramify.cli import main
 from ramify.learner.checkpoint_files import write_record
@@ -80,9 +80,9 @@ def lookup(key: str) -> str:
     return key
 
 
-def paid(trajectory) -> float:
+def paid(completions):
     """Reward."""
-    return float(len(trajectory.nodes))
+    return [float(len(text)) for text in completions]
 '''
 
 
@@ -98,7 +98,7 @@ def test_a_run_does_not_go_on_with_another_corpus_tool_or_reward(tmp_path, refus
     for name, change, key in (
         ("passages.jsonl", ("Rome", "Milan"), "tools.search.corpus"),
         ("tool.py", ("return key", "return key + key"), "tools.lookup.sha256"),
-        ("reward.py", ("len(", "2 * len("), "rewards.paid.sha256"),
+        ("reward.py", ("float(", "2 * float("), "rewards.paid.sha256"),
     ):
         file = recipe.parent / name
         text = file.read_text()
@@ -109,41 +109,25 @@ def test_a_run_does_not_go_on_with_another_corpus_tool_or_reward(tmp_path, refus
     assert main(["train", str(recipe), *own, "--max-steps", "2", "--resume"]) == 0
 
 
-def test_a_kill_during_the_preflight_of_a_guarded_run_does_not_skip_it(tmp_path, caller):
-    recipe = write_task(tmp_path / "task", caller)
-    guarded = words("guard.max_repetition=0.99", "preflight.enabled=true", "preflight.problems=3")
-    killed_at(r"^open .*/preflight/trees\.jsonl\.part", 1, "train", recipe, *guarded, "--max-steps", "1")
-    status, said, told = ramify("train", recipe, *guarded, "--max-steps", "1", "--resume")
-    assert status == 0, told
-    assert "preflight: 3 problems" in said
-    assert (recipe.parent / "run" / "checkpoints" / "step-000000").is_dir()
-
-
-JUMPING = """
-import time
-
-began, calls = time.time, iter(range(10**9))
-time.time = lambda: (0.0, 4e9, -5.0, 1e9)[next(calls) % 4]
-"""
-
-
-def test_a_clock_that_jumps_and_files_of_the_future_change_nothing(tmp_path, caller):
-    (tmp_path / "sitecustomize.py").write_text(JUMPING)
+def test_a_clock_that_jumps_and_files_of_the_future_change_nothing(tmp_path, caller, monkeypatch):
     model = tmp_path / "model"
     shutil.copytree(caller, model, ignore=shutil.ignore_patterns("state.json", "state"))
     runs = []
-    for name, jumps in (("steady", {}), ("jumping", {"PYTHONPATH": str(tmp_path)})):
+    for name in ("steady", "jumping"):
         recipe = write_task(tmp_path / name, model)
         runs.append(recipe.parent / "run")
-        for resume, steps in (((), 2), (("--resume",), 4)):
-            status, _, told = ramify("train", recipe, *words(), "--max-steps", steps, *resume, **jumps)
-            assert status == 0, told
-            for path in (*recipe.parent.rglob("*"), *model.rglob("*")) if jumps else ():
+        for resume, steps in (((), "1"), (("--resume",), "2")):
+            with monkeypatch.context() as patch:
+                if name == "jumping":
+                    times = itertools.cycle((0.0, 4e9, -5.0, 1e9))
+                    patch.setattr(time, "time", lambda times=times: next(times))
+                assert main(["train", str(recipe), *words(), "--max-steps", steps, *resume]) == 0
+            for path in (*recipe.parent.rglob("*"), *model.rglob("*")) if name == "jumping" else ():
                 os.utime(path, (4e9, 4e9))
-    for file in ("checkpoints/step-000004/model.safetensors", "trees/000004.jsonl"):
+    for file in ("checkpoints/step-000002/model.safetensors", "trees/000002.jsonl"):
         assert (runs[0] / file).read_bytes() == (runs[1] / file).read_bytes()
-    times = [json.loads(line)["time"] for line in (runs[1] / "metrics.jsonl").read_text().splitlines()]
-    assert any(time < 1.5e9 or time > 3e9 for time in times)
+    told = [json.loads(line)["time"] for line in (runs[1] / "metrics.jsonl").read_text().splitlines()]
+    assert set(told) <= {0.0, 4e9, -5.0, 1e9}
 
 
 class _Evil:
@@ -207,6 +191,7 @@ def _linked(name):
             shutil.move(path, target)
         else:
             target.write_text("mine")
+            path.parent.mkdir(exist_ok=True)
         path.symlink_to(target)
 
     return change
@@ -239,7 +224,7 @@ HOSTILE = {
     "pickled weights only": (_only_pickled_weights, "step-000002"),
     "code of its own": (_own_code, None),
     "weights elsewhere": (_weights_elsewhere, "expected the name of one of the checkpoint's files"),
-    "a manifest of nothing": (_manifest, "manifest.json: expected a manifest"),
+    "a manifest of nothing": (_manifest, "manifest.json: missing or not readable"),
     **{f"{name} is a link": (_linked(name), f"{name} is a link") for name in LINKS},
 }
 
@@ -258,8 +243,7 @@ def test_a_folder_from_a_stranger_runs_nothing_and_leads_nowhere(tmp_path, finis
     run, outside = tmp_path / "run", tmp_path / "outside"
     shutil.copytree(finished.parent / "run", run)
     outside.mkdir()
-    settings = words(f"run.dir={finished.parent / 'run'}")
-    # The recipe is that of the run, whose folder lies elsewhere: its [run] is compared as well.
+    # The recipe is that of the run, whose folder lies elsewhere now.
     (run / "recipe.json").write_text(
         (run / "recipe.json").read_text().replace(str(finished.parent / "run"), str(run))
     )
@@ -278,22 +262,14 @@ def test_a_folder_from_a_stranger_runs_nothing_and_leads_nowhere(tmp_path, finis
     assert expected in told
 
 
-UNTIL = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)\n" + (
-    "from ramify.cli import main; sys.exit(main(sys.argv[2:]))"
-)
-
-
-@pytest.mark.parametrize(
-    ("kilobytes", "file"), [(80, "run/checkpoints/step-000001"), (400, "run/checkpoints/step-000001")]
-)
-def test_a_checkpoint_that_the_disk_does_not_take(tmp_path, model_folder, kilobytes, file):
-    """The size of a file is limited, as a quota limits it: below that of the weights, and of the optimizer's state."""
+@pytest.mark.parametrize("kilobytes", [80, 400], ids=["weights", "optimizer state"])
+def test_a_checkpoint_that_the_disk_does_not_take(tmp_path, model_folder, capsys, kilobytes):
     recipe = write_task(tmp_path / "task", model_folder, SFT)
-    command = [sys.executable, "-c", UNTIL, str(kilobytes << 10), "sft", str(recipe), *words()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert f"{recipe.parent}/{file}: cannot be written (" in done.stderr
-    assert "File too large" in done.stderr
-    status, _, told = ramify("sft", recipe, *words(), "--resume")
-    assert status == 0, told
-    assert Path(recipe.parent, "run", "checkpoints", "step-000003").is_dir()
+    with file_size_limit(kilobytes << 10):
+        assert main(["sft", str(recipe), *words()]) == 1
+    told = capsys.readouterr().err
+    assert f"{recipe.parent}/run/checkpoints/step-000001: cannot be written (" in told
+    assert "File too large" in told
+    assert told.count("\n") == 1
+    assert main(["sft", str(recipe), *words(), "--resume"]) == 0
+    assert (recipe.parent / "run" / "checkpoints" / "step-000003").is_dir()

@@ -3,10 +3,8 @@ import math
 import os
 import pickle
 import random
-import resource
 import shutil
 import zlib
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import torch
 from model_makers import learner_for, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from file_limits import file_size_limit
 from model_folders import write_model
 from ramify.algos.credit import denominator
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
@@ -478,16 +477,6 @@ def test_a_save_that_fails_names_the_file_and_leaves_the_others_whole(tmp_path, 
     assert read_state(first, ADVICE) == STATE
     save(second, learner, model_folder)
     assert read_state(second, ADVICE) == STATE
-
-
-@contextmanager
-def file_size_limit(size):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_weights_go_back_in_place(tmp_path, model_folder):
