@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -180,39 +179,6 @@ def start(*arguments, **environment) -> subprocess.Popen:
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
-
-
-DYING = r"""
-import os, re, signal, sys
-
-pattern, left = re.compile(sys.argv[1]), int(sys.argv[2])
-
-def die_there(event, arguments):
-    global left
-    if event == "open" or event.startswith(("os.", "shutil.")):
-        names = [os.fsdecode(a) for a in arguments if isinstance(a, (str, bytes, os.PathLike))]
-        if pattern.search(" ".join([event, *names])):
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-sys.addaudithook(die_there)
-from ramify.cli import main
-sys.exit(main(sys.argv[3:]))
-"""
-"""The command line, killed before it does something to a file: by pattern of "event names", and how often before."""
-
-
-def killed_at(pattern: str, count: int, *arguments) -> None:
-    """Run the command line until SIGKILL before the `count`-th matching operation, and see that it came to that."""
-    done = subprocess.run(
-        [sys.executable, "-c", DYING, pattern, str(count), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == -signal.SIGKILL, (pattern, done.stdout, done.stderr)
 
 
 def ramify(*arguments, **environment) -> tuple[int, str, str]:

@@ -1,27 +1,33 @@
-"""A run on a disk of its own that is too small, and on from there when there is room. Run in a mount namespace:
+"""Runs on disks that are too small, and on from there when there is room. To be run in a mount namespace:
 
-unshare --user --map-root-user --mount python small_disk.py KILOBYTES FOLDER COMMAND RECIPE ...
+unshare --user --map-root-user --mount python small_disk.py FOLDER KILOBYTES,... COMMAND RECIPE ...
 
-mounts a file system in memory at FOLDER, runs `ramify COMMAND RECIPE ...`, makes the disk larger, runs it with --resume,
-copies what it wrote to FOLDER-copy, and prints what both runs said as JSON.
+For each size: mounts a file system in memory, runs `ramify COMMAND RECIPE ...` in it, makes it larger, runs with
+--resume, and copies the run to FOLDER/KILOBYTES. Prints what both runs said, as JSON.
 """
 
 import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+from forked_runs import ForkedRuns
 
 
-def main(kilobytes: str, folder: str, *arguments: str) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", folder], check=True)
-    said = []
-    for more in ([], ["--resume"]):
-        command = [sys.executable, "-m", "ramify", *arguments, *more]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        said.append([done.returncode, done.stderr])
-        subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True)
-    shutil.copytree(folder, f"{folder}-copy")
+def main(folder: Path, sizes: str, *arguments: str) -> None:
+    forked, disk, said = ForkedRuns(folder), folder / "disk", []
+    disk.mkdir()
+    for size in sizes.split(","):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", disk], check=True)
+        place = (*arguments, "-s", f"run.dir={disk / 'run'}")
+        full = forked(*place)
+        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+        said.append([int(size), full, forked(*place, "--resume")])
+        shutil.copytree(disk, folder / size)
+        subprocess.run(["umount", disk], check=True)
+    forked.close()
     sys.stdout.write(json.dumps(said))
 
 
-main(*sys.argv[1:])
+main(Path(sys.argv[1]), *sys.argv[2:])
