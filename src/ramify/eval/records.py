@@ -126,8 +126,8 @@ class AttemptRecord:
             raise ValueError("a call has an unknown status")
         if not isinstance(record["problem"], str) or not isinstance(record["attempt"], int):
             raise TypeError("expected a text 'problem' and a whole number 'attempt'")
-        if not isinstance(record["correct"], bool):
-            raise TypeError("expected 'correct' to be true or false")
+        if not all(isinstance(flag, bool) for flag in (record["correct"], *(c.repeated for c in calls))):
+            raise TypeError("expected 'correct' and 'repeated' to be true or false")
         groups = dict(record["groups"])
         texts = (record["answer"], *groups, *groups.values(), *(call.tool for call in calls))
         if not all(isinstance(text, str) for text in texts):

@@ -281,7 +281,13 @@ class _Run:
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
             lines.sort(keys)
-        times = summarise_times(list(times_lines(self.folder).read().values()))
+        try:
+            times = summarise_times(list(times_lines(self.folder).read().values()))
+        except Exception as error:
+            raise DataError(
+                f"{times_lines(self.folder).path}: not the times of attempts ({error!r}); delete the file and go on with "
+                "--resume: no score depends on it"
+            ) from error
         if self.reward.judge is not None:
             times["judge"] = self.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())
