@@ -29,7 +29,7 @@ NaturalNumber = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A checkpoint, and how the steps went that its weights, and those that came of them up to the next, wrote."""
+    """A checkpoint with its score: the mean over the steps from it to the next one."""
 
     step: NaturalNumber
     score: FiniteFloat

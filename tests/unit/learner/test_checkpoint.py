@@ -398,6 +398,17 @@ def test_the_index_of_a_models_files_leads_nowhere_else(sealed, index):
         read_state(folder, ADVICE)
 
 
+def test_weights_in_several_files_come_back(tmp_path, model_folder, monkeypatch):
+    monkeypatch.setattr("ramify.modeling.load._SHARD", "20KB")
+    learner = trained(1)
+    save(tmp_path / "c", learner, model_folder)
+    assert len(list((tmp_path / "c").glob("model-*.safetensors"))) > 1
+    assert read_state(tmp_path / "c", ADVICE) == STATE
+    again = load_model(tmp_path / "c")
+    pairs = zip(learner.model.parameters(), again.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
 def test_a_file_that_the_record_does_not_name_is_refused_where_a_run_goes_on(sealed):
     _, folder, _ = sealed
     (folder / "README.md").write_text("mine")
