@@ -107,6 +107,10 @@ class RunFolder:
         """
         if (self.root / MANIFEST).exists():
             before = read_manifest(self.root, "made_from")
+            if self.name() is None:
+                raise DataError(
+                    f"{self.root / MANIFEST}: expected the 'name' of the run; put it back from a copy"
+                )
             refuse_other(self.root, "a run", before["made_from"], manifest["made_from"])
             note_session(self.root, before, manifest["made_with"][-1], note)
 
@@ -119,7 +123,9 @@ class RunFolder:
         if not (self.root / MANIFEST).exists():
             self.create(recipe)
             write_manifest(self.root, {"name": os.urandom(8).hex(), **manifest})
-        return RunIdentity(self.name() or "", recipe_fingerprint(recipe))
+        name = self.name()
+        assert name is not None
+        return RunIdentity(name, recipe_fingerprint(recipe))
 
     def create(self, recipe: BaseModel) -> None:
         """Put the recipe into the folder.

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.obs.files import LOCK, replace_lines
-from ramify.obs.manifest import read_manifest
+from ramify.obs.manifest import read_manifest, write_manifest
 from ramify.obs.metrics import read_metrics
 from ramify.train.run_folder import RunFolder, check_run_folder, claim_run_folder
 
@@ -97,6 +97,9 @@ def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
     assert [session["commit"] for session in read_manifest(tmp_path, "made_from")["made_with"]] == ["1", "2"]
     with pytest.raises(ConfigError, match=r'holds a run with data\.sha256 = "a", now it is "b"'):
         folder.take_up(MADE | {"made_from": {"data": {"sha256": "b"}}}, said.append)
+    write_manifest(tmp_path, MADE)
+    with pytest.raises(DataError, match=r"manifest\.json: expected the 'name' of the run"):
+        folder.take_up(MADE, said.append)
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(DataError, match=r"manifest\.json: expected a JSON object"):
         folder.take_up(MADE, said.append)
