@@ -6,15 +6,13 @@ A run can be told to die before it does something to a file: a pattern of "event
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 SECONDS = 120.0
 SERVER = r"""
-import json, os, re, signal, sys
+import json, os, re, signal, sys, time
 import ramify.eval.run, ramify.train.dpo, ramify.train.rl, ramify.train.sft
 from ramify.cli import main
 
@@ -38,7 +36,9 @@ for line in sys.stdin:
         if asked["at"]:
             die_there(*asked["at"])
         sys.exit(main(asked["arguments"]))
-    print(child, flush=True)
+    if asked["seconds"] is not None:
+        time.sleep(asked["seconds"])
+        os.kill(child, signal.SIGKILL)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
@@ -58,13 +58,9 @@ class ForkedRuns:
 
     def __call__(self, *arguments, at=None, seconds=None) -> tuple[int, str, str]:
         """Exit status, output and errors of a run that dies `at` (pattern, count) or after `seconds`, if it still runs."""
-        asked = {"arguments": [str(word) for word in arguments], "at": at, "said": f"{self._said}/"}
-        self._server.stdin.write(json.dumps(asked) + "\n")
+        asked = {"arguments": [str(word) for word in arguments], "at": at, "seconds": seconds}
+        self._server.stdin.write(json.dumps(asked | {"said": f"{self._said}/"}) + "\n")
         self._server.stdin.flush()
-        child = int(self._server.stdout.readline())
-        if seconds is not None:
-            time.sleep(seconds)
-            os.kill(child, signal.SIGKILL)
         status = int(self._server.stdout.readline())
         return status, *((self._said / name).read_text() for name in ("out", "err"))
 
