@@ -49,10 +49,17 @@ KILLS = int(os.environ.get("RAMIFY_KILLS", "0"))
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, caller):
+def forked(tmp_path_factory):
+    runs = ForkedRuns(tmp_path_factory.mktemp("said"))
+    yield runs
+    runs.close()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, caller, forked):
     """Nine steps without a break."""
     recipe = write_task(tmp_path_factory.mktemp("whole"), caller)
-    status, _, told = ramify("train", recipe)
+    status, _, told = forked("train", recipe)
     assert status == 0, told
     return recipe.parent / "run"
 
@@ -160,13 +167,6 @@ COMMANDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    runs = ForkedRuns(tmp_path_factory.mktemp("said"))
-    yield runs
-    runs.close()
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_killed_while_it_writes(tmp_path, caller, forked, name):
     command = COMMANDS[name]
@@ -188,14 +188,14 @@ def test_killed_while_it_writes(tmp_path, caller, forked, name):
         command.check(recipe.parent / "run", whole.parent / "run")
 
 
-def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(uninterrupted, task):
+def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(uninterrupted, task, forked):
     """The files as such a kill leaves them."""
     run = task.parent / "run"
-    assert ramify("train", task, "--max-steps", 2)[0] == 0
+    assert forked("train", task, "--max-steps", 2)[0] == 0
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step":3,"time":17')
     shutil.copytree(run / "checkpoints" / "step-000002", run / "checkpoints" / ".step-000003.partial")
-    status, said, _ = ramify("train", task, "--resume")
+    status, said, _ = forked("train", task, "--resume")
     assert status == 0
     assert said.startswith(f"{run}/metrics.jsonl: the last line was cut off by a crash and is dropped; ")
     assert f"going on from {run}/checkpoints/step-000002\n" in said
@@ -246,23 +246,23 @@ def test_interrupted(uninterrupted, task, number, name, code):
     check_equal_runs(run, uninterrupted, scored=False)
 
 
-def test_killed_with_a_rule_that_remembers_the_steps_before(tmp_path, caller):
+AFTER_STEP_3 = (r"^open .*/metrics\.jsonl a", 4)
+
+
+def test_killed_with_a_rule_that_remembers_the_steps_before(tmp_path, caller, forked):
     """The released baselines are those of the first problem ever seen at a place of the batch."""
     rule = ("-s", "rollout.branching={name='seed_compat_arpo', probe_tokens=4}")
     whole, broken = (write_task(tmp_path / name, caller) for name in ("whole", "broken"))
-    assert ramify("train", whole, *rule)[0] == 0
-    process = start("train", broken, *rule)
-    wait_for_step(process, broken.parent / "run", 3)
-    process.kill()
-    process.communicate(timeout=SECONDS)
-    status, _, told = ramify("train", broken, *rule, "--resume")
+    assert forked("train", whole, *rule)[0] == 0
+    assert forked("train", broken, *rule, at=AFTER_STEP_3)[0] == -signal.SIGKILL
+    status, _, told = forked("train", broken, *rule, "--resume")
     assert status == 0, told
     check_equal_runs(broken.parent / "run", whole.parent / "run")
     _, state = checkpoint(whole.parent / "run")
     assert len(state["loop"]["branching"]["first_seen"]) > 2
 
 
-def test_killed_between_problems_that_were_refused(tmp_path, caller):
+def test_killed_between_problems_that_were_refused(tmp_path, caller, forked):
     """Dynamic sampling: the cursor counts every problem that a step has taken, and draws know their round."""
     settings = ("reward.name=hierarchical", "reward.match=exact", "rollout.dynamic_sampling.max_attempts=3")
     words = [word for setting in settings for word in ("-s", setting)]
@@ -272,12 +272,9 @@ def test_killed_between_problems_that_were_refused(tmp_path, caller):
     whole, broken = (write_task(tmp_path / name, caller) for name in ("whole", "broken"))
     for recipe in (whole, broken):
         write_lines(recipe.parent / "problems.jsonl", rows)
-    assert ramify("train", whole, *words)[0] == 0
-    process = start("train", broken, *words)
-    wait_for_step(process, broken.parent / "run", 3)
-    process.kill()
-    process.communicate(timeout=SECONDS)
-    status, _, told = ramify("train", broken, *words, "--resume")
+    assert forked("train", whole, *words)[0] == 0
+    assert forked("train", broken, *words, at=AFTER_STEP_3)[0] == -signal.SIGKILL
+    status, _, told = forked("train", broken, *words, "--resume")
     assert status == 0, told
     check_equal_runs(broken.parent / "run", whole.parent / "run")
     done = read_metrics(whole.parent / "run" / "metrics.jsonl")
@@ -290,11 +287,11 @@ def test_killed_between_problems_that_were_refused(tmp_path, caller):
     assert sum(taken) == cursor["epoch"] * len(rows) + cursor["next_index"] > 9 * 2
 
 
-def test_a_run_whose_checkpoints_are_gone_does_not_start_again_in_silence(task):
+def test_a_run_whose_checkpoints_are_gone_does_not_start_again_in_silence(task, forked):
     run = task.parent / "run"
-    assert ramify("train", task, "--max-steps", 3)[0] == 0
+    assert forked("train", task, "--max-steps", 3)[0] == 0
     shutil.rmtree(run / "checkpoints")
-    status, _, told = ramify("train", task, "--resume")
+    status, _, told = forked("train", task, "--resume")
     assert status == 2
     assert told == (
         f"ramify train: {run}: metrics.jsonl has 3 steps, but there is no checkpoint in {run}/checkpoints; put it "
@@ -303,20 +300,20 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_again_in_silence(task):
     assert len(read_metrics(run / "metrics.jsonl")) == 3
 
 
-def test_a_job_that_always_asks_to_resume_begins_at_the_start_and_says_so(task):
+def test_a_job_that_always_asks_to_resume_begins_at_the_start_and_says_so(task, forked):
     run = task.parent / "run"
-    status, said, told = ramify("train", task, "--resume", "--max-steps", 1)
+    status, said, told = forked("train", task, "--resume", "--max-steps", 1)
     assert status == 0, told
     assert f"nothing to resume in {run}: starting from step 0\n" in said
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl")] == [1]
 
 
-def test_a_checkpoint_of_another_run_is_refused(uninterrupted, task):
+def test_a_checkpoint_of_another_run_is_refused(uninterrupted, task, forked):
     """The same recipe, seed and model."""
     run = task.parent / "run"
-    assert ramify("train", task, "--max-steps", 1)[0] == 0
+    assert forked("train", task, "--max-steps", 1)[0] == 0
     shutil.copytree(uninterrupted / "checkpoints" / LAST, run / "checkpoints" / LAST)
-    status, _, told = ramify("train", task, "--resume")
+    status, _, told = forked("train", task, "--resume")
     assert status == 2
     assert told.startswith(f"ramify train: {run}/checkpoints/{LAST}: of run ")
     assert told.endswith("move it out of this folder, or name a new run.dir with it as model.path\n")
