@@ -1,7 +1,7 @@
 """What a training run is made from beside its recipe, by checksum, and what it is made with: its `manifest.json`.
 
-Weights are read once a process (CRC-32 over all tensors, 2.7 GB/s on one core where the disk keeps up); a file's time
-stamp is never believed. The corpus is known by the fingerprint of its index.
+Weights are read once a process (CRC-32 over all tensors, 2 GB/s on one core where the disk keeps up); a file's time
+stamp is not believed. The corpus is known by the fingerprint of its index.
 """
 
 from collections.abc import Mapping
