@@ -25,16 +25,11 @@ COMMANDS = {
     "cache": "bring the references' search cache in and out, and show what a cache holds",
     "doctor": "what this machine can do: versions, sandbox level, devices",
 }
-_BAD_DISK = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENAMETOOLONG,
-)
-"""A full disk, a quota, a read-only file system, a missing permission, a name too long: for the user to mend."""
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""A disk that is full or fails; what was written before stays."""
+
+_NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+"""A read-only file system, a missing permission, a name too long: for the user to mend before anything can run."""
 
 
 class _UsageError(UserError):
@@ -86,9 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RamifyError as error:
         return _fail(1, f"{name}: {error}")
     except OSError as error:
-        if error.errno not in _BAD_DISK:
+        if error.filename is None and error.errno not in _DISK:
             raise
-        return _fail(2, f"{name}: {error.strerror}: {error.filename or 'a file of the run'}")
+        status = 2 if error.errno in _NOT_ALLOWED else 1
+        return _fail(status, f"{name}: {error.strerror}: {error.filename or 'a file of the run'}")
     return 0
 
 

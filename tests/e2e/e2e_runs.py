@@ -60,6 +60,25 @@ dir = "{folder}/run"
 batch_size = 2
 optimizer = {{ rate = 1e-3 }}
 """
+DPO = """\
+[model]
+path = "{model}"
+[data]
+train = "{folder}/pairs.jsonl"
+epochs = 6
+max_tokens = 120
+[run]
+dir = "{folder}/run"
+seed = 3
+threads = 1
+deterministic = true
+save_every = 4
+[learner]
+beta = 0.1
+batch_size = 4
+token_budget = 200
+optimizer = {{ rate = 1e-3 }}
+"""
 EVAL = """\
 [model]
 path = "{model}"
@@ -115,8 +134,20 @@ def write_lines(path: Path, rows) -> Path:
     return path
 
 
+def pairs():
+    """Eight pairs; some sides use a tool, and some share their first turn and its result."""
+    called = "<python> print(42) </python> <result>\n42\n</result>"
+    for number in range(8):
+        prompt = [{"role": "user", "content": f"what is 12 plus {number} ?"}]
+        chosen = f"<think> add </think><answer> \\boxed{{ {12 + number} }} </answer>"
+        rejected = f"<answer> \\boxed{{ Paris {number} }} </answer>"
+        shared = called if number % 2 else ""
+        unshared = called if number % 4 == 2 else ""
+        yield {"prompt": prompt, "chosen": shared + unshared + chosen, "rejected": shared + rejected}
+
+
 def write_task(folder: Path, model: Path, text: str = TRAIN) -> Path:
-    """Problems, demonstrations, passages, a script and a recipe in `folder`; returns the recipe."""
+    """Problems, demonstrations, pairs, passages, a script and a recipe in `folder`; returns the recipe."""
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(
         folder / "problems.jsonl", [{"prompt": f"what is 12 plus {i} ?", "answer": 12 + i} for i in range(18)]
@@ -132,6 +163,7 @@ def write_task(folder: Path, model: Path, text: str = TRAIN) -> Path:
         folder / "demonstrations.jsonl",
         [{"prompt": prompt, "completion": completion} for completion in completions],
     )
+    write_lines(folder / "pairs.jsonl", pairs())
     write_lines(folder / "passages.jsonl", [{"text": text} for text in PASSAGES])
     (folder / "script.toml").write_text(SCRIPT)
     recipe = folder / "recipe.toml"

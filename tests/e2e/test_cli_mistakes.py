@@ -251,8 +251,9 @@ def test_a_disk_that_takes_no_more(task):
     done = subprocess.run(
         [sys.executable, "-c", code, "train", str(task)], capture_output=True, text=True, timeout=SECONDS
     )
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 1, done.stderr
     assert done.stderr.count("\n") == 1
+    assert f"{task.parent}/run/" in done.stderr
     assert "File too large" in done.stderr
 
 

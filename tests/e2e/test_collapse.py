@@ -15,7 +15,7 @@ from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.rollout.interrupts import StopOnSignal
-from ramify.train.rl import build_rl, rl_step
+from ramify.train.rl import build_rl, rl_step, start_new
 from ramify.train.run_folder import claim_run_folder
 
 REPETITION = ("guard.max_repetition=0.6", "guard.patience=2", "guard.max_fallbacks=1")
@@ -33,6 +33,8 @@ def running(recipe_file, *settings, resume=False):
         console.phase("RL", 9) as phase,
     ):
         run, state = build_rl(recipe, console, folder)
+        if run.is_new:
+            state = start_new(run, state, stop)
 
         def step(state):
             return run.saver.keep(rl_step(run, state, stop, phase))

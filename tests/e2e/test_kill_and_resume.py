@@ -1,14 +1,37 @@
-"""A run that is killed or interrupted and resumed ends, in deterministic mode, with the weights of one that was not."""
+"""A run that is killed or interrupted and resumed ends, in deterministic mode, with the bits of one that was not.
+
+Each command is killed at a chain of instants, most of them while it writes a file. RAMIFY_KILLS=10 makes it ten instants of
+each command, the others at drawn times, and fills 28 disks instead of two (with --timeout 0; a quarter of an hour).
+"""
 
 import json
+import os
+import random
 import shutil
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from e2e_runs import SECONDS, SFT, ramify, start, wait_for_step, write_lines, write_task
+from e2e_runs import (
+    DPO,
+    EVAL,
+    SECONDS,
+    SFT,
+    TRAIN,
+    ramify,
+    start,
+    wait_for_step,
+    write_lines,
+    write_task,
+)
+from forked_runs import ForkedRuns
 
 from ramify.algos.credit import Weighting, credit
 from ramify.algos.losses import Objective
@@ -21,13 +44,22 @@ from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
 
 LAST = "step-000009"
+KILLS = int(os.environ.get("RAMIFY_KILLS", "0"))
+"""Instants at which each command is killed; at least those of `COMMANDS`."""
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, caller):
+def forked(tmp_path_factory):
+    runs = ForkedRuns(tmp_path_factory.mktemp("said"))
+    yield runs
+    runs.close()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, caller, forked):
     """Nine steps without a break."""
     recipe = write_task(tmp_path_factory.mktemp("whole"), caller)
-    status, _, told = ramify("train", recipe)
+    status, _, told = forked("train", recipe)
     assert status == 0, told
     return recipe.parent / "run"
 
@@ -42,15 +74,14 @@ def files_of(folder):
 
 
 def checkpoint(run, scored=True):
-    """A checkpoint without what names its run or its place on the disk; its score depends on how often the run saved."""
-    files = files_of(run / "checkpoints" / LAST)
-    del files[Path("state/.metadata")]
+    """The last checkpoint without what names its run; its score depends on how often the run saved."""
+    files = files_of(max((run / "checkpoints").iterdir()))
     state = json.loads(files.pop(Path("state.json")))["state"]
-    assert state.pop("run")["name"] == json.loads((run / "run.json").read_text())["name"]
+    assert state.pop("run")["name"] == json.loads((run / "manifest.json").read_text())["name"]
     if not scored:
         for name in ("scores", "due", "ranking"):
             del state["loop"][name]
-    assert {Path("model.safetensors"), Path("state/__0_0.distcp")} <= files.keys()
+    assert {Path("model.safetensors"), Path("state/optimizer.safetensors")} <= files.keys()
     return files, state
 
 
@@ -60,39 +91,111 @@ def check_equal_runs(run, other, scored=True):
     assert files_of(run / "trees") == files_of(other / "trees")
     rows, others = ([dict(r, time=0) for r in read_metrics(f / "metrics.jsonl")] for f in (run, other))
     assert rows == others
+    if scored:
+        names = ({path.relative_to(f) for path in f.rglob("*")} for f in (run, other))
+        assert len(set(map(frozenset, names))) == 1
 
 
-def test_the_runs_below_call_tools_branch_and_learn(uninterrupted, caller):
-    weights = (uninterrupted / "checkpoints" / LAST / "model.safetensors").read_bytes()
-    assert weights != (caller / "model.safetensors").read_bytes()
-    rows = read_metrics(uninterrupted / "metrics.jsonl")
-    assert all(row["update/grad_norm"] > 0 for row in rows)
-    assert sum(row["branch/taken"] for row in rows) > 0
-    assert all(row["calls/ok_rate"] > 0 for row in rows)
+def check_equal_evaluations(run, other):
+    """Every file that holds no times."""
+    for name in ("summary.json", "results.jsonl", "results.csv", "trees.jsonl"):
+        assert (run / name).read_bytes() == (other / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("step", [1, 3])
-def test_killed_in_the_middle(uninterrupted, task, step):
-    run = task.parent / "run"
-    process = start("train", task)
-    wait_for_step(process, run, step)
-    process.kill()
-    process.communicate(timeout=SECONDS)
-    assert not (run / "checkpoints" / LAST).exists()
-    status, said, told = ramify("train", task, "--resume")
+SETTINGS = ("run.threads=1", "run.deterministic=true")
+PARTIAL = r"\.step-00000%d\.partial"
+
+
+@dataclass(frozen=True)
+class Command:
+    """How a command is run, where it is killed (an operation on a file, and the how manieth), and what has to be equal."""
+
+    recipe: str
+    settings: tuple[str, ...]
+    instants: tuple[tuple[str, int], ...]
+    check: Callable[[Path, Path], None] = check_equal_runs
+
+    def words(self):
+        return [word for setting in (*SETTINGS, *self.settings) for word in ("-s", setting)]
+
+
+COMMANDS = {
+    "train": Command(
+        TRAIN,
+        ("guard.max_repetition=0.99", "preflight.enabled=true", "preflight.problems=2"),
+        (
+            (r"^os.rename .*/recipe\.json\.part", 1),
+            (r"^open .*/preflight/report\.json\.part", 1),
+            (r"^open .*/metrics\.jsonl a", 2),
+            (r"^open .*" + PARTIAL % 3 + r"/state/optimizer\.safetensors x", 1),
+            (r"^shutil.rmtree .*" + PARTIAL % 2, 1),
+            (r"^os.rename .*/trees/000006\.jsonl\.part", 1),
+        ),
+    ),
+    "sft": Command(
+        SFT,
+        ("data.epochs=3", "run.save_every=2"),
+        (
+            (r"^open .*/manifest\.json\.part", 1),
+            (r"^open .*" + PARTIAL % 2 + r"/config\.json", 1),
+            (r"^os.rename .*" + PARTIAL % 4, 1),
+            (r"^os.rename .*/metrics\.jsonl\.part", 1),
+        ),
+    ),
+    "dpo": Command(
+        DPO,
+        ("data.epochs=3", "run.save_every=2"),
+        (
+            (r"^open .*/recipe\.json\.part", 1),
+            (r"^open .*" + PARTIAL % 2 + r"/state\.json", 1),
+            (r"^open .*/metrics\.jsonl a", 2),
+            (r"^os.rename .*/step-000002 ", 1),
+        ),
+    ),
+    "eval": Command(
+        EVAL,
+        ("data.limit=8", "sampling.k=[1]", "engine.slots=4"),
+        (
+            (r"^os.rename .*/manifest\.json\.part", 1),
+            (r"^open .*/results\.jsonl a", 3),
+            (r"^open .*/trees\.jsonl a", 7),
+            (r"^os.rename .*/results\.jsonl\.part", 2),
+            (r"^open .*/summary\.json\.part", 1),
+        ),
+        check_equal_evaluations,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_killed_while_it_writes(tmp_path, caller, forked, name):
+    command = COMMANDS[name]
+    whole = write_task(tmp_path / "whole", caller, command.recipe)
+    began = time.monotonic()
+    status, _, told = forked(name, whole, *command.words())
     assert status == 0, told
-    assert f"model written to {run}/checkpoints/{LAST}" in said
-    check_equal_runs(run, uninterrupted)
+    seconds = time.monotonic() - began
+    draw = random.Random(name)
+    chains = [[{"at": instant} for instant in command.instants]]
+    chains += [[{"seconds": seconds * draw.random()}] for _ in range(KILLS - len(command.instants))]
+    for number, chain in enumerate(chains):
+        recipe = write_task(tmp_path / str(number), caller, command.recipe)
+        for kill in chain:
+            status, _, told = forked(name, recipe, *command.words(), "--resume", **kill)
+            assert status == -signal.SIGKILL or (status == 0 and "seconds" in kill), (kill, told)
+        status, _, told = forked(name, recipe, *command.words(), "--resume")
+        assert status == 0, (chain, told)
+        command.check(recipe.parent / "run", whole.parent / "run")
 
 
-def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(uninterrupted, task):
+def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(uninterrupted, task, forked):
     """The files as such a kill leaves them."""
     run = task.parent / "run"
-    assert ramify("train", task, "--max-steps", 2)[0] == 0
+    assert forked("train", task, "--max-steps", 2)[0] == 0
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step":3,"time":17')
     shutil.copytree(run / "checkpoints" / "step-000002", run / "checkpoints" / ".step-000003.partial")
-    status, said, _ = ramify("train", task, "--resume")
+    status, said, _ = forked("train", task, "--resume")
     assert status == 0
     assert said.startswith(f"{run}/metrics.jsonl: the last line was cut off by a crash and is dropped; ")
     assert f"going on from {run}/checkpoints/step-000002\n" in said
@@ -100,6 +203,30 @@ def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(unin
     kept, expected = (sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, uninterrupted))
     assert kept == expected
     assert kept[-2:] == ["step-000008", LAST]
+
+
+PATHS = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+
+
+def test_a_disk_that_is_full_ends_a_run_in_a_line_and_it_goes_on(uninterrupted, tmp_path, caller):
+    """Which file it is depends on the size of the disk; one checkpoint takes 1.3 MB, and three are there at a time."""
+    if subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system of his own")
+    sizes = range(1300, 4100, 100) if KILLS else (1400, 2700)
+    recipe = write_task(tmp_path / "task", caller)
+    script = [sys.executable, Path(__file__).with_name("small_disk.py"), tmp_path, ",".join(map(str, sizes))]
+    done = subprocess.run(
+        [*NAMESPACE, *script, "train", recipe], capture_output=True, text=True, check=True, env=PATHS
+    )
+    for size, (status, _, told), (resumed, _, told_then) in json.loads(done.stdout):
+        assert resumed == 0, told_then
+        check_equal_runs(tmp_path / str(size) / "run", uninterrupted)
+        assert status in ((0, 1) if size > 3500 else (1,)), (size, told)
+        if status:
+            assert told.count("\n") == 1
+            assert "No space left on device" in told
+            assert f"{tmp_path}/disk/run/" in told
 
 
 @pytest.mark.parametrize(
@@ -119,23 +246,23 @@ def test_interrupted(uninterrupted, task, number, name, code):
     check_equal_runs(run, uninterrupted, scored=False)
 
 
-def test_killed_with_a_rule_that_remembers_the_steps_before(tmp_path, caller):
+AFTER_STEP_3 = (r"^open .*/metrics\.jsonl a", 4)
+
+
+def test_killed_with_a_rule_that_remembers_the_steps_before(tmp_path, caller, forked):
     """The released baselines are those of the first problem ever seen at a place of the batch."""
     rule = ("-s", "rollout.branching={name='seed_compat_arpo', probe_tokens=4}")
     whole, broken = (write_task(tmp_path / name, caller) for name in ("whole", "broken"))
-    assert ramify("train", whole, *rule)[0] == 0
-    process = start("train", broken, *rule)
-    wait_for_step(process, broken.parent / "run", 3)
-    process.kill()
-    process.communicate(timeout=SECONDS)
-    status, _, told = ramify("train", broken, *rule, "--resume")
+    assert forked("train", whole, *rule)[0] == 0
+    assert forked("train", broken, *rule, at=AFTER_STEP_3)[0] == -signal.SIGKILL
+    status, _, told = forked("train", broken, *rule, "--resume")
     assert status == 0, told
     check_equal_runs(broken.parent / "run", whole.parent / "run")
     _, state = checkpoint(whole.parent / "run")
     assert len(state["loop"]["branching"]["first_seen"]) > 2
 
 
-def test_killed_between_problems_that_were_refused(tmp_path, caller):
+def test_killed_between_problems_that_were_refused(tmp_path, caller, forked):
     """Dynamic sampling: the cursor counts every problem that a step has taken, and draws know their round."""
     settings = ("reward.name=hierarchical", "reward.match=exact", "rollout.dynamic_sampling.max_attempts=3")
     words = [word for setting in settings for word in ("-s", setting)]
@@ -145,12 +272,9 @@ def test_killed_between_problems_that_were_refused(tmp_path, caller):
     whole, broken = (write_task(tmp_path / name, caller) for name in ("whole", "broken"))
     for recipe in (whole, broken):
         write_lines(recipe.parent / "problems.jsonl", rows)
-    assert ramify("train", whole, *words)[0] == 0
-    process = start("train", broken, *words)
-    wait_for_step(process, broken.parent / "run", 3)
-    process.kill()
-    process.communicate(timeout=SECONDS)
-    status, _, told = ramify("train", broken, *words, "--resume")
+    assert forked("train", whole, *words)[0] == 0
+    assert forked("train", broken, *words, at=AFTER_STEP_3)[0] == -signal.SIGKILL
+    status, _, told = forked("train", broken, *words, "--resume")
     assert status == 0, told
     check_equal_runs(broken.parent / "run", whole.parent / "run")
     done = read_metrics(whole.parent / "run" / "metrics.jsonl")
@@ -163,11 +287,11 @@ def test_killed_between_problems_that_were_refused(tmp_path, caller):
     assert sum(taken) == cursor["epoch"] * len(rows) + cursor["next_index"] > 9 * 2
 
 
-def test_a_run_whose_checkpoints_are_gone_does_not_start_again_in_silence(task):
+def test_a_run_whose_checkpoints_are_gone_does_not_start_again_in_silence(task, forked):
     run = task.parent / "run"
-    assert ramify("train", task, "--max-steps", 3)[0] == 0
+    assert forked("train", task, "--max-steps", 3)[0] == 0
     shutil.rmtree(run / "checkpoints")
-    status, _, told = ramify("train", task, "--resume")
+    status, _, told = forked("train", task, "--resume")
     assert status == 2
     assert told == (
         f"ramify train: {run}: metrics.jsonl has 3 steps, but there is no checkpoint in {run}/checkpoints; put it "
@@ -176,20 +300,20 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_again_in_silence(task):
     assert len(read_metrics(run / "metrics.jsonl")) == 3
 
 
-def test_a_job_that_always_asks_to_resume_begins_at_the_start_and_says_so(task):
+def test_a_job_that_always_asks_to_resume_begins_at_the_start_and_says_so(task, forked):
     run = task.parent / "run"
-    status, said, told = ramify("train", task, "--resume", "--max-steps", 1)
+    status, said, told = forked("train", task, "--resume", "--max-steps", 1)
     assert status == 0, told
     assert f"nothing to resume in {run}: starting from step 0\n" in said
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl")] == [1]
 
 
-def test_a_checkpoint_of_another_run_is_refused(uninterrupted, task):
+def test_a_checkpoint_of_another_run_is_refused(uninterrupted, task, forked):
     """The same recipe, seed and model."""
     run = task.parent / "run"
-    assert ramify("train", task, "--max-steps", 1)[0] == 0
+    assert forked("train", task, "--max-steps", 1)[0] == 0
     shutil.copytree(uninterrupted / "checkpoints" / LAST, run / "checkpoints" / LAST)
-    status, _, told = ramify("train", task, "--resume")
+    status, _, told = forked("train", task, "--resume")
     assert status == 2
     assert told.startswith(f"ramify train: {run}/checkpoints/{LAST}: of run ")
     assert told.endswith("move it out of this folder, or name a new run.dir with it as model.path\n")

@@ -6,53 +6,17 @@ import signal
 from pathlib import Path
 
 import pytest
-from e2e_runs import SECONDS, ramify, start, wait_for_step, write_lines
+from e2e_runs import DPO, SECONDS, pairs, ramify, start, wait_for_step, write_lines, write_task
 
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 
-DPO = """\
-[model]
-path = "{model}"
-[data]
-train = "{folder}/pairs.jsonl"
-epochs = 6
-max_tokens = 120
-[run]
-dir = "{folder}/run"
-seed = 3
-threads = 1
-deterministic = true
-save_every = 4
-[learner]
-beta = 0.1
-batch_size = 4
-token_budget = 200
-optimizer = {{ rate = 1e-3 }}
-"""
 LORA = ("-s", "model.lora.rank=4", "-s", "model.lora.alpha=8.0", "-s", "learner.optimizer.rate=2e-2")
-
-
-def pairs():
-    """Eight pairs; some sides use a tool, and some share their first turn and its result."""
-    called = "<python> print(42) </python> <result>\n42\n</result>"
-    for number in range(8):
-        prompt = [{"role": "user", "content": f"what is 12 plus {number} ?"}]
-        chosen = f"<think> add </think><answer> \\boxed{{ {12 + number} }} </answer>"
-        rejected = f"<answer> \\boxed{{ Paris {number} }} </answer>"
-        shared = called if number % 2 else ""
-        unshared = called if number % 4 == 2 else ""
-        yield {"prompt": prompt, "chosen": shared + unshared + chosen, "rejected": shared + rejected}
 
 
 @pytest.fixture
 def task(tmp_path, model_folder):
-    folder = tmp_path / "task"
-    folder.mkdir()
-    write_lines(folder / "pairs.jsonl", pairs())
-    recipe = folder / "recipe.toml"
-    recipe.write_text(DPO.format(model=model_folder, folder=folder))
-    return recipe
+    return write_task(tmp_path / "task", model_folder, DPO)
 
 
 def rows_of(task):

@@ -6,10 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ramify.core.errors import ConfigError, MachineError
-from ramify.obs.files import replace_file
-
-_UNFINISHED = ".part"
-"""What `replace_file` adds to a name while it writes."""
+from ramify.obs.files import UNFINISHED, replace_file
 
 
 def require_output(option: str, path: Path, read: Iterable[Path]) -> None:
@@ -65,7 +62,7 @@ def _target(path: Path) -> Path:
 
 
 def _unfinished(target: Path) -> Path:
-    return target.with_name(target.name + _UNFINISHED)
+    return target.with_name(target.name + UNFINISHED)
 
 
 def _is_replaced(path: Path) -> bool:

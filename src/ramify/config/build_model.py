@@ -32,7 +32,7 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
     from ramify.modeling.lora import is_adapter_folder
 
     ours = ChatTokenizer(folder)
-    theirs = AutoTokenizer.from_pretrained(folder)
+    theirs = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     messages = [Message.of("user", "What is 12 + 30?\n<think> 1372 </think> caf\u00e9 \u4e2d\u6587")]
     text = ours.chat_text(messages)
     plain = [{"role": message.role, "content": message.text} for message in messages]

@@ -298,7 +298,8 @@ class LocalEngine:
         """Give waiting requests rows; returns the contexts to feed (of those that feed more than one token)."""
         if not self._waiting:
             return []
-        self._waiting.sort(key=lambda sequence: sequence.request.priority)
+        # Attempts at one problem have equal priorities; by its seed the order is never that of arrival.
+        self._waiting.sort(key=lambda sequence: (sequence.request.priority, sequence.request.seed))
         ready: list[_Sequence] = []
         matches: list[Match] = []
         pending: set[bytes] = set()

@@ -25,6 +25,11 @@ class Place:
     slot: int
     attempt: int
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """Of its line in the results: id of the problem, number of the attempt."""
+        return self.problem.id, self.attempt
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:

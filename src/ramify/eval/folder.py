@@ -6,12 +6,11 @@ RUN/recipe.json  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the 
 from pathlib import Path
 
 from ramify.core.errors import ConfigError
-from ramify.obs.files import LOCK
+from ramify.obs.files import entries, require_plain_files
+from ramify.obs.manifest import MANIFEST
 
-MANIFEST = "manifest.json"
 _OURS = frozenset(
     {
-        LOCK,
         MANIFEST,
         "recipe.json",
         "results.jsonl",
@@ -29,12 +28,13 @@ def check_eval_folder(path: Path, resume: bool) -> None:
     """See that an evaluation may have the folder; nothing is written.
 
     Raises:
-        ConfigError: It holds something else, or an evaluation and `resume` is false.
+        ConfigError: It holds something else, an evaluation and `resume` is false, or links.
     """
     if not path.exists():
         return
-    names = {entry.name.removesuffix(".part") for entry in path.iterdir()} if path.is_dir() else {""}
+    names = entries(path) if path.is_dir() else frozenset({""})
     if not names <= _OURS:
         raise ConfigError(f"run.dir: {path} exists and is not empty; expected a new or empty folder")
-    if names - {LOCK} and not resume:
+    if names and not resume:
         raise ConfigError(f"run.dir: {path} holds an evaluation; go on with --resume or name a new folder")
+    require_plain_files("run.dir", path)

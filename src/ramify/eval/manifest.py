@@ -2,24 +2,18 @@
 
 import hashlib
 import json
-import platform
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ramify.config.build_reward import BuiltReward
 from ramify.config.build_tools import Toolbox
-from ramify.config.schema_eval import EvalRecipe
-from ramify.core.errors import ConfigError, DataError
+from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
+from ramify.config.schema_parts import ScriptedEngineSection
 from ramify.core.messages import Problem
-from ramify.eval.folder import MANIFEST
-from ramify.obs.files import read_text, replace_file
+from ramify.obs import manifest
 
-SCHEMA = 2
 _TRANSPORT = ("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop")
-_PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
 
 
 def make_manifest(
@@ -47,46 +41,27 @@ def make_manifest(
     Raises:
         DataError: The model's weights cannot be read.
     """
+    # A comparison of evaluations reads manifests, and loads no torch for it.
+    from ramify.modeling.adapter_files import checksums
+    from ramify.modeling.numerics import device_name
+
     table = recipe.model_dump(mode="json", exclude={"run"})
     scores = {
         **table,
         "seed": recipe.run.seed,
         "deterministic": recipe.run.deterministic,
-        "weights": _weights(recipe),
+        "weights": checksums(recipe.model.path) if recipe.engine.name == "local" else None,
         "tokenizer": tokenizer,
         "problems": {"count": len(problems), "sha256": problems_sha256(problems)},
         "prompts": {"first": prompts[0], "sha256": _sha256("\0".join(prompts))},
         "tool_identities": dict(toolbox.identities),
         "reward_identities": dict(reward.identities),
-        "script_sha256": _script_sha256(recipe),
+        "script_sha256": script_sha256(recipe.engine),
     }
     return {
-        "schema": SCHEMA,
         "scores": scores,
         "notes": list(notes),
-        "made_with": [made_with(recipe.model.device)],
-    }
-
-
-def made_with(device: str) -> dict[str, Any]:
-    """Versions of the code and of what it runs on; `commit` is None outside of a git checkout.
-
-    `device` is that of the recipe, "auto" for the one that is found.
-    """
-    import torch
-
-    cuda = device != "cpu" and torch.cuda.is_available()
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "packages": versions,
-        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "made_with": [manifest.made_with(device_name(recipe.model.device))],
     }
 
 
@@ -99,27 +74,22 @@ def problems_sha256(problems: Sequence[Problem]) -> str:
     return _sha256(json.dumps(told, ensure_ascii=True))
 
 
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write `manifest.json`."""
-    replace_file(folder / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+def script_sha256(engine: EvalEngineSection) -> str | None:
+    """Of the turns of a scripted engine; None for another one.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    return manifest.file_sha256(engine.script) if isinstance(engine, ScriptedEngineSection) else None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read `manifest.json`.
+    """The manifest of an evaluation.
 
     Raises:
-        DataError: It is missing, cannot be read, or is of a newer schema.
+        DataError: It is missing, cannot be read, or is of another schema.
     """
-    path = folder / MANIFEST
-    try:
-        record = json.loads(read_text(path))
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise DataError(f"{path}: expected the manifest of an evaluation, found no JSON object")
-    if record.get("schema") != SCHEMA or not isinstance(record.get("scores"), dict):
-        raise DataError(f"{path}: expected the manifest of an evaluation, schema {SCHEMA}")
-    return record
+    return manifest.read_manifest(folder, "scores")
 
 
 def refuse_other(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -129,83 +99,23 @@ def refuse_other(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, An
         ConfigError: What is in the folder was made with another model, other problems or other settings; names the first
             difference.
     """
-    # What is written is compared with what was read: tuples have become lists on the way.
-    plain = json.loads(json.dumps(wanted["scores"]))
-    difference = _first_difference(_compared(found["scores"]), _compared(plain))
-    if difference is not None:
-        key, before, now = difference
-        raise ConfigError(
-            f"run.dir: {folder} holds an evaluation with {key} = {_shown(before)}, now it is {_shown(now)}; name a new "
-            "folder, or go on with what it was"
-        )
+    manifest.refuse_other(folder, "an evaluation", _compared(found["scores"]), _compared(wanted["scores"]))
 
 
 def _compared(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Without prices, and without how the engine's and the judge's services are reached: no score depends on these."""
-    engine = _without(scores["engine"], _TRANSPORT)
-    reward = dict(scores["reward"])
-    if reward.get("judge") is not None:
-        reward["judge"] = _without(reward["judge"], _TRANSPORT)
-    return {**_without(scores, ("price",)), "engine": engine, "reward": reward}
+    """Without prices, and without how the engine's and the judge's services are reached: no score depends on these.
+
+    The slots of a deterministic evaluation stay: they decide which attempts share a step of the engine.
+    """
+    transport = tuple(key for key in _TRANSPORT if key != "slots" or not scores.get("deterministic"))
+    reward = _without(scores.get("reward"), ())
+    if isinstance(reward, dict):
+        reward["judge"] = _without(reward.get("judge"), _TRANSPORT)
+    return {**scores, "price": None, "engine": _without(scores.get("engine"), transport), "reward": reward}
 
 
-def _without(table: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if key not in keys}
-
-
-def _first_difference(before: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | None:  # noqa: ANN401 - JSON
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in sorted({*before, *now}):
-            place = f"{key}.{name}" if key else name
-            found = _first_difference(before.get(name), now.get(name), place)
-            if found is not None:
-                return found
-        return None
-    return None if before == now else (key, before, now)
-
-
-def _shown(value: Any) -> str:  # noqa: ANN401 - JSON
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _script_sha256(recipe: EvalRecipe) -> str | None:
-    """Of the turns of a scripted engine; None for another one."""
-    if recipe.engine.name != "scripted":
-        return None
-    return hashlib.sha256(recipe.engine.script.read_bytes()).hexdigest()
-
-
-def _weights(recipe: EvalRecipe) -> dict[str, str] | None:
-    """Checksums of the weights that the engine in this process runs on; None where another one has them."""
-    if recipe.engine.name != "local":
-        return None
-    from ramify.modeling.adapter_files import base_folder
-    from ramify.modeling.lora import is_adapter_folder
-    from ramify.modeling.weight_checksums import weights_checksum
-
-    folder = recipe.model.path
-    own = {"model": weights_checksum(folder)}
-    return {**own, "base": weights_checksum(base_folder(folder))} if is_adapter_folder(folder) else own
-
-
-def _commit() -> str | None:
-    """Of the checkout that this code lies in; "-dirty" when its files differ from the commit."""
-    here = Path(__file__).resolve().parents[1]
-    try:
-        asked = [
-            subprocess.run(
-                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True
-            ).stdout.strip()
-            for words in (
-                ("rev-parse", "HEAD"),
-                ("status", "--porcelain", "--untracked-files=no", "--", str(here)),
-            )
-        ]
-    except (OSError, subprocess.SubprocessError):
-        return None
-    head, changed = asked
-    return f"{head}-dirty" if changed else head
+def _without(table: object, keys: Collection[str]) -> object:
+    return {k: value for k, value in table.items() if k not in keys} if isinstance(table, Mapping) else table
 
 
 def _sha256(text: str) -> str:

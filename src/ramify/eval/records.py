@@ -126,22 +126,29 @@ class AttemptRecord:
             raise ValueError("a call has an unknown status")
         if not isinstance(record["problem"], str) or not isinstance(record["attempt"], int):
             raise TypeError("expected a text 'problem' and a whole number 'attempt'")
-        if not isinstance(record["correct"], bool) or not isinstance(record["answer"], str):
-            raise TypeError("expected 'correct' to be true or false, and 'answer' a text")
+        if not all(isinstance(flag, bool) for flag in (record["correct"], *(c.repeated for c in calls))):
+            raise TypeError("expected 'correct' and 'repeated' to be true or false")
+        groups = dict(record["groups"])
+        texts = (record["answer"], *groups, *groups.values(), *(call.tool for call in calls))
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("expected 'answer', 'groups' and the names of tools to be texts")
+        tokens = TokenCounts(**record["tokens"])
+        if not all(isinstance(count, int) for count in record["tokens"].values()):
+            raise TypeError("expected 'tokens' to be whole numbers")
         numbers = {"reward": float(record["reward"]), **record["parts"]}
         if not all(math.isfinite(number) for number in numbers.values()):
             raise ValueError("a number is not finite")
         return cls(
             record["problem"],
             record["attempt"],
-            dict(record["groups"]),
+            groups,
             record["answer"],
             record["correct"],
             float(record["reward"]),
             {name: float(value) for name, value in record["parts"].items()},
             StopReason(record["stop"]),
             calls,
-            TokenCounts(**record["tokens"]),
+            tokens,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.eval.records import AttemptRecord
-from ramify.obs.files import dump_line, parse_line, replace_pieces
+from ramify.obs.files import append_line, dump_line, parse_line, replace_pieces
 
 Key: TypeAlias = tuple[str, int]
 """Id of a problem, number of the attempt."""
@@ -37,9 +37,7 @@ class KeyedLines:
         Raises:
             ValueError: A number that is not finite.
         """
-        line = dump_line(record) + "\n"
-        with self.path.open("a", encoding="ascii", newline="\n") as file:
-            file.write(line)
+        append_line(self.path, record, synced=False)
 
     def read(self) -> dict[Key, dict[str, Any]]:
         """All whole lines by key; a last line that is cut off is no line.
@@ -140,7 +138,7 @@ def read_records(folder: Path) -> tuple[AttemptRecord, ...]:
     for row, record in enumerate(lines.read().values(), start=1):
         try:
             records.append(AttemptRecord.from_json(record))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001 - the line may hold anything
             raise DataError(f"{lines.path} row {row}: not an attempt: {error!r}") from None
     return tuple(records)
 

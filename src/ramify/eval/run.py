@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from ramify.config.build_reward import BuiltReward, build_reward
 from ramify.config.build_tools import Toolbox, build_tools
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_parts import LocalEngineSection
 from ramify.config.schema_reward import ScoreName
 from ramify.core.call_clock import HeldUp
 from ramify.core.closing import close_all
@@ -29,8 +30,8 @@ from ramify.core.records import Reward
 from ramify.core.tree import Tree
 from ramify.eval.attempts import Ended, Place, make_attempts
 from ramify.eval.evaluation import Evaluation, make_evaluation
-from ramify.eval.folder import MANIFEST, check_eval_folder
-from ramify.eval.manifest import make_manifest, read_manifest, refuse_other, write_manifest
+from ramify.eval.folder import check_eval_folder
+from ramify.eval.manifest import make_manifest, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.records import AttemptRecord, record_attempt
 from ramify.eval.results import Key, read_records, results_lines, times_lines, tree_lines
@@ -39,6 +40,7 @@ from ramify.learner.checkpoint import check_model_folder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.files import locked_folder, make_folder, replace_file
+from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.tree_rewards import score_tree
 from ramify.rollout.agent_loop import agent_loop
@@ -108,6 +110,8 @@ class _Run:
     reward: BuiltReward
     renderer: "TagRenderer"
     problems: Sequence[Problem]
+    groups: tuple[tuple[Place, ...], ...]
+    """Every attempt; those of a group are under way together."""
     done: frozenset[Key]
     notes: tuple[str, ...]
     """What is to be known about the problems: those that were dropped, too."""
@@ -128,29 +132,15 @@ class _Run:
             console.note(note)
         prompts = [renderer.prompt_text(problem) for problem in problems]
         manifest = make_manifest(recipe, toolbox, problems, prompts, renderer.fingerprint, reward, notes)
-        done: frozenset[Key] = frozenset()
+        groups = _groups(recipe, problems)
+        records: tuple[AttemptRecord, ...] = ()
         unjudged: frozenset[Key] = frozenset()
         if (folder / MANIFEST).exists():
-            before = read_manifest(folder)
-            refuse_other(folder, before, manifest)
-            records = _take_up(folder, [p.id for p in problems], recipe.sampling.attempts)
-            done = frozenset((record.problem, record.attempt) for record in records)
-            if reward.judge is not None:
-                without = [record for record in records if "judge" not in record.parts]
-                unjudged = frozenset((record.problem, record.attempt) for record in without)
-            total = len(problems) * recipe.sampling.attempts
+            records = _take_up(recipe, manifest, groups, console)
+            unjudged = _without_verdict(records) if reward.judge is not None else frozenset()
             again = f", {len(unjudged)} of them without a verdict: they are judged again" if unjudged else ""
-            console.note(f"going on in {folder}: {len(done)} of {total} attempts are done{again}")
-            traced = len(done & tree_lines(folder).keys())
-            if traced < len(done):
-                console.note(
-                    f"warning: {tree_lines(folder).path} lacks {len(done) - traced} attempts that are done"
-                )
-            if done and before["made_with"][-1] != manifest["made_with"][-1]:
-                console.note(
-                    "the code, a package or the device is not that of the attempts that are done; see manifest.json"
-                )
-                write_manifest(folder, {**before, "made_with": before["made_with"] + manifest["made_with"]})
+            total = len(problems) * recipe.sampling.attempts
+            console.note(f"going on in {folder}: {len(records)} of {total} attempts are done{again}")
         elif results_lines(folder).path.exists():
             raise ConfigError(
                 f"run.dir: {folder} holds results without a {MANIFEST}, so nobody knows what they were made with; name a new "
@@ -158,10 +148,13 @@ class _Run:
             )
         elif resume:
             console.note(f"nothing to resume in {folder}: starting from the first attempt")
+        done = frozenset((record.problem, record.attempt) for record in records)
         replace_file(folder / "recipe.json", resolved(recipe).encode())
         if not done:
             write_manifest(folder, manifest)
-        return cls(recipe, console, folder, toolbox, reward, renderer, problems, done, notes, unjudged)
+        return cls(
+            recipe, console, folder, toolbox, reward, renderer, problems, groups, done, notes, unjudged
+        )
 
     def attempt_all(self, title: str) -> HeldUp:
         """Make every attempt that is not done; how long the event loop was held up meanwhile.
@@ -169,20 +162,14 @@ class _Run:
         Raises:
             Interrupted: Ctrl-C or SIGTERM.
         """
-        # An attempt after the other at each problem, so that an engine finds the prompt that it has just read.
-        places = [
-            Place(problem, slot, number)
-            for slot, problem in enumerate(self.problems)
-            for number in range(self.recipe.sampling.attempts)
-            if (problem.id, number) not in self.done
-        ]
+        groups = [left for group in self.groups if (left := [p for p in group if p.key not in self.done])]
         with agent_loop() as loop, StopOnSignal(loop) as stop:
             events = _AttemptEvents()
             agent: AgentParts | None = None
             try:
-                agent = self._agent(events) if places else None
+                agent = self._agent(events) if groups else None
                 loop.settle()
-                stop.run(self._attempt(agent, events, places, title))
+                stop.run(self._attempt(agent, events, groups, title))
                 return loop.delays.take()
             except Interrupted as stopped:
                 after = f"the attempts that have ended are in {self.folder}, go on with --resume"
@@ -192,7 +179,7 @@ class _Run:
                 loop.run(close_all((*engines, self.toolbox, self.reward)))
 
     async def _attempt(
-        self, agent: AgentParts | None, events: _AttemptEvents, places: Sequence[Place], title: str
+        self, agent: AgentParts | None, events: _AttemptEvents, groups: Sequence[Sequence[Place]], title: str
     ) -> None:
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
 
@@ -218,9 +205,13 @@ class _Run:
         if self.unjudged:
             await self._judge_again()
         if agent is not None:
-            with self.console.phase(title, len(places)) as phase:
+            with self.console.phase(title, sum(map(len, groups))) as phase:
                 async with agent.waits.shown(show_waits):
-                    await make_attempts(agent, self.reward.fn, places, keep)
+                    for group in groups:
+                        if _group_size(self.recipe) is not None:
+                            # What the engine still holds of the group before decides how it computes this one.
+                            await agent.engine.load_weights("shared", 0)
+                        await make_attempts(agent, self.reward.fn, group, keep)
         if self.reward.judge is not None:
             self.console.note(self.reward.judge.counts.line())
 
@@ -298,7 +289,13 @@ class _Run:
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
             lines.sort(keys)
-        times = summarise_times(list(times_lines(self.folder).read().values()), held_up)
+        try:
+            times = summarise_times(list(times_lines(self.folder).read().values()), held_up)
+        except Exception as error:
+            raise DataError(
+                f"{times_lines(self.folder).path}: not the times of attempts ({error!r}); delete the file and go on with "
+                "--resume: no score depends on it"
+            ) from error
         if self.reward.judge is not None:
             times["judge"] = self.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())
@@ -307,21 +304,65 @@ class _Run:
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
-def _take_up(folder: Path, problem_ids: Sequence[str], attempts: int) -> tuple[AttemptRecord, ...]:
-    """The attempts that are done; lines that a crash cut off, or that belong to no finished attempt, are dropped.
+def _groups(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[tuple[Place, ...], ...]:
+    """All attempts, one after the other at each problem, so that an engine finds the prompt that it has just read.
+
+    They are one group, from which any may be made again. Where an evaluation is to be repeated exactly, a group fills the
+    engine: which attempts share a step decides the last bits of their logprobs, so a group is made as a whole.
+    """
+    places = tuple(
+        Place(problem, slot, number)
+        for slot, problem in enumerate(problems)
+        for number in range(recipe.sampling.attempts)
+    )
+    size = _group_size(recipe) or len(places)
+    return tuple(places[start : start + size] for start in range(0, len(places), size))
+
+
+def _group_size(recipe: EvalRecipe) -> int | None:
+    """Attempts that are made as a whole; None where each stands for itself."""
+    engine = recipe.engine
+    return engine.slots if recipe.run.deterministic and isinstance(engine, LocalEngineSection) else None
+
+
+def _take_up(
+    recipe: EvalRecipe, manifest: Mapping[str, Any], groups: Sequence[Sequence[Place]], console: RunConsole
+) -> tuple[AttemptRecord, ...]:
+    """The attempts that are done; every other line is dropped from the files.
+
+    A line is dropped that a crash cut off, or that belongs to no finished attempt; in a deterministic evaluation also
+    those of a group of which an attempt is missing.
 
     Raises:
+        ConfigError: They were made with something else.
         DataError: A file is damaged elsewhere than at its end, an attempt is in it twice, or one is none of these.
     """
-    records = read_records(folder)
-    done = frozenset((record.problem, record.attempt) for record in records)
-    known = frozenset(problem_ids)
-    for problem, number in sorted(done):
-        if problem not in known or not 0 <= number < attempts:
-            raise DataError(
-                f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is none of this evaluation; delete "
-                "its line"
-            )
+    folder = recipe.run.dir
+    before = read_manifest(folder)
+    refuse_other(folder, before, manifest)
+    records = {(record.problem, record.attempt): record for record in read_records(folder)}
+    known = frozenset(place.key for group in groups for place in group)
+    for problem, number in sorted(records.keys() - known):
+        raise DataError(
+            f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is none of this evaluation; delete "
+            "its line"
+        )
+    whole = _group_size(recipe) is not None
+    kept = [g for g in groups if not whole or all(place.key in records for place in g)]
+    done = frozenset(place.key for group in kept for place in group if place.key in records)
     for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
         lines.keep(done)
-    return records
+    if len(done) < len(records):
+        console.note(
+            f"{len(records) - len(done)} attempts had ended beside others that had not; run.deterministic has them made "
+            "again together"
+        )
+    if traced := len(done - tree_lines(folder).keys()):
+        console.note(f"warning: {tree_lines(folder).path} lacks {traced} attempts that are done")
+    if done:
+        note_session(folder, before, manifest["made_with"][-1], console.note)
+    return tuple(record for key, record in records.items() if key in done)
+
+
+def _without_verdict(records: Sequence[AttemptRecord]) -> frozenset[Key]:
+    return frozenset((record.problem, record.attempt) for record in records if "judge" not in record.parts)

@@ -2,36 +2,36 @@
 
     step-000120/
         config.json, model.safetensors, tokenizer files    opens in transformers and vLLM as it is
-        state/                                              optimizer state (torch.distributed.checkpoint)
+        state/optimizer.safetensors                         optimizer state, "kind.parameter name"
         state.json                                          step, cursor, score, ..., every file with its checksum
 
 A model with an adapter is a peft folder instead (`modeling.lora`). A checkpoint is written to a hidden folder beside
-its place, synced to disk and renamed; one that is deleted is renamed first.
+its place, synced to disk and renamed; one that is deleted is renamed first. Several processes would each write a file
+of `state/` (`optimizer-00001-of-00004.safetensors`) and name them in `state/optimizer.safetensors.index.json`, as
+transformers does for weights; the folder is in `state/` because vLLM loads every safetensors file that lies beside
+`config.json`.
 """
 
+import json
 import re
 import shutil
-import warnings
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import PreTrainedModel
 
-from ramify.core.errors import DataError, MachineError
+from ramify.core.errors import DataError, MachineError, TrainingError
 from ramify.core.protocols import Json
 from ramify.learner.checkpoint_files import RECORD, check_files, read_record, sync, sync_one, write_record
 from ramify.learner.optimizer import Optimizers
+from ramify.learner.tensor_file import read_tensors, write_tensors
 from ramify.modeling.load import load_model, save_model
+from ramify.modeling.lora import has_adapters
+
+_OPTIMIZER = Path("state", "optimizer.safetensors")
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -44,6 +44,7 @@ _TOKENIZER_FILES = (
     "vocab.txt",
     "tokenizer.model",
 )
+_GENERATION_FILE = "generation_config.json"
 _STEP = re.compile(r"step-(\d+)")
 
 
@@ -76,10 +77,61 @@ def prune_checkpoints(run_dir: Path, last: int, keep: Collection[int] = ()) -> N
     folders = _checkpoints(run_dir)
     kept = {*list(folders)[-last:], *keep}
     for partial in (run_dir / "checkpoints").glob(".step-*.partial"):
-        shutil.rmtree(partial)
+        _remove(partial)
     for step, folder in folders.items():
         if step not in kept:
-            shutil.rmtree(folder.rename(_partial(folder)))
+            partial = _partial(folder)
+            _remove(folder.rename(partial))
+
+
+def companion_files(model_path: Path) -> dict[str, bytes]:
+    """What a checkpoint takes over from the recipe's model as it is: the tokenizer and the defaults of generation.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    names = [name for name in (*_TOKENIZER_FILES, _GENERATION_FILE) if (model_path / name).is_file()]
+    try:
+        return {name: (model_path / name).read_bytes() for name in names}
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+
+def check_saving(
+    run_dir: Path, model: PreTrainedModel, optimizers: Optimizers, companions: Mapping[str, bytes]
+) -> None:
+    """Find out before the first step what would keep a checkpoint from being written.
+
+    All but the tensors is written into a folder of `run_dir` and removed again; for those there has to be room.
+
+    Raises:
+        MachineError: There is too little room for one checkpoint.
+        TrainingError: The disk takes nothing.
+        DataError: transformers or peft refuses to save the model.
+    """
+    trained = {id(p) for p in optimizers.parameters}
+    weights = sum(p.nbytes for p in model.parameters() if id(p) in trained or not has_adapters(model))
+    needed = weights + optimizers.state_bytes() + sum(map(len, companions.values()))
+    free = shutil.disk_usage(run_dir).free
+    if needed > free:
+        raise MachineError(
+            f"run.dir: {run_dir} has room for {free / 1e9:.3g} GB, one checkpoint takes {needed / 1e9:.3g} GB; make room or "
+            "name another disk"
+        )
+    scratch = run_dir / ".checkpoint.part"
+    try:
+        _remove(scratch)
+        scratch.mkdir()
+        _write_model(scratch, model, companions, weights=False)
+    except OSError as error:
+        raise TrainingError(f"{error.filename or scratch}: cannot be written: {error.strerror}") from error
+    except Exception as error:
+        raise DataError(
+            f"model.path: a checkpoint of this model cannot be saved: {_first_line(error)}"
+        ) from error
+    finally:
+        with suppress(OSError):
+            _remove(scratch)
 
 
 def save_checkpoint(
@@ -87,35 +139,45 @@ def save_checkpoint(
     model: PreTrainedModel,
     optimizers: Optimizers,
     state: Mapping[str, Json],
-    tokenizer_dir: Path,
+    companions: Mapping[str, bytes],
 ) -> None:
     """Write a checkpoint; `state` comes back from `read_state`.
 
     Raises:
         DataError: `folder` exists.
-        MachineError: The files cannot be written.
+        ValueError: A number in `state` is not finite.
+        TrainingError: The files cannot be written; nothing is left of them.
     """
     if folder.exists():
         raise DataError(f"checkpoint {folder}: exists already, expected a new folder")
+    json.dumps(state, allow_nan=False)
     partial = _partial(folder)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     try:
-        save_model(model, partial)
-        with _one_process():
-            save(optimizers.state_tensors(), checkpoint_id=partial / "state", no_dist=True)
-    except (CheckpointException, OSError, RuntimeError, SafetensorError) as error:
-        shutil.rmtree(partial)
-        raise MachineError(
-            f"checkpoint {folder}: cannot be written ({_first_line(error)}); is the disk full?"
+        _remove(partial)
+        partial.mkdir(parents=True)
+        _write_model(partial, model, companions, weights=True)
+        (partial / _OPTIMIZER).parent.mkdir()
+        write_tensors(partial / _OPTIMIZER, optimizers.state_tensors())
+        write_record(partial, state)
+        sync(partial)
+        partial.rename(folder)
+        sync_one(folder.parent)
+    except Exception as error:
+        with suppress(OSError):
+            _remove(partial)
+        raise TrainingError(
+            f"checkpoint {folder}: cannot be written ({_first_line(error)}); what was saved before is whole: mend that and "
+            "go on with --resume"
         ) from error
-    for name in _TOKENIZER_FILES:
-        if (tokenizer_dir / name).is_file():
-            shutil.copyfile(tokenizer_dir / name, partial / name)
-    write_record(partial, state)
-    sync(partial)
-    partial.rename(folder)
-    sync_one(folder.parent)
+
+
+def _write_model(
+    folder: Path, model: PreTrainedModel, companions: Mapping[str, bytes], *, weights: bool
+) -> None:
+    save_model(model, folder, weights=weights)
+    for name, content in companions.items():
+        if name != _GENERATION_FILE or not has_adapters(model):
+            (folder / name).write_bytes(content)
 
 
 def read_state(folder: Path, if_damaged: str) -> dict[str, Any]:
@@ -140,7 +202,9 @@ def check_model_folder(folder: Path) -> None:
         DataError: It is a checkpoint, and incomplete, damaged or of another schema.
     """
     if (folder / RECORD).is_file():
-        read_state(folder, "copy it again from where it was made, or name another model.path")
+        check_files(
+            folder, "copy it again from where it was made, or name another model.path", only_these=False
+        )
 
 
 def load_optimizers(folder: Path, optimizers: Optimizers, if_damaged: str) -> None:
@@ -155,20 +219,11 @@ def load_optimizers(folder: Path, optimizers: Optimizers, if_damaged: str) -> No
         DataError: The state cannot be read, or is of another model.
     """
     try:
-        tensors = _read_tensors(folder / "state")
-    except (
-        CheckpointException,
-        OSError,
-        RuntimeError,
-        ValueError,
-        KeyError,
-        EOFError,
-        UnpicklingError,
-    ) as error:
+        optimizers.load_state_tensors(read_tensors(folder / _OPTIMIZER))
+    except (ValueError, DataError) as error:
         raise DataError(
-            f"checkpoint {folder}: its training state is damaged ({_first_line(error)}); {if_damaged}"
+            f"{folder / _OPTIMIZER}: damaged, or of another model ({error}); {if_damaged}"
         ) from error
-    optimizers.load_state_tensors(tensors)
 
 
 def load_weights(folder: Path, model: PreTrainedModel) -> None:
@@ -188,30 +243,18 @@ def load_weights(folder: Path, model: PreTrainedModel) -> None:
             parameter.copy_(saved[name])
 
 
-def _read_tensors(folder: Path) -> dict[str, Any]:
-    reader = FileSystemReader(folder)
-    tensors: dict[str, Any] = {}
-    for name, entry in reader.read_metadata().state_dict_metadata.items():
-        if not isinstance(entry, TensorStorageMetadata):
-            raise ValueError(f"{name!r} is no tensor")
-        tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    with _one_process():
-        load(tensors, storage_reader=reader, no_dist=True)
-    return tensors
-
-
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'}"[
         :160
     ]
 
 
-@contextmanager
-def _one_process() -> Iterator[None]:
-    """Keep torch from warning that there is no process group, which is meant."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
+def _remove(path: Path) -> None:
+    """Delete a folder or a file, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _checkpoints(run_dir: Path) -> dict[int, Path]:

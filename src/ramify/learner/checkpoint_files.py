@@ -1,9 +1,10 @@
 """The record of a checkpoint: `state.json`, which lists every other file with its size and CRC-32.
 
-    {"schema": 3, "crc32": "...", "state": {...}, "files": {"model.safetensors": {"bytes": 1, "crc32": "..."}}}
+    {"schema": 4, "crc32": "...", "state": {...}, "files": {"model.safetensors": {"bytes": 1, "crc32": "..."}}}
 
-The outer checksum is that of `state` and `files`. A CRC finds what disks, copies and editors damage; it is no defence
-against somebody who wants to deceive.
+The outer checksum is that of `state` and `files`. A CRC finds what disks, copies and editors damage. It is no defence
+against somebody who wants to deceive: whatever is read after it is checked for itself, and no name in a file ever leads
+out of the folder.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any
 from ramify.core.errors import DataError
 from ramify.core.protocols import Json
 
-SCHEMA = 3
+SCHEMA = 4
 RECORD = "state.json"
 
 _CHUNK = 1 << 20
@@ -29,9 +30,8 @@ def write_record(folder: Path, state: Mapping[str, Json]) -> None:
         ValueError: A number in `state` is not finite.
     """
     files = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "crc32": _file_crc(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / RECORD
+        name: {"bytes": path.stat().st_size, "crc32": _file_crc(path)}
+        for name, path in _files(folder).items()
     }
     # Tuples become lists before the checksum is taken, as they come back.
     content = json.loads(json.dumps({"state": state, "files": files}, allow_nan=False))
@@ -57,26 +57,33 @@ def read_record(folder: Path, if_damaged: str) -> dict[str, Any]:
     return _state_and_files(file, if_damaged)[0]
 
 
-def check_files(folder: Path, if_damaged: str) -> None:
+def check_files(folder: Path, if_damaged: str, *, only_these: bool = True) -> None:
     """Compare every file of a checkpoint with its record; reads all of them once.
 
     Args:
         folder: Of the checkpoint.
         if_damaged: What to do then; ends the message.
+        only_these: Refuse files that the record does not name: one of them could decide what is loaded.
 
     Raises:
-        DataError: One is missing, or has another size or another content.
+        DataError: One is missing, one too many, or has another size or another content.
     """
-    for name, entry in _state_and_files(folder / RECORD, if_damaged)[1].items():
-        path = folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != entry["bytes"]:
-            what = "is missing" if found is None else f"has {found} bytes, expected {entry['bytes']}"
+    expected, found = _state_and_files(folder / RECORD, if_damaged)[1], _files(folder)
+    for name, entry in expected.items():
+        path = found.get(name)
+        size = None if path is None else path.stat().st_size
+        if path is None or size != entry["bytes"]:
+            what = "is missing" if size is None else f"has {size} bytes, expected {entry['bytes']}"
             raise DataError(f"checkpoint {folder}: {name} {what}; it is incomplete, {if_damaged}")
         if (crc := _file_crc(path)) != entry["crc32"]:
             raise DataError(
                 f"checkpoint {folder}: {name} has checksum {crc}, expected {entry['crc32']}; it is damaged, {if_damaged}"
             )
+    if only_these and (others := found.keys() - expected.keys()):
+        raise DataError(f"checkpoint {folder}: {min(others)} is none of its files; move it away")
+    for name in expected:
+        if name.endswith(".index.json"):
+            _check_index(found[name], expected, if_damaged)
 
 
 def sync(folder: Path) -> None:
@@ -96,10 +103,7 @@ def sync_one(path: Path) -> None:
 
 
 def _state_and_files(file: Path, if_damaged: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{file}: not valid JSON ({error}); {if_damaged}") from None
+    record = _read_json(file, if_damaged)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         found = record.get("schema") if isinstance(record, dict) else None
         raise DataError(
@@ -113,6 +117,35 @@ def _state_and_files(file: Path, if_damaged: str) -> tuple[dict[str, Any], dict[
     if not isinstance(state, dict) or not isinstance(files, dict) or not all(map(_is_entry, files.values())):
         raise DataError(f"{file}: expected a state, and files with bytes and crc32; {if_damaged}")
     return state, files
+
+
+def _read_json(file: Path, if_damaged: str) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{file}: not valid JSON ({error}); {if_damaged}") from None
+
+
+def _check_index(file: Path, names: Mapping[str, Any], if_damaged: str) -> None:
+    """See that the index of a model in several files names files of the checkpoint and no others.
+
+    Raises:
+        DataError: It does not.
+    """
+    record = _read_json(file, if_damaged)
+    places = record.get("weight_map") if isinstance(record, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(p, str) and p in names for p in places.values()):
+        raise DataError(
+            f"{file}: expected the name of one of the checkpoint's files for each weight; {if_damaged}"
+        )
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Every file but the record, by its name within the folder."""
+    found = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    return {
+        p.relative_to(folder).as_posix(): p for p in sorted(found) if p != folder / RECORD and p.is_file()
+    }
 
 
 def _is_entry(entry: object) -> bool:

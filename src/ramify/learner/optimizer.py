@@ -107,20 +107,52 @@ class Optimizers:
             for kind, tensor in self._owner(parameter).state.get(parameter, {}).items()
         }
 
+    def state_bytes(self) -> int:
+        """Size of `state_tensors` once every parameter has been stepped."""
+        return sum(
+            tensor.nbytes for parameter in self.parameters for tensor in self._template(parameter).values()
+        )
+
     def load_state_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take over what `state_tensors` gave, instead of all that is there.
 
         Raises:
-            DataError: A name that this model does not have, or a shape that differs.
+            DataError: It is not the state of these optimizers of this model; nothing is changed.
         """
-        for optimizer in self._optimizers:
-            optimizer.state.clear()
+        found: dict[str, dict[str, torch.Tensor]] = {}
         for key, tensor in tensors.items():
             kind, _, name = key.partition(".")
             parameter = self._named.get(name)
-            if parameter is None or (tensor.ndim > 0 and tensor.shape != parameter.shape):
-                raise DataError(f"optimizer state {key!r} {list(tensor.shape)} does not belong to this model")
-            self._owner(parameter).state[parameter][kind] = tensor.to(parameter.device, copy=True)
+            expected = {} if parameter is None else self._template(parameter)
+            if kind not in expected:
+                raise DataError(f"{key} belongs to no parameter of this model and optimizer")
+            if (tensor.dtype, tensor.shape) != (expected[kind].dtype, expected[kind].shape):
+                raise DataError(
+                    f"{key} is {_described(tensor)}, expected {_described(expected[kind])} for this model"
+                )
+            found.setdefault(name, {})[kind] = tensor
+        for name, state in found.items():
+            missing = self._template(self._named[name]).keys() - state.keys()
+            if missing:
+                raise DataError(f"{min(missing)}.{name} is missing")
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
+        for name, state in found.items():
+            parameter = self._named[name]
+            self._owner(parameter).state[parameter] = {
+                kind: tensor.to(parameter.device, copy=True) for kind, tensor in state.items()
+            }
+
+    def _template(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the state of a parameter looks like: tensors without memory, by kind."""
+        like = torch.empty_like(parameter, device="meta")
+        if isinstance(self._owner(parameter), torch.optim.AdamW):
+            return {
+                "step": torch.empty((), dtype=torch.float32, device="meta"),
+                "exp_avg": like,
+                "exp_avg_sq": like,
+            }
+        return {"momentum_buffer": like}
 
     def _groups(self) -> Iterator[dict[str, Any]]:
         return (group for optimizer in self._optimizers for group in optimizer.param_groups)
@@ -130,6 +162,10 @@ class Optimizers:
             if any(parameter is other for group in optimizer.param_groups for other in group["params"]):
                 return optimizer
         raise KeyError("parameter without an optimizer")
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def _adamw(parameters: list[torch.Tensor], settings: AdamWSettings) -> list[torch.optim.Optimizer]:

@@ -24,6 +24,7 @@ from ramify.modeling.lora import (
     inject,
     is_adapter_folder,
 )
+from ramify.modeling.weight_checksums import weights_checksum
 
 _WEIGHTS_FILE = "adapter_model.safetensors"
 
@@ -69,20 +70,32 @@ def base_folder(folder: Path) -> Path:
     return Path(named)
 
 
-def save_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Write the adapter as a peft folder, which names the base model's folder."""
+def checksums(folder: Path) -> dict[str, str]:
+    """`weights_checksum` of a model's folder; of an adapter's, also of its base.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    own = {"model": weights_checksum(folder)}
+    return {**own, "base": weights_checksum(base_folder(folder))} if is_adapter_folder(folder) else own
+
+
+def save_adapter(model: PreTrainedModel, folder: Path, *, weights: bool = True) -> None:
+    """Write the adapter as a peft folder, which names the base model's folder; without `weights` no tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = adapter_config(model).to_dict()  # type: ignore[no-untyped-call]
     # The order of a set differs from process to process.
     record = {key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()}
     record |= {"peft_type": "LORA", "inference_mode": True}
     (folder / SETTINGS_FILE).write_text(json.dumps(record, indent=2, sort_keys=True), encoding="utf-8")
+    (folder / _CHECKSUM_FILE).write_text(json.dumps({"crc32": base_checksum(model)}), encoding="utf-8")
+    if not weights:
+        return
     save_file(
         {name: tensor.detach().contiguous() for name, tensor in adapter_tensors(model).items()},
         folder / _WEIGHTS_FILE,
         metadata={"format": "pt"},
     )
-    (folder / _CHECKSUM_FILE).write_text(json.dumps({"crc32": base_checksum(model)}), encoding="utf-8")
     (folder / _WEIGHTS_FILE).chmod((folder / SETTINGS_FILE).stat().st_mode)
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from ramify.core.errors import DataError
@@ -30,6 +29,9 @@ SUPPORTED_ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding whose angle depends on the position alone."""
 
 disable_progress_bar()  # type: ignore[no-untyped-call]  # the command line draws its own
+
+_SHARD = "5GB"
+"""Largest file of weights: a model on a GPU is copied to the CPU by so much at a time."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -152,9 +154,11 @@ def _load_whole(folder: Path, config: dict[str, Any], dtype: str) -> PreTrainedM
             dtype=_DTYPES[dtype],
             attn_implementation=ATTENTION_NAME if packs else "sdpa",
             local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"model folder {folder}: the model cannot be read ({reason})") from error
     if report["missing_keys"]:
@@ -165,13 +169,29 @@ def _load_whole(folder: Path, config: dict[str, Any], dtype: str) -> PreTrainedM
     return loaded
 
 
-def save_model(model: PreTrainedModel, folder: str | Path) -> None:
-    """Write a plain Hugging Face folder, or of a model with an adapter a peft folder, that opens without ramify."""
+def save_model(model: PreTrainedModel, folder: str | Path, *, weights: bool = True) -> None:
+    """Write a plain Hugging Face folder, or of a model with an adapter a peft folder, that opens without ramify.
+
+    `generation_config.json` is not written: transformers refuses to save many that it reads, and where there is none it
+    takes what it needs from `config.json`.
+
+    Args:
+        model: What to write.
+        folder: Where to.
+        weights: False leaves the tensors out: everything else that can go wrong does.
+    """
+    place = Path(folder)
     if has_adapters(model):
-        save_adapter(model, Path(folder))
+        save_adapter(model, place, weights=weights)
         return
-    model.save_pretrained(folder)
+    generation = model.generation_config
+    model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
+    try:
+        model.save_pretrained(place, state_dict=None if weights else {}, max_shard_size=_SHARD)
+    finally:
+        model.generation_config = generation
+    (place / "generation_config.json").unlink()
     # Weights come out readable by their owner alone, unlike every other file.
-    mode = (Path(folder) / "config.json").stat().st_mode
-    for weights in Path(folder).glob("*.safetensors"):
-        weights.chmod(mode)
+    mode = (place / "config.json").stat().st_mode
+    for file in place.glob("*.safetensors"):
+        file.chmod(mode)

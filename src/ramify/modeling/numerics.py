@@ -1,4 +1,4 @@
-"""Threads and determinism of torch, for the whole process."""
+"""Threads, determinism and the device of torch, for the whole process."""
 
 import os
 
@@ -13,3 +13,8 @@ def set_numerics(threads: int | None, deterministic: bool) -> None:
         # cuBLAS reads it when it is first used, and torch refuses deterministic products on a GPU without it.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
+
+
+def device_name(device: str) -> str:
+    """Name of the hardware behind "auto", "cuda" or "cpu"."""
+    return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else "cpu"

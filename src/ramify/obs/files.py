@@ -1,8 +1,13 @@
-"""Files that appear at once or not at all, and JSON lines whose unreadable rows are named."""
+"""Files that survive a crash, JSON whose unreadable rows are named, and folders that hold nothing but files.
+
+A file is written under another name, synced and renamed, so that a kill or a power cut leaves the old one or the new
+one. Every OSError that leaves this module names its file.
+"""
 
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +16,11 @@ from typing import Any
 from ramify.core.errors import ConfigError, DataError
 
 LOCK = ".lock"
+
+UNFINISHED = ".part"
+"""Ends the name of a file that is being written; a kill may leave one, and the next write replaces it."""
+
+_MAX_OBJECT_BYTES = 1 << 28
 
 
 def dump_line(record: object) -> str:
@@ -29,7 +39,7 @@ def require_new_folder(key: str, path: Path) -> None:
     Raises:
         ConfigError: It exists and is not an empty folder.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or entries(path)):
         raise ConfigError(f"{key}: {path} exists and is not empty; expected a new or empty folder")
 
 
@@ -47,6 +57,32 @@ def make_folder(key: str, path: Path) -> None:
         raise ConfigError(f"{key}: {path} cannot be written")
 
 
+def entries(folder: Path) -> frozenset[str]:
+    """Names in a folder, without the lock and what a kill left unfinished: these never make it somebody's."""
+    names = (entry.name for entry in folder.iterdir())
+    return frozenset(name for name in names if name != LOCK and not name.endswith(UNFINISHED))
+
+
+def require_plain_files(key: str, folder: Path) -> None:
+    """See that a folder holds regular files and folders alone, so that nothing outside of it is read or written.
+
+    `folder` itself may be a link. `key` names the setting in the message.
+
+    Raises:
+        ConfigError: There is a link, a pipe, a device or a socket in it.
+    """
+    for place, folders, files in os.walk(folder):
+        for name in sorted((*folders, *files)):
+            path = Path(place, name)
+            mode = path.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                kind = "a link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
+                raise ConfigError(
+                    f"{key}: {path} is {kind}; a run reads and writes files of its own only: put them in its place, "
+                    "or remove it"
+                )
+
+
 @contextmanager
 def locked_folder(key: str, path: Path) -> Iterator[None]:
     """Hold a folder for this process alone while the block runs; `key` names the setting in the message.
@@ -54,29 +90,69 @@ def locked_folder(key: str, path: Path) -> Iterator[None]:
     Raises:
         ConfigError: Another process has it.
     """
-    with (path / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{key}: {path} is in use by another process") from None
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ConfigError(f"{key}: {path} is in use by another process") from None
+    try:
         yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the file's name into an OSError that has none: Python's own names it when it opens one, not when it writes."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def sync(path: Path) -> None:
+    """Have the content of a file, or the names in a folder, on the disk."""
+    with naming(path):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a whole file beside `path`, then rename it: a kill leaves the old file or the new one."""
+    """Write a whole file beside `path`, then rename it: a crash leaves the old file or the new one."""
     replace_pieces(path, (content,))
 
 
 def replace_pieces(path: Path, pieces: Iterable[bytes]) -> None:
     """As `replace_file`, for content that is too large to be held as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".part")
-    with unfinished.open("wb") as file:
+    unfinished = path.with_name(path.name + UNFINISHED)
+    unfinished.unlink(missing_ok=True)
+    with naming(path), unfinished.open("xb") as file:
         for piece in pieces:
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
+    sync(path.parent)
+
+
+def append_line(path: Path, record: object, *, synced: bool) -> None:
+    """Add one line of JSON; a crash leaves it whole, cut off or absent.
+
+    Raises:
+        TypeError, ValueError: As `dump_line`; nothing is written.
+    """
+    line = dump_line(record) + "\n"
+    with naming(path), path.open("a", encoding="ascii", newline="\n") as file:
+        file.write(line)
+        if synced:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def replace_lines(path: Path, lines: Iterable[str]) -> None:
@@ -92,10 +168,29 @@ def read_text(path: Path) -> str:
     """
     try:
         return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8 text") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a small file holds.
+
+    Raises:
+        DataError: The file cannot be read, is larger than any that ramify writes, or holds something else.
+    """
+    try:
+        if path.stat().st_size > _MAX_OBJECT_BYTES:
+            raise ValueError(f"larger than {_MAX_OBJECT_BYTES >> 20} MiB")
+        record = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise DataError(f"{path}: expected a JSON object, found {type(record).__name__}")
+    return record
 
 
 def parse_line(path: Path, row: int, line: str) -> dict[str, Any]:
@@ -110,6 +205,8 @@ def parse_line(path: Path, row: int, line: str) -> dict[str, Any]:
         raise DataError(
             f"{path} row {row}: the line is cut off or not JSON ({error.msg} at column {error.colno})"
         ) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} row {row}: no JSON that can be read ({error})") from None
     if not isinstance(record, dict):
         raise DataError(f"{path} row {row}: expected a JSON object, found {type(record).__name__}")
     return record

@@ -1,13 +1,14 @@
-"""The log of metrics: one JSON line for each step, appended as the run goes."""
+"""The log of metrics: one JSON line for each step, appended and synced as the run goes."""
 
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from ramify.core.errors import DataError
-from ramify.obs.files import dump_line, parse_line, read_text, replace_lines
+from ramify.obs.files import append_line, parse_line, read_text, replace_lines
 
 MetricsRow: TypeAlias = Mapping[str, float | None]
 Curve: TypeAlias = tuple[tuple[float, float], ...]
@@ -38,9 +39,7 @@ class MetricsLog:
                 raise ValueError(f"a metric cannot be called {name!r}")
             if value is not None and not math.isfinite(value):
                 raise ValueError(f"step {step}: metric {name!r} is {value}; expected a finite number or None")
-        line = dump_line({"step": step, "time": time.time(), **values}) + "\n"
-        with self._path.open("a", encoding="ascii", newline="\n") as file:
-            file.write(line)
+        append_line(self._path, {"step": step, "time": time.time(), **values}, synced=True)
 
     def last_step(self) -> int:
         """The highest step that has a line; 0 where there is none.
@@ -49,35 +48,47 @@ class MetricsLog:
             DataError: A line in the file cannot be read.
         """
         rows = read_metrics(self._path) if self._path.exists() else ()
-        return int(max((_number(row, "step") for row in rows), default=0))
+        return int(_number(rows[-1], "step")) if rows else 0
+
+    def missing(self, step: int) -> tuple[int, ...]:
+        """Which of the steps 1 to `step` have no line.
+
+        Raises:
+            DataError: A line in the file cannot be read.
+        """
+        rows = read_metrics(self._path) if self._path.exists() else ()
+        there = {_number(row, "step") for row in rows}
+        return tuple(number for number in range(1, step + 1) if number not in there)
 
     def is_cut_off(self) -> bool:
         """Whether the last line has no end of line, as a crash leaves it."""
-        content = self._path.read_bytes() if self._path.exists() else b""
+        content = self._path.read_bytes() if self._path.is_file() else b""
         return bool(content) and not content.endswith(b"\n")
 
     def truncate_after(self, step: int) -> None:
         """Drop the lines of later steps, and a line cut off by a kill: those steps are done again.
 
-        To be called at every resume, before the first `append`.
+        To be called at every resume, before the first `append`. The lines that stay are not touched.
 
         Raises:
             DataError: A line in the file cannot be read.
         """
         if self._path.exists():
-            kept = [row for row in read_metrics(self._path) if _number(row, "step") <= step]
-            replace_lines(self._path, [dump_line(row) for row in kept])
+            kept = sum(_number(row, "step") <= step for row in read_metrics(self._path))
+            replace_lines(self._path, read_text(self._path).split("\n")[:kept])
 
 
 def read_metrics(path: Path) -> tuple[MetricsRow, ...]:
     """Read all finished lines, in order; a last line without its end of line is still being written.
 
     Raises:
-        DataError: Missing file, or a line that is not an object of numbers with a step; names file and row, and says
-            what to do.
+        DataError: Missing file, or a line that is not an object of finite numbers with a step above that of the line
+            before it; names file and row, and says what to do.
     """
-    finished = read_text(path).split("\n")[:-1]
-    return tuple(_parse(path, number, line) for number, line in enumerate(finished, start=1))
+    rows: list[MetricsRow] = []
+    for number, line in enumerate(read_text(path).split("\n")[:-1], start=1):
+        rows.append(_parse(path, number, line, after=_number(rows[-1], "step") if rows else -math.inf))
+    return tuple(rows)
 
 
 def curve(rows: Sequence[MetricsRow], name: str) -> Curve:
@@ -85,13 +96,16 @@ def curve(rows: Sequence[MetricsRow], name: str) -> Curve:
     return tuple((_number(row, "step"), value) for row in rows if (value := row.get(name)) is not None)
 
 
-def _parse(path: Path, number: int, line: str) -> MetricsRow:
+def _parse(path: Path, number: int, line: str, after: float) -> MetricsRow:
     try:
         record = parse_line(path, number, line)
-        if not isinstance(record.get("step"), int):
-            raise DataError(f"{path} row {number}: expected a whole number 'step'")
+        step = record.get("step")
+        if not isinstance(step, int) or not after < step < 1 << 53:
+            raise DataError(f"{path} row {number}: expected a whole number 'step' above {max(after, 0):.0f}")
         for name, value in record.items():
-            if value is not None and not isinstance(value, int | float):
+            if value is not None and not (
+                isinstance(value, int | float) and abs(value) <= sys.float_info.max
+            ):
                 raise DataError(f"{path} row {number}: metric {name!r} is not a number")
     except DataError as error:
         raise DataError(

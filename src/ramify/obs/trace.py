@@ -163,7 +163,7 @@ def parse_tree(path: Path, row: int, line: str) -> TracedTree:
         return _traced_tree(record)
     except KeyError as error:
         raise DataError(f"{path} row {row}: the tree lacks the field {error}") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # noqa: BLE001 - the line may hold anything, and whatever it makes of that says no more
         raise DataError(f"{path} row {row}: not a tree: {error}") from None
 
 

@@ -98,7 +98,7 @@ def run_preflight(
     rollout.agent.brancher.restore(remembered)
     report = make_report(trees, rewards)
     console.note(f"preflight: {report.in_words}")
-    where = folder.root / "preflight"
+    where = folder.preflight
     write_trees(where / "trees.jsonl", [TracedTree(t, tuple(r)) for t, r in zip(trees, rewards, strict=True)])
     rollout.timing.flush(where / "timing.jsonl", loop.delays.take())
     replace_file(where / "report.json", (json.dumps(asdict(report), indent=2) + "\n").encode())

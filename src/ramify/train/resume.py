@@ -1,10 +1,10 @@
 """Where a run begins: at the recipe's model, or at its latest checkpoint, if that belongs to it and is whole."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,18 +17,23 @@ from ramify.core.errors import DataError
 from ramify.learner.checkpoint import (
     advice_on_damaged,
     check_model_folder,
+    check_saving,
     checkpoint_folder,
+    companion_files,
     latest_checkpoint,
     load_optimizers,
+    prune_checkpoints,
     read_state,
 )
 from ramify.learner.checkpoint_files import RECORD
 from ramify.learner.update import Learner
+from ramify.modeling.adapter_files import base_folder
 from ramify.modeling.load import read_model_config
 from ramify.modeling.lora import is_adapter_folder
 from ramify.obs.console import RunConsole
-from ramify.train.run_folder import NAME, RunFolder, recipe_fingerprint
-from ramify.train.state import LoopState, RunRecord
+from ramify.obs.manifest import MANIFEST
+from ramify.train.run_folder import RunFolder, recipe_fingerprint
+from ramify.train.state import LoopState, RunRecord, Saver
 
 TrainingRecipe: TypeAlias = TrainRecipe | SftRecipe | DpoRecipe
 """Of a command that takes --resume."""
@@ -80,6 +85,11 @@ def starting_point(folder: RunFolder, recipe: TrainingRecipe, console: RunConsol
         return Start(recipe.model.path, tokenizer, None)
     record = _read_record(path)
     _require_own(path, record, folder, recipe, tokenizer)
+    if missing := folder.metrics.missing(record.loop.step):
+        console.note(
+            f"warning: {folder.root / 'metrics.jsonl'} has no line of {len(missing)} of {record.loop.step} steps, the "
+            f"first is step {missing[0]}: put it back from a copy; training does not need it"
+        )
     console.note(f"going on from {path}")
     return Start(path, tokenizer, record)
 
@@ -127,12 +137,12 @@ def _require_own(
     name = folder.name()
     if name is None:
         raise DataError(
-            f"{folder.root / NAME}: missing or not readable, so that nobody knows whether {path} is of this run; put "
+            f"{folder.root / MANIFEST}: missing or not readable, so that nobody knows whether {path} is of this run; put "
             f"it back, or name a new run.dir and model.path = {path}"
         )
     if record.run.name != name:
         raise DataError(
-            f"{path}: of run {record.run.name}, this is run {name} ({folder.root / NAME}); move it out of this folder, "
+            f"{path}: of run {record.run.name}, this is run {name} ({folder.root / MANIFEST}); move it out of this folder, "
             "or name a new run.dir with it as model.path"
         )
     if record.run.recipe != recipe_fingerprint(recipe):
@@ -155,6 +165,30 @@ def restore(start: Start, make_learner: Callable[[], Learner]) -> tuple[Learner,
     learner.step = start.record.learner_step
     learner.skipped_in_a_row = start.record.skipped_in_a_row
     return learner, start.record.loop
+
+
+def begin_run(
+    folder: RunFolder,
+    recipe: TrainingRecipe,
+    start: Start,
+    state: LoopState,
+    learner: Learner,
+    total_steps: int,
+    manifest: Mapping[str, Any],
+) -> Saver:
+    """Make the folder a run that stands at `state`, when it is known that its checkpoints can be written there.
+
+    Raises:
+        UserError: No checkpoint could be written, or a file of the run is damaged.
+        TrainingError: The disk takes nothing.
+    """
+    companions = companion_files(recipe.model.path)
+    # What a kill left of a checkpoint takes as much room as one.
+    prune_checkpoints(folder.root, recipe.run.keep_last, state.kept)
+    check_saving(folder.root, learner.model, learner.optimizers, companions)
+    identity = folder.begin(recipe, manifest)
+    folder.rewind(state.step)
+    return Saver(folder, learner, companions, start.tokenizer, identity, recipe.run, total_steps)
 
 
 def _require_no_progress(folder: RunFolder, save_every: int) -> None:
@@ -185,6 +219,13 @@ def _require_same_model(checkpoint: Path, model: TrainedModelSection) -> None:
         raise DataError(
             f"{checkpoint}: {kinds[found]}, the recipe trains {kinds[asked]}; it is of another run, name a new run.dir"
         )
+    if found:
+        base = base_folder(model.path) if is_adapter_folder(model.path) else model.path
+        if base_folder(checkpoint).resolve() != base.resolve():
+            raise DataError(
+                f"{checkpoint}: an adapter of the model in {base_folder(checkpoint)}, the recipe's is in {base}; put the "
+                "base back that the run began with, or name a new run.dir"
+            )
     saved, expected = read_model_config(checkpoint), read_model_config(model.path)
     for key in _SIZES:
         if key in saved and key in expected and saved[key] != expected[key]:

@@ -29,8 +29,9 @@ from ramify.rollout.agent_loop import AgentLoop, agent_loop
 from ramify.rollout.interrupts import StopOnSignal
 from ramify.train.guard import Action, Guard, GuardState, Violation
 from ramify.train.learning import Learning, build_learning
+from ramify.train.manifest import task_manifest
 from ramify.train.preflight import run_preflight
-from ramify.train.resume import restore, starting_point
+from ramify.train.resume import begin_run, restore, starting_point
 from ramify.train.rollout import Rollout, build_rollout, build_task
 from ramify.train.row_memory import prepare_rows
 from ramify.train.run_folder import RunFolder, claim_run_folder
@@ -71,8 +72,8 @@ def run_rl(
             last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
             try:
                 with StopOnSignal(loop) as stop:
-                    if run.is_new and recipe.preflight.enabled:
-                        look_first(run, stop)
+                    if run.is_new:
+                        state = start_new(run, state, stop)
                     state = train(run, state, last, stop)
             finally:
                 loop.run(run.rollout.close())
@@ -89,18 +90,22 @@ def run_rl(
         return run.saver.save(state)
 
 
-def look_first(run: RlRun, stop: StopOnSignal) -> None:
-    """The preflight of a run that is new; what it refuses, or a signal stops, was never a run.
+def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
+    """The preflight, then the checkpoint that a guard can always go back to; what the preflight refuses was never a run.
+
+    A kill in between leaves no checkpoint, so that the next start does all of this.
 
     Raises:
         ConfigError: The rewards never differ.
         Interrupted: A stop was asked for.
     """
-    try:
-        run_preflight(run.rollout, run.recipe.preflight, run.folder, run.console, run.loop, stop)
-    except (ConfigError, Interrupted):
-        run.folder.forget()
-        raise
+    if run.recipe.preflight.enabled:
+        try:
+            run_preflight(run.rollout, run.recipe.preflight, run.folder, run.console, run.loop, stop)
+        except (ConfigError, Interrupted):
+            run.folder.forget()
+            raise
+    return state if run.guard is None else run.saver.keep(replace(state, guard=GuardState()))
 
 
 def train(run: RlRun, state: LoopState, last: int, stop: StopOnSignal) -> LoopState:
@@ -283,7 +288,9 @@ def build_rl(
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     start = starting_point(folder, recipe, console)
-    task = build_task(recipe, start.source, console)
+    task = build_task(recipe, recipe.model.path, console)
+    manifest = task_manifest(recipe, task, start.tokenizer)
+    folder.take_up(manifest, console.note)
     rollout = recipe.rollout
     refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))
     steps = math.ceil(len(task.problems) * recipe.data.epochs / rollout.problems_per_step)
@@ -319,8 +326,6 @@ def build_rl(
     rolling = build_rollout(recipe, task, lambda: learner.model)
     if start.record is not None:
         rolling.agent.brancher.restore(state.branching)
-    folder.create(recipe)
-    folder.rewind(state.step)
     run = RlRun(
         recipe=recipe,
         console=console,
@@ -328,14 +333,9 @@ def build_rl(
         loop=loop,
         rollout=rolling,
         learning=build_learning(recipe, learner, minibatches),
-        saver=Saver(
-            folder, learner, recipe.model.path, start.tokenizer, folder.identify(recipe), recipe.run, steps
-        ),
+        saver=begin_run(folder, recipe, start, state, learner, steps, manifest),
         guard=guard,
         total_steps=steps,
         is_new=start.record is None,
     )
-    if guard is not None and state.guard is None:
-        # The recipe's own model is what the run can always go back to.
-        state = run.saver.keep(replace(state, guard=GuardState()))
     return run, state

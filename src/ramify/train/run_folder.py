@@ -1,25 +1,50 @@
-"""The folder of one run: its recipe, metrics, traces, timings and checkpoints.
+"""The folder of one run: its recipe, what it is made from, metrics, traces, timings and checkpoints.
 
-RUN/recipe.json  run.json  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
+RUN/manifest.json  recipe.json  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
+
+`recipe.json` comes first: a folder without it has never been a run, whatever a kill left.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
 from ramify.config.load import resolved
-from ramify.core.errors import ConfigError
-from ramify.obs.files import LOCK, locked_folder, make_folder, replace_file
+from ramify.core.errors import ConfigError, DataError
+from ramify.obs.files import (
+    LOCK,
+    entries,
+    locked_folder,
+    make_folder,
+    read_object,
+    replace_file,
+    require_plain_files,
+)
+from ramify.obs.manifest import (
+    MANIFEST,
+    first_difference,
+    note_session,
+    read_manifest,
+    refuse_other,
+    shown,
+    write_manifest,
+)
 from ramify.obs.metrics import MetricsLog
 
-NAME = "run.json"
+RECIPE = "recipe.json"
+_METRICS, _PREFLIGHT = "metrics.jsonl", "preflight"
+_FOLDERS = ("checkpoints", "trees", "timing", _PREFLIGHT)
+_FILES = (RECIPE, MANIFEST, _METRICS)
+_OF_A_STEP = re.compile(r"([0-9]{6,15})\.jsonl(\.part)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +76,14 @@ class RunFolder:
         return self.root / "timing" / f"{step:06d}.jsonl"
 
     @property
+    def preflight(self) -> Path:
+        """What was seen before the first step."""
+        return self.root / _PREFLIGHT
+
+    @property
     def metrics(self) -> MetricsLog:
         """The run's metrics."""
-        return MetricsLog(self.root / "metrics.jsonl")
+        return MetricsLog(self.root / _METRICS)
 
     def rewind(self, step: int) -> None:
         """Forget what was written of later steps: they are done again, or not at all.
@@ -63,42 +93,62 @@ class RunFolder:
         """
         self.metrics.truncate_after(step)
         for name in ("trees", "timing"):
-            for path in (self.root / name).glob("*.jsonl*"):
-                if int(path.name.partition(".")[0]) > step:
+            for path in (self.root / name).glob("*"):
+                found = _OF_A_STEP.fullmatch(path.name)
+                if found and int(found[1]) > step:
                     path.unlink()
 
+    def take_up(self, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """See that a run that has begun goes on from what it was made from; notes code or a device that is another.
+
+        Raises:
+            ConfigError: Data, weights, tools or rewards are others; names the first key that differs.
+            DataError: Its manifest is damaged.
+        """
+        if (self.root / MANIFEST).exists():
+            before = read_manifest(self.root, "made_from")
+            if self.name() is None:
+                raise DataError(
+                    f"{self.root / MANIFEST}: expected the 'name' of the run; put it back from a copy"
+                )
+            refuse_other(self.root, "a run", before["made_from"], manifest["made_from"])
+            note_session(self.root, before, manifest["made_with"][-1], note)
+
+    def begin(self, recipe: BaseModel, manifest: Mapping[str, Any]) -> RunIdentity:
+        """Make it a run, unless it is one; called when all else is known to be right. Returns which run it is.
+
+        Raises:
+            ConfigError: The folder cannot be written.
+        """
+        if not (self.root / MANIFEST).exists():
+            self.create(recipe)
+            write_manifest(self.root, {"name": os.urandom(8).hex(), **manifest})
+        name = self.name()
+        assert name is not None
+        return RunIdentity(name, recipe_fingerprint(recipe))
+
     def create(self, recipe: BaseModel) -> None:
-        """Put the recipe into the folder, which makes it a run; called when all else is known to be right.
+        """Put the recipe into the folder.
 
         Raises:
             ConfigError: The folder cannot be written.
         """
         make_folder("run.dir", self.root)
-        replace_file(self.root / "recipe.json", resolved(recipe).encode())
+        replace_file(self.root / RECIPE, resolved(recipe).encode())
 
     def forget(self) -> None:
         """Take back what made it a run; only for one that has not trained a step."""
-        for name in ("checkpoints", "preflight"):
-            shutil.rmtree(self.root / name, ignore_errors=True)
-        for name in (NAME, "recipe.json"):
+        shutil.rmtree(self.preflight, ignore_errors=True)
+        for name in (MANIFEST, RECIPE):
             (self.root / name).unlink(missing_ok=True)
 
     def name(self) -> str | None:
-        """What the run was called when it began; None where no readable `run.json` says it."""
+        """What the run was called when it began; None where no readable manifest says it."""
         try:
-            record = json.loads((self.root / NAME).read_bytes())
-        except (OSError, ValueError):
+            name = read_object(self.root / MANIFEST).get("name")
+        except DataError:
             return None
-        name = record.get("name") if isinstance(record, dict) else None
         return name if isinstance(name, str) else None
-
-    def identify(self, recipe: BaseModel) -> RunIdentity:
-        """Which run this is; the first call gives it a name."""
-        name = self.name()
-        if name is None:
-            name = os.urandom(8).hex()
-            replace_file(self.root / NAME, json.dumps({"name": name}).encode())
-        return RunIdentity(name, recipe_fingerprint(recipe))
 
 
 def recipe_fingerprint(recipe: BaseModel) -> str:
@@ -111,17 +161,36 @@ def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
     """See that a run may have the folder; nothing is written.
 
     Raises:
-        ConfigError: It holds a run and `resume` is false, it holds something else, or the recipe changed.
+        ConfigError: It holds a run and `resume` is false, it holds something else or links, or the recipe changed.
     """
-    record = path / "recipe.json"
-    if not path.exists() or (path.is_dir() and all(entry.name == LOCK for entry in path.iterdir())):
+    if not path.exists() or (path.is_dir() and not entries(path)):
         return
-    if not record.is_file():
+    record = path / RECIPE
+    if not record.exists():
         raise ConfigError(f"run.dir: {path} exists and is no run folder; expected a new or empty folder")
     if not resume:
         raise ConfigError(f"run.dir: {path} holds a run; go on with --resume or name a new folder")
-    if record.read_bytes() != resolved(recipe).encode():
-        raise ConfigError(f"run.dir: {record} differs from the recipe given; --resume goes on with the same")
+    require_plain_files("run.dir", path)
+    for names, is_right, kind in ((_FOLDERS, Path.is_dir, "folder"), (_FILES, Path.is_file, "file")):
+        for name in names:
+            if (path / name).exists() and not is_right(path / name):
+                raise ConfigError(
+                    f"run.dir: {path / name} is no {kind}; put it back from a copy, or remove it"
+                )
+    expected = resolved(recipe).encode()
+    if record.read_bytes() != expected:
+        raise ConfigError(
+            f"run.dir: {record} differs from the recipe given{_difference(record, expected)}; --resume goes on with the "
+            "same"
+        )
+
+
+def _difference(record: Path, expected: bytes) -> str:
+    try:
+        found = first_difference(read_object(record), json.loads(expected))
+    except DataError as error:
+        return f" ({error})"
+    return "" if found is None else f": {found[0]} = {shown(found[1])}, now {shown(found[2])}"
 
 
 @contextmanager
@@ -141,7 +210,7 @@ def claim_run_folder(path: Path, recipe: BaseModel, resume: bool) -> Iterator[Ru
             yield RunFolder(path, resume)
         finally:
             # What never became a run (bad data, say) leaves nothing behind.
-            if not (path / "recipe.json").is_file():
+            if not (path / RECIPE).is_file():
                 (path / LOCK).unlink()
                 if is_new and not any(path.iterdir()):
                     path.rmdir()

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from ramify.config.schema_parts import TrainingRunSection
 from ramify.core.errors import TrainingError
@@ -20,19 +19,20 @@ from ramify.learner.checkpoint import (
     read_state,
     save_checkpoint,
 )
+from ramify.learner.tensor_file import all_finite
 from ramify.learner.update import Learner
 from ramify.train.guard import GuardState
 from ramify.train.run_folder import RunFolder, RunIdentity
 
-NaturalNumber = Annotated[int, Field(ge=0)]
+NaturalNumber = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A checkpoint, and how the steps went that its weights, and those that came of them up to the next, wrote."""
+    """A checkpoint with its score: the mean over the steps from it to the next one."""
 
     step: NaturalNumber
-    score: float
+    score: FiniteFloat
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LoopState:
 
     step: NaturalNumber = 0
     cursor: DataCursor = field(default_factory=DataCursor)
-    scores: tuple[float | None, ...] = ()
+    scores: tuple[FiniteFloat | None, ...] = ()
     due: NaturalNumber = 0
     ranking: tuple[Judged, ...] = ()
     branching: Mapping[str, Any] = field(default_factory=dict)
@@ -65,6 +65,12 @@ class LoopState:
     def went_back(self, step: int) -> "LoopState":
         """The weights are those of an earlier checkpoint again."""
         return replace(self, scores=(), due=step)
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Steps whose checkpoints stay beside the last ones."""
+        needed = self.guard.needed if self.guard else frozenset()
+        return needed | {judged.step for judged in self.ranking}
 
     def judged(self, most: int) -> "LoopState":
         """The last checkpoint that was due takes its place among the `most` best; of equal ones the later is better."""
@@ -96,7 +102,7 @@ class Saver:
     Attributes:
         folder: Of the run.
         learner: What is saved.
-        model_path: The recipe's model, which has the tokenizer's files.
+        companions: Files of the recipe's model that every checkpoint has (`companion_files`).
         tokenizer: Its fingerprint.
         identity: Which run it is.
         run: When to save, how many to keep.
@@ -105,7 +111,7 @@ class Saver:
 
     folder: RunFolder
     learner: Learner
-    model_path: Path
+    companions: Mapping[str, bytes]
     tokenizer: str
     identity: RunIdentity
     run: TrainingRunSection
@@ -152,15 +158,19 @@ class Saver:
         """Write and prune.
 
         Raises:
-            TrainingError: A weight is not finite; nothing is written.
+            TrainingError: A weight or a momentum is not finite, and nothing is written; or the disk takes nothing.
         """
         learner = self.learner
-        for name, parameter in learner.model.named_parameters():
-            if not torch.isfinite(parameter).all():
-                raise TrainingError(
-                    f"step {state.step}: weights of {name} are not finite, so no checkpoint was written; lower "
-                    "learner.optimizer.rate and start again, or go on from an earlier checkpoint as model.path"
-                )
+        for what, tensors in (
+            ("weights", dict(learner.model.named_parameters())),
+            ("optimizer state", learner.optimizers.state_tensors()),
+        ):
+            for name, tensor in tensors.items():
+                if not all_finite(tensor):
+                    raise TrainingError(
+                        f"step {state.step}: {what} of {name} are not finite, so no checkpoint was written; lower "
+                        "learner.optimizer.rate and start again, or go on from an earlier checkpoint as model.path"
+                    )
         record = RunRecord(
             loop=state,
             learner_step=learner.step,
@@ -170,7 +180,5 @@ class Saver:
             run=self.identity,
         )
         path = checkpoint_folder(self.folder.root, state.step)
-        save_checkpoint(path, learner.model, learner.optimizers, asdict(record), self.model_path)
-        needed = state.guard.needed if state.guard else frozenset()
-        best = {judged.step for judged in state.ranking}
-        prune_checkpoints(self.folder.root, self.run.keep_last, needed | best)
+        save_checkpoint(path, learner.model, learner.optimizers, asdict(record), self.companions)
+        prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)

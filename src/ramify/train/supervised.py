@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ramify.algos.losses import Objective
 from ramify.config.against_data import refuse_large_steps, refuse_long_warmup
@@ -22,10 +22,10 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
 from ramify.rollout.interrupts import StopOnSignal
-from ramify.train.resume import Start, restore, starting_point
+from ramify.train.manifest import make_manifest
+from ramify.train.resume import Start, begin_run, restore, starting_point
 from ramify.train.row_memory import prepare_rows
 from ramify.train.run_folder import RunFolder, claim_run_folder
-from ramify.train.state import Saver
 
 Example = TypeVar("Example")
 
@@ -67,7 +67,7 @@ def train_on_examples(
         recipe: What to run.
         console: Shows how far it is.
         load: Reads the file of examples.
-        make_lessons: Given the model's folder that is started from, and the examples.
+        make_lessons: Given the folder with the tokenizer, and the examples.
         resume: Go on from the last checkpoint.
         max_steps: Of the run.
 
@@ -79,7 +79,11 @@ def train_on_examples(
     examples = load(recipe.data.train)
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         start = starting_point(folder, recipe, console)
-        return _train(recipe, console, folder, start, make_lessons(start.source, examples), max_steps)
+        manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer)
+        folder.take_up(manifest, console.note)
+        return _train(
+            recipe, console, folder, start, manifest, make_lessons(recipe.model.path, examples), max_steps
+        )
 
 
 def _train(
@@ -87,6 +91,7 @@ def _train(
     console: RunConsole,
     folder: RunFolder,
     start: Start,
+    manifest: Mapping[str, Any],
     lessons: Lessons,
     max_steps: int | None,
 ) -> Path:
@@ -115,12 +120,8 @@ def _train(
     learner, state = restore(start, make_learner)
     prepare_rows(learner.model, max(recipe.learner.token_budget, recipe.data.max_tokens), console)
     update = lessons.make_update(learner)
-    folder.create(recipe)
-    folder.rewind(state.step)
+    saver = begin_run(folder, recipe, start, state, learner, total, manifest)
     metrics = folder.metrics
-    saver = Saver(
-        folder, learner, recipe.model.path, start.tokenizer, folder.identify(recipe), recipe.run, total
-    )
     last = total if max_steps is None else min(total, max_steps)
     stepped = state.step >= last
     with StopOnSignal() as stop, console.phase(lessons.title, last) as phase:

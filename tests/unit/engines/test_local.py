@@ -189,6 +189,29 @@ def test_a_deterministic_engine_waits_until_every_living_trajectory_waits_for_it
     assert asyncio.run(main([0.002, 0.0, 0.0, 0.003])) == first
 
 
+def test_among_equal_priorities_the_order_of_arrival_changes_no_bit(model, tokenizer):
+    """Attempts of an evaluation at one problem have one priority; some wait for a row here."""
+    count = 11
+
+    async def main(order):
+        live = LiveCount()
+        engine = engine_of(model, tokenizer, slots=8, live=live)
+        for _ in order:
+            live.enter()
+
+        async def attempt(index):
+            ids = tokenizer.encode("the capital of France is" + " ?" * index)
+            done = await engine.generate(Request(ids, stream(index), 20 - index, priority=(0,)))
+            live.leave()
+            return index, done.logprobs
+
+        return dict(await asyncio.gather(*map(attempt, order)))
+
+    first = asyncio.run(main(range(count)))
+    assert asyncio.run(main(range(count - 1, -1, -1))) == first
+    assert asyncio.run(main([(5 * index) % count for index in range(count)])) == first
+
+
 def test_a_failure_inside_a_step_reaches_every_caller(model, tokenizer, monkeypatch):
     engine = engine_of(model, tokenizer)
     bad = Request((599, 600), 1, 3)

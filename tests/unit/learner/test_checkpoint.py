@@ -1,5 +1,9 @@
 import json
 import math
+import os
+import pickle
+import random
+import shutil
 import zlib
 
 import numpy as np
@@ -8,13 +12,17 @@ import torch
 from model_makers import learner_for, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from file_limits import file_size_limit
+from model_folders import write_model
 from ramify.algos.credit import denominator
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
-from ramify.core.errors import DataError
+from ramify.core.errors import DataError, MachineError, TrainingError
 from ramify.learner.checkpoint import (
     advice_on_damaged,
     check_model_folder,
+    check_saving,
     checkpoint_folder,
+    companion_files,
     latest_checkpoint,
     load_optimizers,
     load_weights,
@@ -22,9 +30,12 @@ from ramify.learner.checkpoint import (
     read_state,
     save_checkpoint,
 )
+from ramify.learner.checkpoint_files import write_record
 from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.pack import pack
+from ramify.learner.tensor_file import read_tensors, write_tensors
 from ramify.modeling.load import load_model
+from ramify.modeling.lora import LoraSettings, add_lora
 from ramify.modeling.tiny import make_tiny_qwen3
 from random_trees import random_tree
 
@@ -50,7 +61,7 @@ def trained(steps, optimizer=OPTIMIZERS[0]):
 
 
 def save(folder, learner, tokenizer_dir):
-    save_checkpoint(folder, learner.model, learner.optimizers, STATE, tokenizer_dir)
+    save_checkpoint(folder, learner.model, learner.optimizers, STATE, companion_files(tokenizer_dir))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -148,7 +159,12 @@ def test_any_damaged_byte_of_any_file_is_found(tmp_path, model_folder):
     folder = tmp_path / "c"
     save(folder, trained(1), model_folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    assert {path.name for path in files} >= {"model.safetensors", "tokenizer.json", ".metadata", "state.json"}
+    assert {path.name for path in files} >= {
+        "model.safetensors",
+        "tokenizer.json",
+        "optimizer.safetensors",
+        "state.json",
+    }
     for path in files:
         content = path.read_bytes()
         for place in (0, len(content) // 3, len(content) - 1):
@@ -159,7 +175,9 @@ def test_any_damaged_byte_of_any_file_is_found(tmp_path, model_folder):
     assert read_state(folder, ADVICE) == STATE
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "state/.metadata", "tokenizer.json", "config.json"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "state/optimizer.safetensors", "tokenizer.json", "config.json"]
+)
 def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path, model_folder, name):
     folder = tmp_path / "c"
     save(folder, trained(1), model_folder)
@@ -186,8 +204,8 @@ def test_a_folder_without_its_record_is_refused(tmp_path, model_folder):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"schema": 2}, "a checkpoint of schema 2, expected 3; it was written by another version"),
-        ({"schema": "3"}, "a checkpoint of schema '3'"),
+        ({"schema": 3}, "a checkpoint of schema 3, expected 4; it was written by another version"),
+        ({"schema": "4"}, "a checkpoint of schema '4'"),
         ({"state": {**STATE, "step": 4}}, "its content does not have its checksum"),
         ({"state": None}, "its content does not have its checksum"),
         ({"state": [], "crc32": None}, "expected a state, and files with bytes and crc32"),
@@ -221,7 +239,7 @@ def test_a_record_that_is_no_json_object_is_refused(tmp_path, model_folder, cont
 def test_a_number_that_json_does_not_know_is_not_written(tmp_path, model_folder):
     learner = trained(0)
     with pytest.raises(ValueError, match="JSON compliant"):
-        save_checkpoint(tmp_path / "c", learner.model, learner.optimizers, {"score": math.nan}, model_folder)
+        save_checkpoint(tmp_path / "c", learner.model, learner.optimizers, {"score": math.nan}, {})
     assert not (tmp_path / "c").exists()
 
 
@@ -236,6 +254,7 @@ def test_the_last_ones_are_kept_in_order_of_their_steps(tmp_path, model_folder):
         save(checkpoint_folder(tmp_path, step), learner, model_folder)
     for left_behind in (".step-000007.partial", ".step-000020.partial"):
         (tmp_path / "checkpoints" / left_behind / "state").mkdir(parents=True)
+    (tmp_path / "checkpoints" / ".step-000005.partial").write_text("a plain file")
     prune_checkpoints(tmp_path, 2)
     assert names(tmp_path) == ["step-000100", "step-1000000"]
     assert latest_checkpoint(tmp_path) == checkpoint_folder(tmp_path, 1_000_000)
@@ -250,16 +269,225 @@ def test_what_is_to_be_kept_stays_beside_the_last(tmp_path, model_folder, keep, 
     assert names(tmp_path) == [f"step-{step:06d}" for step in left]
 
 
-def test_optimizer_state_that_torch_cannot_read_is_refused_in_one_line(tmp_path, model_folder):
+@pytest.fixture
+def sealed(tmp_path, model_folder):
+    """A checkpoint of a trained model, and what gives a changed one its checksums again."""
+    learner, folder = trained(1), tmp_path / "c"
+    save(folder, learner, model_folder)
+    return learner, folder, lambda: write_record(folder, STATE)
+
+
+def broken(name, change):
+    def work(folder):
+        tensors = {key: tensor.clone() for key, tensor in read_tensors(folder / OPTIMIZER).items()}
+        tensors[name] = change(tensors[name])
+        (folder / OPTIMIZER).unlink()
+        write_tensors(folder / OPTIMIZER, {key: value for key, value in tensors.items() if value is not None})
+
+    return work
+
+
+OPTIMIZER = "state/optimizer.safetensors"
+NORM = "exp_avg.model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda folder: (folder / OPTIMIZER).write_bytes(b""), "header"),
+        (lambda folder: (folder / OPTIMIZER).unlink(), "No such file"),
+        (broken(NORM, lambda t: t * math.nan), f"{NORM} is not made of finite numbers"),
+        (broken(NORM, lambda t: t.half()), rf"{NORM} is float16 \[32\], expected float32 \[32\]"),
+        (broken(NORM, lambda t: t[:3]), rf"{NORM} is float32 \[3\], expected"),
+        (broken(NORM, lambda t: None), f"{NORM} is missing"),
+        (broken("exp_avg.other", None), None),
+    ],
+)
+def test_optimizer_state_is_checked_for_itself(sealed, damage, told):
+    """Checksums can be made again by anyone."""
+    learner, folder, seal = sealed
+    before = {name: t.clone() for name, t in learner.optimizers.state_tensors().items()}
+    if told is None:
+        tensors = read_tensors(folder / OPTIMIZER) | {"exp_avg.other": torch.zeros(2)}
+        shutil.rmtree(folder / "state")
+        (folder / "state").mkdir()
+        write_tensors(folder / OPTIMIZER, tensors)
+        told = "exp_avg.other belongs to no parameter"
+    else:
+        damage(folder)
+    seal()
+    assert read_state(folder, ADVICE) == STATE
+    with pytest.raises(DataError, match=rf"optimizer\.safetensors: damaged, .*{told}.*; do this") as error:
+        load_optimizers(folder, learner.optimizers, ADVICE)
+    assert "\n" not in str(error.value)
+    after = learner.optimizers.state_tensors()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_whatever_is_changed_under_good_checksums_is_loaded_or_refused(sealed):
+    learner, folder, seal = sealed
+    content, draw = (folder / OPTIMIZER).read_bytes(), random.Random(1)
+    refused = 0
+    for _ in range(150):
+        changed = bytearray(content)
+        for _ in range(draw.randint(1, 3)):
+            # The header more often than the numbers.
+            changed[draw.randrange(draw.choice([200, len(changed)]))] = draw.randrange(256)
+        (folder / OPTIMIZER).write_bytes(changed)
+        seal()
+        read_state(folder, ADVICE)
+        try:
+            load_optimizers(folder, learner.optimizers, ADVICE)
+        except DataError:
+            refused += 1
+    assert refused > 30
+
+
+class _Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_no_pickle_is_read(tmp_path, sealed):
+    learner, folder, seal = sealed
+    for name in ("state/.metadata", "pytorch_model.bin", "state/optimizer.pt", "training_args.bin"):
+        (folder / name).write_bytes(pickle.dumps(_Evil(tmp_path / "was here")))
+    seal()
+    read_state(folder, ADVICE)
+    load_model(folder)
+    load_weights(folder, learner.model)
+    load_optimizers(folder, learner.optimizers, ADVICE)
+    assert not (tmp_path / "was here").exists()
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "state/../../outside"])
+def test_a_record_names_no_file_outside_of_its_folder(tmp_path, sealed, name):
+    _, folder, _ = sealed
+    (tmp_path / "outside").write_bytes(b"x")
+    rewrite_record(folder, lambda files: files.update({name: {"bytes": 1, "crc32": "8cdc1683"}}))
+    with pytest.raises(DataError, match=rf"{name} is missing"):
+        read_state(folder, ADVICE)
+
+
+def rewrite_record(folder, change):
+    record = json.loads((folder / "state.json").read_text())
+    change(record["files"])
+    content = {key: record[key] for key in ("state", "files")}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    record["crc32"] = f"{zlib.crc32(text.encode()):08x}"
+    (folder / "state.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        {"weight_map": {"lm_head.weight": "../../outside.safetensors"}},
+        {"weight_map": {"lm_head.weight": ["model.safetensors"]}},
+        {"weight_map": []},
+        [],
+    ],
+)
+def test_the_index_of_a_models_files_leads_nowhere_else(sealed, index):
+    _, folder, seal = sealed
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    seal()
+    with pytest.raises(DataError, match=r"index\.json: expected the name of one of the checkpoint's files"):
+        read_state(folder, ADVICE)
+
+
+def test_weights_in_several_files_come_back(tmp_path, model_folder, monkeypatch):
+    monkeypatch.setattr("ramify.modeling.load._SHARD", "20KB")
     learner = trained(1)
     save(tmp_path / "c", learner, model_folder)
-    for file in (tmp_path / "c" / "state").iterdir():
-        content = file.read_bytes()
-        file.write_bytes(bytes(len(content)))
-        with pytest.raises(DataError, match=r"training state is damaged .*; do this"):
-            load_optimizers(tmp_path / "c", learner.optimizers, ADVICE)
-        file.write_bytes(content)
-    load_optimizers(tmp_path / "c", learner.optimizers, ADVICE)
+    assert len(list((tmp_path / "c").glob("model-*.safetensors"))) > 1
+    assert read_state(tmp_path / "c", ADVICE) == STATE
+    again = load_model(tmp_path / "c")
+    pairs = zip(learner.model.parameters(), again.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_a_file_that_the_record_does_not_name_is_refused_where_a_run_goes_on(sealed):
+    _, folder, _ = sealed
+    (folder / "README.md").write_text("mine")
+    check_model_folder(folder)
+    with pytest.raises(DataError, match=r"README\.md is none of its files; move it away"):
+        read_state(folder, ADVICE)
+
+
+@pytest.mark.parametrize("content", ["[" * 900 + "]" * 900, "1" * 5000, '"\\ud800"', "1e999", "NaN"])
+def test_a_state_of_any_json_is_given_back_or_refused(sealed, content):
+    _, folder, _ = sealed
+    text = (folder / "state.json").read_text()
+    (folder / "state.json").write_text(text.replace('"step": 3', f'"step": {content}', 1))
+    with pytest.raises(DataError, match=r"state\.json"):
+        read_state(folder, ADVICE)
+
+
+@pytest.mark.parametrize("content", [None, b'{"temperature": 0.6, "do_sample": false}\n', b"{"])
+def test_the_defaults_of_generation_are_those_of_the_recipes_model_byte_for_byte(
+    tmp_path, model_folder, content
+):
+    source = tmp_path / "source"
+    shutil.copytree(model_folder, source)
+    (source / "generation_config.json").unlink()
+    if content is not None:
+        (source / "generation_config.json").write_bytes(content)
+    learner = learner_for(load_model(source), NegativeLogLikelihood())
+    own = learner.model.generation_config
+    check_saving(tmp_path, learner.model, learner.optimizers, companion_files(source))
+    save(tmp_path / "c", learner, source)
+    file = tmp_path / "c" / "generation_config.json"
+    assert (file.read_bytes() if file.exists() else None) == content
+    assert learner.model.generation_config is own
+
+
+def test_a_model_that_refuses_to_be_saved_is_found_before_anything_is_trained(tmp_path):
+    learner = trained(0)
+    learner.model.config.validate = lambda: 1 // 0
+    with pytest.raises(DataError, match=r"model\.path: a checkpoint of this model cannot be saved: ZeroDiv"):
+        check_saving(tmp_path, learner.model, learner.optimizers, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_room_for_one_checkpoint_is_looked_for(tmp_path, model_folder, monkeypatch):
+    learner = trained(1)
+    companions = companion_files(model_folder)
+    save(tmp_path / "c", learner, model_folder)
+    taken = sum(path.stat().st_size for path in (tmp_path / "c").rglob("*") if path.is_file())
+    usage = shutil.disk_usage(tmp_path)
+    for free, fits in ((taken, True), (int(0.9 * taken), False)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
+        if fits:
+            check_saving(tmp_path, learner.model, learner.optimizers, companions)
+            continue
+        with pytest.raises(MachineError, match=r"run\.dir: .* has room for .* GB, one checkpoint takes"):
+            check_saving(tmp_path, learner.model, learner.optimizers, companions)
+
+
+def test_of_an_adapter_the_adapter_alone_has_to_fit(tmp_path, monkeypatch):
+    model = load_model(write_model(tmp_path / "base"))
+    add_lora(model, LoraSettings(2, 4.0), seed=0)
+    learner = learner_for(model, NegativeLogLikelihood())
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
+    assert sum(p.nbytes for p in model.parameters()) > 100_000
+    check_saving(tmp_path, learner.model, learner.optimizers, {})
+
+
+def test_a_save_that_fails_names_the_file_and_leaves_the_others_whole(tmp_path, model_folder, monkeypatch):
+    """The size of a file is limited as a quota limits it."""
+    learner = trained(1)
+    first, second = (checkpoint_folder(tmp_path, step) for step in (1, 2))
+    save(first, learner, model_folder)
+    with file_size_limit(20_000), pytest.raises(TrainingError, match=r"cannot be written .*File too large"):
+        save(second, learner, model_folder)
+    assert names(tmp_path) == ["step-000001"]
+    assert read_state(first, ADVICE) == STATE
+    save(second, learner, model_folder)
+    assert read_state(second, ADVICE) == STATE
 
 
 def test_weights_go_back_in_place(tmp_path, model_folder):

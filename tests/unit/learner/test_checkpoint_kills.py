@@ -14,6 +14,7 @@ from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.learner.checkpoint import (
     checkpoint_folder,
+    companion_files,
     latest_checkpoint,
     load_optimizers,
     prune_checkpoints,
@@ -31,7 +32,7 @@ def learner():
 def keep(run, step, learner, model_folder):
     """What a run does when a checkpoint is due."""
     folder = checkpoint_folder(run, step)
-    save_checkpoint(folder, learner.model, learner.optimizers, {"step": step}, model_folder)
+    save_checkpoint(folder, learner.model, learner.optimizers, {"step": step}, companion_files(model_folder))
     prune_checkpoints(run, 1)
 
 

@@ -73,12 +73,40 @@ def test_state_goes_on_bitwise_in_another_optimizer(settings):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
-def test_state_of_another_model_is_refused():
-    optimizers = Optimizers(tiny(), AdamWSettings(lr=0.01))
-    with pytest.raises(DataError, match="does not belong to this model"):
-        optimizers.load_state_tensors({"exp_avg.nowhere": torch.zeros(3)})
-    with pytest.raises(DataError, match="does not belong to this model"):
-        optimizers.load_state_tensors({"exp_avg.model.norm.weight": torch.zeros(3)})
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"exp_avg.nowhere": torch.zeros(3)}, "exp_avg.nowhere belongs to no parameter"),
+        ({"momentum_buffer.model.norm.weight": torch.zeros(32)}, "belongs to no parameter"),
+        (
+            {"exp_avg.model.norm.weight": torch.zeros(3)},
+            r"exp_avg.model.norm.weight is float32 \[3\], expected float32 \[32\]",
+        ),
+        ({"exp_avg.model.norm.weight": torch.zeros(())}, r"is float32 \[\], expected"),
+        ({"exp_avg.model.norm.weight": torch.zeros(32).half()}, r"is float16 \[32\], expected"),
+        ({"step.model.norm.weight": torch.zeros(1)}, r"is float32 \[1\], expected float32 \[\]"),
+        ({"exp_avg_sq.model.norm.weight": None}, "exp_avg_sq.model.norm.weight is missing"),
+    ],
+)
+def test_state_of_another_model_is_refused_and_changes_nothing(change, told):
+    model = tiny()
+    optimizers = Optimizers(model, AdamWSettings(lr=0.01))
+    step(model, optimizers, seed=1)
+    before = {name: tensor.clone() for name, tensor in optimizers.state_tensors().items()}
+    changed = {name: tensor for name, tensor in {**before, **change}.items() if tensor is not None}
+    with pytest.raises(DataError, match=told):
+        optimizers.load_state_tensors(changed)
+    after = optimizers.state_tensors()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("settings", [AdamWSettings(lr=0.01), MUON])
+def test_the_size_of_the_state_is_known_before_there_is_any(settings):
+    model = tiny()
+    optimizers = Optimizers(model, settings)
+    expected = optimizers.state_bytes()
+    step(model, optimizers, seed=1)
+    assert sum(tensor.nbytes for tensor in optimizers.state_tensors().values()) == expected
 
 
 @pytest.mark.parametrize("settings", [AdamWSettings(lr=0.01, weight_decay=0.0), MUON])

@@ -1,5 +1,7 @@
 """The metrics log: appended, read back, cut at a resume."""
 
+import time
+
 import pytest
 
 from ramify.core.errors import DataError
@@ -46,7 +48,51 @@ def test_reserved_name_is_refused(tmp_path):
         MetricsLog(tmp_path / "m.jsonl").append(1, {"time": 1.0})
 
 
-@pytest.mark.parametrize("line", ["{", "[1]", '{"loss":1}', '{"step":1,"loss":"low"}'])
+def test_lines_that_stay_are_not_touched(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "time": 1.50}\n{"step": 2, "time": 2}\n')
+    MetricsLog(path).truncate_after(1)
+    assert path.read_text() == '{"step": 1, "time": 1.50}\n'
+
+
+def test_lost_lines_are_missed(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    assert log.missing(2) == (1, 2)
+    for step in (1, 2, 4, 7):
+        log.append(step, {})
+    assert log.missing(2) == ()
+    assert log.missing(8) == (3, 5, 6, 8)
+    assert log.last_step() == 7
+
+
+@pytest.mark.parametrize("now", [-1e9, 0.0, 4e9])
+def test_a_clock_that_jumps_changes_a_time_and_nothing_else(tmp_path, monkeypatch, now):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append(1, {"loss": 1.0})
+    monkeypatch.setattr(time, "time", lambda: now)
+    log.append(2, {"loss": 0.5})
+    log.truncate_after(2)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert ([row["step"] for row in rows], rows[1]["time"]) == ([1, 2], now)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[1]",
+        '{"loss":1}',
+        '{"step":1,"loss":1}',
+        '{"step":2,"loss":"low"}',
+        '{"step":2,"loss":NaN}',
+        '{"step":2,"loss":1e999}',
+        '{"step":2.5}',
+        '{"step":' + "9" * 400 + "}",
+        '{"step":2,"loss":' + "9" * 400 + "}",
+        '{"step":2,"loss":' + "9" * 5000 + "}",
+        "[" * 100_000,
+    ],
+)
 def test_bad_line_is_named(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step":1,"time":1.0}\n' + line + "\n")

@@ -12,6 +12,7 @@ from ramify.algos.sft import NegativeLogLikelihood
 from ramify.config.schema_sft import SftRecipe
 from ramify.core.errors import DataError
 from ramify.data.order import DataCursor
+from ramify.learner.checkpoint import companion_files
 from ramify.learner.checkpoint_files import write_record
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.update import Learner
@@ -64,7 +65,10 @@ def save(root, model_path, of, **changes):
         RunFolder(root),
     )
     of.step, of.skipped_in_a_row = 28, 3
-    Saver(folder, of, model_path, start.tokenizer, folder.identify(made), made.run, 100).save(STATE)
+    for step in range(1, STATE.step + 1):
+        folder.metrics.append(step, {"loss": 1.0})
+    identity = folder.begin(made, {"made_from": {}, "made_with": [{}]})
+    Saver(folder, of, companion_files(model_path), start.tokenizer, identity, made.run, 100).save(STATE)
     return root
 
 
@@ -211,7 +215,7 @@ def test_a_checkpoint_of_another_run_is_refused_though_all_shapes_agree(tmp_path
         begin(other, model_folder)
     path = other / "checkpoints" / "step-000007"
     assert str(error.value) == (
-        f"{path}: of run {names[0]}, this is run {names[1]} ({other / 'run.json'}); move it out of this folder, or name "
+        f"{path}: of run {names[0]}, this is run {names[1]} ({other / 'manifest.json'}); move it out of this folder, or name "
         "a new run.dir with it as model.path"
     )
 
@@ -228,12 +232,12 @@ def test_a_run_without_its_name_does_not_take_any_checkpoint_for_its_own(
     tmp_path, saved, model_folder, content
 ):
     shutil.copytree(saved, tmp_path / "run")
-    file = tmp_path / "run" / "run.json"
+    file = tmp_path / "run" / "manifest.json"
     file.unlink()
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(
-        DataError, match=r"run\.json: missing or not readable, .*; put it back, or name a new run"
+        DataError, match=r"manifest\.json: missing or not readable, .*; put it back, or name a new run"
     ):
         begin(tmp_path / "run", model_folder)
 
@@ -262,3 +266,57 @@ def test_a_last_line_of_metrics_that_a_crash_cut_off_is_dropped_and_said(tmp_pat
     folder.rewind(1)
     assert not folder.metrics.is_cut_off()
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1]
+
+
+def test_lost_lines_of_metrics_are_told_and_stop_nothing(tmp_path, saved, model_folder):
+    shutil.copytree(saved, tmp_path / "run")
+    file, said = tmp_path / "run" / "metrics.jsonl", io.StringIO()
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:2] + lines[4:]))
+    assert begin(tmp_path / "run", model_folder, stream=said).record is not None
+    assert f"warning: {file} has no line of 2 of 7 steps, the first is step 3: put it back" in said.getvalue()
+
+
+def test_an_adapter_of_another_base_is_refused(tmp_path, model_folder):
+    adapter = {"rank": 2, "alpha": 4.0}
+    adapted = save(tmp_path / "run", model_folder, learner(model_folder, lora=True), lora=adapter)
+    folder = adapted / "checkpoints" / "step-000007"
+    other = tmp_path / "other"
+    shutil.copytree(model_folder, other)
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(
+        json.dumps(settings | {"base_model_name_or_path": str(other)})
+    )
+    write_record(folder, json.loads((folder / "state.json").read_text())["state"])
+    with pytest.raises(
+        DataError, match=r"an adapter of the model in .*other, the recipe's is in .*qwen3; put"
+    ):
+        begin(adapted, model_folder, lora=adapter)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("loop", "step"), 10**30),
+        (("loop", "step"), -1),
+        (("loop", "cursor"), {"epoch": "0", "next_index": 1}),
+        (("loop", "scores"), [[]]),
+        (("loop", "scores"), ["x"]),
+        (("loop", "ranking"), [{"step": 1, "score": "high"}]),
+        (("loop", "guard"), {"in_a_row": "1"}),
+        (("loop", "branching"), []),
+        (("learner_step",), 1.5),
+        (("run",), {"name": None, "recipe": "x"}),
+    ],
+)
+def test_a_state_of_other_values_is_refused_in_a_line(tmp_path, saved, model_folder, place, value):
+    shutil.copytree(saved, tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints" / "step-000007"
+    state = json.loads((folder / "state.json").read_text())["state"]
+    table = state
+    for key in place[:-1]:
+        table = table[key]
+    table[place[-1]] = value
+    write_record(folder, state)
+    with pytest.raises(DataError, match=r"state\.json: .*; it is not the state of a training run|is that of"):
+        begin(tmp_path / "run", model_folder)

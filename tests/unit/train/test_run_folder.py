@@ -1,10 +1,17 @@
+"""The folder of a run: what a kill leaves never blocks it, what is not its own is neither read nor written."""
+
+import os
+
 import pytest
 from pydantic import BaseModel
 
-from ramify.core.errors import ConfigError
-from ramify.obs.files import replace_lines
+from ramify.core.errors import ConfigError, DataError
+from ramify.obs.files import LOCK, replace_lines
+from ramify.obs.manifest import read_manifest, write_manifest
 from ramify.obs.metrics import read_metrics
 from ramify.train.run_folder import RunFolder, check_run_folder, claim_run_folder
+
+MADE = {"made_from": {"data": {"sha256": "a"}}, "made_with": [{"commit": "1"}]}
 
 
 def test_what_a_kill_left_of_later_steps_is_forgotten(tmp_path):
@@ -14,10 +21,19 @@ def test_what_a_kill_left_of_later_steps_is_forgotten(tmp_path):
         replace_lines(folder.trees(step), [])
         replace_lines(folder.timing(step), [])
     folder.trees(4).with_name("000004.jsonl.part").write_bytes(b"{")
+    others = {
+        "notes.jsonl",
+        "000009.txt",
+        "9.jsonl",
+        "0000.1.jsonl",
+        "\u0669\u0669\u0669\u0669\u0669\u0669.jsonl",
+    }
+    for name in others:
+        folder.trees(1).with_name(name).write_text("mine")
     folder.rewind(1)
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1]
-    for name in ("trees", "timing"):
-        assert [path.name for path in (tmp_path / name).iterdir()] == ["000001.jsonl"]
+    for name, mine in (("trees", others), ("timing", set())):
+        assert {path.name for path in (tmp_path / name).iterdir()} == {"000001.jsonl", *mine}
 
 
 class Recipe(BaseModel):
@@ -44,3 +60,80 @@ def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path):
     (path / "recipe.json").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="differs from the recipe"):
         check_run_folder(path, Recipe(), resume=True)
+
+
+@pytest.mark.parametrize(
+    "left", ["recipe.json.part", "manifest.json.part", ".checkpoint.part", LOCK, "metrics.jsonl.part"]
+)
+def test_what_a_kill_left_of_a_start_does_not_block_the_next(tmp_path, left):
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / left).write_bytes(b"{")
+    for resume in (False, True):
+        check_run_folder(path, Recipe(), resume)
+    with claim_run_folder(path, Recipe(), resume=False) as folder:
+        folder.begin(Recipe(), MADE)
+    with claim_run_folder(path, Recipe(), resume=True) as folder:
+        assert folder.name() is not None
+
+
+def test_a_kill_between_the_recipe_and_the_manifest_is_a_run_that_has_not_begun(tmp_path):
+    path = tmp_path / "run"
+    with claim_run_folder(path, Recipe(), resume=False) as folder:
+        folder.create(Recipe())
+    with claim_run_folder(path, Recipe(), resume=True) as folder:
+        folder.take_up(MADE, pytest.fail)
+        name = folder.begin(Recipe(), MADE).name
+        assert folder.begin(Recipe(), {}).name == name == folder.name()
+
+
+def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
+    folder, said = RunFolder(tmp_path), []
+    folder.begin(Recipe(), MADE)
+    folder.take_up(MADE, said.append)
+    assert said == []
+    folder.take_up(MADE | {"made_with": [{"commit": "2"}]}, said.append)
+    assert len(said) == 1
+    assert [session["commit"] for session in read_manifest(tmp_path, "made_from")["made_with"]] == ["1", "2"]
+    with pytest.raises(ConfigError, match=r'holds a run with data\.sha256 = "a", now it is "b"'):
+        folder.take_up(MADE | {"made_from": {"data": {"sha256": "b"}}}, said.append)
+    write_manifest(tmp_path, MADE)
+    with pytest.raises(DataError, match=r"manifest\.json: expected the 'name' of the run"):
+        folder.take_up(MADE, said.append)
+    (tmp_path / "manifest.json").write_text("[]")
+    with pytest.raises(DataError, match=r"manifest\.json: expected a JSON object"):
+        folder.take_up(MADE, said.append)
+
+
+def test_the_key_of_the_recipe_that_differs_is_named(tmp_path):
+    RunFolder(tmp_path).begin(Recipe(), MADE)
+    with pytest.raises(
+        ConfigError, match=r'recipe\.json differs from the recipe given: name = "a", now "b"; '
+    ):
+        check_run_folder(tmp_path, Recipe(name="b"), resume=True)
+    (tmp_path / "recipe.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"differs from the recipe given \(.*not valid JSON"):
+        check_run_folder(tmp_path, Recipe(), resume=True)
+
+
+@pytest.mark.parametrize(
+    "place", ["recipe.json", "manifest.json", "metrics.jsonl", "trees", "timing", "preflight", "checkpoints"]
+)
+@pytest.mark.parametrize("kind", ["link", "pipe", "other"])
+def test_what_is_not_a_runs_own_is_refused_before_it_is_touched(tmp_path, place, kind):
+    path, outside = tmp_path / "run", tmp_path / "outside"
+    RunFolder(path).begin(Recipe(), MADE)
+    outside.mkdir()
+    (outside / "000009.jsonl").write_text("mine")
+    (path / place).unlink(missing_ok=True)
+    if kind == "link":
+        (path / place).symlink_to(outside)
+    elif kind == "pipe":
+        os.mkfifo(path / place)
+    elif "." in place:
+        (path / place).mkdir()
+    else:
+        (path / place).write_text("")
+    with pytest.raises(ConfigError, match=rf"run\.dir: .*{place} is (a link|neither|no file|no folder)"):
+        check_run_folder(path, Recipe(), resume=True)
+    assert (outside / "000009.jsonl").read_text() == "mine"

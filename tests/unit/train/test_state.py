@@ -10,7 +10,7 @@ from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credi
 from ramify.config.schema_parts import TrainingRunSection
 from ramify.core.errors import DataError, TrainingError
 from ramify.data.order import DataCursor
-from ramify.learner.checkpoint import latest_checkpoint, read_state
+from ramify.learner.checkpoint import companion_files, latest_checkpoint, read_state
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner
@@ -39,7 +39,9 @@ def saver(tmp_path, model_folder, learner):
     def make(total_steps=99, **settings):
         run = TrainingRunSection(dir=tmp_path, **settings)
         identity = RunIdentity("a", "b")
-        return Saver(RunFolder(tmp_path), learner, model_folder, "t", identity, run, total_steps)
+        return Saver(
+            RunFolder(tmp_path), learner, companion_files(model_folder), "t", identity, run, total_steps
+        )
 
     return make
 

@@ -1,0 +1,68 @@
+"""The command line in forks of a process that has imported everything, for tests that start many runs and kill them.
+
+A run can be told to die before it does something to a file: a pattern of "event names" of Python's audit events, such as
+"^open .*/metrics.jsonl a", and the how manieth of them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SECONDS = 120.0
+SERVER = r"""
+import json, os, re, signal, sys, time
+import ramify.eval.run, ramify.train.dpo, ramify.train.rl, ramify.train.sft
+from ramify.cli import main
+
+def die_there(pattern, left):
+    def look(event, arguments):
+        nonlocal left
+        if event == "open" or event.startswith(("os.", "shutil.")):
+            names = [os.fsdecode(a) for a in arguments if isinstance(a, (str, bytes, os.PathLike))]
+            if re.search(pattern, " ".join([event, *names])):
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(look)
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(asked["said"] + name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        if asked["at"]:
+            die_there(*asked["at"])
+        sys.exit(main(asked["arguments"]))
+    if asked["seconds"] is not None:
+        time.sleep(asked["seconds"])
+        os.kill(child, signal.SIGKILL)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class ForkedRuns:
+    """Runs one after the other; `said` is a folder for what they say."""
+
+    def __init__(self, said: Path) -> None:
+        self._said = said
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def __call__(self, *arguments, at=None, seconds=None) -> tuple[int, str, str]:
+        """Exit status, output and errors of a run that dies `at` (pattern, count) or after `seconds`, if it still runs."""
+        asked = {"arguments": [str(word) for word in arguments], "at": at, "seconds": seconds}
+        self._server.stdin.write(json.dumps(asked | {"said": f"{self._said}/"}) + "\n")
+        self._server.stdin.flush()
+        status = int(self._server.stdout.readline())
+        return status, *((self._said / name).read_text() for name in ("out", "err"))
+
+    def close(self) -> None:
+        self._server.communicate(timeout=SECONDS)

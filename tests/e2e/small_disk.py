@@ -1,0 +1,33 @@
+"""Runs on disks that are too small, and on from there when there is room. To be run in a mount namespace:
+
+unshare --user --map-root-user --mount python small_disk.py FOLDER KILOBYTES,... COMMAND RECIPE ...
+
+For each size: mounts a file system in memory, runs `ramify COMMAND RECIPE ...` in it, makes it larger, runs with
+--resume, and copies the run to FOLDER/KILOBYTES. Prints what both runs said, as JSON.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from forked_runs import ForkedRuns
+
+
+def main(folder: Path, sizes: str, *arguments: str) -> None:
+    forked, disk, said = ForkedRuns(folder), folder / "disk", []
+    disk.mkdir()
+    for size in sizes.split(","):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", disk], check=True)
+        place = (*arguments, "-s", f"run.dir={disk / 'run'}")
+        full = forked(*place)
+        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+        said.append([int(size), full, forked(*place, "--resume")])
+        shutil.copytree(disk, folder / size)
+        subprocess.run(["umount", disk], check=True)
+    forked.close()
+    sys.stdout.write(json.dumps(said))
+
+
+main(Path(sys.argv[1]), *sys.argv[2:])
