@@ -65,7 +65,7 @@ def test_wrong_usage(refused, arguments, told):
         ("data.train=/", "data.train: expected a file, found none at /"),
         ("tools.search.corpus=nowhere.jsonl", "tools.search.corpus: expected a file"),
         ("tools={}", "tools: expected [tools.search], [tools.python] or [[tools.own]]"),
-        ("model.path=nowhere", "model.path: expected a model folder, nowhere/config.json is missing"),
+        ("model.path=nowhere", "model.path: model folder nowhere: no such folder"),
         ("model.device=tpu", "model.device"),
         ("engine={name='scripted', script='nowhere.toml'}", "engine.script: expected a file"),
         ("sandbox.min_level=9", "sandbox.min_level: expected a number less than or equal to 4, got 9"),
@@ -96,7 +96,9 @@ def test_a_model_folder_without_tokenizer_or_weights(refused, task, tmp_path, mo
         assert f"model.path: expected a model folder, {folder}/tokenizer.json is missing" in told
     shutil.copy(model_folder / "tokenizer.json", folder)
     (folder / "model.safetensors").unlink()
-    assert f"{folder} has no *.safetensors" in refused("train", task, "-s", f"model.path={folder}")
+    assert f"model folder {folder}: no weights, expected model.safetensors" in refused(
+        "train", task, "-s", f"model.path={folder}"
+    )
 
 
 @pytest.mark.parametrize(

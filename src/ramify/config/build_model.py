@@ -28,8 +28,7 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
 
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.core.messages import Message
-    from ramify.modeling.load import read_model_config
-    from ramify.modeling.lora import is_adapter_folder
+    from ramify.modeling.model_config import is_adapter_folder, read_model_config
 
     ours = ChatTokenizer(folder)
     theirs = AutoTokenizer.from_pretrained(folder)
@@ -108,7 +107,8 @@ def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Referen
     from contextlib import contextmanager
 
     from ramify.modeling.load import load_model
-    from ramify.modeling.lora import adapters_off, has_adapters, is_adapter_folder
+    from ramify.modeling.lora import adapters_off, has_adapters
+    from ramify.modeling.model_config import is_adapter_folder
 
     if has_adapters(model) and not is_adapter_folder(section.path):
 

@@ -180,13 +180,12 @@ def _weights(recipe: EvalRecipe) -> dict[str, str] | None:
     """Checksums of the weights that the engine in this process runs on; None where another one has them."""
     if recipe.engine.name != "local":
         return None
-    from ramify.modeling.adapter_files import base_folder
-    from ramify.modeling.lora import is_adapter_folder
+    from ramify.modeling.model_config import is_adapter_folder, whole_folder
     from ramify.modeling.weight_checksums import weights_checksum
 
     folder = recipe.model.path
     own = {"model": weights_checksum(folder)}
-    return {**own, "base": weights_checksum(base_folder(folder))} if is_adapter_folder(folder) else own
+    return {**own, "base": weights_checksum(whole_folder(folder))} if is_adapter_folder(folder) else own
 
 
 def _commit() -> str | None:

@@ -24,8 +24,7 @@ from ramify.learner.checkpoint import (
 )
 from ramify.learner.checkpoint_files import RECORD
 from ramify.learner.update import Learner
-from ramify.modeling.load import read_model_config
-from ramify.modeling.lora import is_adapter_folder
+from ramify.modeling.model_config import is_adapter_folder, read_model_config
 from ramify.obs.console import RunConsole
 from ramify.train.run_folder import NAME, RunFolder, recipe_fingerprint
 from ramify.train.state import LoopState, RunRecord

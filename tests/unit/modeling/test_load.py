@@ -105,11 +105,11 @@ def test_missing_folder_configuration_or_weights(tmp_path):
     with pytest.raises(DataError, match=r"config\.json is missing"):
         load_model(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(DataError, match="not valid JSON"):
+    with pytest.raises(DataError, match="broken JSON"):
         load_model(tmp_path)
     save_model(tiny(), tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(DataError, match=r"no weights \(\*\.safetensors\)"):
+    with pytest.raises(DataError, match="no weights, expected model.safetensors or"):
         load_model(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\x01")
     with pytest.raises(DataError, match="cannot be read"):
@@ -158,5 +158,5 @@ def test_missing_weights_are_not_drawn_anew(tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match=r"1 weights are missing, first 'model\.layers\.1\.mlp"):
+    with pytest.raises(DataError, match=r"model\.layers\.1\.mlp\.up_proj\.weight is missing"):
         load_model(tmp_path)

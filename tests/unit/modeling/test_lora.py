@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from model_folders import write_model
 from ramify.core.errors import ConfigError, DataError
-from ramify.modeling.load import load_model, read_model_config, save_model
+from ramify.modeling.load import load_model, save_model
 from ramify.modeling.lora import (
     LoraSettings,
     adapter_settings,
@@ -19,6 +19,7 @@ from ramify.modeling.lora import (
     merged_weight,
     spelt_out,
 )
+from ramify.modeling.model_config import read_model_config
 from ramify.modeling.weight_checksums import weights_checksum
 
 IDS = torch.arange(3, 40)[None]
@@ -294,5 +295,5 @@ def test_files_that_are_missing_or_damaged(adapter, tmp_path):
     with pytest.raises(DataError, match=r"up_proj\.lora_A\.weight is missing"):
         load_model(adapter)
     (adapter / "adapter_config.json").write_text("{")
-    with pytest.raises(DataError, match="not valid JSON"):
+    with pytest.raises(DataError, match="broken JSON"):
         load_model(adapter)
