@@ -272,20 +272,33 @@ def fitting(
     Raises:
         DataError: None is.
     """
-    sizes = renderer.tokenizer.count_tokens([renderer.prompt_text(problem) for problem in problems])
-    kept = tuple(p for p, size in zip(problems, sizes, strict=True) if size <= max_prompt_tokens)
+    fits = renderer.fitting(problems, max_prompt_tokens)
+    kept = tuple(problem for problem, short in zip(problems, fits, strict=True) if short)
     if not kept:
+        least = min(renderer.tokenizer.fewest_tokens(renderer.prompt_text(problem)) for problem in problems)
         raise DataError(
             f"{place}: no problem is left, all prompts have more than data.max_prompt_tokens = {max_prompt_tokens} tokens "
-            f"(the shortest has {min(sizes)})"
+            f"(the shortest has at least {max(least, max_prompt_tokens + 1)})"
         )
-    if len(kept) == len(problems):
-        return kept, ()
-    dropped = (
-        f"{place}: dropped {len(problems) - len(kept)} of {len(problems)} problems whose prompt has more than "
-        f"{max_prompt_tokens} tokens"
+    notes = []
+    if len(kept) < len(problems):
+        notes.append(
+            f"{place}: dropped {len(problems) - len(kept)} of {len(problems)} problems whose prompt has more than "
+            f"{max_prompt_tokens} tokens"
+        )
+    notes += control_notes(place, [renderer.foreign_control(problem) for problem in kept])
+    return kept, tuple(notes)
+
+
+def control_notes(place: Path | str, found: Sequence[str | None]) -> tuple[str, ...]:
+    """A line about the rows of a data set that spell a token of structure; `found` holds one of them, or None, for each row."""
+    spelt = [token for token in found if token is not None]
+    if not spelt:
+        return ()
+    return (
+        f"{place}: {len(spelt)} of {len(found)} rows spell a token that only the chat template may write, such as "
+        f"{spelt[0]!r}; it is read as ordinary text",
     )
-    return kept, (dropped,)
 
 
 def _without(

@@ -5,17 +5,13 @@ Dense decoders with full attention in every layer are opened with ramify's atten
 sliding windows or linear attention keep transformers' own and take a row for each context of a trajectory (`packs_trees`).
 """
 
-import logging
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from ramify.core.errors import DataError
 from ramify.modeling.adapter_files import load_adapter, save_adapter
@@ -23,9 +19,8 @@ from ramify.modeling.attention import ATTENTION_NAME
 from ramify.modeling.lean_layers import keep_less
 from ramify.modeling.lora import has_adapters
 from ramify.modeling.model_config import check_architecture, is_adapter_folder, read_object_file, whole_folder
+from ramify.modeling.quiet import quiet_transformers
 from ramify.modeling.weight_files import StoredTensor, stored_tensors
-
-disable_progress_bar()  # type: ignore[no-untyped-call]  # the command line draws its own
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -36,19 +31,6 @@ _MAY_BE_ZERO = re.compile(r"\.(o_proj|out_proj|down_proj|gate|shared_expert_gate
 """Matrices that a model may have been grown with: what adds to the residual stream, and routers."""
 
 _MAX_TOLD = 3
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from printing its own reports and advice: what is wrong is said by us, in one line."""
-    before = get_verbosity()
-    set_verbosity(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        set_verbosity(before)
 
 
 def packs_trees(model: PreTrainedModel) -> bool:

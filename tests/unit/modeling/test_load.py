@@ -109,7 +109,7 @@ def test_missing_folder_configuration_or_weights(tmp_path):
         load_model(tmp_path)
     save_model(tiny(), tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(DataError, match="no weights, expected model.safetensors or"):
+    with pytest.raises(DataError, match=r"no weights, expected model\.safetensors or"):
         load_model(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\x01")
     with pytest.raises(DataError, match="cannot be read"):
