@@ -139,6 +139,9 @@ def _check_numbers(config: dict[str, Any], place: str) -> None:
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < 1:
         raise DataError(f"{place}: rms_norm_eps = {_shown(epsilon)}, expected a number above 0 and below 1")
     vocab_size = config.get("vocab_size", _SIZES["vocab_size"])
+    padding = config.get("pad_token_id")
+    if isinstance(padding, int) and padding >= vocab_size:
+        raise DataError(f"{place}: pad_token_id = {padding}, expected an id below vocab_size = {vocab_size}")
     ends = config.get("eos_token_id")
     for end in ends if isinstance(ends, list) else [ends]:
         if end is not None and (
