@@ -107,7 +107,10 @@ class _Process:
         return (answer, None) if answer.endswith("\n") else ("", running.returncode)
 
     def _start(self) -> "subprocess.Popen[str]":
-        if self._running is None or self._running.poll() is not None or self._owner != os.getpid():
+        if self._running is not None and self._owner == os.getpid() and self._running.poll() is not None:
+            _end(self._running)
+            self._running = None
+        if self._running is None or self._owner != os.getpid():
             try:
                 self._running = subprocess.Popen(
                     [sys.executable, "-P", "-X", "utf8", "-m", "ramify.chat.template_process"],
