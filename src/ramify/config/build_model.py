@@ -66,7 +66,9 @@ def _compare(ours: "ChatTokenizer", text: str) -> None:
     # A reader of foreign files: what transformers raises about them is of any kind.
     except Exception as error:  # noqa: BLE001
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{folder}: transformers cannot read the tokenizer with its config.json ({reason})") from None
+        raise DataError(
+            f"{folder}: transformers cannot read the tokenizer with its config.json ({reason})"
+        ) from None
     if template != ours.template.source:
         raise DataError(
             f"{folder}: transformers finds another chat template than chat_template.jinja; keep one"

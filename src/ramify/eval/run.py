@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +108,8 @@ class _Run:
     """What is to be known about the problems: those that were dropped, too."""
     unjudged: frozenset[Key]
     """Those of `done` that got no verdict."""
+    engine_notes: list[str] = field(default_factory=list)
+    """What the engine found out about its service."""
 
     @classmethod
     def opened(cls, recipe: EvalRecipe, console: RunConsole, resume: bool) -> "_Run":
@@ -252,7 +254,12 @@ class _Run:
             brancher=FlatBrancher(probe_tokens=0),
             limits=build_limits(sampling, 1, sampling.top_p),
             events=events,
+            note=self._note_of_engine,
         )
+
+    def _note_of_engine(self, note: str) -> None:
+        self.console.note(note)
+        self.engine_notes.append(note)
 
     def note_missing_verdicts(self, evaluation: Evaluation) -> None:
         """Say what the judge did not decide.
@@ -285,7 +292,7 @@ class _Run:
             self.recipe.sampling.k,
             None if price is None else Price(price.input, price.output),
             judged=self.reward.judge is not None,
-            notes=self.notes,
+            notes=(*self.notes, *self.engine_notes),
         )
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
