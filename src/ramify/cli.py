@@ -33,8 +33,12 @@ _BAD_DISK = (
     errno.EACCES,
     errno.EPERM,
     errno.ENAMETOOLONG,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ELOOP,
 )
-"""A full disk, a quota, a read-only file system, a missing permission, a name too long: for the user to mend."""
+"""A full disk, a quota, a read-only file system, a missing permission, a name too long, a folder for a file: for the user
+to mend."""
 
 
 class _UsageError(UserError):

@@ -13,8 +13,10 @@ from ramify.config.build_reward import BuiltReward
 from ramify.config.build_tools import Toolbox
 from ramify.config.schema_eval import EvalRecipe
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.json_text import MAX_DEPTH, parse_object
 from ramify.core.messages import Problem
 from ramify.eval.folder import MANIFEST
+from ramify.eval.records import require_types
 from ramify.obs.files import read_text, replace_file
 
 SCHEMA = 2
@@ -112,14 +114,31 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     try:
-        record = json.loads(read_text(path))
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise DataError(f"{path}: expected the manifest of an evaluation, found no JSON object")
-    if record.get("schema") != SCHEMA or not isinstance(record.get("scores"), dict):
-        raise DataError(f"{path}: expected the manifest of an evaluation, schema {SCHEMA}")
+        record = parse_object(read_text(path), max_depth=2 * MAX_DEPTH)
+        _check(record)
+    except DataError:
+        raise
+    # A reader of foreign files: a field may hold anything.
+    except Exception as error:  # noqa: BLE001
+        raise DataError(
+            f"{path}: expected the manifest of an evaluation, schema {SCHEMA}: {error!r:.200}"
+        ) from None
     return record
+
+
+def _check(record: Mapping[str, Any]) -> None:
+    """See that what is read of a manifest is there."""
+    if record["schema"] != SCHEMA:
+        raise ValueError(f"schema {record['schema']!r:.40}")
+    require_types(record, scores=dict, notes=list, made_with=list)
+    if not all(isinstance(made, dict) for made in record["made_with"] or [None]):
+        raise TypeError("'made_with': expected objects")
+    scores = record["scores"]
+    require_types(scores, problems=dict, sampling=dict, engine=dict, reward=dict, seed=int)
+    require_types(scores["problems"], count=int, sha256=str)
+    require_types(scores["sampling"], attempts=int)
+    if scores["reward"].get("judge") is not None:
+        require_types(scores["reward"], judge=dict)
 
 
 def refuse_other(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ from ramify.eval.folder import MANIFEST, check_eval_folder
 from ramify.eval.manifest import make_manifest, read_manifest, refuse_other, write_manifest
 from ramify.eval.page import write_page
 from ramify.eval.records import AttemptRecord, record_attempt
-from ramify.eval.results import Key, read_records, results_lines, times_lines, tree_lines
+from ramify.eval.results import Key, read_records, read_times, results_lines, times_lines, tree_lines
 from ramify.eval.summary import Price, summarise, summarise_times, to_csv
 from ramify.learner.checkpoint import check_model_folder
 from ramify.modeling.numerics import set_numerics
@@ -297,7 +297,7 @@ class _Run:
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
             lines.sort(keys)
-        times = summarise_times(list(times_lines(self.folder).read().values()))
+        times = summarise_times(read_times(self.folder))
         if self.reward.judge is not None:
             times["judge"] = self.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())

@@ -3,13 +3,14 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ramify.core.tree import StopReason
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.records import AttemptRecord, Outcome
+from ramify.eval.results import AttemptTimes
 from ramify.rewards.judge_agreement import judge_agreement
 
 SCHEMA = 1
@@ -116,15 +117,15 @@ def to_csv(evaluation: Evaluation) -> str:
     return text.getvalue()
 
 
-def summarise_times(times: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise_times(times: Sequence[AttemptTimes]) -> dict[str, Any]:
     """The content of times.json: seconds of attempts, and of the calls of each tool. `times` are lines of times.jsonl."""
     calls: dict[str, list[float]] = {}
     for line in times:
-        for event in line["events"]:
-            if event["kind"].startswith("tool/"):
-                calls.setdefault(event["kind"].removeprefix("tool/"), []).append(event["seconds"])
+        for event in line.events:
+            if event.kind.startswith("tool/"):
+                calls.setdefault(event.kind.removeprefix("tool/"), []).append(event.seconds)
     return {
-        "attempts": _spread([line["seconds"] for line in times]),
+        "attempts": _spread([line.seconds for line in times]),
         "calls": {tool: _spread(seconds) for tool, seconds in sorted(calls.items())},
     }
 

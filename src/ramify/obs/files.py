@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.json_text import MAX_DEPTH, parse_json
 
 LOCK = ".lock"
 
@@ -92,8 +93,8 @@ def read_text(path: Path) -> str:
     """
     try:
         return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, IsADirectoryError):
-        raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: no such file ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8 text") from None
 
@@ -105,11 +106,10 @@ def parse_line(path: Path, row: int, line: str) -> dict[str, Any]:
         DataError: The line is cut off, is not JSON or is not an object.
     """
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path} row {row}: the line is cut off or not JSON ({error.msg} at column {error.colno})"
-        ) from None
+        # What a run writes holds rows of data, which are a little less deep.
+        record = parse_json(line, max_depth=2 * MAX_DEPTH)
+    except ValueError as error:
+        raise DataError(f"{path} row {row}: the line is cut off or not JSON ({error})") from None
     if not isinstance(record, dict):
         raise DataError(f"{path} row {row}: expected a JSON object, found {type(record).__name__}")
     return record
