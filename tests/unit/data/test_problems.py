@@ -150,7 +150,11 @@ GOOD = {"prompt": "Q?", "answer": "A"}
         ('{"prompt": "\\ud800", "answer": "A"}', "surrogates"),
         ("[1, 2]", "expected an object"),
         ('{"prompt": ', "broken JSON"),
-        ("[" * 100_000, "broken JSON"),
+        ("[" * 100_000, "nested more than 100 deep"),
+        ('{"prompt": "Q?", "answer": "A", "level": ' + '{"a":' * 900 + "1" + "}" * 900 + "}", "nested more than 100 deep"),
+        ('{"prompt": "Q?", "answer": ' + "9" * 5000 + "}", "a number has too many digits"),
+        ('{"prompt": "Q?", "answer": "A", "answer": "B"}', "key 'answer' stands in one object twice"),
+        ({"messages": [{"role": "user", "content": "Q?"}], "answer": "A"}, "'messages' is another format's"),
     ],
 )
 def test_a_bad_row_is_one_line_with_file_and_row(tmp_path: Path, row: object, expected: str) -> None:
