@@ -29,6 +29,12 @@ class Damage:
         return self.name
 
 
+def all_damages() -> list[Damage]:
+    """Every one that there is."""
+    kinds = (_configs(), _tokenizers(), _settings(), _templates(), _weights(random.Random(0)), _files())
+    return [damage for kind in kinds for damage in kind]
+
+
 def damages(seed: int, count: int) -> list[Damage]:
     """So many different ones, drawn from all kinds in turn."""
     rng = random.Random(seed)

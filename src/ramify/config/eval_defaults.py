@@ -32,7 +32,7 @@ def default_evaluation(
     if limit is not None:
         data["limit"] = limit
     named = parse_dataset(dataset)
-    name = f"{model.resolve().name}-{Path(dataset).stem if named is None else named[0]}"
+    name = f"{model.absolute().name}-{Path(dataset).stem if named is None else named[0]}"
     return {
         "model": {"path": str(model)},
         "data": data,

@@ -151,7 +151,10 @@ GOOD = {"prompt": "Q?", "answer": "A"}
         ("[1, 2]", "expected an object"),
         ('{"prompt": ', "broken JSON"),
         ("[" * 100_000, "nested more than 100 deep"),
-        ('{"prompt": "Q?", "answer": "A", "level": ' + '{"a":' * 900 + "1" + "}" * 900 + "}", "nested more than 100 deep"),
+        (
+            '{"prompt": "Q?", "answer": "A", "level": ' + '{"a":' * 900 + "1" + "}" * 900 + "}",
+            "nested more than 100 deep",
+        ),
         ('{"prompt": "Q?", "answer": ' + "9" * 5000 + "}", "a number has too many digits"),
         ('{"prompt": "Q?", "answer": "A", "answer": "B"}', "key 'answer' stands in one object twice"),
         ({"messages": [{"role": "user", "content": "Q?"}], "answer": "A"}, "'messages' is another format's"),
