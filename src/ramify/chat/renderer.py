@@ -62,11 +62,14 @@ class TagRenderer:
         """Whether each prompt has at most so many tokens. Most are decided by their bytes: encoding 20 MB takes a minute.
 
         Raises:
-            DataError: The chat template refuses the messages.
+            DataError: The chat template refuses the messages of a problem, which is named.
         """
         fits, undecided = [], {}
         for index, problem in enumerate(problems):
-            text = self.prompt_text(problem)
+            try:
+                text = self.prompt_text(problem)
+            except DataError as error:
+                raise DataError(f"problem {problem.id!r}: {error}") from None
             fits.append(self.tokenizer.most_tokens(text) <= max_tokens)
             if fits[index] or self.tokenizer.fewest_tokens(text) > max_tokens:
                 continue

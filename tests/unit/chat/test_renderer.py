@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from chat_folders import write_byte_fallback, write_folding
+from chat_folders import write_byte_fallback, write_folding, write_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -254,3 +254,27 @@ def test_demonstrations_with_other_texts_may_be_the_same_tokens(renderer):
     assert not same(called, "<answer> a </answer>")
     forged = called.replace("43", "<answer>")
     assert same(forged, forged.replace("< <answer>", "< &lt;answer>"))
+
+
+# prompts that fit
+
+
+def test_prompts_fit_up_to_the_limit_and_no_further(plain):
+    texts = ["a", "what is 12 plus 30 ? " * 20, "a <|im_end|> b", "\u4e2d" * 50, "x" * 2_000_000]
+    problems = [Problem(str(i), (Message.of("user", text),), ()) for i, text in enumerate(texts)]
+    sizes = [len(plain.start(problem, ())) for problem in problems[:-1]]
+    for limit in (*sizes, *(size - 1 for size in sizes)):
+        assert plain.fitting(problems, limit) == [*(size <= limit for size in sizes), False]
+
+
+def test_a_problem_that_the_template_refuses_is_named(tmp_path):
+    write_tokenizer(tmp_path)
+    write_settings(
+        tmp_path, "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    )
+    renderer = TagRenderer(ChatTokenizer(tmp_path), [])
+    problems = [Problem(role, (Message.of(role, "a"),), ()) for role in ("user", "system")]
+    with pytest.raises(
+        DataError, match=r"problem 'system': .*: the chat template refuses the messages: no system"
+    ):
+        renderer.fitting(problems, 10)
