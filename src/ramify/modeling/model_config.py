@@ -77,7 +77,7 @@ def whole_folder(folder: Path) -> Path:
         return folder
     place = folder / ADAPTER_SETTINGS
     named = read_object_file(place).get("base_model_name_or_path")
-    if not isinstance(named, str) or "\0" in named or not Path(named).is_dir():
+    if not isinstance(named, str) or not _is_folder(named):
         raise DataError(
             f"{place}: no model folder at base_model_name_or_path = {named!r:.200}: put the base model there, or a link to "
             "it (ln -s); a copy of the adapter without state.json may name its new place instead"
@@ -87,6 +87,13 @@ def whole_folder(folder: Path) -> Path:
             f"{place}: base_model_name_or_path = {named!r} is an adapter; name a whole model's folder"
         )
     return Path(named)
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return bool(name) and Path(name).is_dir()
+    except (OSError, ValueError):  # too long, or with a null character
+        return False
 
 
 def read_model_config(folder: Path) -> dict[str, Any]:

@@ -297,3 +297,45 @@ def test_files_that_are_missing_or_damaged(adapter, tmp_path):
     (adapter / "adapter_config.json").write_text("{")
     with pytest.raises(DataError, match="broken JSON"):
         load_model(adapter)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("base_model_name_or_path", value) for value in (None, 3, [], "", "\0", "x" * 5000)),
+        *(("peft_type", value) for value in (None, 3, [], "LOHA")),
+        *(("target_modules", value) for value in (None, "q_proj", [], [3], {"q_proj": 1}, ["nowhere"])),
+        *(("r", value) for value in (0, -1, 1.5, "4", 10**9, True, [4], NAN)),
+        *(("lora_alpha", value) for value in (0, -1, "8", 1e300, True, [8], NAN)),
+        *(("rank_pattern", value) for value in ({"q_proj": "x"}, {"q_proj": 10**9}, 3, "x", [1])),
+        *(("alpha_pattern", value) for value in ({"q_proj": NAN}, {"q_proj": []}, 3, "x")),
+        *(("use_dora", value) for value in (True, "yes")),
+        *(("modules_to_save", value) for value in (["lm_head"], 3)),
+    ],
+)
+def test_settings_of_an_adapter_that_cannot_be_are_one_line(adapter, key, value, capfd):
+    rewrite(adapter, **{key: value})
+    with pytest.raises((DataError, ConfigError)) as refused:
+        load_model(adapter)
+    told = str(refused.value)
+    assert str(adapter) in told
+    assert "\n" not in told.strip()
+    assert len(told) < 700
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("part", ["lora_A", "lora_B"])
+def test_matrices_of_an_adapter_that_are_no_numbers(adapter, part):
+    file = adapter / "adapter_model.safetensors"
+    weights = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    name = next(name for name in weights if part in name)
+    weights[name][0, 0] = NAN
+    save_file(weights, file)
+    with pytest.raises(DataError, match=rf"{part}\.weight holds NaN or infinity"):
+        load_model(adapter)
+    save_file(weights | {name: weights[name].to(torch.int8)}, file)
+    with pytest.raises(DataError, match=rf"{part}\.weight is of type I8"):
+        load_model(adapter)
