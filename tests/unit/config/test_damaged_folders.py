@@ -11,7 +11,7 @@ from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.schema_parts import ModelSection
 from ramify.core.errors import UserError
 
-COUNT = 220
+COUNT = 200
 
 
 @pytest.fixture(scope="module")

@@ -200,9 +200,19 @@ def test_a_second_adapter_is_refused(tmp_path):
 
 
 @pytest.fixture
-def adapter(tmp_path):
-    save_model(trained(write_model(tmp_path / "base")), tmp_path / "adapter")
+def adapter(made_adapter, tmp_path):
+    """A copy of one adapter beside a copy of its base."""
+    for name in ("base", "adapter"):
+        shutil.copytree(made_adapter / name, tmp_path / name)
+    rewrite(tmp_path / "adapter", base_model_name_or_path=str(tmp_path / "base"))
     return tmp_path / "adapter"
+
+
+@pytest.fixture(scope="module")
+def made_adapter(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    save_model(trained(write_model(folder / "base")), folder / "adapter")
+    return folder
 
 
 def rewrite(adapter, **changes):
