@@ -53,7 +53,7 @@ Seconds = Annotated[float, Field(ge=1e-3, le=1e6, strict=True, allow_inf_nan=Fal
 Days = Annotated[float, Field(ge=1e-6, le=1e5, strict=True, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e5, strict=True, allow_inf_nan=False)]
 """Requests a second."""
-Nats = Annotated[float, Field(ge=1e-9, le=20, strict=True, allow_inf_nan=False)]
+Nats = Annotated[float, Field(gt=0, le=20, strict=True, allow_inf_nan=False)]
 """An entropy: no vocabulary has as much as 20 nats."""
 
 
