@@ -38,7 +38,7 @@ InsideOne = Annotated[float, Field(ge=1e-9, lt=1, strict=True, allow_inf_nan=Fal
 # Factors and coefficients.
 
 Weight = Annotated[float, Field(ge=0, le=1000, strict=True, allow_inf_nan=False)]
-PositiveWeight = Annotated[float, Field(ge=1e-9, le=1000, strict=True, allow_inf_nan=False)]
+PositiveWeight = Annotated[float, Field(gt=0, le=1000, strict=True, allow_inf_nan=False)]
 SignedWeight = Annotated[float, Field(ge=-1000, le=1000, strict=True, allow_inf_nan=False)]
 FromOne = Annotated[float, Field(ge=1, le=1000, strict=True, allow_inf_nan=False)]
 AboveOne = Annotated[float, Field(gt=1, le=1000, strict=True, allow_inf_nan=False)]

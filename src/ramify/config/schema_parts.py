@@ -53,7 +53,8 @@ class Section(BaseModel):
         """Where a switch stands, 0 and "yes" are none."""
         for name, field in cls.model_fields.items() if isinstance(table, dict) else ():
             kinds = get_args(field.annotation) or (field.annotation,)
-            if bool in kinds and not isinstance(given := table.get(name, False), (*kinds,)):
+            given = table.get(name, False)
+            if bool in kinds and not isinstance(given, bool) and not (given is None and type(None) in kinds):
                 raise ValueError(f"{name}: expected true or false, got {given!r:.80}")
         return table
 
