@@ -3,11 +3,13 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 
 import pytest
 from e2e_runs import EVAL, ramify, start, write_lines, write_task
+from safetensors.torch import load_file, save_file
 
 from loopback import as_json, serve
 from ramify.chat.tokenizer import ChatTokenizer
@@ -173,6 +175,21 @@ def test_the_summary_has_levels_tools_and_a_manifest(task):
     assert "http" not in page.replace("http://www.w3.org", "")
     assert "By level" in page
     assert page.count("<svg") >= 2
+
+
+def test_an_evaluation_refused_for_its_model_starts_anew_when_that_is_mended(tmp_path, model_folder, refused):
+    model = tmp_path / "model"
+    shutil.copytree(model_folder, model)
+    task = write_task(tmp_path / "task", model, EVAL)
+    weights = load_file(model / "model.safetensors")
+    norm = weights["model.norm.weight"]
+    save_file(
+        weights | {"model.norm.weight": norm * float("nan")}, model / "model.safetensors", {"format": "pt"}
+    )
+    assert "NaN or infinity" in refused("eval", task)
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    assert main(["eval", str(task)]) == 0
+    assert "holds an evaluation; go on with --resume" in refused("eval", task)
 
 
 def test_two_evaluations_are_compared(task, capsys, refused):

@@ -127,7 +127,7 @@ class _Run:
         manifest = make_manifest(recipe, toolbox, problems, prompts, renderer.fingerprint, reward, notes)
         done: frozenset[Key] = frozenset()
         unjudged: frozenset[Key] = frozenset()
-        if (folder / MANIFEST).exists():
+        if (folder / MANIFEST).exists() and results_lines(folder).path.exists():
             before = read_manifest(folder)
             refuse_other(folder, before, manifest)
             records = _take_up(folder, [p.id for p in problems], recipe.sampling.attempts)
