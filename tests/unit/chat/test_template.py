@@ -41,8 +41,7 @@ def refusal(source, messages=MESSAGES):
         ("{{ raise_exception('first\nmust be user') }}", "first must be user"),
     ],
 )
-def test_what_a_template_may_not_do(source, told, monkeypatch):
-    monkeypatch.setenv("IGNORED", "the process inherits nothing of the environment")
+def test_what_a_template_may_not_do(source, told):
     assert told in refusal(source)
     assert ChatTemplate(GOOD, {"eos_token": "!"}, "folder").render(MESSAGES) == "what is 12 plus 30 ?!"
 
