@@ -28,8 +28,16 @@ COMMANDS = {
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """A disk that is full or fails; what was written before stays."""
 
-_NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
-"""A read-only file system, a missing permission, a name too long: for the user to mend before anything can run."""
+_NOT_ALLOWED = (
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ELOOP,
+)
+"""A read-only file system, a missing permission, a name too long, a folder for a file: for the user to mend."""
 
 
 class _UsageError(UserError):

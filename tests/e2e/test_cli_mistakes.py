@@ -7,6 +7,7 @@ import sys
 import pytest
 from e2e_runs import EVAL, SECONDS, SFT, TRAIN, ramify, write_lines, write_task
 
+from damaged_folders import all_damages
 from ramify.cli import main
 
 
@@ -65,7 +66,7 @@ def test_wrong_usage(refused, arguments, told):
         ("data.train=/", "data.train: expected a file, found none at /"),
         ("tools.search.corpus=nowhere.jsonl", "tools.search.corpus: expected a file"),
         ("tools={}", "tools: expected [tools.search], [tools.python] or [[tools.own]]"),
-        ("model.path=nowhere", "model.path: expected a model folder, nowhere/config.json is missing"),
+        ("model.path=nowhere", "model.path: model folder nowhere: no such folder"),
         ("model.device=tpu", "model.device"),
         ("engine={name='scripted', script='nowhere.toml'}", "engine.script: expected a file"),
         ("sandbox.min_level=9", "sandbox.min_level: expected a number less than or equal to 4, got 9"),
@@ -96,7 +97,9 @@ def test_a_model_folder_without_tokenizer_or_weights(refused, task, tmp_path, mo
         assert f"model.path: expected a model folder, {folder}/tokenizer.json is missing" in told
     shutil.copy(model_folder / "tokenizer.json", folder)
     (folder / "model.safetensors").unlink()
-    assert f"{folder} has no *.safetensors" in refused("train", task, "-s", f"model.path={folder}")
+    assert f"model folder {folder}: no weights, expected model.safetensors" in refused(
+        "train", task, "-s", f"model.path={folder}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,6 +182,46 @@ def test_prompts_that_are_all_too_long(refused, task):
 
 def test_sequences_that_do_not_fit_the_model(refused, task):
     assert "has 8192 positions" in refused("train", task, "-s", "rollout.max_tokens=9000")
+
+
+BROKEN = [
+    "config.json quantization_config = 'int8'",
+    "config.json with remote code",
+    "config.json rope_theta = nan",
+    "tokenizer.json model.vocab = 'x'",
+    "chat_template.jinja with raises",
+    "chat_template.jinja with a huge text",
+    "model.safetensors holds a pickle",
+    "model.safetensors with no model.layers.0.self_attn.k_norm.weight",
+    "model.safetensors with nan in model.norm.weight",
+    "model.safetensors.index.json with a path out of the folder",
+]
+
+
+def broken(name, model_folder, folder):
+    """A copy of the model with one kind of damage."""
+    (damage,) = [damage for damage in all_damages() if damage.name == name]
+    shutil.copytree(model_folder, folder)
+    damage.do(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_damaged_model_folder_leaves_no_run_behind(refused, tmp_path, model_folder, name):
+    model = broken(name, model_folder, tmp_path / "model")
+    for command, text in (("train", TRAIN), ("sft", SFT)):
+        recipe = write_task(tmp_path / command, model, text)
+        assert str(model) in refused(command, recipe)
+        assert not (recipe.parent / "run").exists()
+    assert str(model) in refused("eval", write_task(tmp_path / "eval", model, EVAL))
+
+
+@pytest.mark.parametrize("name", BROKEN[1:8:3])
+def test_a_damaged_model_folder_prints_one_line_and_asks_nothing(tmp_path, model_folder, name):
+    recipe = write_task(tmp_path / "task", broken(name, model_folder, tmp_path / "model"), SFT)
+    status, _, told = ramify("sft", recipe)
+    assert (status, told.count("\n")) == (2, 1), told
+    assert str(tmp_path / "model") in told
 
 
 def test_a_broken_script(refused, task):

@@ -84,6 +84,8 @@ class Services:
 
     def complete(self, body):
         assert (body["temperature"], body["top_p"]) == (0.6, 0.95)
+        if body.get("echo"):
+            return as_json({"error": "prompt: expected a text"}, 400)
         text = self.script(body["prompt"], body["seed"]).text
         at, stop = min((text.find(stop), stop) for stop in body["stop"] if stop in text)
         return as_json({"choices": [{"text": text[:at], "finish_reason": "stop", "stop_reason": stop}]})

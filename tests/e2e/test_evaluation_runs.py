@@ -3,13 +3,16 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 
 import pytest
 from e2e_runs import EVAL, ramify, start, write_lines, write_task
+from safetensors.torch import load_file, save_file
 
 from loopback import as_json, serve
+from ramify.chat.tokenizer import ChatTokenizer
 from ramify.cli import main
 from ramify.core.errors import DataError
 from ramify.engines.scripted import load_script
@@ -174,6 +177,21 @@ def test_the_summary_has_levels_tools_and_a_manifest(task):
     assert page.count("<svg") >= 2
 
 
+def test_an_evaluation_refused_for_its_model_starts_anew_when_that_is_mended(tmp_path, model_folder, refused):
+    model = tmp_path / "model"
+    shutil.copytree(model_folder, model)
+    task = write_task(tmp_path / "task", model, EVAL)
+    weights = load_file(model / "model.safetensors")
+    norm = weights["model.norm.weight"]
+    save_file(
+        weights | {"model.norm.weight": norm * float("nan")}, model / "model.safetensors", {"format": "pt"}
+    )
+    assert "NaN or infinity" in refused("eval", task)
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    assert main(["eval", str(task)]) == 0
+    assert "holds an evaluation; go on with --resume" in refused("eval", task)
+
+
 def test_two_evaluations_are_compared(task, capsys, refused):
     folder = task.parent
     for name, *settings in (("a", "run.seed=0"), ("b", "run.seed=1", "price={input=1.0,output=2.0}")):
@@ -234,14 +252,19 @@ STOPS = ("</search>", "</python>", "</answer>", "<result>")
 
 
 @pytest.mark.parametrize("says_which", [True, False], ids=["like vLLM", "like others"])
-def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, refused, says_which):
+def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_folder, refused, says_which):
     folder = task.parent
     script = load_script(folder / "script.toml")
+    tokenizer = ChatTokenizer(model_folder)
 
     def answer(asked):
         body = asked.json()
         assert body["stop"] == list(STOPS)
-        text = script(body["prompt"], body["seed"]).text
+        if body.get("echo"):
+            text = tokenizer.decode(body["prompt"]) if says_which else ""
+            return as_json({"choices": [{"text": text, "finish_reason": "length"}]})
+        prompt = tokenizer.decode(body["prompt"]) if says_which else body["prompt"]
+        text = script(prompt, body["seed"]).text
         at, stop = min((text.find(stop), stop) for stop in body["stop"] if stop in text)
         which = {"stop_reason": stop} if says_which else {}
         return as_json({"choices": [{"text": text[:at], "finish_reason": "stop", **which}]})
@@ -263,6 +286,8 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, refused
     with pytest.raises(DataError, match="train on trees of an engine that gives ids"):
         pack((tree,), (credit,), 100)
     assert json.loads((run / "manifest.json").read_text())["scores"]["weights"] is None
+    (note,) = [note for note in json.loads((run / "summary.json").read_text())["notes"] if "openai" in note]
+    assert ("gets token ids" in note) == says_which
     training = write_task(folder / "training", folder)
     told = refused("train", training, "-s", 'engine={name="openai",url="http://127.0.0.1:9/v1",model="m"}')
     assert "engine.name: expected one of local, scripted, got 'openai'" in told

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from ramify.chat.arguments import describe_tools
+from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.tags import (
     RESULT_CLOSE,
     RESULT_OPEN,
@@ -34,6 +35,7 @@ class TagRenderer:
         self._tools = callable_tools(specs)
         self._tools_text = describe_tools(specs)
         self._tag_names = tuple(dict.fromkeys((*TAG_NAMES, *self._tools)))
+        self.controls = ControlTokens(tokenizer, self._tag_names)
         self._open = tokenizer.encode(RESULT_OPEN)
         self._close = tokenizer.encode(RESULT_CLOSE)
 
@@ -48,18 +50,50 @@ class TagRenderer:
         return self.tokenizer.fingerprint
 
     def start(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:  # noqa: ARG002
-        """Tokens of `prompt_text`."""
-        return self.tokenizer.encode(self.prompt_text(problem))
+        """Tokens of `prompt_text`; a token of structure that a message spells is ordinary text in them."""
+        return self.controls.chat_ids(self._messages(problem))
+
+    def foreign_control(self, problem: Problem, *texts: str) -> str | None:
+        """A token of structure that the messages, the description of a tool or more `texts` spell; None without one."""
+        told = (*(message.text for message in self._messages(problem)), *texts)
+        return next(filter(None, map(self.controls.found_in, told)), None)
+
+    def fitting(self, problems: Sequence[Problem], max_tokens: int) -> list[bool]:
+        """Whether each prompt has at most so many tokens. Most are decided by their bytes: encoding 20 MB takes a minute.
+
+        Raises:
+            DataError: The chat template refuses the messages of a problem, which is named.
+        """
+        fits, undecided = [], {}
+        for index, problem in enumerate(problems):
+            try:
+                text = self.prompt_text(problem)
+            except DataError as error:
+                raise DataError(f"problem {problem.id!r}: {error}") from None
+            fits.append(self.tokenizer.most_tokens(text) <= max_tokens)
+            if fits[index] or self.tokenizer.fewest_tokens(text) > max_tokens:
+                continue
+            if self.foreign_control(problem) is None:
+                undecided[index] = text
+            else:
+                fits[index] = len(self.start(problem, ())) <= max_tokens
+        counts = self.tokenizer.count_tokens(tuple(undecided.values()))
+        for index, count in zip(undecided, counts, strict=True):
+            fits[index] = count <= max_tokens
+        return fits
 
     def prompt_text(self, problem: Problem) -> str:
         """The prompt, up to where the policy writes.
 
-        The problem's own messages name the tools, as in the papers; those that are to be described in the prompt are
-        described in its first message: at the end of a system message, in front of any other. No message is added,
-        since not every chat template takes a system message.
-
         Raises:
             DataError: The chat template refuses the messages.
+        """
+        return self.tokenizer.chat_text(self._messages(problem))
+
+    def _messages(self, problem: Problem) -> tuple[Message, ...]:
+        """The problem's own messages name the tools, as in the papers; those that are to be described in the prompt are
+        described in its first message: at the end of a system message, in front of any other. No message is added,
+        since not every chat template takes a system message.
         """
         messages = problem.messages
         if self._tools_text and messages:
@@ -68,7 +102,7 @@ class TagRenderer:
                 (first.text, self._tools_text) if first.role == "system" else (self._tools_text, first.text)
             )
             messages = (Message.of(first.role, "\n\n".join(pieces)), *messages[1:])
-        return self.tokenizer.chat_text(messages)
+        return messages
 
     def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
         """Tokens of tool results: ` <result>`, the neutralised text, `</result>`."""
@@ -130,8 +164,8 @@ class TagRenderer:
                 raise DataError(f"{place}: an end of turn stands inside: {_start(text)}")
         return parts
 
-    def most_tokens(self, problem: Problem, parts: Parts) -> int:
-        """An upper bound of the tokens of a demonstration, chat template included, found without encoding.
+    def token_bounds(self, problem: Problem, parts: Parts) -> tuple[int, int]:
+        """Bounds of the tokens of a demonstration, chat template included, found without encoding.
 
         Args:
             problem: Where it starts.
@@ -140,12 +174,16 @@ class TagRenderer:
         Raises:
             DataError: The chat template refuses the problem's messages.
         """
-        count = self.tokenizer.most_tokens(self.prompt_text(problem)) + 1
+        prompt = self.prompt_text(problem)
+        fewest, most = self.tokenizer.fewest_tokens(prompt), self.tokenizer.most_tokens(prompt) + 1
         for source, text in parts:
             if source is Source.TOOL:
-                count += len(self._open) + len(self._close)
-            count += self.tokenizer.most_tokens(text.translate(_ESCAPED) if source is Source.TOOL else text)
-        return count
+                most += len(self._open) + len(self._close)
+                most += self.tokenizer.most_tokens(text.translate(_ESCAPED))
+            else:
+                fewest += self.tokenizer.fewest_tokens(text)
+                most += self.tokenizer.most_tokens(text)
+        return fewest, most
 
     def are_same(self, parts: Parts, others: Parts) -> bool:
         """Whether two demonstrations are the same tokens; only turns with different texts are encoded, up to the first
@@ -160,7 +198,7 @@ class TagRenderer:
     def _tokens(self, source: Source, text: str) -> tuple[int, ...]:
         if source is Source.TOOL:
             return self.after([ToolResult("", ToolStatus.OK, text)])
-        return self.tokenizer.encode(text)
+        return self.controls.encode(text)
 
     def _demonstrated(self, parent: Node, source: Source, text: str, last: bool) -> Node:
         path = (*parent.path, 0)

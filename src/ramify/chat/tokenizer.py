@@ -10,21 +10,32 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from jinja2 import Template, TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from ramify.core.errors import DataError
+from ramify.chat.template import ChatTemplate
+from ramify.core.errors import DataError, MachineError
+from ramify.core.json_text import parse_object
 from ramify.core.messages import Message
 
 _SPECIAL_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
+_MAX_IDS = 1 << 24
+_BATCH = 1000
+"""Texts that are encoded at once: what comes back of each takes a hundred bytes a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that text is searched for before it is encoded; `special` as the tokenizer's file marks it."""
+
+    id: int
+    content: str
+    special: bool
 
 
 class ChatTokenizer:
@@ -37,24 +48,44 @@ class ChatTokenizer:
             DataError: A file is missing, damaged or of a kind that is not supported.
         """
         self.folder = folder
-        path = folder / "tokenizer.json"
+        try:
+            self._read(folder / "tokenizer.json")
+        except (DataError, MachineError):
+            raise
+        # A reader of foreign files: what the tokenizers library raises about them is of any kind.
+        except Exception as error:  # noqa: BLE001
+            raise DataError(f"{folder / 'tokenizer.json'}: cannot be read ({_one_line(error)})") from None
+
+    def _read(self, path: Path) -> None:
+        folder = self.folder
         if not path.is_file():
             raise DataError(f"{folder}: expected a model folder with a tokenizer.json")
         raw = _read_json(path)
         if not isinstance(raw.get("model"), dict) or "vocab" not in raw["model"]:
             raise DataError(f"{path}: expected a tokenizer with a model and its vocab")
+        self.added = _added_tokens(path, raw)
+        self.added_ids = frozenset(token.id for token in self.added)
         # A file may carry the truncation and padding of the last call that its writer made.
         raw |= {"truncation": None, "padding": None, "added_tokens": raw.get("added_tokens") or []}
-        self._full = Tokenizer.from_str(json.dumps(raw))
+        self.json = json.dumps(raw)
+        self._full = Tokenizer.from_str(self.json)
+        for token in self.added:
+            if (number := self._full.token_to_id(token.content)) != token.id:
+                raise DataError(
+                    f"{path}: added_tokens: {token.content!r:.40} has id {token.id}, the tokenizers library gives it {number}"
+                )
         # Dropping the table is the only way to be sure: `encode_special_tokens` spares tokens that are added
         # but not marked special, such as the think tags of Qwen3.
         self._plain = Tokenizer.from_str(json.dumps({**raw, "added_tokens": [], "post_processor": None}))
-        self.added_ids = frozenset(int(token["id"]) for token in raw["added_tokens"])
-        self.token_bytes = _token_bytes(path, raw, self._full)
+        self.token_bytes = _token_bytes(path, raw, self._full, self.added)
+        self._longest = max(map(len, self.token_bytes))
+        # Such tokens swallow blanks beside them, however many.
+        self._eats_blanks = any(token.get("lstrip") or token.get("rstrip") for token in raw["added_tokens"])
         settings = folder / "tokenizer_config.json"
-        self._settings = _read_json(settings) if settings.is_file() else {}
-        self._template = self._load_template()
+        self._settings = _read_json(settings) if settings.exists() else {}
+        self.special = {name: value for name in _SPECIAL_NAMES if (value := self._special(name))}
         self.eos_ids = self._find_eos_ids()
+        self.template = ChatTemplate(self._template_source(), self.special, f"{folder}")
 
     @property
     def vocab_size(self) -> int:
@@ -76,13 +107,15 @@ class ChatTokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of trusted text; added tokens are recognised, none is put in front or behind."""
-        return tuple(self._full.encode(_unicode(text), add_special_tokens=False).ids)
+        return tuple(self._full.encode(as_unicode(text), add_special_tokens=False).ids)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Number of tokens of each text; all at once is much faster than one by one."""
-        return [
-            len(item) for item in self._full.encode_batch([*map(_unicode, texts)], add_special_tokens=False)
-        ]
+        """Number of tokens of each trusted text; many at once use all processors."""
+        counts: list[int] = []
+        for first in range(0, len(texts), _BATCH):
+            batch = [*map(as_unicode, texts[first : first + _BATCH])]
+            counts += map(len, self._full.encode_batch_fast(batch, add_special_tokens=False))
+        return counts
 
     @staticmethod
     def most_tokens(text: str) -> int:
@@ -91,13 +124,24 @@ class ChatTokenizer:
         A token has at least a byte of the text as the tokenizer normalises it (not at all, by NFC or by NFKC), and one
         blank may stand in front.
         """
-        plain = _unicode(text)
+        plain = as_unicode(text)
         forms = (plain, unicodedata.normalize("NFC", plain), unicodedata.normalize("NFKC", plain))
         return max(len(form.encode()) for form in forms) + 1
 
+    def fewest_tokens(self, text: str) -> int:
+        """A lower bound of the number of tokens, found without encoding: no token spells more bytes than the longest."""
+        if self._eats_blanks:
+            text = "".join(text.split())
+        plain = as_unicode(text)
+        size = len(plain.encode())
+        if not plain.isascii():
+            forms = (unicodedata.normalize("NFC", plain), unicodedata.normalize("NFKC", plain))
+            size = min(size, *(len(form.encode()) for form in forms))
+        return -(-size // self._longest)
+
     def encode_plain(self, text: str) -> tuple[int, ...]:
         """Ids of foreign text; whatever it says, no added token (end of text, a role, a tag) can come out."""
-        ids = tuple(self._plain.encode(_unicode(text), add_special_tokens=False).ids)
+        ids = tuple(self._plain.encode(as_unicode(text), add_special_tokens=False).ids)
         if not self.added_ids.isdisjoint(ids):
             raise DataError(f"{self.folder}: the tokenizer turns plain text into an added token")
         return ids
@@ -116,25 +160,13 @@ class ChatTokenizer:
         Raises:
             DataError: The template refuses the messages.
         """
-        special = {name: value for name in _SPECIAL_NAMES if (value := self._special(name))}
-        try:
-            return self._template.render(
-                messages=[{"role": message.role, "content": message.text} for message in messages],
-                add_generation_prompt=True,
-                tools=None,
-                documents=None,
-                **special,
-            )
-        except (TemplateError, TypeError) as error:
-            raise DataError(
-                f"{self.folder}: the chat template refuses the messages: {_one_line(error)}"
-            ) from error
+        return self.template.render([{"role": message.role, "content": message.text} for message in messages])
 
     def _special(self, name: str) -> str:
         value = self._settings.get(name) or ""
         content = value.get("content") if isinstance(value, dict) else value
         if not isinstance(content, str):
-            raise DataError(f"{self.folder}/tokenizer_config.json: {name}: expected text, got {value!r}")
+            raise DataError(f"{self.folder}/tokenizer_config.json: {name}: expected text, got {value!r:.80}")
         return content
 
     def _token_id(self, token: str) -> int:
@@ -147,87 +179,82 @@ class ChatTokenizer:
 
     def _find_eos_ids(self) -> frozenset[int]:
         path = self.folder / "generation_config.json"
-        listed = _read_json(path).get("eos_token_id") if path.is_file() else None
+        listed = _read_json(path).get("eos_token_id") if path.exists() else None
         ids = listed if isinstance(listed, list) else [] if listed is None else [listed]
-        if not all(isinstance(index, int) for index in ids):
-            raise DataError(f"{path}: eos_token_id: expected token ids, got {listed!r}")
+        for index in ids:
+            if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < self.vocab_size:
+                raise DataError(
+                    f"{path}: eos_token_id: expected token ids from 0 to {self.vocab_size - 1}, got {listed!r:.80}"
+                )
         return frozenset({self.eos_id, *ids})
 
-    def _load_template(self) -> Template:
+    def _template_source(self) -> str:
         path = self.folder / "chat_template.jinja"
-        source = _read_text(path) if path.is_file() else self._settings.get("chat_template")
+        source = _read_text(path) if path.exists() else self._settings.get("chat_template")
+        if isinstance(source, list):
+            # Several by name; "default" is the one for chats without tools or documents.
+            source = next(
+                (
+                    one.get("template")
+                    for one in source
+                    if isinstance(one, dict) and one.get("name") == "default"
+                ),
+                None,
+            )
         if not isinstance(source, str):
             raise DataError(f"{self.folder}: expected a chat template (chat_template.jinja)")
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
-        )
-        # No `strftime_now`: a prompt must not depend on the day; templates that know it have a fallback.
-        environment.globals["raise_exception"] = _refuse
-        environment.filters["tojson"] = _to_json
-        try:
-            return environment.from_string(source)
-        except TemplateError as error:
-            raise DataError(f"{self.folder}: the chat template cannot be read: {_one_line(error)}") from error
-
-
-class _Generation(Extension):
-    """`{% generation %}`, which marks what an assistant wrote in templates made for training, changes no text."""
-
-    tags = {"generation"}  # noqa: RUF012 - declared so by jinja2
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """The filter as templates call it: with the options of `json.dumps`, and without jinja's HTML escapes."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+        return source
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _unicode(text: str) -> str:
+def as_unicode(text: str) -> str:
     """Text that UTF-8 can carry: a lone surrogate (from JSON or a program's output) becomes U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected UTF-8 text: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path}: expected a text file: {error.strerror}") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}: expected JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: expected a JSON object")
-    return content
+        return parse_object(_read_text(path))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
-def _token_bytes(path: Path, raw: dict[str, Any], tokenizer: Tokenizer) -> tuple[bytes, ...]:
+def _added_tokens(path: Path, raw: dict[str, Any]) -> tuple[AddedToken, ...]:
+    listed = raw.get("added_tokens") or []
+    if not isinstance(listed, list):
+        raise DataError(f"{path}: expected added_tokens to be a list")
+    for token in listed:
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str) or not token["content"]:
+            raise DataError(f"{path}: added_tokens: expected objects with id and content, got {token!r:.80}")
+        index = token.get("id")
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < _MAX_IDS:
+            raise DataError(
+                f"{path}: added_tokens: id of {token['content']!r:.40}: expected 0 to {_MAX_IDS - 1}, got {index!r:.40}"
+            )
+    return tuple(AddedToken(token["id"], token["content"], bool(token.get("special"))) for token in listed)
+
+
+def _token_bytes(
+    path: Path, raw: dict[str, Any], tokenizer: Tokenizer, added_tokens: Sequence[AddedToken]
+) -> tuple[bytes, ...]:
     """Bytes of every id, from the kind of decoder that the tokenizer names."""
     decoder = json.dumps(raw.get("decoder") or {})
-    added = {int(token["id"]): token["content"].encode() for token in raw["added_tokens"]}
-    size = max([*tokenizer.get_vocab(with_added_tokens=True).values(), *added]) + 1
+    added = {token.id: as_unicode(token.content).encode() for token in added_tokens}
+    size = max([*tokenizer.get_vocab(with_added_tokens=True).values(), *added], default=-1) + 1
+    if not 0 < size <= _MAX_IDS:
+        raise DataError(f"{path}: expected from 1 to {_MAX_IDS:,} token ids, got {size:,}")
     table = [b""] * size
     if '"ByteLevel"' in decoder:
         alphabet = _byte_alphabet()

@@ -1,9 +1,7 @@
 """Checks of a recipe that need a look at the disk but nothing heavy, made before anything is loaded."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ramify.config.build_evaluation import require_dataset
 from ramify.config.other_runs import read_rate
@@ -18,7 +16,9 @@ from ramify.config.schema_rollout import RandomBranching, RolloutSection
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_tools import DenseSearchSection, LocalSearchSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, DataError
+from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
+from ramify.modeling.weight_files import stored_tensors
 
 
 def check_example_files(recipe: SftRecipe | DpoRecipe) -> None:
@@ -76,40 +76,19 @@ def require_tokenizer(path: Path) -> None:
 
 
 def require_model(path: Path) -> None:
-    """Raise ConfigError unless `path` is a folder with weights and a tokenizer, a whole model's or an adapter's."""
-    whole = _base_of(path)
-    config = whole / "config.json"
-    if not config.is_file():
-        raise ConfigError(f"model.path: expected a model folder, {config} is missing")
-    _read_object(config)
-    require_tokenizer(path)
-    for folder in (whole, path):
-        if not any(folder.glob("*.safetensors")):
-            raise ConfigError(f"model.path: expected a model folder, {folder} has no *.safetensors")
+    """Raise ConfigError unless `path` is a folder with weights and a tokenizer, a whole model's or an adapter's.
 
-
-def _base_of(path: Path) -> Path:
-    """The whole model's folder: an adapter's settings name it."""
-    adapter = path / "adapter_config.json"
-    if not adapter.is_file():
-        return path
-    base = _read_object(adapter).get("base_model_name_or_path")
-    if not isinstance(base, str) or not Path(base).is_dir():
-        raise ConfigError(
-            f"model.path: {adapter}: no model folder at base_model_name_or_path = {base!r}: put the base model there, "
-            "or a link to it (ln -s); a copy of the adapter without state.json may name its new place instead"
-        )
-    return Path(base)
-
-
-def _read_object(file: Path) -> dict[str, Any]:
+    Of the weights only the heads of the files are read.
+    """
     try:
-        record = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"model.path: {file} is not valid JSON ({error})") from None
-    if not isinstance(record, dict):
-        raise ConfigError(f"model.path: {file} holds no JSON object")
-    return record
+        whole = whole_folder(path)
+        config = whole / "config.json"
+        check_architecture(read_object_file(config), f"{config}")
+        require_tokenizer(path)
+        for folder in dict.fromkeys((whole, path)):
+            stored_tensors(folder)
+    except DataError as error:
+        raise ConfigError(f"model.path: {error}") from None
 
 
 def require_tools(section: ToolsSection) -> None:

@@ -3,11 +3,9 @@
 import argparse
 import asyncio
 import importlib
-import json
 import math
 import os
 import platform
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramify.commands.recipe_arguments import add_override
-from ramify.core.errors import MachineError, UserError
+from ramify.core.errors import MachineError
 
 if TYPE_CHECKING:
     from ramify.config.schema_reward import RewardSection
@@ -206,27 +204,15 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
 
 
 def _weights(folder: Path, command: str) -> str:
-    parameters = sum(num_parameters(file) for file in folder.glob("*.safetensors"))
+    from ramify.modeling.weight_files import read_head
+
+    files = folder.glob("*.safetensors")
+    parameters = sum(math.prod(tensor.shape) for file in files for tensor in read_head(file).values())
     size = f"{parameters:,} parameters"
     if command == "eval":
         return size
     need = parameters * _BYTES_PER_TRAINED_PARAMETER / _MIB
     return f"{size}; weights, gradients and AdamW's state take {need:,.0f} MiB in float32, beside activations"
-
-
-def num_parameters(file: Path) -> int:
-    """Numbers in a safetensors file, from its header.
-
-    Raises:
-        UserError: It has no such header.
-    """
-    try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            header = json.loads(stream.read(min(length, 100 << 20)))
-        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    except (struct.error, ValueError, AttributeError, KeyError, TypeError):
-        raise UserError(f"model.path: expected weights in {file}, it is no safetensors file") from None
 
 
 def num_cpus() -> int:

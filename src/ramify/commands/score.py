@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import DataError
+from ramify.core.json_text import parse_json
 
 _RESPONSES = ("response", "output", "completion")
 _GOLDS = ("gold", "golds", "answer")
@@ -127,8 +128,8 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             continue
         where = f"{path}, line {number}"
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse_json(line, unique_keys=True)
+        except ValueError as error:
             raise DataError(f"{where}: no JSON: {error}") from None
         if not isinstance(row, dict):
             raise DataError(f"{where}: expected an object, got {type(row).__name__}")

@@ -31,9 +31,9 @@ Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1, strict=True)]
 # Shares, probabilities and edges below one.
 
 Fraction = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
-PositiveFraction = Annotated[float, Field(gt=0, le=1, strict=True, allow_inf_nan=False)]
+PositiveFraction = Annotated[float, Field(ge=1e-9, le=1, strict=True, allow_inf_nan=False)]
 BelowOne = Annotated[float, Field(ge=0, lt=1, strict=True, allow_inf_nan=False)]
-InsideOne = Annotated[float, Field(gt=0, lt=1, strict=True, allow_inf_nan=False)]
+InsideOne = Annotated[float, Field(ge=1e-9, lt=1, strict=True, allow_inf_nan=False)]
 
 # Factors and coefficients.
 
@@ -42,15 +42,16 @@ PositiveWeight = Annotated[float, Field(gt=0, le=1000, strict=True, allow_inf_na
 SignedWeight = Annotated[float, Field(ge=-1000, le=1000, strict=True, allow_inf_nan=False)]
 FromOne = Annotated[float, Field(ge=1, le=1000, strict=True, allow_inf_nan=False)]
 AboveOne = Annotated[float, Field(gt=1, le=1000, strict=True, allow_inf_nan=False)]
-Magnitude = Annotated[float, Field(gt=0, le=1e6, strict=True, allow_inf_nan=False)]
+Magnitude = Annotated[float, Field(ge=1e-9, le=1e6, strict=True, allow_inf_nan=False)]
 """The alpha of an adapter, the norm of a gradient."""
-LearningRate = Annotated[float, Field(gt=0, le=10, strict=True, allow_inf_nan=False)]
+LearningRate = Annotated[float, Field(ge=1e-12, le=10, strict=True, allow_inf_nan=False)]
+"""At less than this no weight of float32 moves."""
 
 # Times, entropies, temperatures.
 
 Seconds = Annotated[float, Field(ge=1e-3, le=1e6, strict=True, allow_inf_nan=False)]
-Days = Annotated[float, Field(gt=0, le=1e5, strict=True, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, le=1e5, strict=True, allow_inf_nan=False)]
+Days = Annotated[float, Field(ge=1e-6, le=1e5, strict=True, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=1e-6, le=1e5, strict=True, allow_inf_nan=False)]
 """Requests a second."""
 Nats = Annotated[float, Field(gt=0, le=20, strict=True, allow_inf_nan=False)]
 """An entropy: no vocabulary has as much as 20 nats."""

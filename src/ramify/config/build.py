@@ -60,8 +60,11 @@ def build_agent(
     events: EventSink,
     branch_at: "BranchAt" = "before_probe",
     all_entropies: bool = False,
+    note: Callable[[str], None] = lambda _: None,
 ) -> "AgentParts":
     """The agent of training, evaluation and data making; only the local engine asks for the model.
+
+    `note` is told what an engine finds out about its service.
 
     Raises:
         ConfigError: The entropies of all tokens are wanted and the engine gives none that are exact.
@@ -69,7 +72,7 @@ def build_agent(
     from ramify.rollout.settings import AgentParts
 
     live = LiveCount()
-    built = _engine(engine, renderer, model, context_tokens, live if run.deterministic else None)
+    built = _engine(engine, renderer, model, context_tokens, live if run.deterministic else None, note)
     return AgentParts(
         engine=built,
         renderer=renderer,
@@ -92,6 +95,7 @@ def _engine(
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     live: LiveCount | None,
+    note: Callable[[str], None],
 ) -> Engine:
     if isinstance(section, LocalEngineSection):
         from ramify.engines.local import LocalEngine
@@ -100,14 +104,16 @@ def _engine(
             model(), renderer.tokenizer, num_slots=section.slots, context_tokens=context_tokens, live=live
         )
     if isinstance(section, OpenAIEngineSection):
-        return _openai(section, renderer, context_tokens)
+        return _openai(section, renderer, context_tokens, note)
     from ramify.engines.scripted import ScriptedEngine, load_script
 
     script = load_script(section.script)
     return ScriptedEngine(renderer.tokenizer, script, context_tokens, script.exact_entropy)
 
 
-def _openai(section: OpenAIEngineSection, renderer: "TagRenderer", context_tokens: int) -> Engine:
+def _openai(
+    section: OpenAIEngineSection, renderer: "TagRenderer", context_tokens: int, note: Callable[[str], None]
+) -> Engine:
     from ramify.config.build_services import http_client
     from ramify.engines.openai_engine import OpenAIEngine
     from ramify.net.secrets import read_key
@@ -115,12 +121,13 @@ def _openai(section: OpenAIEngineSection, renderer: "TagRenderer", context_token
     key = None if section.key_variable is None else read_key(section.key_variable)
     return OpenAIEngine(
         http_client("engine", section.http, *([key] if key else [])),
-        renderer.tokenizer,
+        renderer,
         base_url=section.url,
         model=section.model,
         context_tokens=context_tokens,
         slots=section.slots,
         key=key,
+        note=note,
     )
 
 
@@ -272,20 +279,33 @@ def fitting(
     Raises:
         DataError: None is.
     """
-    sizes = renderer.tokenizer.count_tokens([renderer.prompt_text(problem) for problem in problems])
-    kept = tuple(p for p, size in zip(problems, sizes, strict=True) if size <= max_prompt_tokens)
+    fits = renderer.fitting(problems, max_prompt_tokens)
+    kept = tuple(problem for problem, short in zip(problems, fits, strict=True) if short)
     if not kept:
+        least = min(renderer.tokenizer.fewest_tokens(renderer.prompt_text(problem)) for problem in problems)
         raise DataError(
             f"{place}: no problem is left, all prompts have more than data.max_prompt_tokens = {max_prompt_tokens} tokens "
-            f"(the shortest has {min(sizes)})"
+            f"(the shortest has at least {max(least, max_prompt_tokens + 1)})"
         )
-    if len(kept) == len(problems):
-        return kept, ()
-    dropped = (
-        f"{place}: dropped {len(problems) - len(kept)} of {len(problems)} problems whose prompt has more than "
-        f"{max_prompt_tokens} tokens"
+    notes = []
+    if len(kept) < len(problems):
+        notes.append(
+            f"{place}: dropped {len(problems) - len(kept)} of {len(problems)} problems whose prompt has more than "
+            f"{max_prompt_tokens} tokens"
+        )
+    notes += control_notes(place, [renderer.foreign_control(problem) for problem in kept])
+    return kept, tuple(notes)
+
+
+def control_notes(place: Path | str, found: Sequence[str | None]) -> tuple[str, ...]:
+    """A line about the rows of a data set that spell a token of structure; `found` holds one of them, or None, for each row."""
+    spelt = [token for token in found if token is not None]
+    if not spelt:
+        return ()
+    return (
+        f"{place}: {len(spelt)} of {len(found)} rows spell a token that only the chat template may write, such as "
+        f"{spelt[0]!r}; it is read as ordinary text",
     )
-    return kept, (dropped,)
 
 
 def _without(

@@ -18,30 +18,26 @@ if TYPE_CHECKING:
     from ramify.learner.annotate import Reference
 
 
+_SAID = "caf\u00e9 \u4e2d\u6587"
+_PROBE = f"What is 12 + 30?\n<think> 1372 </think> {_SAID}"
+"""What the user of the first chat says, with which a tokenizer is tried."""
+
+
 def build_tokenizer(folder: Path) -> "ChatTokenizer":
     """Read a tokenizer and check that transformers reads the same ids from the folder.
 
     Raises:
-        DataError: They differ, a file is missing, or the model has fewer rows than the tokenizer has ids.
+        DataError: They differ, a file is missing or damaged, or the model has fewer rows than the tokenizer has ids.
     """
-    from transformers import AutoTokenizer
-
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.core.messages import Message
-    from ramify.modeling.load import read_model_config
-    from ramify.modeling.lora import is_adapter_folder
+    from ramify.modeling.model_config import is_adapter_folder, read_model_config
 
     ours = ChatTokenizer(folder)
-    theirs = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    messages = [Message.of("user", "What is 12 + 30?\n<think> 1372 </think> caf\u00e9 \u4e2d\u6587")]
-    text = ours.chat_text(messages)
-    plain = [{"role": message.role, "content": message.text} for message in messages]
-    expected = theirs.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
-    if text != expected or list(ours.encode(text)) != theirs(text, add_special_tokens=False)["input_ids"]:
-        raise DataError(
-            f"{folder}: tokenizer.json and transformers' {type(theirs).__name__} give different ids; "
-            "set tokenizer_class to PreTrainedTokenizerFast or use the model's own tokenizer"
-        )
+    text = ours.chat_text([Message.of("user", _PROBE)])
+    if _SAID not in text:
+        raise DataError(f"{folder}: the chat template leaves out or changes what the user says")
+    _compare(ours, text)
     if (folder / "config.json").is_file() or is_adapter_folder(folder):
         rows = read_model_config(folder).get("vocab_size")
         if isinstance(rows, int) and rows < ours.vocab_size:
@@ -50,6 +46,44 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
                 "use the model's own tokenizer"
             )
     return ours
+
+
+def _compare(ours: "ChatTokenizer", text: str) -> None:
+    """Hold a tokenizer against the one that transformers builds from the folder.
+
+    The template is compared as it is written: transformers would render it without limits on time and memory.
+    """
+    from transformers import AutoTokenizer
+
+    from ramify.modeling.quiet import quiet_transformers
+
+    folder = ours.folder
+    try:
+        with quiet_transformers():
+            theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            template, special = theirs.get_chat_template(), theirs.special_tokens_map
+            ids = theirs(text, add_special_tokens=False)["input_ids"]
+    # A reader of foreign files: what transformers raises about them is of any kind.
+    except Exception as error:  # noqa: BLE001
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(
+            f"{folder}: transformers cannot read the tokenizer with its config.json ({reason})"
+        ) from None
+    if template != ours.template.source:
+        raise DataError(
+            f"{folder}: transformers finds another chat template than chat_template.jinja; keep one"
+        )
+    for name, token in special.items():
+        if name in ours.template.source and token != ours.special.get(name):
+            raise DataError(
+                f"{folder}/tokenizer_config.json: {name}: transformers reads {token!r:.80}, expected "
+                f"{ours.special.get(name)!r:.80} as the chat template is given it"
+            )
+    if list(ours.encode(text)) != ids:
+        raise DataError(
+            f"{folder}: tokenizer.json and transformers' {type(theirs).__name__} give different ids; "
+            "set tokenizer_class to PreTrainedTokenizerFast or use the model's own tokenizer"
+        )
 
 
 def build_model(section: ModelSection, context_tokens: int, seed: int = 0) -> "PreTrainedModel":
@@ -108,7 +142,8 @@ def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Referen
     from contextlib import contextmanager
 
     from ramify.modeling.load import load_model
-    from ramify.modeling.lora import adapters_off, has_adapters, is_adapter_folder
+    from ramify.modeling.lora import adapters_off, has_adapters
+    from ramify.modeling.model_config import is_adapter_folder
 
     if has_adapters(model) and not is_adapter_folder(section.path):
 

@@ -1,10 +1,11 @@
 """An evaluation without a recipe: what `ramify eval --model M --dataset D` stands for."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from ramify.core.errors import DataError
 from ramify.data.benchmarks import parse_dataset
+from ramify.modeling.model_config import read_model_config
 
 MAX_PROMPT_TOKENS = 2048
 MAX_TOKENS = 8192
@@ -31,7 +32,7 @@ def default_evaluation(
     if limit is not None:
         data["limit"] = limit
     named = parse_dataset(dataset)
-    name = f"{model.resolve().name}-{Path(dataset).stem if named is None else named[0]}"
+    name = f"{model.absolute().name}-{Path(dataset).stem if named is None else named[0]}"
     return {
         "model": {"path": str(model)},
         "data": data,
@@ -52,10 +53,10 @@ def default_evaluation(
 def _room(model: Path) -> tuple[int, int]:
     """Tokens of a prompt and of what follows it, within the model's positions."""
     try:
-        config = json.loads((model / "config.json").read_bytes())
-        positions = int(config["max_position_embeddings"])
-    except (OSError, ValueError, KeyError, TypeError):
-        # An adapter, or no model at all, which is told later.
+        positions = read_model_config(model).get("max_position_embeddings")
+    except DataError:
+        positions = None  # no model, which is told later
+    if not isinstance(positions, int):
         return MAX_PROMPT_TOKENS, MAX_TOKENS
     prompt = min(MAX_PROMPT_TOKENS, max(1, positions // 4))
     return prompt, max(1, min(MAX_TOKENS, positions - prompt))

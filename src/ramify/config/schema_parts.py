@@ -4,9 +4,16 @@ A required field has no default; an unknown key is refused. Paths are relative t
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from ramify.config.bounds import (
     BelowOne,
@@ -39,6 +46,17 @@ class Section(BaseModel):
     """A table of a recipe."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _true_or_false(cls, table: Any) -> Any:  # noqa: ANN401 - any TOML value
+        """Where a switch stands, 0 and "yes" are none."""
+        for name, field in cls.model_fields.items() if isinstance(table, dict) else ():
+            kinds = get_args(field.annotation) or (field.annotation,)
+            given = table.get(name, False)
+            if bool in kinds and not isinstance(given, bool) and not (given is None and type(None) in kinds):
+                raise ValueError(f"{name}: expected true or false, got {given!r:.80}")
+        return table
 
 
 def is_changed(section: Section, key: str) -> bool:

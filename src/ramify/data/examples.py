@@ -1,16 +1,21 @@
 """Files of examples to train on: JSONL rows with a `prompt` and whole messages of an assistant."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
-from ramify.data.problems import read_jsonl, read_messages
+from ramify.data.problems import read_identifier, read_jsonl, read_messages
 
 Example = TypeVar("Example")
 
 Row: TypeAlias = Mapping[str, Any]
+
+_FOREIGN_CALL = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
+"""How Hermes, Llama 3 and Mistral write a call; it would be trained as text that calls nothing."""
+_RESULT = re.compile(r"<result>.*?</result>", re.DOTALL)
 
 
 def read_examples(
@@ -30,11 +35,16 @@ def read_examples(
     if not path.is_file():
         raise DataError(f"{path}: expected a JSONL file of {what}, found none")
     examples: list[Example] = []
+    row_of_id: dict[str, int] = {}
     for number, row in read_jsonl(path):
         try:
             if not isinstance(row, dict):
                 raise ValueError(f"got {type(row).__name__}")
-            problem = Problem(str(row.get("id", number)), read_messages(row), ())
+            identifier = read_identifier(row, str(number))
+            if identifier in row_of_id:
+                raise ValueError(f"id {identifier!r} is already that of row {row_of_id[identifier]}")
+            row_of_id[identifier] = number
+            problem = Problem(identifier, read_messages(row), ())
             examples.append(read(problem, row, number))
         except ValueError as error:
             raise DataError(f"{path} row {number}: expected an object with {columns}: {error}") from None
@@ -52,7 +62,15 @@ def read_message(row: Row, name: str) -> str:
     if name not in row:
         raise ValueError(f"no {name!r}")
     text = row[name]
+    if any(isinstance(part, dict) for part in (text if isinstance(text, list) else [text])):
+        raise ValueError(
+            f"{name!r} must be text, the assistant's whole message with its calls and their results in tags, not messages"
+        )
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{name!r} must be text that is not blank")
+    if call := _FOREIGN_CALL.search(_RESULT.sub("", text)):
+        raise ValueError(
+            f"{name!r} calls a tool as another dialect does ({call[0]}); expected tags such as <search> query </search>"
+        )
     text.encode()  # half of a surrogate pair is legal JSON, but no text
     return text

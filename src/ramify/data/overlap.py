@@ -94,15 +94,19 @@ def read_questions(places: Iterable[str]) -> frozenset[str]:
     """The folded questions of files, of folders with files, or of data sets of the hub (as `find_tables` takes them).
 
     Raises:
-        DataError: Nothing is found at a place, or a row has no question; one line with file and row.
+        DataError: Nothing is found at a place, no row is there, or one has no question; one line with file and row.
     """
     folded = set()
     for place in places:
+        is_empty = True
         for row in read_rows(find_tables(place)):
+            is_empty = False
             try:
                 folded.add(fold_question(read_question(row.values)))
             except ValueError as error:
                 raise DataError(f"{row.where}: {error}") from None
+        if is_empty:
+            raise DataError(f"{place}: empty; expected rows with a question")
     return frozenset(folded - {""})
 
 

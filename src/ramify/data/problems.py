@@ -1,6 +1,5 @@
 """Problems from a data file: JSONL or parquet, plain or in the verl style."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,12 +7,15 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
 from ramify.core.errors import DataError
+from ramify.core.json_text import parse_json
 from ramify.core.messages import Message, Problem, Role
 from ramify.data.verl_rows import is_verl, plain_row, repair_boxed
 
 _ROLES: tuple[str, ...] = get_args(Role)
 _OWN_COLUMNS = ("prompt", "answer", "id")
 _MAX_LISTED_ROWS = 10
+_OTHER_FORMATS = ("conversations", "messages", "instruction", "question")
+"""Columns of ShareGPT, OpenAI and Alpaca rows, and of benchmarks."""
 _JSONL_COUNTING = "lines count from 1"
 
 _Row: TypeAlias = Mapping[str, Any]
@@ -63,7 +65,7 @@ def load_problems(path: Path) -> ProblemSet:
             if not golds:
                 dropped.append(number)
                 continue
-            identifier = _identifier(row, f"{path.stem}-{number}")
+            identifier = read_identifier(row, f"{path.stem}-{number}")
             if identifier in row_of_id:
                 raise ValueError(f"id {identifier!r} is already that of row {row_of_id[identifier]}")
             info = _info(row)
@@ -104,20 +106,16 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
     """The JSON values of a file with one a line, numbered from 1; blank lines are skipped.
 
     Raises:
-        DataError: A line is no JSON; the message names file and row.
+        DataError: A line is no JSON, nested too deeply, or has a key twice; the message names file and row.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                reason = f"{error.msg} at column {error.colno}"
-                raise DataError(f"{path} row {number} ({_JSONL_COUNTING}): broken JSON: {reason}") from None
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path} row {number} ({_JSONL_COUNTING}): broken JSON: {error}") from None
-            yield number, row
+                yield number, parse_json(line, unique_keys=True)
+            except ValueError as error:
+                raise DataError(f"{path} row {number} ({_JSONL_COUNTING}): {error}") from None
 
 
 def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
@@ -126,22 +124,38 @@ def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
     Raises:
         DataError: The file cannot be read.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable parquet file: {str(error).splitlines()[0]}") from None
+    # A reader of foreign files: whatever is wrong with one is told in a line.
+    except Exception as error:  # noqa: BLE001
+        raise DataError(f"{path}: not a readable parquet file: {_first_line(error)}") from None
+    columns: list[str] = table.column_names
+    for name in columns:
+        if columns.count(name) > 1:
+            raise DataError(f"{path}: two columns are called {name!r}")
 
     def rows() -> Iterator[tuple[int, Any]]:
         number = 0
         for batch in table.to_batches(max_chunksize=1024):
-            for row in batch.to_pylist():
+            try:
+                values = batch.to_pylist()
+            # Values that Python has no type for: dates out of its range, text that is none.
+            except Exception as error:  # noqa: BLE001
+                last = number + batch.num_rows - 1
+                raise DataError(
+                    f"{path} rows {number} to {last} (rows count from 0): cannot be read: {_first_line(error)}"
+                ) from None
+            for row in values:
                 yield number, row
                 number += 1
 
-    return table.column_names, rows()
+    return columns, rows()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _open_parquet(path: Path) -> _Table:
@@ -215,14 +229,16 @@ def read_messages(row: _Row) -> tuple[Message, ...]:
     if isinstance(prompt, str) and prompt.strip():
         return (Message.of("user", _text(prompt, "'prompt'")),)
     if not isinstance(prompt, list) or not prompt:
-        raise ValueError("no prompt: 'prompt' must be text or a list of {role, content}")
+        other = next((f"; {key!r} is another format's" for key in _OTHER_FORMATS if key in row), "")
+        raise ValueError(f"no prompt: 'prompt' must be text or a list of {{role, content}}{other}")
     return tuple(_message(message, index) for index, message in enumerate(prompt))
 
 
 def _message(message: object, index: int) -> Message:
     place = f"message {index} of 'prompt'"
     if not isinstance(message, dict) or {"role", "content"} - message.keys():
-        raise ValueError(f"{place} must be {{role, content}}")
+        sharegpt = isinstance(message, dict) and {"from", "value"} <= message.keys()
+        raise ValueError(f"{place} must be {{role, content}}{', not {from, value} (ShareGPT)' * sharegpt}")
     unread = [key for key in message if key not in ("role", "content") and message[key] is not None]
     if unread:
         raise ValueError(f"{place} has {unread[0]!r}; only role and content are read")
@@ -231,13 +247,18 @@ def _message(message: object, index: int) -> Message:
     return Message.of(cast(Role, message["role"]), _text(message["content"], place))
 
 
-def _identifier(row: _Row, default: str) -> str:
+def read_identifier(row: _Row, default: str) -> str:
+    """The `id` of a row, or else `default`.
+
+    Raises:
+        ValueError: It is neither text nor a whole number.
+    """
     value = row.get("id")
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
         raise ValueError(f"'id' must be text or a whole number, got {value!r:.40}")
-    return str(value)
+    return _text(str(value), "'id'")
 
 
 def _text(value: object, place: str) -> str:

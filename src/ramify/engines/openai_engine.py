@@ -1,13 +1,17 @@
 """A text engine behind any OpenAI-compatible endpoint, for evaluation and the making of data, never for training.
 
-It asks POST {base_url}/completions with the context as text, since chat endpoints cannot go on in the middle of an assistant's
-message. The tokens that come back are those of our tokenizer for the text that came back, which need not be those that the model
-sampled: the engine says `exact_ids = false`, its nodes carry that, and the learner refuses them. Untested on real services.
+It asks POST {base_url}/completions, since chat endpoints cannot go on in the middle of an assistant's message. The context goes
+as token ids where the service shows that it reads them as we do (`_PROBE`), else as text, in which the service finds special
+tokens by their spelling: those that a web page or a data set only spells are broken up before.
+
+The tokens that come back are those of our tokenizer for the text that came back, which need not be those that the model sampled:
+the engine says `exact_ids = false`, its nodes carry that, and the learner refuses them. Untested on real services.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 
-from ramify.chat.tokenizer import ChatTokenizer
+from ramify.chat.renderer import TagRenderer
 from ramify.core.errors import EngineError
 from ramify.core.protocols import Json
 from ramify.core.records import Completion, EngineInfo, Finish, Request
@@ -18,6 +22,8 @@ _FILTERED = "content_filter"
 """How a turn ends that the service does not want to go on with: it counts as ended there."""
 _SEED_BITS = (1 << 31) - 1
 """What every service takes for a seed."""
+_PROBE = "Paris, 12 plus 30 is 42; caf\u00e9 \u4e2d\u6587 (x < y)"
+"""A service that echoes this text for the ids that our tokenizer has for it reads ids, and as our tokenizer does."""
 
 
 class OpenAIEngine:
@@ -26,26 +32,32 @@ class OpenAIEngine:
     def __init__(
         self,
         client: HttpClient,
-        tokenizer: ChatTokenizer,
+        renderer: TagRenderer,
         *,
         base_url: str,
         model: str,
         context_tokens: int,
         slots: int,
         key: str | None = None,
+        note: Callable[[str], None],
     ) -> None:
         """Open no connection yet.
 
         Args:
             client: For this service alone; it knows the key as one of its secrets.
-            tokenizer: Of the model, or of one like it: it renders prompts and counts tokens.
+            renderer: Over the model's tokenizer, or one like it: it renders prompts and counts tokens.
             base_url: Up to the version, such as "http://127.0.0.1:8000/v1".
             model: As the service calls it.
             context_tokens: Longest context, prompt and response.
             slots: Trajectories at one time.
             key: Of the service, or None.
+            note: Is told, once, what kind of prompts the service gets.
         """
-        self._client, self._tokenizer = client, tokenizer
+        tokenizer = renderer.tokenizer
+        self._client, self._tokenizer, self._controls = client, tokenizer, renderer.controls
+        self._note = note
+        self._probing = asyncio.Lock()
+        self._takes_ids: bool | None = None
         self._url = f"{base_url.rstrip('/')}/completions"
         self._model, self._key = model, key
         self._info = EngineInfo(
@@ -70,20 +82,50 @@ class OpenAIEngine:
             raise EngineError("engine 'openai' shows text only: no entropies, so nothing can branch on them")
         body: dict[str, Json] = {
             "model": self._model,
-            "prompt": self._tokenizer.decode(request.token_ids),
             "max_tokens": request.max_new_tokens,
             "temperature": request.temperature,
             "stop": list(request.stops),
             "seed": request.seed & _SEED_BITS,
             **({"top_p": request.top_p} if request.top_p < 1 else {}),
         }
-        headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
+        ids = request.token_ids
+        body["prompt"] = list(ids) if await self._reads_ids(body) else self._controls.broken(ids)
         try:
-            answer = await self._client.post_json(self._url, body, headers=headers)
-            text, finish = _completion(answer, request.stops)
+            text, finish = _completion(await self._post(body), request.stops)
         except RequestFailedError as failed:
             raise EngineError(f"engine 'openai': {failed}") from None
         return self._encoded(text, finish, request.max_new_tokens)
+
+    async def _reads_ids(self, body: Mapping[str, Json]) -> bool:
+        """Whether the service takes token ids and reads the same text in them; asked once, with a body like the others.
+
+        Raises:
+            ServiceDownError: The service is down, or refuses the key.
+        """
+        async with self._probing:
+            if self._takes_ids is None:
+                self._takes_ids = await self._probe(body)
+                self._note(
+                    "engine 'openai': the service gets token ids"
+                    if self._takes_ids
+                    else "engine 'openai': the service shows no sign of reading token ids as this tokenizer does, so it gets "
+                    "text; special tokens that a tool's result or the data only spell are broken up in it"
+                )
+        return self._takes_ids
+
+    async def _probe(self, body: Mapping[str, Json]) -> bool:
+        ids = list(self._tokenizer.encode_plain(_PROBE))
+        try:
+            read = (await self._post({**body, "prompt": ids, "max_tokens": 1, "echo": True})).json()
+        except RequestFailedError:
+            return False
+        choice = _first_choice(read)
+        text = None if choice is None else choice.get("text")
+        return isinstance(text, str) and text.strip().startswith(_PROBE)
+
+    async def _post(self, body: Mapping[str, Json]) -> Answer:
+        headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
+        return await self._client.post_json(self._url, body, headers=headers)
 
     async def load_weights(self, source: str, version: int) -> None:
         """A service's weights are its own.
@@ -104,8 +146,8 @@ class OpenAIEngine:
         await self._client.close()
 
     def _encoded(self, text: str, finish: Finish, most: int) -> Completion:
-        """The text in our tokens, an end of turn among them."""
-        ids = self._tokenizer.encode(text)
+        """The text in our tokens, an end of turn among them: what the text spells itself is none."""
+        ids = self._controls.encode(text)
         if finish is Finish.EOS or not ids:
             ids, finish = (*ids, self._tokenizer.eos_id), Finish.EOS
         if len(ids) > most:
@@ -120,10 +162,8 @@ def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
     Raises:
         RequestFailedError: The answer is no completion.
     """
-    read = answer.json()
-    choices = read.get("choices") if isinstance(read, Mapping) else None
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    if not isinstance(choice, Mapping):
+    choice = _first_choice(answer.json())
+    if choice is None:
         raise answer.malformed("expected choices with a text")
     reason = choice.get("finish_reason")
     # A filter of the service may withhold what was written so far.
@@ -143,6 +183,12 @@ def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
         return text[: first[0] + len(first[1])], Finish.STOP
     stop = choice["stop_reason"] if "stop_reason" in choice else _left_open(text, stops)
     return (text + stop, Finish.STOP) if isinstance(stop, str) and stop in stops else (text, Finish.EOS)
+
+
+def _first_choice(read: Json) -> Mapping[str, Json] | None:
+    choices = read.get("choices") if isinstance(read, Mapping) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    return choice if isinstance(choice, Mapping) else None
 
 
 def _left_open(text: str, stops: Sequence[str]) -> str | None:

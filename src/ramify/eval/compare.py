@@ -99,6 +99,10 @@ def read_side(folder: Path) -> Side:
     manifest = read_manifest(folder)
     records = read_records(folder)
     ids = tuple(dict.fromkeys(record.problem for record in records))
+    if len(ids) != (count := manifest["scores"]["problems"]["count"]):
+        raise DataError(
+            f"{folder}: expected a finished evaluation of {count} problems, the results are of {len(ids)}; go on with --resume"
+        )
     attempts = manifest["scores"]["sampling"]["attempts"]
     return Side(folder, manifest, make_evaluation(records, ids, attempts, manifest["scores"]["seed"]))
 

@@ -23,18 +23,21 @@ _OURS = frozenset(
     }
 )
 
+_BEFORE_ATTEMPTS = frozenset({MANIFEST, "recipe.json"})
+"""What there is before the first attempt: an evaluation that was refused for its model leaves nothing to go on with."""
+
 
 def check_eval_folder(path: Path, resume: bool) -> None:
     """See that an evaluation may have the folder; nothing is written.
 
     Raises:
-        ConfigError: It holds something else, an evaluation and `resume` is false, or links.
+        ConfigError: It holds something else, attempts and `resume` is false, or links.
     """
     if not path.exists():
         return
     names = entries(path) if path.is_dir() else frozenset({""})
     if not names <= _OURS:
         raise ConfigError(f"run.dir: {path} exists and is not empty; expected a new or empty folder")
-    if names and not resume:
+    if names - _BEFORE_ATTEMPTS and not resume:
         raise ConfigError(f"run.dir: {path} holds an evaluation; go on with --resume or name a new folder")
     require_plain_files("run.dir", path)

@@ -10,7 +10,9 @@ from ramify.config.build_reward import BuiltReward
 from ramify.config.build_tools import Toolbox
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_parts import ScriptedEngineSection
+from ramify.core.errors import DataError
 from ramify.core.messages import Problem
+from ramify.eval.records import require_types
 from ramify.obs import manifest
 
 _TRANSPORT = ("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop")
@@ -89,7 +91,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         DataError: It is missing, cannot be read, or is of another schema.
     """
-    return manifest.read_manifest(folder, "scores")
+    record = manifest.read_manifest(folder, "scores")
+    try:
+        _check(record)
+    # A reader of foreign files: a field may hold anything.
+    except Exception as error:  # noqa: BLE001
+        raise DataError(
+            f"{folder / manifest.MANIFEST}: expected the manifest of an evaluation: {error!r:.200}"
+        ) from None
+    return record
+
+
+def _check(record: Mapping[str, Any]) -> None:
+    """See that what is read of a manifest is there."""
+    require_types(record, notes=list)
+    scores = record["scores"]
+    require_types(scores, problems=dict, sampling=dict, engine=dict, reward=dict, seed=int)
+    require_types(scores["problems"], count=int, sha256=str)
+    require_types(scores["sampling"], attempts=int)
+    if scores["reward"].get("judge") is not None:
+        require_types(scores["reward"], judge=dict)
 
 
 def refuse_other(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -122,34 +122,47 @@ class AttemptRecord:
             KeyError, TypeError, ValueError: It is not such a record.
         """
         calls = tuple(CallRecord(**call) for call in record["calls"])
-        if any(call.status not in _OUTCOMES for call in calls):
-            raise ValueError("a call has an unknown status")
-        if not isinstance(record["problem"], str) or not isinstance(record["attempt"], int):
-            raise TypeError("expected a text 'problem' and a whole number 'attempt'")
-        if not all(isinstance(flag, bool) for flag in (record["correct"], *(c.repeated for c in calls))):
-            raise TypeError("expected 'correct' and 'repeated' to be true or false")
-        groups = dict(record["groups"])
-        texts = (record["answer"], *groups, *groups.values(), *(call.tool for call in calls))
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError("expected 'answer', 'groups' and the names of tools to be texts")
-        tokens = TokenCounts(**record["tokens"])
-        if not all(isinstance(count, int) for count in record["tokens"].values()):
-            raise TypeError("expected 'tokens' to be whole numbers")
-        numbers = {"reward": float(record["reward"]), **record["parts"]}
-        if not all(math.isfinite(number) for number in numbers.values()):
-            raise ValueError("a number is not finite")
+        counts = TokenCounts(**record["tokens"])
+        parts, groups = record["parts"], record["groups"]
+        require_types(
+            record, problem=str, attempt=int, answer=str, correct=bool, reward=float, parts=dict, groups=dict
+        )
+        require_types(parts, **dict.fromkeys(parts, float))
+        require_types(groups, **dict.fromkeys(groups, str))
+        require_types(asdict(counts), prompt=int, written=int, results=int, sent=int)
+        for call in calls:
+            require_types(asdict(call), tool=str, status=str, repeated=bool)
+            if call.status not in _OUTCOMES:
+                raise ValueError("a call has an unknown status")
         return cls(
             record["problem"],
             record["attempt"],
-            groups,
+            dict(groups),
             record["answer"],
             record["correct"],
             float(record["reward"]),
-            {name: float(value) for name, value in record["parts"].items()},
+            {name: float(value) for name, value in parts.items()},
             StopReason(record["stop"]),
             calls,
-            tokens,
+            counts,
         )
+
+
+def require_types(record: Mapping[str, Any], /, **kinds: type) -> None:
+    """Check the types of values; where a number is expected, a whole one will do. (pydantic takes no lone surrogates.)
+
+    Raises:
+        TypeError: One is of another type.
+        ValueError: A number is not finite.
+    """
+    for key, kind in kinds.items():
+        value: Any = record[key]
+        if not isinstance(value, int | float if kind is float else kind) or (
+            isinstance(value, bool) and kind is not bool
+        ):
+            raise TypeError(f"{key!r}: expected {kind.__name__}, got {value!r:.40}")
+        if kind is float and not math.isfinite(record[key]):
+            raise ValueError(f"{key!r} is not finite")
 
 
 def record_attempt(tree: Tree, reward: Reward, renderer: Renderer, decides: str = "correct") -> AttemptRecord:

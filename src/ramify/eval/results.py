@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ramify.core.errors import DataError
-from ramify.eval.records import AttemptRecord
+from ramify.eval.records import AttemptRecord, require_types
 from ramify.obs.files import append_line, dump_line, parse_line, replace_pieces
 
 Key: TypeAlias = tuple[str, int]
@@ -71,6 +71,8 @@ class KeyedLines:
     def _lines(self) -> Iterator[tuple[Key, _Line, dict[str, Any]]]:
         if not self.path.exists():
             return
+        if not self.path.is_file():
+            raise DataError(f"{self.path} is a folder, expected a file of JSON lines")
         rows: dict[Key, int] = {}
         start = 0
         with self.path.open("rb") as file:
@@ -138,9 +140,52 @@ def read_records(folder: Path) -> tuple[AttemptRecord, ...]:
     for row, record in enumerate(lines.read().values(), start=1):
         try:
             records.append(AttemptRecord.from_json(record))
-        except Exception as error:  # noqa: BLE001 - the line may hold anything
-            raise DataError(f"{lines.path} row {row}: not an attempt: {error!r}") from None
+        # A reader of foreign files: a field may hold anything.
+        except Exception as error:  # noqa: BLE001
+            raise DataError(f"{lines.path} row {row}: not an attempt: {error!r:.200}") from None
     return tuple(records)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCall:
+    """Seconds of a call: its tool's own, and those that it waited in queues."""
+
+    tool: str
+    seconds: float
+    queued_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTimes:
+    """Seconds of an attempt and of its calls: a line of times.jsonl."""
+
+    seconds: float
+    calls: tuple[TimedCall, ...]
+
+
+def read_times(folder: Path) -> tuple[AttemptTimes, ...]:
+    """The times of all finished attempts, in the order of the file; raises as `read_records`."""
+    lines = times_lines(folder)
+    times = []
+    for row, record in enumerate(lines.read().values(), start=1):
+        try:
+            times.append(_times(record))
+        # A reader of foreign files: a field may hold anything.
+        except Exception as error:  # noqa: BLE001
+            raise DataError(f"{lines.path} row {row}: no times of an attempt: {error!r:.200}") from None
+    return tuple(times)
+
+
+def _times(record: Mapping[str, Any]) -> AttemptTimes:
+    require_types(record, seconds=float, events=list)
+    calls = []
+    for event in record["events"]:
+        require_types(event, kind=str, seconds=float)
+        if event["kind"].startswith("tool/"):
+            require_types(event["fields"], queued_seconds=float)
+            tool = event["kind"].removeprefix("tool/")
+            calls.append(TimedCall(tool, event["seconds"], event["fields"]["queued_seconds"]))
+    return AttemptTimes(record["seconds"], tuple(calls))
 
 
 def _key(problem: object, attempt: object) -> Key:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from ramify.eval.folder import check_eval_folder
 from ramify.eval.manifest import make_manifest, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.records import AttemptRecord, record_attempt
-from ramify.eval.results import Key, read_records, results_lines, times_lines, tree_lines
+from ramify.eval.results import Key, read_records, read_times, results_lines, times_lines, tree_lines
 from ramify.eval.summary import Price, summarise, summarise_times, to_csv
 from ramify.learner.checkpoint import check_model_folder
 from ramify.modeling.numerics import set_numerics
@@ -117,6 +117,8 @@ class _Run:
     """What is to be known about the problems: those that were dropped, too."""
     unjudged: frozenset[Key]
     """Those of `done` that got no verdict."""
+    engine_notes: list[str] = field(default_factory=list)
+    """What the engine found out about its service."""
 
     @classmethod
     def opened(cls, recipe: EvalRecipe, console: RunConsole, resume: bool) -> "_Run":
@@ -135,7 +137,7 @@ class _Run:
         groups = _groups(recipe, problems)
         records: tuple[AttemptRecord, ...] = ()
         unjudged: frozenset[Key] = frozenset()
-        if (folder / MANIFEST).exists():
+        if (folder / MANIFEST).exists() and results_lines(folder).path.exists():
             records = _take_up(recipe, manifest, groups, console)
             unjudged = _without_verdict(records) if reward.judge is not None else frozenset()
             again = f", {len(unjudged)} of them without a verdict: they are judged again" if unjudged else ""
@@ -251,7 +253,12 @@ class _Run:
             brancher=FlatBrancher(probe_tokens=0),
             limits=build_limits(sampling, 1, sampling.top_p),
             events=events,
+            note=self._note_of_engine,
         )
+
+    def _note_of_engine(self, note: str) -> None:
+        self.console.note(note)
+        self.engine_notes.append(note)
 
     def note_missing_verdicts(self, evaluation: Evaluation) -> None:
         """Say what the judge did not decide.
@@ -284,18 +291,12 @@ class _Run:
             self.recipe.sampling.k,
             None if price is None else Price(price.input, price.output),
             judged=self.reward.judge is not None,
-            notes=self.notes,
+            notes=(*self.notes, *self.engine_notes),
         )
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
             lines.sort(keys)
-        try:
-            times = summarise_times(list(times_lines(self.folder).read().values()), held_up)
-        except Exception as error:
-            raise DataError(
-                f"{times_lines(self.folder).path}: not the times of attempts ({error!r}); delete the file and go on with "
-                "--resume: no score depends on it"
-            ) from error
+        times = summarise_times(read_times(self.folder), held_up)
         if self.reward.judge is not None:
             times["judge"] = self.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())

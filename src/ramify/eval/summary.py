@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from ramify.core.call_clock import HeldUp
 from ramify.core.tree import StopReason
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.records import AttemptRecord, Outcome
+from ramify.eval.results import AttemptTimes, TimedCall
 from ramify.rewards.judge_agreement import judge_agreement
 
 SCHEMA = 1
@@ -117,26 +118,25 @@ def to_csv(evaluation: Evaluation) -> str:
     return text.getvalue()
 
 
-def summarise_times(times: Sequence[Mapping[str, Any]], held_up: HeldUp) -> dict[str, Any]:
+def summarise_times(times: Sequence[AttemptTimes], held_up: HeldUp) -> dict[str, Any]:
     """The content of times.json: seconds of attempts; of the calls of each tool, themselves and in queues; of the loop.
 
     Args:
         times: Lines of times.jsonl.
         held_up: Of the event loop since the evaluation was started or resumed.
     """
-    calls: dict[str, list[Mapping[str, Any]]] = {}
+    calls: dict[str, list[TimedCall]] = {}
     for line in times:
-        for event in line["events"]:
-            if event["kind"].startswith("tool/"):
-                calls.setdefault(event["kind"].removeprefix("tool/"), []).append(event)
+        for call in line.calls:
+            calls.setdefault(call.tool, []).append(call)
     return {
-        "attempts": _spread([line["seconds"] for line in times]),
+        "attempts": _spread([line.seconds for line in times]),
         "calls": {
             tool: {
-                **_spread([event["seconds"] for event in events]),
-                "queued": _spread([event["fields"]["queued_seconds"] for event in events]),
+                **_spread([call.seconds for call in made]),
+                "queued": _spread([call.queued_seconds for call in made]),
             }
-            for tool, events in sorted(calls.items())
+            for tool, made in sorted(calls.items())
         },
         "event_loop": {"held_up": held_up.seconds, "longest": held_up.longest},
     }

@@ -11,24 +11,24 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from ramify.core.errors import DataError
-from ramify.modeling.lora import (
-    SETTINGS_FILE,
-    adapter_config,
-    adapter_tensors,
-    base_checksum,
-    inject,
+from ramify.core.errors import ConfigError, DataError
+from ramify.modeling.lora import adapter_config, adapter_tensors, base_checksum, inject
+from ramify.modeling.model_config import (
+    ADAPTER_SETTINGS,
+    ADAPTER_WEIGHTS,
     is_adapter_folder,
+    read_object_file,
+    whole_folder,
 )
 from ramify.modeling.weight_checksums import weights_checksum
-
-_WEIGHTS_FILE = "adapter_model.safetensors"
+from ramify.modeling.weight_files import stored_tensors
 
 _CHECKSUM_FILE = "base_weights.json"
+
+_MAX_RANK = 1 << 16
 
 _MAY_DIFFER = (
     "task_type",
@@ -50,26 +50,6 @@ _MAY_DIFFER = (
 """Settings of peft that leave the sum W + scale B A what it is; any other must be at its default."""
 
 
-def base_folder(folder: Path) -> Path:
-    """The model folder that an adapter belongs to.
-
-    Raises:
-        DataError: It is not there or is an adapter itself, or the adapter's settings cannot be read.
-    """
-    named = _read_settings(folder).get("base_model_name_or_path")
-    place = folder / SETTINGS_FILE
-    if not isinstance(named, str) or not Path(named).is_dir():
-        raise DataError(
-            f"{place}: no model folder at base_model_name_or_path = {named!r}: put the base model there, or a link to "
-            "it (ln -s); a copy of the adapter without state.json may name its new place instead"
-        )
-    if is_adapter_folder(Path(named)):
-        raise DataError(
-            f"{place}: base_model_name_or_path = {named!r} is an adapter; name a whole model's folder"
-        )
-    return Path(named)
-
-
 def checksums(folder: Path) -> dict[str, str]:
     """`weights_checksum` of a model's folder; of an adapter's, also of its base.
 
@@ -77,7 +57,7 @@ def checksums(folder: Path) -> dict[str, str]:
         DataError: A file cannot be read.
     """
     own = {"model": weights_checksum(folder)}
-    return {**own, "base": weights_checksum(base_folder(folder))} if is_adapter_folder(folder) else own
+    return {**own, "base": weights_checksum(whole_folder(folder))} if is_adapter_folder(folder) else own
 
 
 def save_adapter(model: PreTrainedModel, folder: Path, *, weights: bool = True) -> None:
@@ -87,16 +67,16 @@ def save_adapter(model: PreTrainedModel, folder: Path, *, weights: bool = True) 
     # The order of a set differs from process to process.
     record = {key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()}
     record |= {"peft_type": "LORA", "inference_mode": True}
-    (folder / SETTINGS_FILE).write_text(json.dumps(record, indent=2, sort_keys=True), encoding="utf-8")
+    (folder / ADAPTER_SETTINGS).write_text(json.dumps(record, indent=2, sort_keys=True), encoding="utf-8")
     (folder / _CHECKSUM_FILE).write_text(json.dumps({"crc32": base_checksum(model)}), encoding="utf-8")
     if not weights:
         return
     save_file(
         {name: tensor.detach().contiguous() for name, tensor in adapter_tensors(model).items()},
-        folder / _WEIGHTS_FILE,
+        folder / ADAPTER_WEIGHTS,
         metadata={"format": "pt"},
     )
-    (folder / _WEIGHTS_FILE).chmod((folder / SETTINGS_FILE).stat().st_mode)
+    (folder / ADAPTER_WEIGHTS).chmod((folder / ADAPTER_SETTINGS).stat().st_mode)
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> None:
@@ -105,34 +85,33 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
     Raises:
         DataError: No plain LoRA adapter, or one of another model, be it of the same shape.
     """
-    place = folder / SETTINGS_FILE
-    record = _read_settings(folder)
+    place = folder / ADAPTER_SETTINGS
+    record = read_object_file(place)
     _require_plain(record, place)
     try:
         inject(model, LoraConfig(**{key: record[key] for key in _MAY_DIFFER if key in record}))
-    except (TypeError, ValueError) as error:
+    except ConfigError:
+        raise
+    # A reader of foreign files: what peft raises about settings is of any kind.
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{place}: does not fit the model at base_model_name_or_path ({reason})") from error
-    weights = folder / _WEIGHTS_FILE
-    if not weights.is_file():
-        raise DataError(
-            f"adapter folder {folder}: {_WEIGHTS_FILE} is missing; copy it from where it was trained"
-        )
-    try:
-        saved = load_file(weights)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{weights}: cannot be read ({' '.join(str(error).split())[:200]})") from error
+    stored = stored_tensors(folder)
+    weights = folder / ADAPTER_WEIGHTS
     expected = adapter_tensors(model)
-    for name in sorted(saved.keys() | expected.keys()):
-        shapes = [list(found[name].shape) if name in found else None for found in (saved, expected)]
+    for name in sorted(stored.keys() | expected.keys()):
+        shapes = [list(found[name].shape) if name in found else None for found in (stored, expected)]
         if shapes[0] != shapes[1]:
             raise DataError(
                 f"{weights}: {name} is {shapes[0] or 'missing'}, the base model takes {shapes[1] or 'none'}; "
-                f"set base_model_name_or_path in {SETTINGS_FILE} to the model that the adapter was trained on"
+                f"set base_model_name_or_path in {ADAPTER_SETTINGS} to the model that the adapter was trained on"
             )
     _require_base(folder, base_checksum(model))
+    saved = load_file(weights)
     with torch.no_grad():
         for name, tensor in expected.items():
+            if not torch.isfinite(saved[name]).all():
+                raise DataError(f"{weights}: {name} holds NaN or infinity, expected finite numbers")
             tensor.copy_(saved[name])
 
 
@@ -140,27 +119,13 @@ def _require_base(folder: Path, found: str) -> None:
     """A base of the same shape may have other weights; an adapter of peft's own does not say which it was trained on."""
     if not (folder / _CHECKSUM_FILE).is_file():
         return
-    trained_on = _read_object(folder / _CHECKSUM_FILE).get("crc32")
+    trained_on = read_object_file(folder / _CHECKSUM_FILE).get("crc32")
     if trained_on != found:
-        named = _read_settings(folder)["base_model_name_or_path"]
+        named = read_object_file(folder / ADAPTER_SETTINGS)["base_model_name_or_path"]
         raise DataError(
             f"{folder}: trained on a base whose weights have checksum {trained_on}, those at base_model_name_or_path = "
             f"{named!r} have {found}; put the model there that the adapter was trained on"
         )
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    return _read_object(folder / SETTINGS_FILE)
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: not valid JSON ({error})") from error
-    if not isinstance(record, dict):
-        raise DataError(f"{file}: expected a JSON object")
-    return record
 
 
 def _require_plain(record: dict[str, Any], place: Path) -> None:
@@ -168,6 +133,7 @@ def _require_plain(record: dict[str, Any], place: Path) -> None:
         raise DataError(f"{place}: peft_type = {record.get('peft_type')!r} is not supported, expected 'LORA'")
     if not isinstance(record.get("target_modules"), list):
         raise DataError(f"{place}: expected target_modules to be a list of names")
+    _require_numbers(record, place)
     defaults: dict[str, Any] = LoraConfig().to_dict()  # type: ignore[no-untyped-call]
     for key, value in record.items():
         # How an adapter was drawn does not matter once it is saved, unless drawing it changed the base.
@@ -176,3 +142,16 @@ def _require_plain(record: dict[str, Any], place: Path) -> None:
             raise DataError(
                 f"{place}: {key} = {value!r} is not supported, expected plain LoRA without dropout"
             )
+
+
+def _require_numbers(record: dict[str, Any], place: Path) -> None:
+    """Ranks are memory, and a scale that is no number makes every output NaN."""
+    for key, low, high in (("r", 1, _MAX_RANK), ("lora_alpha", 1e-9, 1e6)):
+        pattern = record.get({"r": "rank_pattern", "lora_alpha": "alpha_pattern"}[key]) or {}
+        values = [record.get(key, low), *(pattern.values() if isinstance(pattern, dict) else [pattern])]
+        for value in values:
+            kind = int if key == "r" else int | float
+            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+                raise DataError(
+                    f"{place}: {key} = {value!r:.80}, expected a number from {low:,} to {high:,.0f}"
+                )

@@ -5,116 +5,35 @@ Dense decoders with full attention in every layer are opened with ramify's atten
 sliding windows or linear attention keep transformers' own and take a row for each context of a trajectory (`packs_trees`).
 """
 
-import json
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrainedModel
 
 from ramify.core.errors import DataError
-from ramify.modeling.adapter_files import base_folder, load_adapter, save_adapter
+from ramify.modeling.adapter_files import load_adapter, save_adapter
 from ramify.modeling.attention import ATTENTION_NAME
 from ramify.modeling.lean_layers import keep_less
-from ramify.modeling.lora import has_adapters, is_adapter_folder
-
-PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
-"""Trees are packed, unless the configuration asks for a sliding window."""
-
-ROW_FAMILIES = ("gemma3_text", "qwen3_next")
-"""A row for each context of a trajectory: sliding windows or linear attention are part of the family."""
-
-SUPPORTED_ROTATIONS = ("default", "linear", "llama3", "yarn")
-"""Kinds of rotary embedding whose angle depends on the position alone."""
-
-disable_progress_bar()  # type: ignore[no-untyped-call]  # the command line draws its own
+from ramify.modeling.lora import has_adapters
+from ramify.modeling.model_config import check_architecture, is_adapter_folder, read_object_file, whole_folder
+from ramify.modeling.quiet import quiet_transformers
+from ramify.modeling.weight_files import StoredTensor, stored_tensors
 
 _SHARD = "5GB"
 """Largest file of weights: a model on a GPU is copied to the CPU by so much at a time."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+_ROTARY_BUFFER = re.compile(r"rotary_emb\.inv_freq$")
+"""Old files hold it; every model computes it from its configuration."""
 
-def read_model_config(folder: Path) -> dict[str, Any]:
-    """Read `config.json` of a model folder, or of an adapter's base, without loading the model.
+_MAY_BE_ZERO = re.compile(r"\.(o_proj|out_proj|down_proj|gate|shared_expert_gate)(\.weight)?$")
+"""Matrices that a model may have been grown with: what adds to the residual stream, and routers."""
 
-    Raises:
-        DataError: The folder or the file is missing, or the file is no JSON object.
-    """
-    if not folder.is_dir():
-        raise DataError(f"model folder {folder}: no such folder")
-    if is_adapter_folder(folder):
-        folder = base_folder(folder)
-    file = folder / "config.json"
-    if not file.is_file():
-        raise DataError(f"model folder {folder}: config.json is missing")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: not valid JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise DataError(f"{file}: expected a JSON object")
-    return config
-
-
-def check_architecture(config: dict[str, Any], place: str) -> bool:
-    """Refuse models that rows cannot be exact for; `place` begins the message.
-
-    Returns:
-        Whether trees can be packed; otherwise each trajectory needs a row of its own.
-
-    Raises:
-        DataError: Unsupported family, kind of layer, activation or rotary embedding; capped logits, attention to later
-            tokens, dropout above zero, or a loss of routed experts.
-    """
-    family = config.get("model_type")
-    if family not in PACKING_FAMILIES + ROW_FAMILIES:
-        raise DataError(
-            f"{place}: model_type {family!r} is not supported, expected one of {PACKING_FAMILIES + ROW_FAMILIES}"
-        )
-    kinds = {str(kind) for kind in config.get("layer_types") or ()} - {"full_attention", "sliding_attention"}
-    if kinds and not (family == "qwen3_next" and kinds == {"linear_attention"}):
-        raise DataError(f"{place}: layers of kind {sorted(kinds)} are not supported in {family}")
-    if family in PACKING_FAMILIES and config.get("hidden_act", "silu") != "silu":
-        raise DataError(f"{place}: hidden_act = {config['hidden_act']!r} is not supported, expected 'silu'")
-    _check_rotation(config, place)
-    _check_switches(config, place)
-    return family in PACKING_FAMILIES and not _has_windows(config)
-
-
-def _has_windows(config: dict[str, Any]) -> bool:
-    if config.get("model_type") == "mistral":
-        # Transformers leaves out what is its default, here a window of 4096.
-        return config.get("sliding_window", 4096) is not None
-    return bool(config.get("use_sliding_window")) or "sliding_attention" in (config.get("layer_types") or ())
-
-
-def _check_rotation(config: dict[str, Any], place: str) -> None:
-    for key in ("rope_scaling", "rope_parameters"):
-        rope = config.get(key) or {}
-        # One for each kind of layer, in families that have several.
-        for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
-            kind = part.get("rope_type", part.get("type", "default"))
-            if kind not in SUPPORTED_ROTATIONS:
-                raise DataError(
-                    f"{place}: {key} of type {kind!r} is not supported, expected one of {SUPPORTED_ROTATIONS} "
-                    "(its angles depend on what else is in a pass)"
-                )
-
-
-def _check_switches(config: dict[str, Any], place: str) -> None:
-    for key, value in config.items():
-        if "dropout" in key and isinstance(value, int | float) and value > 0:
-            raise DataError(
-                f"{place}: {key} = {value}, expected 0 (dropout breaks the sharing of prefix tokens)"
-            )
-        if key.endswith("logit_softcapping") and value is not None:
-            raise DataError(f"{place}: {key} = {value}, expected null (the head computes plain logits)")
-    if config.get("use_bidirectional_attention"):
-        raise DataError(f"{place}: use_bidirectional_attention = true, expected a model of causal attention")
-    if config.get("output_router_logits"):
-        raise DataError(f"{place}: output_router_logits = true, expected false (that loss is not computed)")
+_MAX_TOLD = 3
 
 
 def packs_trees(model: PreTrainedModel) -> bool:
@@ -126,47 +45,120 @@ def packs_trees(model: PreTrainedModel) -> bool:
 def load_model(path: str | Path, dtype: str = "float32", device: str = "cpu") -> PreTrainedModel:
     """Load a causal language model in training mode; of an adapter's folder, its frozen base with the adapter.
 
+    The folder is checked whole: names, types and shapes of its tensors before any weight is read, their values then.
+
     Raises:
-        DataError: Missing folder, configuration or weights; unknown dtype; unsupported architecture; an adapter
+        DataError: Missing folder, configuration or weights; unknown dtype; unsupported architecture; weights that the
+            model's class does not have, lacks, or has in another shape; NaN, infinities or matrices of zeros; an adapter
             whose base model is missing or another.
     """
     folder = Path(path)
-    config = read_model_config(folder)
+    model = _load_whole(whole_folder(folder), dtype)
     if is_adapter_folder(folder):
-        model = _load_whole(base_folder(folder), config, dtype)
         load_adapter(model, folder)
-    else:
-        model = _load_whole(folder, config, dtype)
     placed: PreTrainedModel = model.train().to(torch.device(device))
     return placed
 
 
-def _load_whole(folder: Path, config: dict[str, Any], dtype: str) -> PreTrainedModel:
-    packs = check_architecture(config, f"{folder / 'config.json'}")
+def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
+    place = folder / "config.json"
+    record = read_object_file(place)
+    packs = check_architecture(record, f"{place}")
     if dtype not in _DTYPES:
         raise DataError(f"model dtype {dtype!r} is unknown, expected one of {sorted(_DTYPES)}")
-    if not any(folder.glob("*.safetensors")):
-        raise DataError(f"model folder {folder}: no weights (*.safetensors)")
-    auto: Any = AutoModelForCausalLM
+    stored = stored_tensors(folder)
+    _check_layers(record, stored, folder)
+    with quiet_transformers():
+        model = _read_weights(folder, record, stored, dtype, ATTENTION_NAME if packs else "sdpa")
+    _check_values(model, stored, folder)
+    keep_less(model)
+    return model
+
+
+def _read_weights(
+    folder: Path, record: dict[str, Any], stored: Mapping[str, StoredTensor], dtype: str, attention: str
+) -> PreTrainedModel:
+    """The one place where a folder becomes a model; whatever transformers makes of a damaged one is told in a line."""
     try:
-        model, report = auto.from_pretrained(
-            folder,
-            dtype=_DTYPES[dtype],
-            attn_implementation=ATTENTION_NAME if packs else "sdpa",
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
+        config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
+        kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        how = {"config": config, "dtype": _DTYPES[dtype], "output_loading_info": True}
+        empty = {
+            name: torch.empty(tensor.shape, device="meta")
+            for name, tensor in stored.items()
+            if not _ROTARY_BUFFER.search(name)
+        }
+        # The class itself says which of these it takes, without a byte of them being read.
+        _, found = kind.from_pretrained(
+            None, state_dict=empty, device_map={"": "meta"}, ignore_mismatched_sizes=True, **how
         )
+        if problems := _misfits(found, stored):
+            raise DataError(
+                f"{folder}: {_told(problems)} (config.json: model_type = {record['model_type']!r})"
+            )
+        model, _ = kind.from_pretrained(
+            folder, attn_implementation=attention, local_files_only=True, use_safetensors=True, **how
+        )
+    except DataError:
+        raise
+    # A reader of foreign files: what transformers raises about them is of any kind.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"model folder {folder}: the model cannot be read ({reason})") from error
-    if report["missing_keys"]:
-        missing = sorted(report["missing_keys"])
-        raise DataError(f"model folder {folder}: {len(missing)} weights are missing, first {missing[0]!r}")
     loaded: PreTrainedModel = model
-    keep_less(loaded)
     return loaded
+
+
+def _check_layers(config: dict[str, Any], stored: Mapping[str, StoredTensor], folder: Path) -> None:
+    """Before the class is built, which takes long where a damaged number asks for many layers."""
+    numbers = [int(found[1]) for name in stored if (found := re.search(r"\blayers\.(\d{1,6})\.", name))]
+    asked = config.get("num_hidden_layers")
+    if numbers and asked is not None and asked != max(numbers) + 1:
+        raise DataError(
+            f"{folder / 'config.json'}: num_hidden_layers = {asked}, the weights have {max(numbers) + 1} layers"
+        )
+
+
+def _misfits(found: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> list[str]:
+    """What transformers found of weights that are missing, too many or of another shape, by file and name."""
+
+    def in_file(name: str) -> str:
+        return f"{stored[name].file.name}: {name}" if name in stored else name
+
+    return [
+        *(f"{name} is missing" for name in sorted(found["missing_keys"])),
+        *(f"{in_file(name)} is none of this model" for name in sorted(found["unexpected_keys"])),
+        *(
+            f"{in_file(name)} is {list(shape)}, expected {list(expected)}"
+            for name, shape, expected in sorted(found["mismatched_keys"])
+        ),
+    ]
+
+
+def _check_values(model: PreTrainedModel, stored: Mapping[str, StoredTensor], folder: Path) -> None:
+    """Refuse weights that no training or download has made on purpose. Reads each weight once.
+
+    Vectors may be zero (biases, and norms that are kept as a difference from one).
+
+    Raises:
+        DataError: A weight holds NaN or infinity, or a matrix is all zeros.
+    """
+    problems = []
+    for name, weight in model.named_parameters():
+        low, high = torch.aminmax(weight.detach())
+        place = f"{stored[name].file.name}: {name}" if name in stored else name
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            problems.append(f"{place} holds NaN or infinity, expected finite numbers")
+        elif weight.ndim > 1 and low == high == 0 and not _MAY_BE_ZERO.search(name):
+            problems.append(f"{place} is all zeros, expected weights")
+    if problems:
+        raise DataError(f"{folder}: {_told(problems)}; copy the file again from where it was made")
+
+
+def _told(problems: Iterable[str]) -> str:
+    listed = list(problems)
+    more = f"; and {len(listed) - _MAX_TOLD} more" if len(listed) > _MAX_TOLD else ""
+    return "; ".join(listed[:_MAX_TOLD]) + more
 
 
 def save_model(model: PreTrainedModel, folder: str | Path, *, weights: bool = True) -> None:

@@ -21,9 +21,6 @@ from ramify.modeling.weight_checksums import weights_checksum
 
 Targets: TypeAlias = Literal["all-linear"] | tuple[str, ...]
 
-SETTINGS_FILE = "adapter_config.json"
-"""What makes a folder an adapter's."""
-
 _ADAPTER = "default"
 _PREFIX = "base_model.model."
 """What peft puts before the names of the base model's modules."""
@@ -134,11 +131,6 @@ def linear_below(module: torch.nn.Module) -> torch.nn.Linear | None:
     """The plain linear map that `module` is, or that its adapter stands beside; None for anything else."""
     inner = module.base_layer if isinstance(module, lora.Linear) else module
     return inner if type(inner) is torch.nn.Linear else None
-
-
-def is_adapter_folder(folder: Path) -> bool:
-    """Whether a folder holds an adapter, not a whole model."""
-    return (folder / SETTINGS_FILE).is_file()
 
 
 def inject(model: PreTrainedModel, config: LoraConfig) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.json_text import MAX_DEPTH, parse_json, parse_object
 
 LOCK = ".lock"
 
@@ -170,6 +171,8 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8 text") from None
 
@@ -183,14 +186,11 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MAX_OBJECT_BYTES:
             raise ValueError(f"larger than {_MAX_OBJECT_BYTES >> 20} MiB")
-        record = json.loads(path.read_bytes())
+        return parse_object(path.read_bytes(), max_depth=2 * MAX_DEPTH)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(record, dict):
-        raise DataError(f"{path}: expected a JSON object, found {type(record).__name__}")
-    return record
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def parse_line(path: Path, row: int, line: str) -> dict[str, Any]:
@@ -200,13 +200,10 @@ def parse_line(path: Path, row: int, line: str) -> dict[str, Any]:
         DataError: The line is cut off, is not JSON or is not an object.
     """
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path} row {row}: the line is cut off or not JSON ({error.msg} at column {error.colno})"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} row {row}: no JSON that can be read ({error})") from None
+        # What a run writes holds rows of data, which are a little less deep.
+        record = parse_json(line, max_depth=2 * MAX_DEPTH)
+    except ValueError as error:
+        raise DataError(f"{path} row {row}: the line is cut off or not JSON ({error})") from None
     if not isinstance(record, dict):
         raise DataError(f"{path} row {row}: expected a JSON object, found {type(record).__name__}")
     return record

@@ -8,6 +8,7 @@ from ramify.algos.dpo import DpoLoss, pair, pair_paths
 from ramify.algos.losses import Objective
 from ramify.algos.sft import supervised_credit
 from ramify.chat.renderer import TagRenderer
+from ramify.config.build import control_notes
 from ramify.config.build_model import build_reference, build_tokenizer
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.core.errors import DataError
@@ -20,7 +21,14 @@ from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.modeling.load import packs_trees
 from ramify.obs.console import RunConsole
-from ramify.train.supervised import Lessons, Update, check_size, told_with_row, train_on_examples
+from ramify.train.supervised import (
+    Lessons,
+    Update,
+    check_size,
+    may_be_long,
+    told_with_row,
+    train_on_examples,
+)
 
 
 def run_dpo(
@@ -47,9 +55,13 @@ def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference])
                 renderer.turns(f"{side} side of pair {item.problem.id!r}", text)
                 for side, text in (("chosen", item.chosen), ("rejected", item.rejected))
             ]
-            may_be_long = any(renderer.most_tokens(item.problem, parts) > limit for parts in sides)
-            if may_be_long or renderer.are_same(*sides):
+            long = [
+                may_be_long(renderer, item.problem, parts, f"{name} side of pair", limit)
+                for name, parts in zip(("chosen", "rejected"), sides, strict=True)
+            ]
+            if any(long) or renderer.are_same(*sides):
                 pair_tree(renderer, item, TreeKey(0, 0), limit)
+    spelt = [renderer.foreign_control(item.problem, item.chosen, item.rejected) for item in preferences]
 
     def make_update(learner: Learner) -> Update:
         # The recipe's model, not the checkpoint that a resumed run starts from.
@@ -70,6 +82,7 @@ def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference])
         objective=Objective(DpoLoss(recipe.learner.beta)),
         make_update=make_update,
         metrics=lambda report: report.metrics,
+        notes=control_notes(recipe.data.train, spelt),
     )
 
 

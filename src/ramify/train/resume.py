@@ -27,9 +27,7 @@ from ramify.learner.checkpoint import (
 )
 from ramify.learner.checkpoint_files import RECORD
 from ramify.learner.update import Learner
-from ramify.modeling.adapter_files import base_folder
-from ramify.modeling.load import read_model_config
-from ramify.modeling.lora import is_adapter_folder
+from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
 from ramify.obs.console import RunConsole
 from ramify.obs.manifest import MANIFEST
 from ramify.train.run_folder import RunFolder, recipe_fingerprint
@@ -220,10 +218,10 @@ def _require_same_model(checkpoint: Path, model: TrainedModelSection) -> None:
             f"{checkpoint}: {kinds[found]}, the recipe trains {kinds[asked]}; it is of another run, name a new run.dir"
         )
     if found:
-        base = base_folder(model.path) if is_adapter_folder(model.path) else model.path
-        if base_folder(checkpoint).resolve() != base.resolve():
+        base = whole_folder(model.path) if is_adapter_folder(model.path) else model.path
+        if whole_folder(checkpoint).resolve() != base.resolve():
             raise DataError(
-                f"{checkpoint}: an adapter of the model in {base_folder(checkpoint)}, the recipe's is in {base}; put the "
+                f"{checkpoint}: an adapter of the model in {whole_folder(checkpoint)}, the recipe's is in {base}; put the "
                 "base back that the run began with, or name a new run.dir"
             )
     saved, expected = read_model_config(checkpoint), read_model_config(model.path)

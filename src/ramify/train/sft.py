@@ -8,6 +8,7 @@ from ramify.algos.credit import denominator
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
 from ramify.chat.renderer import TagRenderer
+from ramify.config.build import control_notes
 from ramify.config.build_model import build_tokenizer
 from ramify.config.schema_sft import SftRecipe
 from ramify.core.tree import Tree, TreeKey
@@ -18,7 +19,14 @@ from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.modeling.load import packs_trees
 from ramify.obs.console import RunConsole
-from ramify.train.supervised import Lessons, Update, check_size, told_with_row, train_on_examples
+from ramify.train.supervised import (
+    Lessons,
+    Update,
+    check_size,
+    may_be_long,
+    told_with_row,
+    train_on_examples,
+)
 
 
 def run_sft(
@@ -48,8 +56,9 @@ def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstra
     for item in demonstrations:
         with told_with_row(recipe.data.train, item.row):
             parts = renderer.turns(f"demonstration {item.problem.id!r}", item.completion)
-            if renderer.most_tokens(item.problem, parts) > limit:
+            if may_be_long(renderer, item.problem, parts, "demonstration", limit):
                 chain(item, TreeKey(0, 0))
+    spelt = [renderer.foreign_control(item.problem, item.completion) for item in demonstrations]
 
     def make_update(learner: Learner) -> Update:
         def update(indices: Sequence[int], step: int) -> UpdateReport:
@@ -64,6 +73,7 @@ def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstra
         objective=Objective(NegativeLogLikelihood()),
         make_update=make_update,
         metrics=lambda _: {},
+        notes=control_notes(recipe.data.train, spelt),
     )
 
 

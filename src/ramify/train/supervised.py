@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ramify.algos.losses import Objective
+from ramify.chat.renderer import Parts, TagRenderer
 from ramify.config.against_data import refuse_large_steps, refuse_long_warmup
 from ramify.config.build import build_optimizer
 from ramify.config.build_model import build_model
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_sft import SftRecipe
 from ramify.core.errors import DataError, Interrupted
+from ramify.core.messages import Problem
 from ramify.core.tree import Tree
 from ramify.data.order import ProblemOrder
 from ramify.learner.report import UpdateReport
@@ -43,6 +45,7 @@ class Lessons:
         objective: What is minimised.
         make_update: Given the learner, how it takes a step.
         metrics: Of the updates' reports, beside those that all kinds have.
+        notes: What is to be known about the examples.
     """
 
     title: str
@@ -50,6 +53,7 @@ class Lessons:
     objective: Objective
     make_update: Callable[[Learner], Update]
     metrics: Callable[[UpdateReport], Mapping[str, float]]
+    notes: tuple[str, ...] = ()
 
 
 def train_on_examples(
@@ -95,6 +99,8 @@ def _train(
     lessons: Lessons,
     max_steps: int | None,
 ) -> Path:
+    for note in lessons.notes:
+        console.note(note)
     order = ProblemOrder(lessons.num_examples, recipe.run.seed)
     batch = recipe.learner.batch_size
     refuse_large_steps("learner.batch_size", batch, lessons.num_examples)
@@ -140,8 +146,8 @@ def _train(
         except Interrupted as stopped:
             saved = saver.save(state)
             raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
-    if note := saver.best_note(state):
-        console.note(note)
+    if best := saver.best_note(state):
+        console.note(best)
     if not stepped:
         console.note(
             "no optimizer step changed the weights: every loss or gradient was not finite (see metrics.jsonl); lower "
@@ -178,7 +184,22 @@ def check_size(tree: Tree, what: str, max_tokens: int) -> None:
     (trajectory,) = tree.trajectories
     size = sum(len(node.token_ids) for node in trajectory.nodes)
     if size > max_tokens:
-        raise DataError(
-            f"{what} {tree.problem.id!r}: {size} tokens, expected at most data.max_tokens = {max_tokens}; leave it out "
-            "or raise the limit"
-        )
+        raise _too_long(what, tree.problem, f"{size}", max_tokens)
+
+
+def may_be_long(renderer: TagRenderer, problem: Problem, parts: Parts, what: str, max_tokens: int) -> bool:
+    """Whether a demonstration has to be encoded to know that it fits.
+
+    Raises:
+        DataError: It surely has more than `max_tokens` tokens; `what` begins the message.
+    """
+    fewest, most = renderer.token_bounds(problem, parts)
+    if fewest > max_tokens:
+        raise _too_long(what, problem, f"at least {fewest}", max_tokens)
+    return most > max_tokens
+
+
+def _too_long(what: str, problem: Problem, size: str, max_tokens: int) -> DataError:
+    return DataError(
+        f"{what} {problem.id!r}: {size} tokens, expected at most data.max_tokens = {max_tokens}; leave it out or raise the limit"
+    )

@@ -117,6 +117,12 @@ def test_every_id_has_bytes_and_counting_agrees_with_encoding(byte_level):
     assert byte_level.count_tokens(texts) == [len(byte_level.encode(text)) for text in texts]
 
 
+@given(HOSTILE)
+def test_the_number_of_tokens_lies_between_its_bounds(byte_level, byte_fallback, text):
+    for tokenizer in (byte_level, byte_fallback):
+        assert tokenizer.fewest_tokens(text) <= len(tokenizer.encode(text)) <= tokenizer.most_tokens(text)
+
+
 def test_lone_surrogates_become_the_replacement_character(byte_level):
     assert byte_level.decode(byte_level.encode_plain("a\ud800b\udcff")) == "a\ufffdb\ufffd"
     assert byte_level.decode(byte_level.encode("a\ud800b")) == "a\ufffdb"
@@ -147,9 +153,20 @@ def test_special_tokens_of_the_model_table_need_not_be_spelt_in_its_alphabet(bro
     path = broken / "tokenizer.json"
     raw = json.loads(path.read_text())
     mark = "<\uff5cend of turn\uff5c>"
-    raw["model"]["vocab"][mark] = len(raw["model"]["vocab"]) + len(TAGS)
+    number = raw["model"]["vocab"][mark] = len(raw["model"]["vocab"])
+    for token in raw["added_tokens"]:
+        token["id"] += token["id"] >= number
     path.write_text(json.dumps(raw))
-    assert ChatTokenizer(broken).token_bytes[-1] == mark.encode()
+    assert ChatTokenizer(broken).token_bytes[number] == mark.encode()
+
+
+def test_added_tokens_that_the_library_numbers_otherwise_are_refused(broken):
+    """It numbers them in their order, behind the model's own table; ours would stand for other texts."""
+    path = broken / "tokenizer.json"
+    raw = json.loads(path.read_text())
+    raw["model"]["vocab"]["zz"] = len(raw["model"]["vocab"])
+    path.write_text(json.dumps(raw))
+    assert "the tokenizers library gives it" in refusal(broken)
 
 
 # foreign text

@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from chat_folders import write_byte_fallback, write_folding
+from chat_folders import write_byte_fallback, write_folding, write_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -148,7 +148,7 @@ def test_a_tool_that_asks_for_it_is_described_in_the_first_message(plain, messag
     # Demonstrations and bounds see the prompt that a rollout gives.
     tree = renderer.demonstrate(problem, "<answer> 42 </answer>", KEY)
     assert tree.nodes[0].token_ids == renderer.start(problem, SPECS)
-    assert len(tree.nodes[0].token_ids) <= renderer.most_tokens(problem, ((Source.POLICY, "42"),))
+    assert len(tree.nodes[0].token_ids) <= renderer.token_bounds(problem, ((Source.POLICY, "42"),))[1]
 
 
 # demonstrations
@@ -226,19 +226,19 @@ def test_demonstrations_that_no_rollout_could_give_are_refused(plain, completion
 @given(
     pieces=st.lists(st.one_of(st.sampled_from([*HOSTILE[:-1], "\ufdfa", "\U0001d160", "\uff1c"]), st.text()))
 )
-def test_the_bound_without_encoding_is_never_too_low(renderer, pieces):
+def test_the_bounds_without_encoding_hold(renderer, pieces):
     text = "".join(pieces)
     problem = Problem("p", (Message.of("user", text),), ())
     completion = (
         f"<search> a </search> <result>\n{text.replace('result', '')}\n</result> <answer> b </answer>"
     )
     tree = renderer.demonstrate(problem, completion, KEY)
-    bound = renderer.most_tokens(problem, renderer.turns("p", completion))
-    assert sum(len(node.token_ids) for node in tree.nodes) <= bound
+    least, bound = renderer.token_bounds(problem, renderer.turns("p", completion))
+    assert least <= sum(len(node.token_ids) for node in tree.nodes) <= bound
 
 
 def test_the_bound_counts_the_chat_template(plain):
-    bound = plain.most_tokens(PROBLEM, ((Source.POLICY, "42"),))
+    _, bound = plain.token_bounds(PROBLEM, ((Source.POLICY, "42"),))
     assert bound >= len(plain.tokenizer.chat_text(PROBLEM.messages)) + len("42")
     assert bound < len(plain.tokenizer.chat_text(PROBLEM.messages)) + len("42") + 5
 
@@ -254,3 +254,27 @@ def test_demonstrations_with_other_texts_may_be_the_same_tokens(renderer):
     assert not same(called, "<answer> a </answer>")
     forged = called.replace("43", "<answer>")
     assert same(forged, forged.replace("< <answer>", "< &lt;answer>"))
+
+
+# prompts that fit
+
+
+def test_prompts_fit_up_to_the_limit_and_no_further(plain):
+    texts = ["a", "what is 12 plus 30 ? " * 20, "a <|im_end|> b", "\u4e2d" * 50, "x" * 2_000_000]
+    problems = [Problem(str(i), (Message.of("user", text),), ()) for i, text in enumerate(texts)]
+    sizes = [len(plain.start(problem, ())) for problem in problems[:-1]]
+    for limit in (*sizes, *(size - 1 for size in sizes)):
+        assert plain.fitting(problems, limit) == [*(size <= limit for size in sizes), False]
+
+
+def test_a_problem_that_the_template_refuses_is_named(tmp_path):
+    write_tokenizer(tmp_path)
+    write_settings(
+        tmp_path, "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    )
+    renderer = TagRenderer(ChatTokenizer(tmp_path), [])
+    problems = [Problem(role, (Message.of(role, "a"),), ()) for role in ("user", "system")]
+    with pytest.raises(
+        DataError, match=r"problem 'system': .*: the chat template refuses the messages: no system"
+    ):
+        renderer.fitting(problems, 10)

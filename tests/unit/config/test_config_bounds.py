@@ -85,6 +85,19 @@ def refusal(recipe, *overrides):
             "rollout.temperature=1e-300",
             "rollout.temperature: expected 0 (greedy) or at least 0.001, got 1e-300",
         ),
+        (
+            "learner.optimizer.rate=1e-300",
+            "learner.optimizer.rate: expected a number greater than or equal to 0.000000000001, got 1e-300",
+        ),
+        (
+            "model.lora.alpha=1e-300",
+            "model.lora.alpha: expected a number greater than or equal to 0.000000001",
+        ),
+        # 0 is no switch.
+        ("run.deterministic=0", "run.deterministic: expected true or false, got 0"),
+        ("run.deterministic='yes'", "run.deterministic: expected true or false, got 'yes'"),
+        ("tools.python.stateful=1", "tools.python.stateful: expected true or false, got 1"),
+        ("preflight.enabled=1.0", "preflight.enabled: expected true or false, got 1.0"),
         ("learner.optimizer.rate=11", f"learner.optimizer.rate: {most(10)} 11"),
         ("tools.python.timeout_seconds=1e10", f"tools.python.timeout_seconds: {most(1000000)} 1"),
         ("tools.search.top_k=4294967296", f"tools.search.top_k: {most(65536)} 4294967296"),

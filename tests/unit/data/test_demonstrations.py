@@ -23,14 +23,26 @@ def test_rows_become_problems_with_a_completion(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        (b"\xff\n", "broken JSON"),
-        (b"[" * 100_000, "broken JSON"),
+        (b"\xff\n", "expected UTF-8 text"),
+        (b"[" * 100_000, "nested more than 100 deep"),
+        (b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}", "nested more than 100 deep"),
+        (b'{"prompt": "a", "completion": "b", "id": ' + b"9" * 5000 + b"}", "a number has too many digits"),
+        (
+            b'{"prompt": "a", "completion": "b", "completion": "c"}',
+            "key 'completion' stands in one object twice",
+        ),
+        (
+            b'{"prompt": [{"role": "user", "role": "system", "content": ""}]}',
+            "key 'role' stands in one object twice",
+        ),
         (b"[1]", "expected an object"),
         ({**GOOD, "prompt": [{"role": "user", "content": None}]}, "message 0 of 'prompt' must be text"),
         ({**GOOD, "prompt": [{"role": "usr", "content": "a"}]}, "has role 'usr'"),
         ({**GOOD, "prompt": []}, "no prompt"),
         ({**GOOD, "completion": "  "}, "'completion' must be text that is not blank"),
         ({"prompt": GOOD["prompt"]}, "no 'completion'"),
+        ({**GOOD, "id": ["a"]}, "'id' must be text or a whole number"),
+        ({**GOOD, "id": True}, "'id' must be text or a whole number"),
         ({**GOOD, "completion": "\ud800"}, "surrogates not allowed"),
     ],
 )
@@ -41,3 +53,57 @@ def test_a_bad_row_is_one_line_with_file_and_row(tmp_path: Path, row: object, to
         load_demonstrations(path)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_id_that_is_there_twice_is_named_with_both_rows(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text("".join(json.dumps({**GOOD, "id": name}) + "\n" for name in ("a", "b", "a")))
+    with pytest.raises(DataError, match=r"d\.jsonl row 3: .*id 'a' is already that of row 1"):
+        load_demonstrations(path)
+
+
+CALL = '{"name": "search", "arguments": {"query": "x"}}'
+SHAREGPT = [{"from": "human", "value": "2 + 2 ?"}, {"from": "gpt", "value": "4"}]
+OPENAI = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "search"}}]}]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (
+            {"conversations": SHAREGPT},
+            "'prompt' must be text or a list of {role, content}; 'conversations' is another",
+        ),
+        ({"messages": OPENAI}, "'messages' is another format's"),
+        ({"instruction": "a", "output": "b"}, "'instruction' is another format's"),
+        ({**GOOD, "prompt": SHAREGPT}, "must be {role, content}, not {from, value} (ShareGPT)"),
+        ({**GOOD, "prompt": OPENAI}, "has 'tool_calls'; only role and content are read"),
+        (
+            {**GOOD, "completion": OPENAI},
+            "the assistant's whole message with its calls and their results in tags",
+        ),
+        (
+            {**GOOD, "completion": OPENAI[0]},
+            "the assistant's whole message with its calls and their results in tags",
+        ),
+        ({**GOOD, "completion": f"<tool_call>{CALL}</tool_call>"}, "another dialect does (<tool_call>)"),
+        ({**GOOD, "completion": f"<|python_tag|>{CALL}"}, "another dialect does (<|python_tag|>)"),
+        ({**GOOD, "completion": f"[TOOL_CALLS] [{CALL}]"}, "another dialect does ([TOOL_CALLS])"),
+        ({**GOOD, "completion": "<function=search>{}</function>"}, "another dialect does (<function=)"),
+    ],
+)
+def test_another_dialect_is_refused_by_its_row(tmp_path: Path, row: object, told: str) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text(f"{json.dumps(GOOD)}\n{json.dumps(row)}\n")
+    with pytest.raises(DataError, match=r"d\.jsonl row 2: expected an object with prompt") as caught:
+        load_demonstrations(path)
+    assert told in str(caught.value)
+
+
+def test_what_a_tool_found_may_speak_of_another_dialect(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    found = (
+        f"<search> hermes </search> <result>\n<tool_call>{CALL}</tool_call>\n</result> {GOOD['completion']}"
+    )
+    path.write_text(json.dumps({**GOOD, "completion": found}))
+    assert load_demonstrations(path)[0].completion == found

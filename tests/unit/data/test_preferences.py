@@ -30,7 +30,8 @@ def test_rows_become_pairs(tmp_path):
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        (b"\xff\n", "broken JSON"),
+        (b"\xff\n", "expected UTF-8 text"),
+        ({**GOOD, "chosen": {"from": "gpt", "value": "4"}}, "the assistant's whole message with its calls"),
         (b"[1]", "expected an object"),
         (without("prompt"), "no prompt"),
         (without("chosen"), "no 'chosen'"),
@@ -56,3 +57,10 @@ def test_no_file_and_no_row(tmp_path):
     (tmp_path / "p.jsonl").write_text("\n")
     with pytest.raises(DataError, match="the file is empty"):
         load_preferences(tmp_path / "p.jsonl")
+
+
+def test_an_id_that_is_there_twice_is_named_with_both_rows(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps({**GOOD, "id": name}) + "\n" for name in (7, "b", "7")))
+    with pytest.raises(DataError, match=r"p\.jsonl row 3: .*id '7' is already that of row 1"):
+        load_preferences(path)

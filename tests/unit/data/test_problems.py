@@ -150,7 +150,14 @@ GOOD = {"prompt": "Q?", "answer": "A"}
         ('{"prompt": "\\ud800", "answer": "A"}', "surrogates"),
         ("[1, 2]", "expected an object"),
         ('{"prompt": ', "broken JSON"),
-        ("[" * 100_000, "broken JSON"),
+        ("[" * 100_000, "nested more than 100 deep"),
+        (
+            '{"prompt": "Q?", "answer": "A", "level": ' + '{"a":' * 900 + "1" + "}" * 900 + "}",
+            "nested more than 100 deep",
+        ),
+        ('{"prompt": "Q?", "answer": ' + "9" * 5000 + "}", "a number has too many digits"),
+        ('{"prompt": "Q?", "answer": "A", "answer": "B"}', "key 'answer' stands in one object twice"),
+        ({"messages": [{"role": "user", "content": "Q?"}], "answer": "A"}, "'messages' is another format's"),
     ],
 )
 def test_a_bad_row_is_one_line_with_file_and_row(tmp_path: Path, row: object, expected: str) -> None:
@@ -218,3 +225,15 @@ def test_free_columns_hold_what_a_trace_can_hold(tmp_path: Path) -> None:
 def test_an_answer_may_be_a_number_beyond_all_floats(tmp_path: Path) -> None:
     (problem,) = load_problems(write_jsonl(tmp_path / "t.jsonl", {**GOOD, "answer": 10**400})).problems
     assert problem.answer == (str(10**400),)
+
+
+def test_parquet_that_python_cannot_hold_is_one_line(tmp_path: Path) -> None:
+    rows = {"prompt": ["Q?"], "answer": ["A"]}
+    twice = pa.Table.from_arrays(
+        [pa.array(["Q?"]), pa.array(["A"]), pa.array(["B"])], ["prompt", "answer", "answer"]
+    )
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    assert "two columns are called 'answer'" in error_of(tmp_path / "twice.parquet")
+    late = pa.table(rows | {"day": pa.array([2**61], pa.timestamp("ms"))})
+    pq.write_table(late, tmp_path / "late.parquet")
+    assert "rows 0 to 0 (rows count from 0): cannot be read" in error_of(tmp_path / "late.parquet")

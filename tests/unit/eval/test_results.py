@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.errors import DataError
+from ramify.eval.manifest import read_manifest, write_manifest
 from ramify.eval.records import AttemptRecord
-from ramify.eval.results import read_records, results_lines
+from ramify.eval.results import read_records, read_times, results_lines, times_lines
 
 MADE = [attempt(f"caf\u00e9 {i}", 0, "\ud800", True, (("search", "ok", False),)) for i in range(3)]
 
@@ -89,3 +90,120 @@ def test_an_unknown_status_is_refused(tmp_path):
     results_lines(tmp_path).append(record)
     with pytest.raises(DataError, match="unknown status"):
         read_records(tmp_path)
+
+
+WRONG = [None, -0.5, "x", [1], {"a": []}, True, 10**400]
+
+
+def edited(record, keys, value):
+    copy = json.loads(json.dumps(record))
+    inner = copy
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("keys", "fine"),
+    [
+        (("reward",), (-0.5,)),
+        (("correct",), (True,)),
+        (("answer",), ("x",)),
+        (("stop",), ()),
+        (("parts",), ()),
+        (("parts", "correct"), (-0.5,)),
+        (("groups",), ()),
+        (("calls",), ()),
+        (("calls", 0), ()),
+        (("calls", 0, "tool"), ("x",)),
+        (("calls", 0, "repeated"), (True,)),
+        (("tokens",), ()),
+        (("tokens", "sent"), (10**400,)),
+    ],
+)
+def test_values_of_another_type_are_refused_with_their_row(tmp_path, keys, fine):
+    for number, value in enumerate(wrong for wrong in WRONG if wrong not in fine):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        lines = written(folder)
+        lines.append(edited(attempt("q", 0, calls=(("search", "ok", False),)).to_json(), keys, value))
+        with pytest.raises(DataError, match=r"results.jsonl row 4: not an attempt") as refused:
+            read_records(folder)
+        assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("keys", "fine"),
+    [
+        (("seconds",), (-0.5,)),
+        (("events",), ()),
+        (("events", 0), ()),
+        (("events", 0, "kind"), ("x",)),
+        (("events", 0, "seconds"), (-0.5,)),
+    ],
+)
+def test_times_of_another_type_are_refused_with_their_row(tmp_path, keys, fine):
+    events = [{"kind": "tool/search", "node": "0", "seconds": 0.5, "fields": {}}]
+    good = {"problem": "p", "attempt": 0, "seconds": 2.5, "events": events}
+    for number, value in enumerate(wrong for wrong in WRONG if wrong not in fine):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        times_lines(folder).append(good)
+        assert read_times(folder)[0].events[0].seconds == 0.5
+        times_lines(folder).append(edited(good | {"attempt": 1}, keys, value))
+        with pytest.raises(DataError, match=r"times.jsonl row 2: no times of an attempt"):
+            read_times(folder)
+
+
+@pytest.mark.parametrize("line", ['{"a":' * 900 + "1" + "}" * 900, '{"attempt":' + "9" * 5000 + "}"])
+def test_deep_nests_and_endless_numbers_are_named(tmp_path, line):
+    lines = written(tmp_path)
+    with lines.path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DataError, match=r"results.jsonl row 4: .*(deep|too many digits)"):
+        read_records(tmp_path)
+
+
+MANIFEST = {
+    "schema": 2,
+    "scores": {
+        "problems": {"count": 1, "sha256": "0"},
+        "sampling": {"attempts": 1},
+        "engine": {},
+        "reward": {"judge": None},
+        "seed": 0,
+    },
+    "notes": [],
+    "made_with": [{}],
+}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("schema",),
+        ("scores",),
+        ("scores", "problems"),
+        ("scores", "problems", "count"),
+        ("scores", "sampling"),
+        ("scores", "sampling", "attempts"),
+        ("scores", "engine"),
+        ("scores", "reward"),
+        ("scores", "seed"),
+        ("notes",),
+        ("made_with",),
+        ("made_with", 0),
+    ],
+)
+def test_a_manifest_of_other_types_is_refused(tmp_path, keys):
+    write_manifest(tmp_path, MANIFEST)
+    assert read_manifest(tmp_path) == MANIFEST
+    for value in (None, -0.5, "x", True):
+        write_manifest(tmp_path, edited(MANIFEST, keys, value))
+        with pytest.raises(DataError, match=r"manifest\.json: expected the manifest of an evaluation"):
+            read_manifest(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(DataError, match=r"manifest\.json: no such file"):
+        read_manifest(tmp_path)

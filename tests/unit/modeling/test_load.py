@@ -105,11 +105,11 @@ def test_missing_folder_configuration_or_weights(tmp_path):
     with pytest.raises(DataError, match=r"config\.json is missing"):
         load_model(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(DataError, match="not valid JSON"):
+    with pytest.raises(DataError, match="broken JSON"):
         load_model(tmp_path)
     save_model(tiny(), tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(DataError, match=r"no weights \(\*\.safetensors\)"):
+    with pytest.raises(DataError, match=r"no weights, expected model\.safetensors or"):
         load_model(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\x01")
     with pytest.raises(DataError, match="cannot be read"):
@@ -153,10 +153,124 @@ def test_unknown_dtype(tmp_path):
         load_model(tmp_path, dtype="fp8")
 
 
+def with_weights(folder, edit):
+    """Edit the tensors of a folder's file."""
+    weights = load_file(folder / "model.safetensors")
+    edit(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def test_missing_weights_are_not_drawn_anew(tmp_path):
     save_model(tiny(), tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match=r"1 weights are missing, first 'model\.layers\.1\.mlp"):
+    with_weights(tmp_path, lambda weights: weights.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(DataError, match=r"model\.layers\.1\.mlp\.up_proj\.weight is missing"):
         load_model(tmp_path)
+
+
+def test_weights_of_another_class_are_not_dropped(tmp_path):
+    """A Qwen3 called Llama has all that a Llama has, and norms that nobody would compute."""
+    save_model(tiny(hidden=32, heads=4, head_dim=8), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    with pytest.raises(
+        DataError, match=r"layers\.0\.self_attn\.k_norm\.weight is none of this model.*; and 1 more"
+    ):
+        load_model(tmp_path)
+
+
+def test_several_problems_are_one_line(tmp_path):
+    save_model(tiny(), tmp_path)
+
+    def edit(weights):
+        del weights["model.layers.0.mlp.up_proj.weight"]
+        weights["model.more"] = torch.ones(2)
+        weights["model.norm.weight"] = torch.ones(3)
+
+    with pytest.raises(DataError) as refused:
+        load_model(with_weights(tmp_path, edit))
+    told = str(refused.value)
+    for problem in (
+        "up_proj.weight is missing",
+        "model.more is none of",
+        "model.norm.weight is [3], expected [32]",
+    ):
+        assert problem in told
+    assert "\n" not in told
+
+
+def llama():
+    return LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, initializer_range=0.1, attention_bias=True))
+
+
+def nothing(weights):
+    pass
+
+
+def tied_twice(weights):
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+
+
+def head_only(weights):
+    weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
+
+
+def old_buffers(weights):
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+
+
+def without_prefix(weights):
+    for name in [name for name in weights if name.startswith("model.")]:
+        weights[name.removeprefix("model.")] = weights.pop(name)
+
+
+def zero_vectors(weights):
+    for name in weights:
+        if weights[name].ndim == 1:
+            weights[name].zero_()
+
+
+def grown(weights):
+    """Blocks that were added to a model, which change nothing at first."""
+    weights["model.layers.1.self_attn.o_proj.weight"].zero_()
+    weights["model.layers.1.mlp.down_proj.weight"].zero_()
+
+
+def in_bfloat16(weights):
+    for name in weights:
+        weights[name] = weights[name].to(torch.bfloat16)
+
+
+def padded(weights):
+    weights["model.embed_tokens.weight"][40:] = 0
+
+
+@pytest.mark.parametrize(
+    ("make", "edit"),
+    [
+        *(
+            (tiny, edit)
+            for edit in (nothing, tied_twice, head_only, old_buffers, without_prefix, in_bfloat16)
+        ),
+        *((tiny, edit) for edit in (zero_vectors, grown, padded)),
+        *((llama, edit) for edit in (nothing, old_buffers, without_prefix, zero_vectors, grown)),
+    ],
+)
+def test_what_real_folders_hold_is_no_damage(tmp_path, make, edit):
+    save_model(make(), tmp_path)
+    expected = load_file(tmp_path / "model.safetensors")
+    edit(expected)
+    save_file(expected, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    loaded = load_model(tmp_path).state_dict()
+    for name, tensor in expected.items():
+        place = name if name in loaded else f"model.{name}"
+        assert "inv_freq" in name or torch.equal(loaded[place], tensor.float())
+
+
+def test_shards_are_read_as_their_index_says(tmp_path):
+    save_model(tiny(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    load_model(tmp_path).save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
+    loaded = load_model(tmp_path / "shards").state_dict()
+    assert all(torch.equal(loaded[name], weights[name]) for name in weights)

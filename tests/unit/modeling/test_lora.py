@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from model_folders import write_model
 from ramify.core.errors import ConfigError, DataError
-from ramify.modeling.load import load_model, read_model_config, save_model
+from ramify.modeling.load import load_model, save_model
 from ramify.modeling.lora import (
     LoraSettings,
     adapter_settings,
@@ -19,6 +19,7 @@ from ramify.modeling.lora import (
     merged_weight,
     spelt_out,
 )
+from ramify.modeling.model_config import read_model_config
 from ramify.modeling.weight_checksums import weights_checksum
 
 IDS = torch.arange(3, 40)[None]
@@ -199,9 +200,19 @@ def test_a_second_adapter_is_refused(tmp_path):
 
 
 @pytest.fixture
-def adapter(tmp_path):
-    save_model(trained(write_model(tmp_path / "base")), tmp_path / "adapter")
+def adapter(made_adapter, tmp_path):
+    """A copy of one adapter beside a copy of its base."""
+    for name in ("base", "adapter"):
+        shutil.copytree(made_adapter / name, tmp_path / name)
+    rewrite(tmp_path / "adapter", base_model_name_or_path=str(tmp_path / "base"))
     return tmp_path / "adapter"
+
+
+@pytest.fixture(scope="module")
+def made_adapter(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    save_model(trained(write_model(folder / "base")), folder / "adapter")
+    return folder
 
 
 def rewrite(adapter, **changes):
@@ -294,5 +305,47 @@ def test_files_that_are_missing_or_damaged(adapter, tmp_path):
     with pytest.raises(DataError, match=r"up_proj\.lora_A\.weight is missing"):
         load_model(adapter)
     (adapter / "adapter_config.json").write_text("{")
-    with pytest.raises(DataError, match="not valid JSON"):
+    with pytest.raises(DataError, match="broken JSON"):
+        load_model(adapter)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("base_model_name_or_path", value) for value in (None, 3, [], "", "\0", "x" * 5000)),
+        *(("peft_type", value) for value in (None, 3, [], "LOHA")),
+        *(("target_modules", value) for value in (None, "q_proj", [], [3], {"q_proj": 1}, ["nowhere"])),
+        *(("r", value) for value in (0, -1, 1.5, "4", 10**9, True, [4], NAN)),
+        *(("lora_alpha", value) for value in (0, -1, "8", 1e300, True, [8], NAN)),
+        *(("rank_pattern", value) for value in ({"q_proj": "x"}, {"q_proj": 10**9}, 3, "x", [1])),
+        *(("alpha_pattern", value) for value in ({"q_proj": NAN}, {"q_proj": []}, 3, "x")),
+        *(("use_dora", value) for value in (True, "yes")),
+        *(("modules_to_save", value) for value in (["lm_head"], 3)),
+    ],
+)
+def test_settings_of_an_adapter_that_cannot_be_are_one_line(adapter, key, value, capfd):
+    rewrite(adapter, **{key: value})
+    with pytest.raises((DataError, ConfigError)) as refused:
+        load_model(adapter)
+    told = str(refused.value)
+    assert str(adapter) in told
+    assert "\n" not in told.strip()
+    assert len(told) < 700
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("part", ["lora_A", "lora_B"])
+def test_matrices_of_an_adapter_that_are_no_numbers(adapter, part):
+    file = adapter / "adapter_model.safetensors"
+    weights = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    name = next(name for name in weights if part in name)
+    weights[name][0, 0] = NAN
+    save_file(weights, file)
+    with pytest.raises(DataError, match=rf"{part}\.weight holds NaN or infinity"):
+        load_model(adapter)
+    save_file(weights | {name: weights[name].to(torch.int8)}, file)
+    with pytest.raises(DataError, match=rf"{part}\.weight is of type I8"):
         load_model(adapter)

@@ -1,0 +1,190 @@
+"""The tokens that give a chat its structure, and how text from outside is kept from becoming one.
+
+A prompt is the chat template's text around texts of other people: questions, system messages of a data set, descriptions of
+tools, demonstrations. Only the template may write a role or an end of turn. What stands in the others' texts is encoded as the
+ordinary characters that it is.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Collection, Sequence
+from functools import cached_property
+
+from tokenizers import Tokenizer
+
+from ramify.chat.tokenizer import AddedToken, ChatTokenizer, as_unicode
+from ramify.core.errors import DataError
+from ramify.core.messages import Message
+
+_SHAPE = re.compile(r"<\|.*\|>", re.DOTALL)
+"""How most models spell tokens of structure, whether their files mark them as special or not."""
+_MARKUP = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+_BREAK = "\u2060"
+"""A word joiner: it has no width, and no token of structure holds it."""
+
+
+class ControlTokens:
+    """Encodes chats and texts so that no token of structure comes out of foreign text.
+
+    A token of structure is an added token that the tokenizer's file marks as special, that ends a turn, that looks like one
+    (`<|...|>`), or that is markup which the chat template writes (`<tool_response>`). The tags of the dialect are none: prompts
+    explain them, and the policy writes them.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, dialect: Collection[str]) -> None:
+        """Find them.
+
+        Args:
+            tokenizer: Of the model.
+            dialect: Names of the tags that a turn is made of, such as "think".
+        """
+        self._tokenizer = tokenizer
+        tags = {f"<{slash}{name}>" for name in dialect for slash in ("", "/")}
+        template = tokenizer.template.source
+
+        def is_control(token: AddedToken) -> bool:
+            content = token.content.strip()
+            if content in tags or not content:
+                return False
+            marked = token.special or token.id in tokenizer.eos_ids or _SHAPE.fullmatch(content)
+            return bool(marked or (_MARKUP.fullmatch(content) and content in template))
+
+        self._controls = {token.content for token in tokenizer.added if is_control(token)}
+        # Where two added tokens could begin, the longer one is taken, as the tokenizers library does.
+        longest_first = sorted({token.content for token in tokenizer.added}, key=len, reverse=True)
+        self._any_added = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._heads = {text[:size] for text in self._controls for size in range(1, len(text))}
+        self._tails = {text[-size:] for text in self._controls for size in range(1, len(text))}
+        self._reach = max(map(len, self._controls), default=1) - 1
+
+    def found_in(self, text: str) -> str | None:
+        """The first token of structure that `text` spells; None without one."""
+        matches = (match[0] for match in self._any_added.finditer(text))
+        return next((match for match in matches if match in self._controls), None)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text that may hold tags of the dialect, such as a turn of an assistant; no token of structure is among them."""
+        return self._tokenizer.encode(text) if self.found_in(text) is None else self._spelt.encode(text)
+
+    def chat_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Ids of the chat template's text; only the template's own tokens of structure are among them.
+
+        Without such tokens in a message these are the ids of `chat_text`.
+
+        Raises:
+            DataError: The template refuses the messages.
+        """
+        if not any(map(self._may_matter, (message.text for message in messages))):
+            return self._tokenizer.encode(self._tokenizer.chat_text(messages))
+        stand_ins = _StandIns(self._tokenizer.template.source + "".join(message.text for message in messages))
+        hidden = [Message.of(message.role, self._hide(message.text, stand_ins)) for message in messages]
+        text = self._tokenizer.chat_text(hidden)
+        # What is left of these tokens is the template's: it is renamed before the others' come back.
+        own = self._any_added.sub(lambda match: self._spelt.names.get(match[0], match[0]), text)
+        return self._spelt.encode(stand_ins.undone(own))
+
+    def broken(self, token_ids: Sequence[int]) -> str:
+        """The text of ids for a reader that finds tokens in text: what only spells a token of structure is broken up."""
+        pieces: list[str] = []
+        run: list[int] = []
+        for index in (*token_ids, None):
+            if index is not None and index not in self._tokenizer.added_ids:
+                run.append(index)
+                continue
+            pieces.append(self._any_added.sub(self._break, self._tokenizer.decode(run)))
+            pieces.append("" if index is None else self._tokenizer.decode([index]))
+            run = []
+        return "".join(pieces)
+
+    def _break(self, match: "re.Match[str]") -> str:
+        found = match[0]
+        return f"{found[0]}{_BREAK}{found[1:]}" if found in self._controls else found
+
+    def _may_matter(self, text: str) -> bool:
+        """Whether a text holds a token of structure, or a piece of one where a neighbour could complete it."""
+        return self.found_in(text) is not None or self._edges(text) != (0, 0)
+
+    def _edges(self, text: str) -> tuple[int, int]:
+        """Sizes of the pieces of a token of structure at a text's beginning and end, blanks aside."""
+        inner = text.strip()
+        sizes = range(min(self._reach, len(inner)), 0, -1)
+        return (
+            next((size for size in sizes if inner[:size] in self._tails), 0),
+            next((size for size in sizes if inner[-size:] in self._heads), 0),
+        )
+
+    def _hide(self, text: str, stand_ins: "_StandIns") -> str:
+        """The text with one character for each token of structure, so that the template moves and trims it as before."""
+
+        def hidden(match: "re.Match[str]") -> str:
+            return stand_ins.of(match[0]) if match[0] in self._controls else match[0]
+
+        text = self._any_added.sub(hidden, text)
+        start, stop = len(text) - len(text.lstrip()), len(text.rstrip())
+        head, tail = self._edges(text)
+        if tail:
+            text = text[: stop - tail] + stand_ins.of(text[stop - tail : stop]) + text[stop:]
+        if head and start + head <= stop - tail:
+            text = text[:start] + stand_ins.of(text[start : start + head]) + text[start + head :]
+        return text
+
+    @cached_property
+    def _spelt(self) -> "_SpeltTokenizer":
+        return _SpeltTokenizer(self._tokenizer, self._controls)
+
+
+class _StandIns:
+    """Single characters that occur nowhere else, each in place of a text."""
+
+    def __init__(self, taken: str) -> None:
+        used = set(taken)
+        self._free = (chr(code) for code in range(0x100000, 0x10FFFE) if chr(code) not in used)
+        self._of: dict[str, str] = {}
+
+    def of(self, text: str) -> str:
+        """The character for a text."""
+        if text not in self._of:
+            self._of[text] = next(self._free)
+        return self._of[text]
+
+    def undone(self, text: str) -> str:
+        """The texts in place of their characters."""
+        return text.translate({ord(character): found for found, character in self._of.items()})
+
+
+class _SpeltTokenizer:
+    """The tokenizer with its tokens of structure under other names, so that their usual spelling is ordinary text.
+
+    Attributes:
+        names: The other names by the usual ones; drawn at random, since a text that held one would be taken for the token.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, controls: Collection[str]) -> None:
+        draw = secrets.token_hex(8)
+        self.names = {
+            text: f"\U0010fffd{draw}.{number}\U0010fffd" for number, text in enumerate(sorted(controls))
+        }
+        raw = json.loads(tokenizer.json)
+        for token in raw["added_tokens"]:
+            token["content"] = self.names.get(token["content"], token["content"])
+        raw["post_processor"] = None  # it may name a token that is no longer there
+        self._tokenizer = Tokenizer.from_str(json.dumps(raw))
+        # A token that the model's own table holds too has another number under another name.
+        self._ids = {
+            self._tokenizer.token_to_id(self.names.get(token.content, token.content)): token.id
+            for token in tokenizer.added
+        }
+        self._forged = {token.id for token in tokenizer.added if token.content in controls} - self._ids.keys()
+        self._place = tokenizer.folder
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text in which tokens of structure stand under their other names.
+
+        Raises:
+            DataError: The model's own table turns their usual spelling into them all the same.
+        """
+        ids = self._tokenizer.encode(as_unicode(text), add_special_tokens=False).ids
+        if not self._forged.isdisjoint(ids):
+            raise DataError(f"{self._place}: the tokenizer turns plain text into a token of structure")
+        return tuple(self._ids.get(index, index) for index in ids)

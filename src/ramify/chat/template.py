@@ -1,0 +1,139 @@
+"""A model's chat template, rendered in a process of its own under limits on time and memory."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from ramify.chat.template_process import SECONDS
+from ramify.core.errors import DataError, MachineError
+
+
+class ChatTemplate:
+    """The source of a template with the special tokens that it may name."""
+
+    def __init__(self, source: str, special: Mapping[str, str], place: str) -> None:
+        """Compile it.
+
+        Args:
+            source: In jinja2.
+            special: Special tokens by name, such as `eos_token`.
+            place: Begins messages.
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        self.source = source
+        self._special = dict(special)
+        self._place = place
+        self._ask(None, "cannot be read")
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt of a chat, up to where the assistant writes.
+
+        Raises:
+            DataError: The template refuses the messages, raises, or takes too long or too much memory.
+        """
+        variables = {
+            "messages": list(messages),
+            "add_generation_prompt": True,
+            "tools": None,
+            "documents": None,
+        }
+        return self._ask({**variables, **self._special}, "refuses the messages")
+
+    def _ask(self, variables: Mapping[str, Any] | None, failure: str) -> str:
+        answer = _process().exchange({"source": self.source, "variables": variables})
+        if "text" not in answer:
+            raise DataError(f"{self._place}: the chat template {failure}: {answer['refused']}")
+        return str(answer["text"])
+
+
+@cache
+def _process() -> "_Process":
+    return _Process()
+
+
+class _Process:
+    """The one process that all templates of this program share; started when it is first needed, and again when it died."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: subprocess.Popen[str] | None = None
+        self._owner = 0
+
+    def exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to one request; {"refused": reason} where the process died of it.
+
+        Raises:
+            MachineError: The process cannot be started, or is killed again and again.
+        """
+        line = json.dumps(request) + "\n"
+        with self._lock:
+            for _ in range(2):
+                answer, status = self._once(line)
+                if answer:
+                    return dict(json.loads(answer))
+                if status == -signal.SIGPROF:
+                    return {"refused": f"it takes more than {SECONDS:.0f} s of processor time"}
+                if status not in (-signal.SIGKILL, -signal.SIGTERM):
+                    return {"refused": f"it ended the process that renders it (status {status})"}
+        raise MachineError(
+            "the process that renders chat templates was killed twice; is there enough memory?"
+        )
+
+    def _once(self, line: str) -> tuple[str, int | None]:
+        """The answer's line, empty when the process died; and how it died."""
+        running = self._start()
+        assert running.stdin is not None
+        assert running.stdout is not None
+        answer = ""
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                running.stdin.write(line)
+                running.stdin.flush()
+            answer = running.stdout.readline()
+        finally:
+            # An answer that was not read to its end, after Ctrl-C for one, would be taken for that to the next request.
+            if not answer.endswith("\n"):
+                self._running = None
+                _end(running)
+        return (answer, None) if answer.endswith("\n") else ("", running.returncode)
+
+    def _start(self) -> "subprocess.Popen[str]":
+        if self._running is not None and self._owner == os.getpid() and self._running.poll() is not None:
+            _end(self._running)
+            self._running = None
+        if self._running is None or self._owner != os.getpid():
+            try:
+                self._running = subprocess.Popen(
+                    [sys.executable, "-P", "-X", "utf8", "-m", "ramify.chat.template_process"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": "0"},
+                    text=True,
+                    encoding="utf-8",
+                    start_new_session=True,  # Ctrl-C is for this process alone
+                )
+            except OSError as error:
+                raise MachineError(
+                    f"no process can be started to render chat templates: {error.strerror}"
+                ) from None
+            self._owner = os.getpid()
+        return self._running
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Wait for one that died; kill one that did not."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1.0)
+    process.kill()
+    with contextlib.suppress(BrokenPipeError):
+        process.communicate()

@@ -1,0 +1,83 @@
+"""JSON from outside: whatever is wrong with a text is a ValueError of one line."""
+
+import json
+from typing import Any
+
+MAX_DEPTH = 100
+"""Of nested lists and objects. Python's own functions (copying, comparing, writing JSON) fail near 1,000."""
+
+_MAX_ECHO = 40
+
+
+def parse_json(text: str | bytes, *, unique_keys: bool = False, max_depth: int = MAX_DEPTH) -> Any:  # noqa: ANN401 - any JSON value
+    """The value that `text` is. NaN and Infinity are read, as Python writes them.
+
+    Args:
+        text: Bytes are UTF-8.
+        unique_keys: Refuse an object that has a key twice; JSON readers would keep the last value and drop the others.
+        max_depth: Of nested lists and objects.
+
+    Raises:
+        ValueError: It is no JSON, nested too deeply, or holds a number of thousands of digits.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique if unique_keys else None)
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno} " if error.lineno > 1 else ""
+        raise ValueError(f"broken JSON: {error.msg} at {line}column {error.colno}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"expected UTF-8 text: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise ValueError(f"nested more than {max_depth} deep") from None
+    except ValueError as error:
+        reason = str(error)
+        # Python's own message about long numbers advises to call a function of `sys`.
+        raise ValueError("a number has too many digits" if "digits" in reason else reason) from None
+    if _may_be_deep(text, max_depth) and _is_deep(value, max_depth):
+        raise ValueError(f"nested more than {max_depth} deep")
+    return value
+
+
+def parse_object(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
+    """The JSON object that `text` is.
+
+    Raises:
+        ValueError: As for `parse_json`, or it is another kind of value.
+    """
+    value = parse_json(text, max_depth=max_depth)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, found {_KINDS.get(type(value), 'null')}")
+    return value
+
+
+_KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for index, key in enumerate(keys) if key in keys[:index])
+        raise ValueError(f"key {twice[:_MAX_ECHO]!r} stands in one object twice")
+    return found
+
+
+def _may_be_deep(text: str | bytes, max_depth: int) -> bool:
+    """Counting brackets is quick, and few texts have many."""
+    if isinstance(text, bytes):
+        return text.count(b"[") + text.count(b"{") > max_depth
+    return text.count("[") + text.count("{") > max_depth
+
+
+def _is_deep(value: object, max_depth: int) -> bool:
+    level: list[object] = [value]
+    for _ in range(max_depth):
+        level = [inner for outer in level if isinstance(outer, dict | list) for inner in _inside(outer)]
+        if not level:
+            return False
+    return any(isinstance(item, dict | list) for item in level)
+
+
+def _inside(value: dict[str, object] | list[object]) -> list[object]:
+    inner = value.values() if isinstance(value, dict) else value
+    return [item for item in inner if isinstance(item, dict | list)]

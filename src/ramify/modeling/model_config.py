@@ -1,0 +1,235 @@
+"""The one reader of a model folder's `config.json`, and of which folder it is: a whole model's, or that of an adapter's base.
+
+It loads neither torch nor transformers, so that a wrong folder is told before anything heavy is imported.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from ramify.core.errors import DataError
+from ramify.core.json_text import parse_object
+
+PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
+"""Trees are packed, unless the configuration asks for a sliding window."""
+
+ROW_FAMILIES = ("gemma3_text", "qwen3_next")
+"""A row for each context of a trajectory: sliding windows or linear attention are part of the family."""
+
+SUPPORTED_ROTATIONS = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary embedding whose angle depends on the position alone."""
+
+ADAPTER_SETTINGS = "adapter_config.json"
+"""What makes a folder an adapter's."""
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+_SIZES = {
+    "vocab_size": 1 << 24,
+    "hidden_size": 1 << 20,
+    "intermediate_size": 1 << 22,
+    "num_hidden_layers": 1000,
+    "num_attention_heads": 1 << 14,
+    "num_key_value_heads": 1 << 14,
+    "head_dim": 1 << 14,
+    "max_position_embeddings": 1 << 30,
+}
+"""Whole numbers from 1 to this; null where the family finds the size by itself."""
+_DERIVED = ("num_key_value_heads", "head_dim")
+
+_QUANTIZED = ("quantization_config", "compression_config")
+
+
+def is_adapter_folder(folder: Path) -> bool:
+    """Whether a folder holds an adapter, not a whole model."""
+    return (folder / ADAPTER_SETTINGS).is_file()
+
+
+def read_object_file(file: Path) -> dict[str, Any]:
+    """The JSON object of a file in a model folder.
+
+    Raises:
+        DataError: The file is missing, a folder, cannot be read, or holds no JSON object.
+    """
+    try:
+        return parse_object(file.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{file} is missing, expected a file with a JSON object") from None
+    except IsADirectoryError:
+        raise DataError(f"{file} is a folder, expected a file with a JSON object") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise DataError(f"{file}: {error}") from None
+
+
+def whole_folder(folder: Path) -> Path:
+    """The folder of the whole model: `folder` itself, or that of the base that an adapter names.
+
+    Raises:
+        DataError: It is not there or is an adapter itself, or the adapter's settings cannot be read.
+    """
+    if folder.is_file():
+        raise DataError(f"{folder} is a file, expected a model folder")
+    if not folder.is_dir():
+        raise DataError(f"model folder {folder}: no such folder")
+    if not is_adapter_folder(folder):
+        return folder
+    place = folder / ADAPTER_SETTINGS
+    named = read_object_file(place).get("base_model_name_or_path")
+    if not isinstance(named, str) or not _is_folder(named):
+        raise DataError(
+            f"{place}: no model folder at base_model_name_or_path = {named!r:.200}: put the base model there, or a link to "
+            "it (ln -s); a copy of the adapter without state.json may name its new place instead"
+        )
+    if is_adapter_folder(Path(named)):
+        raise DataError(
+            f"{place}: base_model_name_or_path = {named!r} is an adapter; name a whole model's folder"
+        )
+    return Path(named)
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return bool(name) and Path(name).is_dir()
+    except (OSError, ValueError):  # too long, or with a null character
+        return False
+
+
+def read_model_config(folder: Path) -> dict[str, Any]:
+    """Read `config.json` of a model folder, or of an adapter's base, without loading the model.
+
+    Raises:
+        DataError: The folder or the file is missing, or the file is no JSON object.
+    """
+    return read_object_file(whole_folder(folder) / "config.json")
+
+
+def check_architecture(config: dict[str, Any], place: str) -> bool:
+    """Refuse models that rows cannot be exact for, and sizes that no model has; `place` begins the message.
+
+    Returns:
+        Whether trees can be packed; otherwise each trajectory needs a row of its own.
+
+    Raises:
+        DataError: Unsupported family, kind of layer, activation or rotary embedding; capped logits, attention to later
+            tokens, dropout above zero, or a loss of routed experts; quantised weights; a number that is none or senseless.
+    """
+    family = config.get("model_type")
+    families = PACKING_FAMILIES + ROW_FAMILIES
+    if not isinstance(family, str) or family not in families:
+        raise DataError(f"{place}: model_type {_shown(family)} is not supported, expected one of {families}")
+    _check_numbers(config, place)
+    layer_types = config.get("layer_types")
+    if not isinstance(layer_types, list | None):
+        raise DataError(f"{place}: layer_types = {_shown(layer_types)}, expected a list")
+    kinds = {str(kind) for kind in layer_types or ()} - {"full_attention", "sliding_attention"}
+    if kinds and not (family == "qwen3_next" and kinds == {"linear_attention"}):
+        raise DataError(f"{place}: layers of kind {sorted(kinds)} are not supported in {family}")
+    if family in PACKING_FAMILIES and config.get("hidden_act", "silu") != "silu":
+        raise DataError(
+            f"{place}: hidden_act = {_shown(config['hidden_act'])} is not supported, expected 'silu'"
+        )
+    _check_rotation(config, place)
+    _check_switches(config, place)
+    return family in PACKING_FAMILIES and not _has_windows(config)
+
+
+def _check_numbers(config: dict[str, Any], place: str) -> None:
+    for key, most in _SIZES.items():
+        value = config.get(key)
+        if key not in config or (value is None and key in _DERIVED):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise DataError(f"{place}: {key} = {_shown(value)}, expected a whole number from 1 to {most:,}")
+    epsilon = config.get("rms_norm_eps", 1e-6)
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < 1:
+        raise DataError(f"{place}: rms_norm_eps = {_shown(epsilon)}, expected a number above 0 and below 1")
+    vocab_size = config.get("vocab_size", _SIZES["vocab_size"])
+    padding = config.get("pad_token_id")
+    if isinstance(padding, int) and padding >= vocab_size:
+        raise DataError(f"{place}: pad_token_id = {padding}, expected an id below vocab_size = {vocab_size}")
+    ends = config.get("eos_token_id")
+    for end in ends if isinstance(ends, list) else [ends]:
+        if end is not None and (
+            isinstance(end, bool) or not isinstance(end, int) or not 0 <= end < vocab_size
+        ):
+            raise DataError(
+                f"{place}: eos_token_id = {_shown(ends)}, expected ids from 0 to {vocab_size - 1} (vocab_size - 1)"
+            )
+
+
+def _has_windows(config: dict[str, Any]) -> bool:
+    if config.get("model_type") == "mistral":
+        # Transformers leaves out what is its default, here a window of 4096.
+        return config.get("sliding_window", 4096) is not None
+    return bool(config.get("use_sliding_window")) or "sliding_attention" in (config.get("layer_types") or ())
+
+
+def _check_rotation(config: dict[str, Any], place: str) -> None:
+    _check_base(config, place, "")
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.get(key)
+        if rope is None:
+            continue
+        if not isinstance(rope, dict):
+            raise DataError(f"{place}: {key} = {_shown(rope)}, expected an object")
+        # One for each kind of layer, in families that have several.
+        for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+            kind = part.get("rope_type", part.get("type", "default"))
+            if kind not in SUPPORTED_ROTATIONS:
+                raise DataError(
+                    f"{place}: {key} of type {_shown(kind)} is not supported, expected one of {SUPPORTED_ROTATIONS} "
+                    "(its angles depend on what else is in a pass)"
+                )
+            _check_base(part, place, f"{key}.")
+
+
+def _check_base(rope: dict[str, Any], place: str, prefix: str) -> None:
+    for key in ("rope_theta", "rope_local_base_freq", "factor"):
+        value = rope.get(key)
+        if value is None:
+            continue
+        # At a base of 1 or less all dimensions turn alike or the wrong way round; a factor below 1 shortens the context.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if (
+            not is_number
+            or not math.isfinite(value)
+            or not 1 <= value <= 1e12
+            or (key != "factor" and value == 1)
+        ):
+            raise DataError(
+                f"{place}: {prefix}{key} = {_shown(value)}, expected a number above 1 and up to 1e12"
+            )
+
+
+def _check_switches(config: dict[str, Any], place: str) -> None:
+    for key in _QUANTIZED:
+        if config.get(key) is not None:
+            raise DataError(
+                f"{place}: {key} = {_shown(config[key])}: quantised weights cannot be trained or compared, expected a model "
+                "in float32, bfloat16 or float16"
+            )
+    if config.get("transformers_weights") is not None:
+        raise DataError(
+            f"{place}: transformers_weights = {_shown(config['transformers_weights'])}, expected none (the weights lie in "
+            "model.safetensors, or in what model.safetensors.index.json names)"
+        )
+    for key, value in config.items():
+        if "dropout" in key and value not in (0, None):
+            raise DataError(
+                f"{place}: {key} = {_shown(value)}, expected 0 (dropout breaks the sharing of prefix tokens)"
+            )
+        if key.endswith("logit_softcapping") and value is not None:
+            raise DataError(
+                f"{place}: {key} = {_shown(value)}, expected null (the head computes plain logits)"
+            )
+    if config.get("use_bidirectional_attention"):
+        raise DataError(f"{place}: use_bidirectional_attention = true, expected a model of causal attention")
+    if config.get("output_router_logits"):
+        raise DataError(f"{place}: output_router_logits = true, expected false (that loss is not computed)")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

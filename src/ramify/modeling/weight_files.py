@@ -1,0 +1,97 @@
+"""The safetensors files of a model folder, read by their heads: names, types and shapes of all tensors, no weight."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import safe_open
+
+from ramify.core.errors import DataError
+from ramify.modeling.model_config import ADAPTER_WEIGHTS, is_adapter_folder, read_object_file
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_FLOATS = ("F64", "F32", "BF16", "F16")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies, and its shape."""
+
+    file: Path
+    shape: tuple[int, ...]
+
+
+def stored_tensors(folder: Path) -> Mapping[str, StoredTensor]:
+    """All tensors of a model folder by name; of an adapter's folder, those of the adapter's file.
+
+    `model.safetensors` is read, else the files that `model.safetensors.index.json` names, as transformers does.
+
+    Raises:
+        DataError: A file is missing, damaged or outside of the folder, or a tensor is of another type than a plain float.
+    """
+    if is_adapter_folder(folder):
+        if not (folder / ADAPTER_WEIGHTS).is_file():
+            raise DataError(
+                f"adapter folder {folder}: {ADAPTER_WEIGHTS} is missing; copy it from where it was trained"
+            )
+        return read_head(folder / ADAPTER_WEIGHTS)
+    if (folder / SINGLE).is_file():
+        return read_head(folder / SINGLE)
+    if (folder / INDEX).is_file():
+        return _sharded(folder)
+    for name in (SINGLE, INDEX):
+        if (folder / name).is_dir():
+            raise DataError(f"{folder / name} is a folder, expected a file")
+    others = sorted(file.name for file in folder.glob("*.safetensors"))
+    found = f"; found {', '.join(others[:3])}" if others else ""
+    raise DataError(f"model folder {folder}: no weights, expected {SINGLE} or {INDEX}{found}")
+
+
+def read_head(file: Path) -> dict[str, StoredTensor]:
+    """The tensors of one safetensors file.
+
+    Raises:
+        DataError: As for `stored_tensors`.
+    """
+    found = {}
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - no mapping
+                head = tensors.get_slice(name)
+                found[name] = (str(head.get_dtype()), tuple(head.get_shape()))
+    # A reader of foreign files: whatever is wrong with one is told in a line.
+    except Exception as error:  # noqa: BLE001
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{file}: cannot be read as safetensors ({reason}); copy it again from where it was made"
+        ) from None
+    for name, (kind, _) in found.items():
+        if kind not in _FLOATS:
+            raise DataError(
+                f"{file}: {name} is of type {kind}, expected one of {', '.join(_FLOATS)} (no quantised weights)"
+            )
+    return {name: StoredTensor(file, shape) for name, (_, shape) in found.items()}
+
+
+def _sharded(folder: Path) -> dict[str, StoredTensor]:
+    index = folder / INDEX
+    listed = read_object_file(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise DataError(f"{index}: expected weight_map to be an object of file names by weight")
+    found: dict[str, StoredTensor] = {}
+    for name in dict.fromkeys(map(str, listed.values())):
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise DataError(
+                f"{index}: {name!r:.100} in weight_map, expected the name of a safetensors file beside it"
+            )
+        if not (folder / name).is_file():
+            raise DataError(f"{index}: names {name}, which is missing; copy it from where the model was made")
+        for tensor, head in read_head(folder / name).items():
+            if tensor in found:
+                raise DataError(f"{folder / name}: {tensor} stands in {found[tensor].file.name} too")
+            found[tensor] = head
+    for tensor, name in listed.items():
+        if tensor not in found or found[tensor].file.name != name:
+            raise DataError(f"{folder / str(name)}: {tensor} is missing, which {INDEX} says is in it")
+    return found

@@ -1,0 +1,78 @@
+"""Chat templates are programs of strangers: they end, in time and in memory, and the prompt is what transformers makes."""
+
+import os
+import signal
+
+import pytest
+
+from ramify.chat.template import ChatTemplate, _process
+from ramify.core.errors import DataError
+
+MESSAGES = [{"role": "user", "content": "what is 12 plus 30 ?"}]
+GOOD = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+
+
+def refusal(source, messages=MESSAGES):
+    with pytest.raises(DataError) as refused:
+        ChatTemplate(source, {}, "folder").render(messages)
+    told = str(refused.value)
+    assert told.startswith("folder: the chat template ")
+    assert "\n" not in told
+    return told
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "processor time"),
+        ("{% macro f(n) %}{{ f(n - 1) ~ f(n - 1) if n }}{% endmacro %}{{ f(99) }}", "processor time"),
+        ("{{ 'a' * 10**10 }}", "MiB of memory"),
+        ("{{ messages[0].content * 10**9 }}", "MiB of memory"),
+        ("{{ messages[0].content | center(10**10) }}", "MiB of memory"),
+        (
+            "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "MiB of mem",
+        ),
+        ("{{ 'ab' * 5 * 10**7 }}", "too long"),
+        ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ {}['x'].y }}", "has no attribute"),
+        ("{{ raise_exception('first\nmust be user') }}", "first must be user"),
+    ],
+)
+def test_what_a_template_may_not_do(source, told):
+    assert told in refusal(source)
+    assert ChatTemplate(GOOD, {"eos_token": "!"}, "folder").render(MESSAGES) == "what is 12 plus 30 ?!"
+
+
+def test_a_bomb_that_waits_for_a_long_chat():
+    """To have rendered one chat says nothing about the next: every render has its limits."""
+    template = ChatTemplate(
+        "{% if messages | length > 1 %}{{ 'a' * 10**10 }}{% else %}ok{% endif %}", {}, "folder"
+    )
+    assert template.render(MESSAGES) == "ok"
+    with pytest.raises(DataError, match="MiB of memory"):
+        template.render(MESSAGES * 2)
+    assert template.render(MESSAGES) == "ok"
+
+
+def test_the_process_is_started_again_when_somebody_killed_it():
+    template = ChatTemplate(GOOD, {"eos_token": "!"}, "folder")
+    process = _process()
+    os.kill(process._running.pid, signal.SIGKILL)
+    process._running.wait()
+    assert template.render(MESSAGES) == "what is 12 plus 30 ?!"
+
+
+def test_any_text_comes_back_as_it_was():
+    texts = [
+        "caf\u00e9 \u4e2d\u6587 \U0001f600",
+        "a\ud800b",
+        'quotes " \\ and\nlines\r\n',
+        "\x00\x1f\u2028",
+        "x" * 3_000_000,
+    ]
+    for text in texts:
+        template = ChatTemplate("{% for m in messages %}[{{ m.content }}]{% endfor %}", {}, "folder")
+        assert template.render([{"role": "user", "content": text}]) == f"[{text}]"

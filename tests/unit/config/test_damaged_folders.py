@@ -1,0 +1,45 @@
+"""Two hundred damaged model folders, each refused in one line, by what every command reads a folder with."""
+
+import shutil
+
+import pytest
+
+from damaged_folders import damages
+from model_folders import write_model
+from ramify.commands.check_files import require_model
+from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.schema_parts import ModelSection
+from ramify.core.errors import UserError
+
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("good") / "model", layers=2)
+
+
+def read(folder):
+    """As a run does: a look at the files, then the tokenizer, then the weights."""
+    require_model(folder)
+    build_tokenizer(folder)
+    return build_model(ModelSection(path=folder, device="cpu"), 100)
+
+
+def test_the_good_folder_is_read(good):
+    assert read(good).config.model_type == "qwen3"
+
+
+@pytest.mark.parametrize("damage", damages(seed=0, count=COUNT), ids=str)
+def test_a_damaged_folder_is_refused_in_one_line(damage, good, tmp_path, capfd):
+    folder = tmp_path / "model"
+    shutil.copytree(good, folder)
+    damage.do(folder)
+    with pytest.raises(UserError) as refused:
+        read(folder)
+    told = str(refused.value)
+    assert damage.about in told
+    assert str(folder) in told
+    assert "\n" not in told.strip()
+    assert len(told) < 700
+    assert capfd.readouterr() == ("", "")
