@@ -9,7 +9,8 @@ import pytest
 from e2e_runs import EVAL, SFT, TRAIN, ramify, write_task
 from safetensors.numpy import load_file
 
-from ramify.cli import COMMANDS, main
+from ramify.cli import main
+from ramify.commands.parser import COMMANDS
 
 HEAVY = ("torch", "transformers", "pydantic", "rich", "numpy", "jinja2", "tokenizers", "pyarrow")
 

@@ -115,7 +115,7 @@ class Cassette:
             return answer
         try:
             error = self._failures.read(entry["failure"])
-        except (ValueError, TypeError, KeyError):
+        except Exception:  # noqa: BLE001 - of a file that anyone may have written
             raise DataError(
                 f"cassette {self._path}: the failure of {entry['request'][:80]!r} is broken"
             ) from None

@@ -18,6 +18,8 @@ from ramify.sandbox.answers import read_answer
 from ramify.sandbox.kernel import JailError
 
 MAX_LEVEL = 4
+_FIRST_GUARDED = 2
+"""Below it a program can read and write whatever files its user can."""
 _PROBE_SECONDS = 10.0
 
 _PROBE = """
@@ -57,6 +59,16 @@ def detect_level(at_most: int = MAX_LEVEL) -> int:
             return level
         reasons.append(f"L{level}: {reason}")
     raise MachineError(f"sandbox: no level works on this machine ({'; '.join(reasons)})")
+
+
+def shortfall(required: int, reached: int) -> str:
+    """One line: what this machine lacks for the level `required`, and which key accepts the one that it reaches."""
+    missing = why_not(reached + 1) or "it was not tried"
+    careful = ", which guards against accidents, not against attacks" if reached < _FIRST_GUARDED else ""
+    return (
+        f"sandbox.min_level = {required}: this machine reaches level {reached} (not level {reached + 1}: {missing}); "
+        f"set sandbox.min_level = {reached} to accept that level{careful}"
+    )
 
 
 @functools.cache

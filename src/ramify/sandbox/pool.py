@@ -13,8 +13,8 @@ from ramify.core.protocols import SandboxResult, SandboxStatus
 from ramify.sandbox import launch
 from ramify.sandbox.answers import read_answer
 from ramify.sandbox.jail import Limits
-from ramify.sandbox.kernel import JailError
-from ramify.sandbox.levels import MAX_LEVEL, detect_level
+from ramify.sandbox.kernel import JailError, forbid_inspection
+from ramify.sandbox.levels import MAX_LEVEL, detect_level, shortfall
 from ramify.sandbox.packages import Packages, everything, mentioned, scientific
 from ramify.sandbox.zygote_process import ZygoteProcess
 
@@ -27,18 +27,16 @@ def open_sandbox(
 ) -> "ProcessSandbox":
     """A sandbox of the highest level that this machine reaches, at most `max_level`.
 
-    It starts its processes at the first call and belongs to the event loop of that call.
+    It starts its processes at the first call and belongs to the event loop of that call. From now on other programs of
+    the user cannot look into this process (`kernel.forbid_inspection`).
 
     Raises:
         MachineError: The machine reaches less than `min_level`.
     """
     reached = detect_level(max_level)
     if reached < min_level:
-        raise MachineError(
-            f"sandbox: this machine reaches level {reached}, but level {min_level} is required"
-            " (level 1 needs Linux with seccomp and libseccomp, level 2 also Landlock, level 3 also user namespaces,"
-            " level 4 bubblewrap; `ramify doctor` says what is missing)"
-        )
+        raise MachineError(shortfall(min_level, reached))
+    forbid_inspection()
     return ProcessSandbox(reached, limits or Limits())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.tools.index_folder import open_folder
-from ramify.tools.passage_rows import Passage, PassageReader, words
+from ramify.tools.passage_rows import Passage, PassageReader, is_text, words
 from ramify.tools.ranked_index import Ranked, RankedIndex
 
 MEMORY_BYTES = 32_000_000
@@ -90,7 +90,10 @@ class PassageIndex:
     def ranked(self, query: str, top_k: int, collection: str | None = None) -> tuple[Ranked, ...]:
         """As `search`, each passage with its score."""
         asked = tuple(dict.fromkeys(words(query)))
-        return self._ranked.search(asked, top_k, collection) if asked else ()
+        # No passage is in a collection whose name is no text (half of a surrogate pair), and no library takes one.
+        if not asked or not is_text(collection or ""):
+            return ()
+        return self._ranked.search(asked, top_k, collection)
 
     def close(self) -> None:
         """Free files; closing twice is allowed."""

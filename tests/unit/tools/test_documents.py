@@ -187,6 +187,7 @@ def test_kinds_and_charsets():
     assert kind_of("text/html; charset=x", b"<p>") == "html"
     assert kind_of("", b"<p>") == "html"
     assert kind_of("application/octet-stream", b"%PDF-1.4") == "pdf"
+    assert kind_of("text/html", b"\r\n \t%PDF-1.4") == "pdf"
     assert kind_of("application/ld+json", b"{}") == kind_of("TEXT/CSV", b"") == "plain"
     for wrong in ("image/png", "application/zip", "video/mp4", "application/octet-stream"):
         with pytest.raises(RequestFailedError) as refused:
