@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ramify.core.errors import MachineError
 from ramify.core.protocols import SandboxResult, SandboxStatus
-from ramify.sandbox import launch
+from ramify.sandbox import launch, snippet
 from ramify.sandbox.answers import read_answer
 from ramify.sandbox.jail import Limits
 from ramify.sandbox.kernel import JailError, forbid_inspection
@@ -101,12 +101,13 @@ class ProcessSandbox:
         self, zygote: ZygoteProcess, code: str, timeout_seconds: float, cells: Sequence[str]
     ) -> SandboxResult | None:
         """The result, or None when the zygote takes no more calls."""
-        answer = await zygote.run(code, timeout_seconds, cells)
+        mark = snippet.new_mark() if cells else ""
+        answer = await zygote.run(code, timeout_seconds, cells, mark)
         if answer is None:
             await self._stop(zygote)
             note = "killed: the sandbox process died"
             return SandboxResult(SandboxStatus.KILLED, "", note, self._level)
-        return None if "unserved" in answer[0] else read_answer(*answer, self._level)
+        return None if "unserved" in answer[0] else read_answer(*answer, self._level, mark)
 
     async def _shared_zygote(self, packages: Packages) -> ZygoteProcess:
         task = self._zygotes.get(packages)

@@ -98,7 +98,7 @@ class ZygoteProcess:
         """Whether a call is under way."""
         return bool(self._pending)
 
-    async def run(self, code: str, timeout_seconds: float, cells: Sequence[str]) -> Frame | None:
+    async def run(self, code: str, timeout_seconds: float, cells: Sequence[str], mark: str) -> Frame | None:
         """Run one program; the zygote's answer ({"unserved"}: another one must), or None when the zygote has died.
 
         A zygote that does not answer some time after the limit is killed. The time that a program waits for a folder
@@ -112,7 +112,7 @@ class ZygoteProcess:
         try:
             async with asyncio.timeout(seconds) as clock:
                 self._pending[identifier] = _Pending(answer, clock, seconds)
-                self._send(frames.request(identifier, code, timeout_seconds, cells))
+                self._send(frames.request(identifier, code, timeout_seconds, cells, mark))
                 return await answer
         except TimeoutError:
             self._die()
