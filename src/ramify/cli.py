@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ramify.core.errors import Interrupted, RamifyError, Stopped, UserError
+from ramify.core.errors import Interrupted, RamifyError, UserError
 from ramify.stopping import Stops
 
 _BAD_DISK = (
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0 done, 1 failed, 2 the user's mistake, 128 + its number on a signal."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     command = next((word for word in given if not word.startswith("-")), None)
-    with Stops(owns_process=arguments is None) as stops:
+    with Stops(f"ramify {command or ''}".strip(), owns_process=arguments is None) as stops:
         try:
             status, message = _run(given, command)
         except BaseException:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status, message = 1, ""
         if status in (1, 2) and stops.number is not None:
             # Also where a library caught what the signal raised, and failed of it in a way of its own.
-            status, message = 128 + stops.number, f"ramify {command or ''}".strip() + f": {Stopped(stops.number)}"
+            status, message = 128 + stops.number, stops.line
         if message:
             _tell(message)
     return status

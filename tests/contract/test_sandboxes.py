@@ -8,8 +8,8 @@ from loopback import serve
 from ramify.core.protocols import SandboxStatus
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.sandbox.levels import MAX_LEVEL, why_not
-from ramify.sandbox.snippet import NOT_REPLAYED
 from ramify.sandbox.pool import open_sandbox
+from ramify.sandbox.snippet import NOT_REPLAYED
 from ramify.tools.remote_sandbox import RemoteSandbox
 from sandbox_service import run_code
 

@@ -232,14 +232,15 @@ def test_demonstrations_that_cannot_be_used(refused, tmp_path, model_folder):
 
 
 def test_a_sandbox_that_cannot_reach_the_level(task, tmp_path):
-    """A machine without libseccomp: importing its binding fails as it does there."""
+    """A machine without libseccomp: importing its binding fails as it does there. The default asks for level 2."""
     (tmp_path / "pyseccomp.py").write_text("raise RuntimeError('Unable to find libseccomp')")
     for command in ("train", "doctor"):
-        status, out, told = ramify(command, task, "-s", "sandbox.min_level=1", PYTHONPATH=str(tmp_path))
+        status, out, told = ramify(command, task, "-s", "sandbox.min_level=", PYTHONPATH=str(tmp_path))
         assert status == 2
         assert told.count("\n") == 1
-        assert "level 1" in told
-        assert "this machine reaches level 0" in told
+        assert "sandbox.min_level = 2: this machine reaches level 0" in told
+        assert "(not level 1: seccomp: Unable to find libseccomp)" in told
+        assert "set sandbox.min_level = 0 to accept that level" in told
     assert "not level 1: seccomp: Unable to find libseccomp" in out
     assert not (task.parent / "run").exists()
 

@@ -111,7 +111,9 @@ def _require_format(connection: sqlite3.Connection, path: Path) -> None:
             f"cache {path} has schema {version}, this ramify reads {SCHEMA}; upgrade ramify or name a new file"
         )
     if (other := foreign_part(connection, _TABLES)) is not None:
-        raise DataError(f"cache {path} holds {other}, which is not a cache's; it is not used, name a new file")
+        raise DataError(
+            f"cache {path} holds {other}, which is not a cache's; it is not used, name a new file"
+        )
     for root in ("answer FROM answers", "text FROM imported"):  # meets damage before a run does
         connection.execute(f"SELECT {root} LIMIT 1").fetchone()
 

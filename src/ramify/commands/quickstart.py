@@ -28,13 +28,12 @@ def run(options: argparse.Namespace) -> None:
     require_new_folder("--out", out)
     from ramify.core.errors import Interrupted, Stopped
     from ramify.obs.console import RunConsole
+    from ramify.train.quickstart.run import run_quickstart
+    from ramify.train.quickstart.sizes import FULL, SMOKE
 
     console = RunConsole()
     try:
         make_folder("--out", out)
-        from ramify.train.quickstart.run import run_quickstart
-        from ramify.train.quickstart.sizes import FULL, SMOKE
-
         size = (SMOKE if options.smoke else FULL).at(options.difficulty)
         report = run_quickstart(out, options.seed, size, console)
     except (Interrupted, Stopped) as stopped:

@@ -53,7 +53,10 @@ _METADATA: Final = tuple(
 # Addresses of many machines, of none, and tunnels (Teredo, 6to4) that lead to any IPv4 address.
 _NEVER: Final = (
     *_METADATA,
-    *map(ip_network, ("224.0.0.0/4", "240.0.0.0/4", "0.0.0.0/8", "ff00::/8", "::/128", "2001::/32", "2002::/16")),
+    *map(
+        ip_network,
+        ("224.0.0.0/4", "240.0.0.0/4", "0.0.0.0/8", "ff00::/8", "::/128", "2001::/32", "2002::/16"),
+    ),
 )
 
 

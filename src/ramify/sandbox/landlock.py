@@ -46,7 +46,9 @@ class Landlock:
             rights = _READ_DIR
             with os.scandir(path) as entries:
                 # What a link leads to is granted where it lies, or not at all.
-                below = [entry.path for entry in entries if not entry.is_symlink() and entry.path not in hidden]
+                below = [
+                    entry.path for entry in entries if not entry.is_symlink() and entry.path not in hidden
+                ]
             for one in below:
                 self._add(one, hidden)
         self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights))

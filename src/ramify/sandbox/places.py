@@ -34,7 +34,9 @@ def readable(packages: Sequence[str]) -> list[str]:
 def installed() -> list[str]:
     """Folders of what was installed beside the standard library, in the places that are readable to every snippet."""
     patterns = (f"{below}{name}" for below in ("", "python*/") for name in _INSTALLED)
-    return sorted({str(found) for pattern in patterns for place in readable(()) for found in Path(place).glob(pattern)})
+    return sorted(
+        {str(found) for pattern in patterns for place in readable(()) for found in Path(place).glob(pattern)}
+    )
 
 
 def devices() -> list[str]:

@@ -125,7 +125,7 @@ class ProcessSandbox:
         except (TimeoutError, OSError, EOFError, JailError) as error:
             await self._stop(zygote)
             raise MachineError(f"sandbox: no process could be started ({error!r})") from error
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or a signal
             await asyncio.shield(self._stop(zygote))
             raise
         return zygote

@@ -177,7 +177,7 @@ def _remembered(answer: Json) -> Sequence[Hit] | str:
     if isinstance(answer, str):
         return answer
     if isinstance(answer, list) and all(map(_is_hit, answer)):
-        return [Hit(**hit) for hit in answer]  # type: ignore[arg-type]
+        return [Hit(**hit) for hit in answer]
     raise RequestFailedError(FailureKind.MALFORMED, "a cached answer is no list of hits")
 
 

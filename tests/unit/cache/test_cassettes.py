@@ -181,7 +181,10 @@ def test_answers_are_in_the_file_as_soon_as_they_are_there(path):
         (HEADER + entry("[" * 100_000 + "]" * 100_000), "line 2: expected"),
         (HEADER + entry("9" * 5000), "line 2: expected"),
         (HEADER + entry("NaN"), "line 2: expected"),
-        (b'{"format":"ramify cassette","schema":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "is no cassette"),
+        (
+            b'{"format":"ramify cassette","schema":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+            "is no cassette",
+        ),
     ],
 )
 @pytest.mark.parametrize("mode", CassetteMode)

@@ -108,7 +108,7 @@ def test_a_recipe_with_its_defaults(recipe):
     loaded = load(recipe)
     assert loaded.model.path == Path("models/tiny")
     assert loaded.rollout.branching == BernoulliBranching(name="bernoulli", alpha=0.4)
-    assert (loaded.rollout.temperature, loaded.tools.python, loaded.sandbox.min_level) == (1.0, None, 1)
+    assert (loaded.rollout.temperature, loaded.tools.python, loaded.sandbox.min_level) == (1.0, None, 2)
 
 
 # overrides
