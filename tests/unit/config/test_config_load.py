@@ -183,7 +183,7 @@ def test_an_override_that_is_none(recipe, override):
 
 
 def test_an_override_below_a_value(recipe):
-    with pytest.raises(ConfigError, match=r"^-s rollout.n.x=1: n is a value, not a table$"):
+    with pytest.raises(ConfigError, match=r"^-s rollout.n.x: n is a value, not a table$"):
         load(recipe, "rollout.n.x=1")
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ramify.core.errors import MachineError
 from ramify.sandbox.jail import Limits
 from ramify.sandbox.levels import MAX_LEVEL, detect_level, why_not
 from ramify.sandbox.pool import open_sandbox
