@@ -1,5 +1,6 @@
 """Caches that record what services answer, and give it back without asking."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -92,7 +93,7 @@ class Cassette:
         self._is_closing = True
         await self._flights.close()
         if self._file is not None:
-            self._file.close()
+            await asyncio.to_thread(self._file.close)
 
     async def _ask(self, key: CacheKey, make: Callable[[], Awaitable[Json]]) -> Json:
         try:

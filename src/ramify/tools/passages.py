@@ -24,12 +24,11 @@ class PassageIndex:
     Attributes:
         fingerprint: Of the file's bytes.
         engine: What ranks: "tantivy", or "sqlite" where tantivy is not installed.
-        in_memory: Whether no file is read for a search.
     """
 
-    def __init__(self, ranked: RankedIndex, fingerprint: str, in_memory: bool) -> None:
+    def __init__(self, ranked: RankedIndex, fingerprint: str) -> None:
         self._ranked = ranked
-        self.fingerprint, self.in_memory = fingerprint, in_memory
+        self.fingerprint = fingerprint
         self.engine = ranked.NAME
 
     @classmethod
@@ -47,7 +46,7 @@ class PassageIndex:
         ranked = (engine or _engine()).create(None, reader.rows(), path.stat().st_size)
         if not len(ranked):
             raise DataError(f"{path}: empty; expected one passage a line")
-        return cls(ranked, reader.fingerprint, in_memory=True)
+        return cls(ranked, reader.fingerprint)
 
     @classmethod
     def open(
@@ -74,7 +73,7 @@ class PassageIndex:
                 return cls.build(path, engine)
             folder = path.with_name(path.name + ".index")
         ranked, fingerprint = open_folder(engine or _engine(), path, folder, note)
-        return cls(ranked, fingerprint, in_memory=False)
+        return cls(ranked, fingerprint)
 
     def __len__(self) -> int:
         return len(self._ranked)

@@ -38,6 +38,7 @@ MAX_ANSWER_PASSAGES = 10_000
 """Of all queries of a request together: an answer is made and sent as a whole."""
 _DEFAULT_PASSAGES = 10
 _DRAIN_SECONDS = 5
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _Body: TypeAlias = Mapping[str, Any]
 
 
@@ -121,9 +122,7 @@ class _Service:
 
         async def one(query: str) -> tuple[Ranked, ...]:
             async with self._turns.place(client, request):
-                return await loop.run_in_executor(
-                    self._threads, self._index.ranked, query, top_k, collection
-                )
+                return await loop.run_in_executor(self._threads, self._index.ranked, query, top_k, collection)
 
         found = asyncio.gather(*map(one, queries))
         gone = asyncio.ensure_future(_gone(request))
@@ -145,7 +144,12 @@ async def _gone(request: Request) -> None:
 
 async def _answer(content: object) -> Response:
     """Large answers take a while to write: not in the event loop."""
-    return await asyncio.to_thread(JSONResponse, content)
+    return Response(await asyncio.to_thread(_json, content), media_type="application/json")
+
+
+def _json(content: object) -> bytes:
+    """Piece by piece: while one long call writes JSON no other thread goes on."""
+    return "".join(_ENCODER.iterencode(content)).encode()
 
 
 async def _read(request: Request) -> _Body:

@@ -148,7 +148,10 @@ def test_a_minimum_out_of_reach_is_refused_in_one_line_that_names_the_key():
         open_sandbox(2, max_level=1)
     told = str(error.value)
     assert told.startswith("sandbox.min_level = 2: this machine reaches level 1 (not level 2: ")
-    assert "set sandbox.min_level = 1 to accept that level, which guards against accidents, not against attacks" in told
+    assert (
+        "set sandbox.min_level = 1 to accept that level, which guards against accidents, not against attacks"
+        in told
+    )
     assert "\n" not in told
     with pytest.raises(MachineError, match=f"sandbox.min_level = {MAX_LEVEL + 1}: this machine reaches"):
         open_sandbox(MAX_LEVEL + 1)
