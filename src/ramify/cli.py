@@ -11,6 +11,18 @@ from collections.abc import Sequence
 from ramify.core.errors import Interrupted, RamifyError, UserError
 from ramify.stopping import Stops
 
+COMMANDS = {
+    "quickstart": "build a small world, train an agent in it and write a report",
+    "sft": "supervised training on demonstrations",
+    "dpo": "training on preference pairs",
+    "train": "reinforcement learning with branching rollouts",
+    "rollout": "grow trees with any engine and write their trace",
+    "eval": "independent attempts at a set of problems, pass@k with intervals",
+    "score": "score a file of responses, or check the scores against the references' vectors",
+    "search-serve": "a retrieval service over a file of passages",
+    "cache": "bring the references' search cache in and out, and show what a cache holds",
+    "doctor": "what this machine can do: versions, sandbox level, devices",
+}
 _BAD_DISK = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -50,7 +62,7 @@ def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
     # Threads that spin while they wait make a step six times slower on cores that other programs use too.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        options = make_parser(command).parse_args(given)
+        options = make_parser(COMMANDS, command).parse_args(given)
     except UsageError as error:
         return 2, str(error)
     # What runs here holds keys and decides on rewards: no other program of the user reads or changes it.

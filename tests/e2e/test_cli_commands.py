@@ -9,8 +9,7 @@ import pytest
 from e2e_runs import EVAL, SFT, TRAIN, ramify, write_task
 from safetensors.numpy import load_file
 
-from ramify.cli import main
-from ramify.commands.parser import COMMANDS
+from ramify.cli import COMMANDS, main
 
 HEAVY = ("torch", "transformers", "pydantic", "rich", "numpy", "jinja2", "tokenizers", "pyarrow")
 

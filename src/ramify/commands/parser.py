@@ -2,24 +2,12 @@
 
 import argparse
 import importlib
+from collections.abc import Mapping
 from types import ModuleType
 from typing import NoReturn
 
 from ramify import __version__
 from ramify.core.errors import UserError
-
-COMMANDS = {
-    "quickstart": "build a small world, train an agent in it and write a report",
-    "sft": "supervised training on demonstrations",
-    "dpo": "training on preference pairs",
-    "train": "reinforcement learning with branching rollouts",
-    "rollout": "grow trees with any engine and write their trace",
-    "eval": "independent attempts at a set of problems, pass@k with intervals",
-    "score": "score a file of responses, or check the scores against the references' vectors",
-    "search-serve": "a retrieval service over a file of passages",
-    "cache": "bring the references' search cache in and out, and show what a cache holds",
-    "doctor": "what this machine can do: versions, sandbox level, devices",
-}
 
 
 class UsageError(UserError):
@@ -33,13 +21,13 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
-def make_parser(command: str | None) -> argparse.ArgumentParser:
-    """The parser, with the arguments of `command`."""
+def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.ArgumentParser:
+    """The parser of `commands`, what each is for by its name, with the arguments of `command`."""
     parser = _Parser(prog="ramify", description="Branching reinforcement learning for LLM agents.")
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, text in COMMANDS.items():
-        below = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in commands.items():
+        below = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if name == command:
             module_of(name).add_arguments(below)
     return parser
