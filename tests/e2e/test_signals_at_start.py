@@ -68,6 +68,7 @@ def test_other_commands_that_are_stopped_as_they_start(tmp_path, model_folder, c
     recipe = write_task(tmp_path / "task", model_folder, EVAL + "[tools.python]\n[sandbox]\nmin_level = 0\n")
     found = stopped(tmp_path, signal.SIGTERM, *MOMENTS[moment], command, recipe)
     assert found == (143, f"ramify {command}: stopped by SIGTERM\n", [])
+    assert not (tmp_path / "task" / "run").exists()
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):

@@ -37,7 +37,7 @@ from ramify.eval.summary import Price, summarise, summarise_times, to_csv
 from ramify.learner.checkpoint import check_model_folder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
-from ramify.obs.files import locked_folder, make_folder, replace_file
+from ramify.obs.files import claimed_folder, replace_file
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.tree_rewards import score_tree
 from ramify.rollout.interrupts import StopOnSignal
@@ -60,8 +60,7 @@ def run_eval(
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     folder = recipe.run.dir
     check_eval_folder(folder, resume)
-    make_folder("run.dir", folder)
-    with locked_folder("run.dir", folder):
+    with claimed_folder("run.dir", folder):
         run = _Run.opened(recipe, console, resume)
         run.attempt_all(title)
         evaluation = make_evaluation(

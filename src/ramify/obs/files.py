@@ -62,6 +62,25 @@ def locked_folder(key: str, path: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def claimed_folder(key: str, path: Path) -> Iterator[None]:
+    """Make a folder, hold it as `locked_folder` does, and leave none behind that nothing was put into.
+
+    Raises:
+        ConfigError: It cannot be made or written, or another process has it.
+    """
+    is_new = not path.exists()
+    make_folder(key, path)
+    with locked_folder(key, path):
+        try:
+            yield
+        finally:
+            if [entry.name for entry in path.iterdir()] == [LOCK]:
+                (path / LOCK).unlink()
+                if is_new:
+                    path.rmdir()
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Write a whole file beside `path`, then rename it: a kill leaves the old file or the new one."""
     replace_pieces(path, (content,))
