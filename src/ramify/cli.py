@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from types import TracebackType
 
 from ramify.core.errors import Interrupted, RamifyError, UserError
 from ramify.stopping import Stops
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     command = next((word for word in given if not word.startswith("-")), None)
     with Stops(f"ramify {command or ''}".strip(), owns_process=arguments is None) as stops:
+        if arguments is None:
+            sys.excepthook = _show_crash
         try:
             status, message = _run(given, command)
         except BaseException:
@@ -87,6 +90,15 @@ def _tell(message: str) -> None:
     from ramify.net.secrets import shown
 
     print(shown(" ".join(message.split())), file=sys.stderr)
+
+
+def _show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback of a fault of ours; its message may quote anyone."""
+    import traceback
+
+    from ramify.net.secrets import shown
+
+    sys.stderr.write(shown("".join(traceback.format_exception(kind, error, trace)), keep="\n"))
 
 
 if __name__ == "__main__":

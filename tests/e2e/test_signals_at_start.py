@@ -79,6 +79,29 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
     assert (done.returncode, done.stdout[:7], done.stderr) == (0, "ramify ", "")
 
 
+def test_a_fault_of_ours_is_a_traceback_that_acts_on_no_terminal(monkeypatch):
+    """A library that fails in a way that nobody foresaw, with a text of somebody else's in its message."""
+    monkeypatch.setenv("PROBE_KEY", "s3cr3t")
+    code = """
+import sys
+from ramify.net.secrets import read_key
+import ramify.cli
+class Broken:
+    def find_spec(self, name, *_):
+        if name == "ramify.commands.doctor":
+            raise RuntimeError("said \x1b[2J " + read_key("PROBE_KEY"))
+sys.meta_path.insert(0, Broken())
+sys.argv = ["ramify", "doctor"]
+sys.exit(ramify.cli.main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("RuntimeError: said \\x1b[2J [key PROBE_KEY]\n")
+    assert done.stderr.count("Traceback") == 1
+
+
 def test_what_python_drops_in_a_callback_is_raised_again(tmp_path):
     code = """
 import os, signal, sys, time
