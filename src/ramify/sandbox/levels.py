@@ -19,7 +19,7 @@ from ramify.sandbox.answers import read_answer
 from ramify.sandbox.kernel import JailError
 
 MAX_LEVEL = 4
-_FIRST_GUARDED = 2
+FIRST_GUARDED = 2
 """Below it a program can read and write whatever files its user can."""
 _PROBE_SECONDS = 10.0
 
@@ -65,7 +65,7 @@ def detect_level(at_most: int = MAX_LEVEL) -> int:
 def shortfall(required: int, reached: int) -> str:
     """One line: what this machine lacks for the level `required`, and which key accepts the one that it reaches."""
     missing = (why_not(reached + 1) if reached < MAX_LEVEL else None) or "it was not tried"
-    careful = ", which guards against accidents, not against attacks" if reached < _FIRST_GUARDED else ""
+    careful = ", which guards against accidents, not against attacks" if reached < FIRST_GUARDED else ""
     return (
         f"sandbox.min_level = {required}: this machine reaches level {reached} (not level {reached + 1}: {missing}); "
         f"set sandbox.min_level = {reached} to accept that level{careful}"
