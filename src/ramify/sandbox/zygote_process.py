@@ -99,7 +99,9 @@ class ZygoteProcess:
         """Whether a call is under way."""
         return bool(self._pending)
 
-    async def run(self, code: str, timeout_seconds: float, cells: Sequence[str], mark: str) -> Frame | None:
+    async def run(
+        self, code: str, timeout_seconds: float, cells: Sequence[str], mark: str = ""
+    ) -> Frame | None:
         """Run one program; the zygote's answer ({"unserved"}: another one must), or None when the zygote has died.
 
         A zygote that does not answer some time after the limit is killed. The time that a program waits for a folder

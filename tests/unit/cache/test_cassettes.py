@@ -179,8 +179,10 @@ def test_answers_are_in_the_file_as_soon_as_they_are_there(path):
         (HEADER + b"[]\n", "line 2: expected"),
         (HEADER + b"\xff\n", "line 2: expected"),
         (HEADER + entry("[" * 100_000 + "]" * 100_000), "line 2: expected"),
+        (HEADER + entry("[" * 900 + "]" * 900), "line 2: expected"),
         (HEADER + entry("9" * 5000), "line 2: expected"),
         (HEADER + entry("NaN"), "line 2: expected"),
+        (HEADER + entry("-1e999"), "line 2: expected"),
         (
             b'{"format":"ramify cassette","schema":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
             "is no cassette",
