@@ -1,17 +1,16 @@
-"""The command line: parse, call one command, turn errors into one line and an exit status."""
+"""The command line: parse, call one command, turn errors into one line and an exit status.
 
-import argparse
+Imports are inside the functions: signals are handled before anything that takes time is imported.
+"""
+
 import errno
-import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
-from typing import NoReturn
+from types import TracebackType
 
-from ramify import __version__
 from ramify.core.errors import Interrupted, RamifyError, UserError
-from ramify.net.secrets import redact
+from ramify.stopping import Stops
 
 COMMANDS = {
     "quickstart": "build a small world, train an agent in it and write a report",
@@ -40,65 +39,70 @@ _NOT_ALLOWED = (
 """A read-only file system, a missing permission, a name too long, a folder for a file: for the user to mend."""
 
 
-class _UsageError(UserError):
-    """The command line itself is wrong; the message begins with the program's name."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says in one line what was wrong, where argparse prints its usage too."""
-
-    def error(self, message: str) -> NoReturn:
-        raise _UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
-
-
-def _parser(command: str | None) -> argparse.ArgumentParser:
-    parser = _Parser(prog="ramify", description="Branching reinforcement learning for LLM agents.")
-    parser.add_argument("--version", action="version", version=f"ramify {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, text in COMMANDS.items():
-        below = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        # Only the command that is asked for is imported, and with it no heavy library: `--help` is quick.
-        if name == command:
-            _module(name).add_arguments(below)
-    return parser
-
-
-def _module(command: str) -> ModuleType:
-    return importlib.import_module(f"ramify.commands.{command.replace('-', '_')}")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0 done, 1 failed, 2 the user's mistake, 128 + its number on a signal."""
-    # Threads that spin while they wait make a step six times slower on cores that other programs use too.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = sys.argv[1:] if arguments is None else list(arguments)
     command = next((word for word in given if not word.startswith("-")), None)
+    with Stops(f"ramify {command or ''}".strip(), owns_process=arguments is None) as stops:
+        if arguments is None:
+            sys.excepthook = _show_crash
+        try:
+            status, message = _run(given, command)
+        except BaseException:
+            if stops.number is None:
+                raise
+            status, message = 1, ""
+        if status in (1, 2) and stops.number is not None:
+            # Also where a library caught what the signal raised, and failed of it in a way of its own.
+            status, message = 128 + stops.number, stops.line
+        if message:
+            _tell(message)
+    return status
+
+
+def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
+    """The exit status, and what to say of it."""
+    from ramify.commands.parser import UsageError, make_parser, module_of
+    from ramify.sandbox.kernel import forbid_inspection
+
+    # Threads that spin while they wait make a step six times slower on cores that other programs use too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        options = _parser(command).parse_args(given)
-    except _UsageError as error:
-        return _fail(2, str(error))
+        options = make_parser(COMMANDS, command).parse_args(given)
+    except UsageError as error:
+        return 2, str(error)
+    # What runs here holds keys and decides on rewards: no other program of the user reads or changes it.
+    forbid_inspection()
     name = f"ramify {options.command}"
     try:
-        _module(options.command).run(options)
+        module_of(options.command).run(options)
     except UserError as error:
-        return _fail(2, f"{name}: {error}")
+        return 2, f"{name}: {error}"
     except Interrupted as stopped:
-        return _fail(128 + stopped.number, f"{name}: {stopped}")
-    except KeyboardInterrupt:
-        return _fail(130, f"{name}: interrupted")
+        return 128 + stopped.number, f"{name}: {stopped}"
     except RamifyError as error:
-        return _fail(1, f"{name}: {error}")
+        return 1, f"{name}: {error}"
     except OSError as error:
         if error.filename is None and error.errno not in _DISK:
             raise
         status = 2 if error.errno in _NOT_ALLOWED else 1
-        return _fail(status, f"{name}: {error.strerror}: {error.filename or 'a file of the run'}")
-    return 0
+        return status, f"{name}: {error.strerror}: {error.filename or 'a file of the run'}"
+    return 0, ""
 
 
-def _fail(status: int, message: str) -> int:
-    print(redact(" ".join(message.split())), file=sys.stderr)
-    return status
+def _tell(message: str) -> None:
+    from ramify.net.secrets import shown
+
+    print(shown(" ".join(message.split())), file=sys.stderr)
+
+
+def _show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback of a fault of ours; its message may quote anyone."""
+    import traceback
+
+    from ramify.net.secrets import shown
+
+    sys.stderr.write(shown("".join(traceback.format_exception(kind, error, trace)), keep="\n"))
 
 
 if __name__ == "__main__":

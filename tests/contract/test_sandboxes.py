@@ -9,6 +9,7 @@ from ramify.core.protocols import SandboxStatus
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.sandbox.levels import MAX_LEVEL, why_not
 from ramify.sandbox.pool import open_sandbox
+from ramify.sandbox.snippet import NOT_REPLAYED
 from ramify.tools.remote_sandbox import RemoteSandbox
 from sandbox_service import run_code
 
@@ -94,7 +95,7 @@ def test_cells_restore_the_state_and_their_output_is_dropped(box):
     assert (result.status, result.stdout) == (SandboxStatus.OK, "42\n")
     failed = run(box, "print(x)", cells=("import os\nos._exit(0)",))
     assert failed.status is SandboxStatus.ERROR
-    assert failed.stderr == "an earlier program, run again to restore the state, ended the process"
+    assert failed.stderr == NOT_REPLAYED
 
 
 def test_many_at_once_get_their_own_answers(box):

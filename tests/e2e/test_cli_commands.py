@@ -169,6 +169,21 @@ def test_doctor_opens_what_the_recipe_names(tmp_path, model_folder, capsys, monk
     assert "can run here" not in told.out
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps the programs of a user from each other")
+@pytest.mark.parametrize("command", ["doctor", "train", "eval"])
+def test_no_program_of_the_user_may_look_into_a_command(tmp_path, model_folder, command):
+    """Asked by the user's own code, which runs in the command's process: PR_GET_DUMPABLE."""
+    (tmp_path / "own.py").write_text(
+        "import ctypes\nprint('dumpable:', ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), flush=True)\n"
+        "def tool(key: str) -> str:\n    'Does something.'\n    return key\n"
+    )
+    recipe = write_task(tmp_path / "task", model_folder, EVAL if command == "eval" else TRAIN)
+    own = f"tools.own=[{{path = '{tmp_path / 'own.py'}', function = 'tool'}}]"
+    more = ["--max-steps", "1"] if command == "train" else []
+    status, out, told = ramify(command, recipe, "-s", own, *more)
+    assert (status, "dumpable: 0\n" in out) == (0, True), told
+
+
 def test_doctor_wants_the_key_of_the_engine(tmp_path, model_folder, capsys):
     recipe = write_task(tmp_path / "task", model_folder, EVAL)
     engine = "{name = 'openai', url = 'http://a', model = 'm', key_variable = 'NO_SUCH_KEY'}"

@@ -8,6 +8,7 @@ import pytest
 from e2e_runs import EVAL, SECONDS, SFT, TRAIN, ramify, write_lines, write_task
 
 from damaged_folders import all_damages
+from loopback import Reply, serve
 from ramify.cli import main
 
 
@@ -275,16 +276,65 @@ def test_demonstrations_that_cannot_be_used(refused, tmp_path, model_folder):
 
 
 def test_a_sandbox_that_cannot_reach_the_level(task, tmp_path):
-    """A machine without libseccomp: importing its binding fails as it does there."""
+    """A machine without libseccomp: importing its binding fails as it does there. The default asks for level 2."""
     (tmp_path / "pyseccomp.py").write_text("raise RuntimeError('Unable to find libseccomp')")
     for command in ("train", "doctor"):
-        status, out, told = ramify(command, task, "-s", "sandbox.min_level=1", PYTHONPATH=str(tmp_path))
+        status, out, told = ramify(command, task, "-s", "sandbox.min_level=", PYTHONPATH=str(tmp_path))
         assert status == 2
         assert told.count("\n") == 1
-        assert "level 1" in told
-        assert "this machine reaches level 0" in told
+        assert "sandbox.min_level = 2: this machine reaches level 0" in told
+        assert "(not level 1: seccomp: Unable to find libseccomp)" in told
+        assert "set sandbox.min_level = 0 to accept that level" in told
     assert "not level 1: seccomp: Unable to find libseccomp" in out
     assert not (task.parent / "run").exists()
+
+
+KEY = "skAbcDefGhiJklMnoPqr0123456789"
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "told"),
+    [
+        ("train", f"sandbox={{url='http://h', level=2, key_variable='{KEY}'}}", "sandbox.key_variable: expected the name"),
+        ("train", f"sandbox.key_variable=sk-{KEY}", "sandbox.key_variable: expected the name"),
+        ("train", f"sandbox.key_variable={KEY.upper()}", "sandbox.key_variable: expected the name"),
+        ("train", f"sandbox.key_variable=['{KEY}']", "sandbox.key_variable: expected the name"),
+        ("eval", f"engine={{name='openai', url='http://h', model='m', key_variable='{KEY}'}}", "engine.key_variable: exp"),
+        ("eval", f"engine=http://joe:{KEY}@h", "engine: expected a table"),
+        ("train", f"tools.search={{provider='retriever', url=['http://joe:{KEY}@h']}}", "tools.search.url: expected"),
+        ("train", f"tools.search={{provider='retriever', url='http://joe:{KEY}@h'}}", "expected an address without a key"),
+        ("train", f"model.path=http://joe:{KEY}@h", "model.path: expected a model folder"),
+        ("train", f"rollout.n.x={KEY}", "-s rollout.n.x: n is a value"),
+    ],
+)  # fmt: skip
+def test_a_key_in_the_wrong_place_is_refused_and_shown_to_nobody(
+    refused, tmp_path, model_folder, command, setting, told
+):
+    recipe = write_task(tmp_path / "task", model_folder, EVAL if command == "eval" else TRAIN)
+    said = refused(command, recipe, "-s", setting)
+    assert told in said
+    assert KEY.lower() not in said.lower()
+
+
+def test_what_a_service_says_acts_on_no_terminal(refused, tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, EVAL)
+    body = "go away \x1b[2J\x1b]0;title\x07 \u202e \x9b31m".encode()
+    with serve(lambda _: Reply(401, body)) as server:
+        engine = f"{{name = 'openai', url = '{server.url}', model = 'm'}}"
+        said = refused("eval", recipe, "-s", f"engine={engine}")
+    assert r"go away \x1b[2J\x1b]0;title\x07 \u202e \x9b31m" in said
+    assert said[:-1].isprintable()
+
+
+def test_a_name_that_is_no_text_is_shown_as_well_as_it_can_be(tmp_path, model_folder):
+    """The system gives bytes that are not UTF-8 as halves of surrogate pairs, which no stream takes."""
+    recipe = tmp_path / "task \udcff\x1b[31m" / "recipe.toml"
+    recipe.parent.mkdir()
+    recipe.write_text(write_task(tmp_path / "task", model_folder).read_text())
+    status, out, told = ramify("doctor", recipe)
+    assert (status, told) == (0, "")
+    assert rf"{tmp_path}/task \udcff\x1b[31m/recipe.toml is for ramify train" in out
+    assert "\x1b" not in out
 
 
 def test_a_disk_that_takes_no_more(task):

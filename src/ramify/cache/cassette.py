@@ -1,5 +1,6 @@
 """Caches that record what services answer, and give it back without asking."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -92,7 +93,7 @@ class Cassette:
         self._is_closing = True
         await self._flights.close()
         if self._file is not None:
-            self._file.close()
+            await asyncio.to_thread(self._file.close)
 
     async def _ask(self, key: CacheKey, make: Callable[[], Awaitable[Json]]) -> Json:
         try:
@@ -115,7 +116,7 @@ class Cassette:
             return answer
         try:
             error = self._failures.read(entry["failure"])
-        except (ValueError, TypeError, KeyError):
+        except Exception:  # noqa: BLE001 - of a file that anyone may have written
             raise DataError(
                 f"cassette {self._path}: the failure of {entry['request'][:80]!r} is broken"
             ) from None

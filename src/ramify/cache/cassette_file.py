@@ -6,6 +6,7 @@ came; the file is put in order when it is closed. A last line that was cut is le
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,10 @@ _HEADER: Final[Mapping[str, str | int]] = {"format": "ramify cassette", "schema"
 _HEAD_BYTES: Final = 4096
 _SQLITE: Final = b"SQLite format 3\0"
 _FIELDS: Final = ("tool", "provider", "parameters", "request")
+_DEEP: Final = 400
+"""Fewer brackets are nested less deep than any limit."""
+_MARGIN: Final = 200
+"""Calls that whoever writes an entry may be deeper than whoever reads it."""
 Entry: TypeAlias = Mapping[str, Any]
 """Tool, provider, parameters, request, and either "answer" or "failure"."""
 
@@ -145,6 +150,25 @@ class CassetteFile:
         return MachineError(f"cassette {self._path} cannot be written: {error.strerror}")
 
 
+def _require_shallow(entry: Entry) -> None:
+    """Raise RecursionError where an entry is nested so deep that it could not be written from deeper in the program."""
+    wrapped: Json = dict(entry)
+    for _ in range(_MARGIN):
+        wrapped = [wrapped]
+    encode(wrapped)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number that cannot be written again")
+    return number
+
+
+_READER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+"""Refuses NaN and infinities, which JSON has not."""
+
+
 def _line(entry: Entry) -> bytes:
     return encode(entry).encode() + b"\n"
 
@@ -165,7 +189,7 @@ def _require_cassette(path: Path, head: bytes) -> None:
         header = json.loads(line)
         is_ours = header["format"] == _HEADER["format"]
         schema = header["schema"]
-    except (ValueError, TypeError, KeyError):
+    except Exception:  # noqa: BLE001 - of a file that anyone may have written
         is_ours, schema = False, 0
     if not is_ours:
         raise DataError(f"{path} is no cassette of ramify; name another file")
@@ -175,12 +199,14 @@ def _require_cassette(path: Path, head: bytes) -> None:
 
 def _read_entry(path: Path, number: int, line: bytes) -> Entry:
     try:
-        entry = json.loads(line)
+        entry = _READER.decode(line.decode())
         is_whole = all(isinstance(entry[field], str) for field in ("tool", "provider", "request"))
         is_whole = (
             is_whole and isinstance(entry["parameters"], dict) and ("answer" in entry) != ("failure" in entry)
         )
-    except (ValueError, TypeError, KeyError):
+        if line.count(b"[") + line.count(b"{") > _DEEP:
+            _require_shallow(entry)
+    except Exception:  # noqa: BLE001 - of a file that anyone may have written
         is_whole = False
     if not is_whole:
         raise DataError(

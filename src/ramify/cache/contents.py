@@ -19,7 +19,7 @@ SELECT request, place, answer FROM answers
 WHERE tool = ? AND place NOT IN (SELECT place FROM imported) ORDER BY request, place
 """
 _GROUPS: Final = """
-SELECT tool, provider, parameters, count(*), sum(is_empty), min(made_at), max(made_at) FROM answers
+SELECT tool, provider, parameters, count(*), sum(is_empty), min(CAST(made_at AS REAL)), max(CAST(made_at AS REAL)) FROM answers
 GROUP BY tool, provider, parameters ORDER BY tool, provider, parameters
 """
 

@@ -1,5 +1,6 @@
 """The file: SQLite in WAL mode, whose schema is checked before anything is read or written."""
 
+import functools
 import os
 import shlex
 import sqlite3
@@ -35,6 +36,7 @@ CREATE TABLE imported (         -- what an export gives back as it came
     text TEXT                   -- NULL: the answer, formatted, is the text
 );
 """
+_PARTS: Final = "SELECT type, name, sql FROM sqlite_schema"
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -108,8 +110,36 @@ def _require_format(connection: sqlite3.Connection, path: Path) -> None:
         raise DataError(
             f"cache {path} has schema {version}, this ramify reads {SCHEMA}; upgrade ramify or name a new file"
         )
-    for root in ("answer FROM answers", "text FROM imported"):
+    if (other := foreign_part(connection, _TABLES)) is not None:
+        raise DataError(
+            f"cache {path} holds {other}, which is not a cache's; it is not used, name a new file"
+        )
+    for root in ("answer FROM answers", "text FROM imported"):  # meets damage before a run does
         connection.execute(f"SELECT {root} LIMIT 1").fetchone()
+
+
+def foreign_part(connection: sqlite3.Connection, statements: str) -> str | None:
+    """What a file holds, or lacks, other than what `statements` make; None when it holds exactly that.
+
+    A view or a trigger in a file from somebody else would run its own queries whenever the file is read or written.
+    """
+    found = connection.execute(_PARTS).fetchall()
+    expected = _parts_of(statements)
+    for row in found:
+        if row not in expected:
+            return f"the {row[0]} {str(row[1])[:80]!r}"
+    missing = [row for row in expected if row not in found]
+    return f"no {missing[0][0]} {missing[0][1]!r}" if missing else None
+
+
+@functools.cache
+def _parts_of(statements: str) -> tuple[tuple[str, str, str | None], ...]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(statements)
+        return tuple(connection.execute(_PARTS))
+    finally:
+        connection.close()
 
 
 def _is_new(connection: sqlite3.Connection) -> bool:
@@ -162,11 +192,16 @@ def read_answer(path: Path, place: int, text: str) -> Json:
     """
     try:
         return decode(text)
-    except (ValueError, TypeError, RecursionError):
-        raise DataError(
-            f"cache {path}: the answer at place {place} is no JSON; remove it, and it is asked for again: "
-            f'sqlite3 {shlex.quote(str(path))} "DELETE FROM answers WHERE place = {place}"'
-        ) from None
+    except Exception:  # noqa: BLE001 - of a file that anyone may have written
+        raise broken_row(path, place) from None
+
+
+def broken_row(path: Path, place: int) -> DataError:
+    """What to tell the user of a row that was not written by us."""
+    return DataError(
+        f"cache {path}: the answer at place {place} is no JSON, or its time no number; remove it, and it is asked for again: "
+        f'sqlite3 {shlex.quote(str(path))} "DELETE FROM answers WHERE place = {place}"'
+    )
 
 
 def primary_code(error: sqlite3.Error) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ramify.cache.claims import Claims
-from ramify.cache.database import connect, read_answer, unusable
+from ramify.cache.database import broken_row, connect, read_answer, unusable
 from ramify.cache.flights import Flights
 from ramify.cache.keys import decode, digest, encode, is_empty, place
 from ramify.cache.memory import Memory, Remembered, memory_name
@@ -210,6 +210,8 @@ class SqliteCache:
         if row is None:
             return None
         text, empty, made_at = row
+        if not isinstance(made_at, float):
+            raise broken_row(self.path, where)
         found = Remembered(read_answer(self.path, where, text), made_at, bool(empty), len(text))
         return found if self._is_fresh(found) else None
 

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, MachineError
+from ramify.net.secrets import shown
 
 _CASSETTE = ".jsonl"
+_LAST_SECOND = 253_402_300_799.0
+"""Of the year 9999: no calendar goes on."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     going.add_argument("--to", type=Path, required=True, metavar="FILE.json")
     going.set_defaults(does=_export)
 
-    shown = commands.add_parser("show", help="count answers by tool, provider and parameters")
-    shown.add_argument("cache", type=Path, metavar="CACHE")
-    shown.set_defaults(does=_show)
+    showing = commands.add_parser("show", help="count answers by tool, provider and parameters")
+    showing.add_argument("cache", type=Path, metavar="CACHE")
+    showing.set_defaults(does=_show)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -47,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         UserError: A file or a setting is wrong.
     """
     said: str = options.does(options)
-    sys.stdout.write(said + "\n")
+    sys.stdout.write(shown(said, keep="\n") + "\n")
 
 
 def _import(options: argparse.Namespace) -> str:
@@ -148,4 +151,4 @@ def _value(text: str) -> object:
 
 
 def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+    return datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_SECOND), UTC).date().isoformat()

@@ -130,6 +130,8 @@ def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
     Raises:
         UserError: It is wrong or cannot run here.
     """
+    from ramify.sandbox.levels import shortfall
+
     plan = _load(path, overrides)
     yield _row("recipe", f"{path} is for ramify {plan.command}")
     yield _row("model", _weights(plan.model, plan.command))
@@ -137,9 +139,7 @@ def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
         met = level >= plan.min_level
         yield _row("", f"sandbox.min_level {plan.min_level}: {'met' if met else 'not met'}")
         if not met:
-            raise MachineError(
-                f"{path}: sandbox.min_level asks for level {plan.min_level}, this machine reaches level {level}"
-            )
+            raise MachineError(f"{path}: {shortfall(plan.min_level, level)}")
     if plan.task is not None:
         yield _row("tools", "opening them and the reward; an index that is not there yet is built")
         asyncio.run(_open(plan.task))

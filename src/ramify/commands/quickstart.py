@@ -1,7 +1,6 @@
 """`ramify quickstart`: a world, a tokenizer, a tiny model, a cold start, ARPO with real tools, a report."""
 
 import argparse
-import signal
 from pathlib import Path
 
 
@@ -27,20 +26,22 @@ def run(options: argparse.Namespace) -> None:
 
     out: Path = options.out or Path("runs", "smoke" if options.smoke else "quickstart")
     require_new_folder("--out", out)
-    make_folder("--out", out)
-    from ramify.core.errors import Interrupted
+    from ramify.core.errors import Interrupted, Stopped
     from ramify.obs.console import RunConsole
     from ramify.train.quickstart.run import run_quickstart
     from ramify.train.quickstart.sizes import FULL, SMOKE
 
     console = RunConsole()
     try:
+        make_folder("--out", out)
         size = (SMOKE if options.smoke else FULL).at(options.difficulty)
         report = run_quickstart(out, options.seed, size, console)
-    except (Interrupted, KeyboardInterrupt) as stopped:
-        number = stopped.number if isinstance(stopped, Interrupted) else signal.SIGINT
+    except (Interrupted, Stopped) as stopped:
+        if out.is_dir() and not any(out.iterdir()):
+            out.rmdir()
+            raise
         # The training loop offers --resume, which a quick start of a few minutes does not have.
-        raise Interrupted(number, f"{out} is unfinished, start again with a new --out") from None
+        raise Interrupted(stopped.number, f"{out} is unfinished, start again with a new --out") from None
     measured = report["pass_at_1"]
     for stage, found in (("base", measured["base"]), ("sft", measured["sft"]), ("rl", measured["rl"])):
         low, high = found["ci95"]

@@ -103,7 +103,7 @@ def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) ->
             # A short form such as `branching = "none"` becomes the table it stands for.
             below = table[name] = {"name": below}
         if not isinstance(below, dict):
-            raise ConfigError(f"-s {shown}: {name} is a value, not a table")
+            raise ConfigError(f"-s {key.strip()}: {name} is a value, not a table")
         table = below
     if not text:
         table.pop(names[-1], None)

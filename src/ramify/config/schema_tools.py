@@ -1,10 +1,11 @@
 """Schemas of the tools that the policy can call, of the services behind them, and of the sandbox."""
 
+import re
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from ramify.config.bounds import (
     Attempts,
@@ -21,7 +22,24 @@ from ramify.config.bounds import (
 from ramify.config.schema_parts import Section, UserPath, is_changed
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_VARIABLE = re.compile(r"(?=.*(KEY|TOKEN|SECRET|PASSWORD))[A-Z][A-Z0-9_]{0,63}")
+
+
+def _variable(name: Any) -> str:  # noqa: ANN401 - any TOML value
+    """The name of a variable; a key that stands in its place is refused, and shown to nobody.
+
+    Raises:
+        ValueError: It may be a key.
+    """
+    if isinstance(name, str) and _VARIABLE.fullmatch(name):
+        return name
+    raise ValueError(
+        "expected the name of an environment variable, in capitals, with KEY, TOKEN, SECRET or PASSWORD in it, such as "
+        "JUDGE_API_KEY; what was given is not shown, it may be the key itself"
+    )
+
+
+Variable = Annotated[str, BeforeValidator(_variable)]
 """Of the environment: the only place that keys come from."""
 
 
@@ -307,7 +325,7 @@ class SandboxSection(Section):
     `level` is what whoever runs the service promises; a service cannot be tried out from here.
     """
 
-    min_level: Level = 1
+    min_level: Level = 2
     url: ServiceUrl | None = None
     level: Level | None = None
     key_variable: Variable | None = None

@@ -43,7 +43,7 @@ class TrainingError(RamifyError):
 
 
 class Interrupted(RamifyError):
-    """A signal asked to stop; the command line exits with 128 + its number.
+    """A signal asked to stop, and the run stopped at a safe point; the command line exits with 128 + its number.
 
     Attributes:
         number: Of the signal.
@@ -52,5 +52,21 @@ class Interrupted(RamifyError):
     def __init__(self, number: int, after: str = "") -> None:
         """The message names the signal and says what is so `after` it."""
         self.number = number
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        super().__init__(f"stopped by {name}; {after}" if after else f"stopped by {name}")
+        super().__init__(f"{_stopped_by(number)}; {after}" if after else _stopped_by(number))
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ends the program wherever it is; nobody catches it but to clean up.
+
+    Attributes:
+        number: Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        """The message names the signal."""
+        self.number = number
+        super().__init__(_stopped_by(number))
+
+
+def _stopped_by(number: int) -> str:
+    return f"stopped by {'Ctrl-C' if number == signal.SIGINT else signal.Signals(number).name}"

@@ -39,7 +39,7 @@ from ramify.eval.summary import Price, summarise, summarise_times, to_csv
 from ramify.learner.checkpoint import check_model_folder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
-from ramify.obs.files import locked_folder, make_folder, replace_file
+from ramify.obs.files import claimed_folder, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.tree_rewards import score_tree
@@ -63,8 +63,7 @@ def run_eval(
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     folder = recipe.run.dir
     check_eval_folder(folder, resume)
-    make_folder("run.dir", folder)
-    with locked_folder("run.dir", folder):
+    with claimed_folder("run.dir", folder):
         run = _Run.opened(recipe, console, resume)
         held_up = run.attempt_all(title)
         if held_up.is_noticeable:

@@ -41,14 +41,23 @@ _UNICAST_V6: Final = IPv6Network("2000::/3")
 # Teredo and other protocol assignments, documentation, 6to4.
 _NOT_PUBLIC_V6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 _HOLDS_V4: Final = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
-# What no recipe can open: names of the machine's own cloud account, and addresses of many machines.
-_NEVER: Final = tuple(
+# What no recipe can open. Metadata services hand out the keys of the machine's own cloud account: link-local addresses,
+# those of Azure, Alibaba and Oracle, and in IPv6 those of AWS, Google, Scaleway and Oracle, each with its neighbours.
+_METADATA: Final = tuple(
     map(
         ip_network,
-        ("169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32", "224.0.0.0/4",
-         "240.0.0.0/4", "0.0.0.0/8", "fe80::/10", "ff00::/8", "fd00:ec2::254/128", "::/128"),
+        ("169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32",
+         "fe80::/10", "fd00:ec2::/64", "fd20:ce::/64", "fd00:42::/64", "fd00:c1::/64"),
     )
 )  # fmt: skip
+# Addresses of many machines, of none, and tunnels (Teredo, 6to4) that lead to any IPv4 address.
+_NEVER: Final = (
+    *_METADATA,
+    *map(
+        ip_network,
+        ("224.0.0.0/4", "240.0.0.0/4", "0.0.0.0/8", "ff00::/8", "::/128", "2001::/32", "2002::/16"),
+    ),
+)
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
@@ -76,10 +85,16 @@ def is_allowed(address: Address, also: Sequence[Network] = ()) -> bool:
     if any(_within(address, network) for network in _NEVER):
         return False
     if any(_within(address, network) for network in also):
-        return True
+        return not _ends_as_metadata(address)
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_V4)
     return address in _UNICAST_V6 and not any(address in network for network in _NOT_PUBLIC_V6)
+
+
+def _ends_as_metadata(address: Address) -> bool:
+    """Whether an IPv6 address ends with the IPv4 address of a metadata service, as translators and clouds spell it."""
+    end = IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.version == 6 and any(_within(end, network) for network in _METADATA)
 
 
 def check_url(text: str) -> httpx.URL:

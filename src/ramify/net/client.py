@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TypeAlias
@@ -21,6 +21,7 @@ from ramify.net.body import read_body
 from ramify.net.connections import open_connections
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.limits import Breaker, Budget, Pace
+from ramify.net.network_thread import NetworkThread
 from ramify.net.secrets import hide, names_of, redact
 
 Params: TypeAlias = Mapping[str, str | int]
@@ -165,6 +166,7 @@ class HttpClient:
         self._slots = asyncio.Semaphore(settings.in_flight)
         self._is_closed = False
         self._client = open_connections(settings.timeout_seconds, settings.in_flight, transport)
+        self._thread = NetworkThread(f"http {name}")
 
     @property
     def requests(self) -> int:
@@ -191,7 +193,8 @@ class HttpClient:
     async def close(self) -> None:
         """Free connections; closing twice is allowed. Requests under way end with ServiceDownError."""
         self._is_closed = True
-        await self._client.aclose()
+        await self._thread.run(self._client.aclose())
+        await self._thread.close()
 
     async def _ask(
         self,
@@ -275,8 +278,7 @@ class HttpClient:
             self._budget.spend()
             asked.sent_at = self._clock()
             try:
-                async with asyncio.timeout(self._settings.timeout_seconds):
-                    return await self._exchange(asked.request, asked.wave)
+                answer = await self._thread.run(self._exchange(asked.request))
             except (TimeoutError, httpx.TimeoutException):
                 error = (FailureKind.TIMEOUT, f"no whole answer within {self._settings.timeout_seconds:g} s")
             except httpx.UnsupportedProtocol:
@@ -289,22 +291,29 @@ class HttpClient:
                 if not self._is_closed:
                     raise
                 error = (FailureKind.CONNECTION, "closed")
+            else:
+                wave, forgotten = asked.wave, self._breaker.succeeded()
+                return replace(
+                    answer, _take_back=lambda error: self._breaker.take_back(forgotten, wave, str(error))
+                )
         raise RequestFailedError(error[0], f"{_where(str(asked.request.url))}: {error[1]}")
 
-    async def _exchange(self, request: httpx.Request, wave: int) -> Answer:
+    async def _exchange(self, request: httpx.Request) -> Answer:
+        """Send it and read what comes. Runs in the network's thread, and touches nothing of this client but the connections."""
         where = _where(str(request.url))
-        async with aclosing(await self._client.send(request, stream=True)) as response:
+        async with (
+            asyncio.timeout(self._settings.timeout_seconds),
+            aclosing(await self._client.send(request, stream=True)) as response,
+        ):
             if response.status_code >= 400:
                 raise _failure(response, where, await _error_text(response, where))
             body = await read_body(response, where, self._settings.max_bytes)
-        forgotten = self._breaker.succeeded()
         return Answer(
             response.status_code,
             str(request.url),
             response.headers.get("content-type", "").lower(),
             body,
             response.headers.get("location", "") if response.status_code >= 300 else "",
-            lambda error: self._breaker.take_back(forgotten, wave, str(error)),
         )
 
     def _wait(self, state: tenacity.RetryCallState) -> float:

@@ -2,14 +2,18 @@
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from urllib.parse import quote, quote_plus
 
 from ramify.core.errors import MachineError
+from ramify.core.terminal import printable
 
 _names: dict[str, str] = {}
 """What is hidden, and the name that stands for it."""
 _UNREAD = "key"
+_CREDENTIALS = re.compile(r"(\w://|https?:/)[^\s/?#@]*(?:@[^\s/?#@]*)*@", re.IGNORECASE)
+"""Of an address: all that stands before the last @ of its host. What was read as a path has one slash only."""
 _LIBRARY_LOGGERS = (
     "httpx",
     "httpcore.connection",
@@ -63,9 +67,28 @@ def redact(text: str) -> str:
     return text
 
 
+def shown(text: str, keep: str = "") -> str:
+    """What people may see of a text, on a terminal or in a log: no keys, no credentials of addresses, no control characters.
+
+    `keep`: control characters that stay, such as line breaks.
+    """
+    return printable(_CREDENTIALS.sub(r"\1[credentials]@", redact(text)), keep)
+
+
 def _hide(name: str, secret: str) -> None:
     for spelling in (secret, quote(secret, safe=""), quote_plus(secret)):
         _names[spelling] = name
+
+
+class _Shown(logging.Formatter):
+    """What goes to standard error where nobody set up logging: ramify's own warnings, and those of libraries."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record), keep="\n\t")
+
+
+if logging.lastResort is not None:
+    logging.lastResort.setFormatter(_Shown())
 
 
 class _Redacted(logging.Filter):

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from ramify.net.secrets import shown
+
 PLAIN_INTERVAL_SECONDS = 5.0
 
 
@@ -65,8 +67,8 @@ class RunConsole:
         self._clock = clock
 
     def note(self, text: str) -> None:
-        """Write one line (or several) as it is."""
-        self._console.print(Text(text), soft_wrap=True)
+        """Write one line (or several), safe for a terminal whoever it quotes (`net.secrets.shown`)."""
+        self._console.print(Text(shown(text, keep="\n")), soft_wrap=True)
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Phase]:
@@ -85,10 +87,10 @@ class RunConsole:
             TextColumn("{task.fields[status]}", markup=False),
             console=self._console,
         )
-        task = progress.add_task(name, total=total, status="")
+        task = progress.add_task(shown(name), total=total, status="")
 
         def draw(phase: Phase) -> None:
-            progress.update(TaskID(task), completed=phase.done, status=phase.status)
+            progress.update(TaskID(task), completed=phase.done, status=shown(phase.status))
 
         with progress:
             phase = Phase(name, total, draw)

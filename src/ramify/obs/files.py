@@ -123,6 +123,25 @@ def sync(path: Path) -> None:
             os.close(handle)
 
 
+@contextmanager
+def claimed_folder(key: str, path: Path) -> Iterator[None]:
+    """Make a folder, hold it as `locked_folder` does, and leave none behind that nothing was put into.
+
+    Raises:
+        ConfigError: It cannot be made or written, or another process has it.
+    """
+    is_new = not path.exists()
+    make_folder(key, path)
+    with locked_folder(key, path):
+        try:
+            yield
+        finally:
+            if [entry.name for entry in path.iterdir()] == [LOCK]:
+                (path / LOCK).unlink()
+                if is_new:
+                    path.rmdir()
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Write a whole file beside `path`, then rename it: a crash leaves the old file or the new one."""
     replace_pieces(path, (content,))

@@ -11,11 +11,14 @@ import resource
 import sys
 from typing import BinaryIO
 
+from ramify.sandbox.kernel import forbid_inspection
+
 _WARM_UP = (r"\frac{x^2-1}{x-1}+\sqrt{8}", r"\left\{1,\pi\right\}", r"\sin(x) \le 2", "1/2")
 
 
 def main() -> None:
     """Serve standard input."""
+    forbid_inspection()
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     # Nothing that a library prints may be taken for an answer.

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ramify.core.protocols import SandboxResult, SandboxStatus
-from ramify.sandbox.snippet import NOT_REPLAYED, failed_cell
+from ramify.sandbox.snippet import NOT_REPLAYED, failed_cell, own_errors
 
 _SHOWN_FOLDER = "/sandbox"
 
 
-def read_answer(head: Mapping[str, Any], body: bytes, level: int) -> SandboxResult:
-    """The result that an answer (`calls.Call.answer`) of a zygote of this level stands for."""
+def read_answer(head: Mapping[str, Any], body: bytes, level: int, mark: str = "") -> SandboxResult:
+    """The result that an answer (`calls.Call.answer`) of a zygote of this level to a request with this mark stands for."""
     limit, cut = head["limit"], head["stdout_kept"]
     status, note = SandboxStatus(head["status"]), head["note"]
     failed = failed_cell(head["num_marks"], head["num_cells"])
@@ -18,6 +18,8 @@ def read_answer(head: Mapping[str, Any], body: bytes, level: int) -> SandboxResu
         status, note = SandboxStatus.ERROR, NOT_REPLAYED
     shown = _text(body[:cut], head["stdout_bytes"], limit, head["folder"], keep_tail=False)
     errors = _text(body[cut:], head["stderr_bytes"], limit, head["folder"], keep_tail=True)
+    if head["num_cells"]:
+        errors = own_errors(errors, mark, failed)
     said = "\n".join(filter(None, (errors, note)))
     return SandboxResult(status, shown, said, level, failed_cell=failed)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from ramify.sandbox.sealed import Sealed
 from ramify.sandbox.slots import Slot
-from ramify.sandbox.snippet import REPLAYED
 
 _FLOOD_FACTOR = 16
 
@@ -14,21 +13,31 @@ _FLOOD_FACTOR = 16
 class Stream:
     """What is kept of one output stream: its head, or its tail for standard error.
 
-    Of up to `most_marks` marks that it begins with only the number is kept.
+    Of the `num_expected` marks that it is to begin with only the number is kept; where they are broken off, nothing is kept.
     """
 
-    def __init__(self, kept: Sealed, limit: int, keep_tail: bool, most_marks: int = 0) -> None:
+    def __init__(
+        self, kept: Sealed, limit: int, keep_tail: bool, mark: bytes = b"", num_expected: int = 0
+    ) -> None:
         self.kept, self.limit = kept, limit
         self.num_bytes = self.num_marks = 0
-        self._most_marks = most_marks
+        self._mark, self._num_expected = mark, num_expected
+        self._matched = 0
+        self._is_broken = False
         self._keep_tail = keep_tail
 
     def add(self, data: memoryview) -> None:
         """Take in a chunk."""
-        while self.num_marks < self._most_marks and data[:1] == REPLAYED:
-            self.num_marks += 1
-            data = data[1:]
         self.num_bytes += len(data)
+        while self.num_marks < self._num_expected and data:
+            part = self._mark[self._matched : self._matched + len(data)]
+            self._is_broken |= data[: len(part)] != part
+            if self._is_broken:
+                return
+            data = data[len(part) :]
+            self.num_bytes -= len(part)
+            self._matched = (self._matched + len(part)) % len(self._mark)
+            self.num_marks += self._matched == 0
         if self._keep_tail:
             data = data[-self.limit :]
             self.kept.drop(max(0, self.kept.num_bytes + len(data) - self.limit))
@@ -85,9 +94,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What a fresh child needs to know; `body` is that of its request."""
+    """What a fresh child needs to know; `body` is that of its request, and `mark` its head's."""
 
     body: Sealed
+    mark: str
     slot: Slot
     processor_seconds: tuple[int, int]
     stdout: int

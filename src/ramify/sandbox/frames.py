@@ -43,9 +43,11 @@ def decode(head: bytes) -> dict[str, Any]:
     return read
 
 
-def request(identifier: int, code: str, timeout_seconds: float, cells: Sequence[str] = ()) -> bytes:
-    """The frame that asks for a program to be run."""
-    head = {"id": identifier, "timeout": timeout_seconds, "num_cells": len(cells)}
+def request(
+    identifier: int, code: str, timeout_seconds: float, cells: Sequence[str] = (), mark: str = ""
+) -> bytes:
+    """The frame that asks for a program to be run; `mark` counts the cells that ran (see `snippet`)."""
+    head = {"id": identifier, "timeout": timeout_seconds, "num_cells": len(cells), "mark": mark}
     text = code.encode("utf-8", "surrogatepass")
     others = json.dumps(cells).encode("ascii") if cells else b""
     return encode(head, len(text).to_bytes(_CODE_LENGTH_BYTES, "big") + text + others)

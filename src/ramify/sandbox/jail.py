@@ -80,7 +80,7 @@ class Jail:
 
     def _prepare_zygote(self) -> None:
         """Make the zygote a poor target: unreadable to its children, their foster parent, with few rights."""
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.forbid_inspection()
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         rights = _CAP_SETUID if self._has_spare_uids else 0
         if self._has_spare_uids and self.level == 0:

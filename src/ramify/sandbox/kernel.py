@@ -63,6 +63,16 @@ def prctl(option: int, argument: int, second: int = 0) -> None:
         raise JailError(f"prctl {option}: {os.strerror(ctypes.get_errno())}")
 
 
+def forbid_inspection() -> None:
+    """Keep other programs of the same user out of this process: its memory and environment, and tracing it.
+
+    `/proc/PID/environ`, `/proc/PID/mem`, `ptrace` and `process_vm_readv` then need the right to trace any process
+    (CAP_SYS_PTRACE). A program that this process starts is open again until it asks for the same. Only Linux has this.
+    """
+    if sys.platform == "linux":
+        prctl(PR_SET_DUMPABLE, 0)
+
+
 def restrict_self(rules: int) -> None:
     """Bind this process to Landlock rules, for good.
 

@@ -19,8 +19,12 @@ _ALL_OF_ABI_1 = (1 << 13) - 1
 class Landlock:
     """Makes one set of rules for each folder that snippets run in; a child only has to bind itself to it."""
 
-    def __init__(self, readable: Sequence[str]) -> None:
+    def __init__(self, readable: Sequence[str], hidden: Sequence[str]) -> None:
         """Open the places that every snippet may read.
+
+        Args:
+            readable: Files, and folders with all below them.
+            hidden: Folders below those, which can be listed, while nothing in them can be read.
 
         Raises:
             kernel.JailError: The kernel has no Landlock.
@@ -29,12 +33,25 @@ class Landlock:
             self._abi = kernel.system_call("Landlock", _CREATE_RULESET, None, 0, 1)
         except kernel.JailError:
             raise kernel.JailError("Landlock is not available") from None
-        self._rules = []
+        self._rules: list[tuple[int, int]] = []
         for path in readable:
-            rights = _READ_FILE | (_READ_DIR if Path(path).is_dir() else 0)
-            if path == "/dev/null":
-                rights |= _WRITE_FILE
-            self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights))
+            self._add(path, hidden)
+
+    def _add(self, path: str, hidden: Sequence[str]) -> None:
+        """What is granted of a folder holds for all below it, so around something hidden its neighbours are granted."""
+        rights = _READ_FILE | (_READ_DIR if Path(path).is_dir() else 0)
+        if path == "/dev/null":
+            rights |= _WRITE_FILE
+        if any(one.startswith(f"{path}/") for one in hidden):
+            rights = _READ_DIR
+            with os.scandir(path) as entries:
+                # What a link leads to is granted where it lies, or not at all.
+                below = [
+                    entry.path for entry in entries if not entry.is_symlink() and entry.path not in hidden
+                ]
+            for one in below:
+                self._add(one, hidden)
+        self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights))
 
     def rules_for(self, folder: str) -> int:
         """A descriptor of the rules: write `folder`, read the readable places, nothing else.
@@ -59,3 +76,9 @@ class Landlock:
             kernel.system_call("Landlock", _ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0)
         os.close(own)
         return rules
+
+    def close(self) -> None:
+        """Let go of the places, once there are rules for every folder."""
+        for descriptor, _ in self._rules:
+            os.close(descriptor)
+        self._rules.clear()

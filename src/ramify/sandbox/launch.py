@@ -3,6 +3,7 @@
 import base64
 import os
 import sys
+import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ _PACKAGES_BYTES = 512 << 20
 
 _INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 """Not the one of a virtual environment: that needs files which are not part of its installation."""
+
+
+def new_place() -> str:
+    """A path for a folder that nobody else has or can guess. Nothing is made: who makes it knows already what to remove."""
+    return f"{os.path.realpath(tempfile.gettempdir())}/ramify-{os.urandom(8).hex()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ L4: level 2 inside bubblewrap instead, which other machines allow.
 """
 
 import functools
+import shutil
 import subprocess
-import tempfile
 import threading
+from pathlib import Path
 from typing import IO, Any
 
 from ramify.core.errors import MachineError
@@ -18,6 +19,8 @@ from ramify.sandbox.answers import read_answer
 from ramify.sandbox.kernel import JailError
 
 MAX_LEVEL = 4
+FIRST_GUARDED = 2
+"""Below it a program can read and write whatever files its user can."""
 _PROBE_SECONDS = 10.0
 
 _PROBE = """
@@ -59,6 +62,16 @@ def detect_level(at_most: int = MAX_LEVEL) -> int:
     raise MachineError(f"sandbox: no level works on this machine ({'; '.join(reasons)})")
 
 
+def shortfall(required: int, reached: int) -> str:
+    """One line: what this machine lacks for the level `required`, and which key accepts the one that it reaches."""
+    missing = (why_not(reached + 1) if reached < MAX_LEVEL else None) or "it was not tried"
+    careful = ", which guards against accidents, not against attacks" if reached < FIRST_GUARDED else ""
+    return (
+        f"sandbox.min_level = {required}: this machine reaches level {reached} (not level {reached + 1}: {missing}); "
+        f"set sandbox.min_level = {reached} to accept that level{careful}"
+    )
+
+
 @functools.cache
 def why_not(level: int) -> str | None:
     """Try one level; None when it holds, else what was missing. The answer is remembered."""
@@ -66,30 +79,36 @@ def why_not(level: int) -> str | None:
         program = seccomp_program(level)
     except (ImportError, RuntimeError) as error:
         return f"seccomp: {error}"
-    start = launch.Start(level)
-    with tempfile.TemporaryDirectory(prefix="ramify-") as base:
-        try:
-            process = subprocess.Popen(
-                start.command(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=launch.ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            return f"no process could be started: {error.strerror}"
-        except JailError as error:
-            return str(error)
-        timer = threading.Timer(_PROBE_SECONDS, process.kill)
-        timer.start()
-        try:
-            return _try_out(process, start.settings(program, base))
-        finally:
-            process.kill()
-            process.communicate()
-            timer.cancel()
+    place = launch.new_place()
+    try:
+        Path(place).mkdir(mode=0o700)
+        return _try(launch.Start(level), program, place)
+    except OSError as error:
+        return f"no process could be started: {error.strerror}"
+    except JailError as error:
+        return str(error)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _try(start: launch.Start, program: bytes, base: str) -> str | None:
+    process = subprocess.Popen(
+        start.command(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=launch.ENVIRONMENT,
+        cwd="/",
+        start_new_session=True,
+    )
+    timer = threading.Timer(_PROBE_SECONDS, process.kill)
+    timer.start()
+    try:
+        return _try_out(process, start.settings(program, base))
+    finally:
+        process.kill()
+        process.communicate()
+        timer.cancel()
 
 
 @functools.cache

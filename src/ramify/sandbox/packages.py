@@ -14,7 +14,7 @@ sympy.integrals.prde sympy.integrals.rde sympy.integrals.risch sympy.physics.uni
 sympy.sets.setexpr
 """
 # Imported when sympy first expands, differentiates, integrates or simplifies, which takes 20 to 100 ms.
-_MENTION = re.compile(rf"\b(?:{'|'.join(_NAMES)})\b")
+_MENTIONS = {name: re.compile(rf"\b{name}\b") for name in _NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,10 @@ def mentioned(code: str, cells: Sequence[str]) -> frozenset[str]:
     and a word that is no import costs a slower start only. A program that puts the name together as it runs finds
     the standard library alone.
     """
-    return frozenset(found[0] for text in (*cells, code) for found in _MENTION.finditer(text))
+    texts = (*cells, code)
+    return frozenset(
+        name for name in _NAMES if any(name in text and _MENTIONS[name].search(text) for text in texts)
+    )
 
 
 @functools.cache

@@ -14,6 +14,7 @@ _SYSTEM = (
     "/etc/localtime",
     "/usr/share/zoneinfo",
 )
+_INSTALLED = ("site-packages", "dist-packages")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
@@ -28,6 +29,14 @@ def readable(packages: Sequence[str]) -> list[str]:
         if Path(path).exists() and not any(path == above or path.startswith(f"{above}/") for above in found):
             found.append(path)
     return found
+
+
+def installed() -> list[str]:
+    """Folders of what was installed beside the standard library, in the places that are readable to every snippet."""
+    patterns = (f"{below}{name}" for below in ("", "python*/") for name in _INSTALLED)
+    return sorted(
+        {str(found) for pattern in patterns for place in readable(()) for found in Path(place).glob(pattern)}
+    )
 
 
 def devices() -> list[str]:

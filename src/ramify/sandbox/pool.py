@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from ramify.core.call_clock import place_in, queued
 from ramify.core.errors import MachineError
 from ramify.core.protocols import SandboxResult, SandboxStatus
-from ramify.sandbox import launch
+from ramify.sandbox import launch, snippet
 from ramify.sandbox.answers import read_answer
 from ramify.sandbox.jail import Limits
-from ramify.sandbox.kernel import JailError
-from ramify.sandbox.levels import MAX_LEVEL, detect_level
+from ramify.sandbox.kernel import JailError, forbid_inspection
+from ramify.sandbox.levels import MAX_LEVEL, detect_level, shortfall
 from ramify.sandbox.packages import Packages, everything, mentioned, scientific
 from ramify.sandbox.zygote_process import ZygoteProcess
 
@@ -28,18 +28,16 @@ def open_sandbox(
 ) -> "ProcessSandbox":
     """A sandbox of the highest level that this machine reaches, at most `max_level`.
 
-    It starts its processes at the first call and belongs to the event loop of that call.
+    It starts its processes at the first call and belongs to the event loop of that call. From now on other programs of
+    the user cannot look into this process (`kernel.forbid_inspection`).
 
     Raises:
         MachineError: The machine reaches less than `min_level`.
     """
     reached = detect_level(max_level)
     if reached < min_level:
-        raise MachineError(
-            f"sandbox: this machine reaches level {reached}, but level {min_level} is required"
-            " (level 1 needs Linux with seccomp and libseccomp, level 2 also Landlock, level 3 also user namespaces,"
-            " level 4 bubblewrap; `ramify doctor` says what is missing)"
-        )
+        raise MachineError(shortfall(min_level, reached))
+    forbid_inspection()
     return ProcessSandbox(reached, limits or Limits())
 
 
@@ -111,12 +109,13 @@ class ProcessSandbox:
         self, zygote: ZygoteProcess, code: str, timeout_seconds: float, cells: Sequence[str]
     ) -> SandboxResult | None:
         """The result, or None when the zygote takes no more calls."""
-        answer = await zygote.run(code, timeout_seconds, cells)
+        mark = snippet.new_mark() if cells else ""
+        answer = await zygote.run(code, timeout_seconds, cells, mark)
         if answer is None:
             await self._stop(zygote)
             note = "killed: the sandbox process died"
             return SandboxResult(SandboxStatus.KILLED, "", note, self._level)
-        return None if "unserved" in answer[0] else read_answer(*answer, self._level)
+        return None if "unserved" in answer[0] else read_answer(*answer, self._level, mark)
 
     async def _shared_zygote(self, packages: Packages) -> ZygoteProcess:
         task = self._zygotes.get(packages)
@@ -134,7 +133,7 @@ class ProcessSandbox:
         except (TimeoutError, OSError, EOFError, JailError) as error:
             await self._stop(zygote)
             raise MachineError(f"sandbox: no process could be started ({error!r})") from error
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or a signal
             await asyncio.shield(self._stop(zygote))
             raise
         return zygote

@@ -53,4 +53,4 @@ def rehearse(modules: Sequence[str]) -> None:
     """Run programs as children will, for the packages among `modules` too."""
     programs = [*_PLAIN, *(program for name, program in _OF_PACKAGES.items() if name in modules)]
     for program in (*programs, *programs):
-        snippet.perform(program, (), {"__name__": "__main__"})
+        snippet.perform(program, (), "", {"__name__": "__main__"})

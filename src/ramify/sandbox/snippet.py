@@ -4,7 +4,8 @@ The value of a last bare expression is printed, as the tool of the papers does. 
 tracebacks name only frames of the snippet, `random` is seeded with 0, the hash seed is fixed by the zygote.
 
 Cells are earlier snippets that are run first, in the same process and folder: they restore the state that they
-left. What they write is dropped.
+left. What they write is dropped. How far they came is told by a mark on standard output, drawn anew for each call, before
+the first and after each of them: a cell that runs otherwise this time, and writes to the real output, breaks their row.
 """
 
 import ast
@@ -24,32 +25,31 @@ from typing import Any, NoReturn
 
 FILE_NAME = "<snippet>"
 _CELL_PREFIX = "<earlier program "
-REPLAYED = b"\x1e"
-"""Written to standard output before the first cell and after each: so its reader can tell how far the cells came."""
-NOT_REPLAYED = "an earlier program, run again to restore the state, ended the process"
+NOT_REPLAYED = "an earlier program, run again to restore the state, ended the process or broke the replay"
 """What is said of a program that ended well without the last of those marks."""
 
 
-def run(code: str, cells: Sequence[str], names: dict[str, Any]) -> NoReturn:
+def run(code: str, cells: Sequence[str], mark: str, names: dict[str, Any]) -> NoReturn:
     """Run `code` as the main program that has `names` and end the process: status 0, or 1 after an error, or its own.
 
-    With cells the standard output begins with `REPLAYED`, once for each that ran and once more.
+    With cells the standard output begins with `mark`, once for each that ran and once more, and what counts of standard
+    error comes after one.
     """
     status = 1
     try:
         gc.enable()
-        status = perform(code, cells, names)
+        status = perform(code, cells, mark, names)
     finally:
         os._exit(status)
 
 
-def perform(code: str, cells: Sequence[str], names: dict[str, Any]) -> int:
+def perform(code: str, cells: Sequence[str], mark: str, names: dict[str, Any]) -> int:
     """Run `code` in `names`, after `cells`; print the value of a last expression or what went wrong; the exit status."""
     streams = (sys.stdout, sys.stderr)
     failure = None
     try:
         if cells:
-            _replay(cells, names)
+            _replay(cells, mark.encode(), names)
         value = _execute(code, FILE_NAME, names)
         if value is not None:
             print(value)  # noqa: T201 - standard output is the result
@@ -80,9 +80,20 @@ def seed() -> None:
         sys.modules["numpy"].random.seed(0)
 
 
+def new_mark() -> str:
+    """One that no program can guess."""
+    return f"\x1e{os.urandom(8).hex()}"
+
+
 def failed_cell(num_marks: int, num_cells: int) -> int | None:
-    """The index of the cell that ended the process, if one did, from the marks at the start of standard output."""
+    """The index of the cell that did not run to its end, if one did not, from the marks at the start of standard output."""
     return num_marks - 1 if 0 < num_marks <= num_cells else None
+
+
+def own_errors(text: str, mark: str, failed: int | None) -> str:
+    """What the program itself, or the cell `failed`, wrote to standard error, or Python about it."""
+    before, found, after = text.partition(mark)
+    return after if found else before if failed is None else ""
 
 
 def _execute(code: str, file_name: str, names: dict[str, Any]) -> object:
@@ -101,13 +112,13 @@ def _execute(code: str, file_name: str, names: dict[str, Any]) -> object:
     return value
 
 
-def _replay(cells: Sequence[str], names: dict[str, Any]) -> None:
+def _replay(cells: Sequence[str], mark: bytes, names: dict[str, Any]) -> None:
     """Run each cell as it ran when it was the program, with its output dropped, and mark how far they came."""
     saved = (os.dup(1), os.dup(2))
     null = os.open(os.devnull, os.O_WRONLY)
     streams = (sys.stdout, sys.stderr, sys.stdout.buffer, sys.stderr.buffer)
     _point_to(null)
-    os.write(saved[0], REPLAYED)
+    os.write(saved[0], mark)
     try:
         for index, cell in enumerate(cells):
             try:
@@ -122,13 +133,14 @@ def _replay(cells: Sequence[str], names: dict[str, Any]) -> None:
                 _flush(streams[:2])  # to where the cell has pointed its descriptors
                 _point_to(null)
                 _flush(streams)
-            os.write(saved[0], REPLAYED)
+            os.write(saved[0], mark)
     finally:
         _flush_what_was_made()
         for descriptor, copy in zip((1, 2), saved, strict=True):
             os.dup2(copy, descriptor)
             os.close(copy)
         os.close(null)
+        os.write(2, mark)
 
 
 def _point_to(target: int) -> None:

@@ -2,7 +2,7 @@
 
 It is started with an empty environment before anything is loaded, speaks frames (`frames`) on its standard input
 and output, and ends, with every child, when its input does. First frame in: level, limits, seccomp program and
-the folder that the snippets' own folders are in. Then {"id", "timeout", "num_cells"} with the program as body, or
+the folder that the snippets' own folders are in. Then {"id", "timeout", "num_cells", "mark"} with the program as body, or
 {"id", "cancel"}; out come answers (`calls.Call.answer`) with the output as body and, at level 0, {"id", "pid"} before. A
 request that finds no free folder is told {"id", "waiting"}, and {"id", "begun"} when it has one. Once a folder could
 not be emptied new requests are answered {"id", "unserved"}.
@@ -117,7 +117,7 @@ class Server:
         # What can be done before the fork is: until a child ends, both sides copy each page that they write to.
         (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
         processor_seconds = self.jail.processor_seconds(head["timeout"])
-        birth = Birth(body, slot, processor_seconds, out_write, err_write, os.getpid())
+        birth = Birth(body, head["mark"], slot, processor_seconds, out_write, err_write, os.getpid())
         call = self._call(head, slot)
         for descriptor, stream in zip((out_read, err_read), call.streams, strict=True):
             os.set_blocking(descriptor, False)
@@ -149,9 +149,9 @@ class Server:
         spare = self._outbox.spare
         buffers = [spare.pop() if spare else Sealed(limit) for _ in range(2)]
         num_cells = head["num_cells"]
-        most_marks = num_cells + 1 if num_cells else 0
+        num_expected = num_cells + 1 if num_cells else 0
         streams = (
-            Stream(buffers[0], limit, keep_tail=False, most_marks=most_marks),
+            Stream(buffers[0], limit, False, head["mark"].encode(), num_expected),
             Stream(buffers[1], limit, keep_tail=True),
         )
         deadline = time.monotonic() + head["timeout"]
@@ -308,8 +308,11 @@ def _prepare(settings: Mapping[str, Any]) -> tuple[Jail, Slots]:
         preload(packages["modules"], packages["paths"])
     landlock = None
     if level >= 2:
-        landlock = Landlock([*places.readable(packages["folders"]), *places.devices()])
+        readable = (*places.readable(()), *packages["folders"], *places.devices())
+        landlock = Landlock(readable, places.installed())
     slots = Slots(settings["base"], settings["num_slots"], landlock)
+    if landlock is not None:
+        landlock.close()
     return Jail(level, limits, base64.b64decode(settings["seccomp"])), slots
 
 
@@ -331,6 +334,6 @@ def _become_child(birth: Birth, jail: Jail, names: dict[str, Any]) -> NoReturn:
         os.closerange(3, 1 << 16)
         with birth.body.used as body:
             code, cells = frames.programs(body)
-        snippet.run(code, cells, names)
+        snippet.run(code, cells, birth.mark, names)
     finally:
         os._exit(1)

@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +51,8 @@ class ZygoteProcess:
 
     def __init__(self, start: launch.Start) -> None:
         self._start = start
-        self._base = _new_folder() if start.needs_base else None
+        self._place = launch.new_place() if start.needs_base else None
+        self._base: Folder | None = None
         # Not asyncio's subprocess: cancelling while that starts bubblewrap leaves a process that nobody ends.
         self._process: subprocess.Popen[bytes] | None = None
         self._outgoing: asyncio.WriteTransport | None = None
@@ -64,13 +64,16 @@ class ZygoteProcess:
         self.dead = self.retired = False
 
     async def start(self) -> None:
-        """Start the process and wait until it is ready.
+        """Make its folder, start the process and wait until it is ready. Whatever comes of it, `stop` it.
 
         Raises:
             OSError: The process could not be started.
             EOFError: It ended at once.
             JailError: The level needs a program that is missing.
         """
+        if self._place is not None:
+            Path(self._place).mkdir(mode=0o700)
+            self._base = Folder(self._place)
         self._process = subprocess.Popen(
             self._start.command(),
             stdin=subprocess.PIPE,
@@ -85,9 +88,7 @@ class ZygoteProcess:
         await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(self._incoming), self._process.stdout
         )
-        settings = self._start.settings(
-            seccomp_program(self._start.level), None if self._base is None else self._base.path
-        )
+        settings = self._start.settings(seccomp_program(self._start.level), self._place)
         self._send(frames.encode(settings))
         ready, _ = await self._receive()
         if not ready["ready"]:
@@ -99,7 +100,9 @@ class ZygoteProcess:
         """Whether a call is under way."""
         return bool(self._pending)
 
-    async def run(self, code: str, timeout_seconds: float, cells: Sequence[str]) -> Frame | None:
+    async def run(
+        self, code: str, timeout_seconds: float, cells: Sequence[str], mark: str = ""
+    ) -> Frame | None:
         """Run one program; the zygote's answer ({"unserved"}: another one must), or None when the zygote has died.
 
         A zygote that does not answer some time after the limit is killed. The time that a program waits for a folder
@@ -112,7 +115,7 @@ class ZygoteProcess:
         ends = clock.own + timeout_seconds + _GRACE_SECONDS
         pending = self._pending[identifier] = _Pending(answer, clock)
         try:
-            self._send(frames.request(identifier, code, timeout_seconds, cells))
+            self._send(frames.request(identifier, code, timeout_seconds, cells, mark))
             if await clock.wait((answer,), ends):
                 return answer.result()
             self._die()
@@ -137,6 +140,9 @@ class ZygoteProcess:
         if self._base is not None:
             base, self._base = self._base, None
             await asyncio.to_thread(base.remove)
+        elif self._place is not None:
+            with contextlib.suppress(OSError):  # never made, or removed already
+                Path(self._place).rmdir()
 
     async def _wait_for_end(self, process: "subprocess.Popen[bytes]") -> None:
         """Wait for the process and its last answers, for a bounded time."""
@@ -186,7 +192,3 @@ class ZygoteProcess:
         incoming = self._incoming
         head_bytes, body_bytes = frames.lengths(await incoming.readexactly(frames.PREFIX_BYTES))
         return frames.decode(await incoming.readexactly(head_bytes)), await incoming.readexactly(body_bytes)
-
-
-def _new_folder() -> Folder:
-    return Folder(str(Path(tempfile.mkdtemp(prefix="ramify-")).resolve()))

@@ -185,7 +185,7 @@ def _read_manifest(folder: Path, engine: type[RankedIndex]) -> tuple[Manifest | 
         return None, ""
     except NotADirectoryError:
         raise DataError(f"{folder}: expected a folder for a search index, found a file") from None
-    except (ValueError, TypeError, KeyError):
+    except Exception:  # noqa: BLE001 - of a file that anyone may have written
         return None, f" anew: {_MANIFEST} in it is damaged"
     if isinstance(schema, int) and schema > SCHEMA:
         raise DataError(
@@ -196,7 +196,10 @@ def _read_manifest(folder: Path, engine: type[RankedIndex]) -> tuple[Manifest | 
         return None, f" anew: it has schema {schema}, this ramify writes {SCHEMA}"
     try:
         manifest = Manifest(**{**record, "engine": tuple(record["engine"]), "stamp": tuple(record["stamp"])})
-    except (TypeError, KeyError):
+        names = (manifest.folder.removeprefix(_PREFIX), *manifest.files)
+        if not manifest.folder.startswith(_PREFIX) or any(Path(name).name != name for name in names):
+            raise ValueError("names that lead elsewhere")
+    except Exception:  # noqa: BLE001 - as above
         return None, f" anew: {_MANIFEST} in it is damaged"
     if manifest.engine != _made_with(engine):
         return None, f" anew: it was made with {' '.join(manifest.engine[:2])}"

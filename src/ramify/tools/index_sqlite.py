@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
+from ramify.cache.database import foreign_part
 from ramify.core.errors import MachineError
 from ramify.tools.passage_rows import Passage, PassageRow, words
 from ramify.tools.ranked_index import Ranked
@@ -64,7 +65,11 @@ class SqliteIndex:
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Open the index in `folder`."""
-        return cls(_connect(f"{(folder / _FILE).absolute().as_uri()}?mode=ro&immutable=1"))
+        connection = _connect(f"{(folder / _FILE).absolute().as_uri()}?mode=ro&immutable=1")
+        if (other := foreign_part(connection, _TABLES)) is not None:
+            connection.close()
+            raise sqlite3.DatabaseError(f"it holds {other}")
+        return cls(connection)
 
     @staticmethod
     def copy_file(source: str, target: str) -> str:

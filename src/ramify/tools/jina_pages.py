@@ -3,6 +3,7 @@
 Written against its documentation and tried against a local server that speaks it; untested on the real service.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping
 
@@ -18,6 +19,8 @@ JINA_KEY = "JINA_API_KEY"
 # Nothing here reaches over an opening bracket, so that a text of brackets takes no quadratic time.
 _TARGET = r"\([^)\s\[]{0,2000}+(?:\s[^)\n\[]{0,500}+)?\)"
 _IMAGE = re.compile(r"!\[[^\[\]\n]{0,1000}+\]" + _TARGET)
+_AT_ONE_TIME = 20_000
+"""Characters of a line; a link that is cut there stays."""
 _LINK = re.compile(r"\[([^\[\]\n]{0,1000}+)\]" + _TARGET)
 
 
@@ -67,8 +70,8 @@ class JinaPages:
         if not isinstance(data, Mapping) or not isinstance(content, str):
             raise answer.malformed("expected {data: {title, content}}")
         title = data.get("title")
-        # Links are taken out of it, so that more than is shown must be looked at.
-        text = _LINK.sub(r"\1", _IMAGE.sub("", content[: 10 * self._max_chars]))
+        # Links are taken out of it, so that more than is shown must be looked at; others wait for the event loop meanwhile.
+        text = await asyncio.to_thread(_without_links, content[: 10 * self._max_chars])
         return Document(
             _storable(title)[:300] if isinstance(title, str) else "", _storable(text)[: self._max_chars]
         )
@@ -76,6 +79,17 @@ class JinaPages:
     async def close(self) -> None:
         """Free connections; closing twice is allowed."""
         await self._client.close()
+
+
+def _without_links(markdown: str) -> str:
+    """Line by line, since no link goes over a line's end, and while a thread is in one long search no other goes on."""
+    return "\n".join(
+        "".join(
+            _LINK.sub(r"\1", _IMAGE.sub("", line[at : at + _AT_ONE_TIME]))
+            for at in range(0, len(line), _AT_ONE_TIME)
+        )
+        for line in markdown.split("\n")
+    )
 
 
 def _storable(text: str) -> str:

@@ -73,7 +73,8 @@ class OpenPage:
         except RequestFailedError as error:
             failed = error
         else:
-            passage = passage_near(document.text, near, self._passage)
+            # Looking for it takes a while, and others wait for the event loop.
+            passage = await asyncio.to_thread(passage_near, document.text, near, self._passage)
             head = f"Title: {document.title}\n" if document.title else ""
             return ToolResult(call.id, ToolStatus.OK, f"{head}{passage.text}", {"near": passage.f1 > 0})
         status = ToolStatus.TIMEOUT if failed.kind is FailureKind.TIMEOUT else ToolStatus.ERROR

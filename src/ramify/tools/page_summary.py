@@ -78,7 +78,10 @@ class PageSummary:
         async def make() -> Json:
             return await self._fresh(query, blocks)
 
-        return str(await self._cache.fetch(key, make))
+        kept = await self._cache.fetch(key, make)
+        if not isinstance(kept, str):
+            raise RequestFailedError(FailureKind.MALFORMED, "the cache holds something that is no summary")
+        return kept
 
     async def _fresh(self, query: str, blocks: Sequence[Mapping[str, Json]]) -> str:
         mark = secrets.token_hex(8)

@@ -72,9 +72,10 @@ class Pages:
 
         key = CacheKey("page", self._source.name, self._source.identity, address)
         kept = await self._cache.fetch(key, make)
-        if not isinstance(kept, Mapping):
+        title, text = (kept.get("title"), kept.get("text")) if isinstance(kept, Mapping) else (None, None)
+        if not isinstance(title, str) or not isinstance(text, str):
             raise RequestFailedError(FailureKind.MALFORMED, "the cache holds something that is no page")
-        return Document(str(kept.get("title", "")), str(kept.get("text", "")))
+        return Document(title, text)
 
     async def close(self) -> None:
         """Close the source."""

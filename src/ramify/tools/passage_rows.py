@@ -38,6 +38,15 @@ def words(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
+def is_text(text: str) -> bool:
+    """Whether a string is text: half of a surrogate pair is legal JSON, but no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def require_passages(path: Path) -> None:
     """Raise DataError unless there is a file."""
     if not path.is_file():

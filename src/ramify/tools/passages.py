@@ -11,7 +11,7 @@ from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.tools.index_folder import open_folder
-from ramify.tools.passage_rows import Passage, PassageReader, words
+from ramify.tools.passage_rows import Passage, PassageReader, is_text, words
 from ramify.tools.ranked_index import Ranked, RankedIndex
 
 MEMORY_BYTES = 32_000_000
@@ -24,12 +24,11 @@ class PassageIndex:
     Attributes:
         fingerprint: Of the file's bytes.
         engine: What ranks: "tantivy", or "sqlite" where tantivy is not installed.
-        in_memory: Whether no file is read for a search.
     """
 
-    def __init__(self, ranked: RankedIndex, fingerprint: str, in_memory: bool) -> None:
+    def __init__(self, ranked: RankedIndex, fingerprint: str) -> None:
         self._ranked = ranked
-        self.fingerprint, self.in_memory = fingerprint, in_memory
+        self.fingerprint = fingerprint
         self.engine = ranked.NAME
 
     @classmethod
@@ -47,7 +46,7 @@ class PassageIndex:
         ranked = (engine or _engine()).create(None, reader.rows(), path.stat().st_size)
         if not len(ranked):
             raise DataError(f"{path}: empty; expected one passage a line")
-        return cls(ranked, reader.fingerprint, in_memory=True)
+        return cls(ranked, reader.fingerprint)
 
     @classmethod
     def open(
@@ -74,7 +73,7 @@ class PassageIndex:
                 return cls.build(path, engine)
             folder = path.with_name(path.name + ".index")
         ranked, fingerprint = open_folder(engine or _engine(), path, folder, note)
-        return cls(ranked, fingerprint, in_memory=False)
+        return cls(ranked, fingerprint)
 
     def __len__(self) -> int:
         return len(self._ranked)
@@ -90,7 +89,10 @@ class PassageIndex:
     def ranked(self, query: str, top_k: int, collection: str | None = None) -> tuple[Ranked, ...]:
         """As `search`, each passage with its score."""
         asked = tuple(dict.fromkeys(words(query)))
-        return self._ranked.search(asked, top_k, collection) if asked else ()
+        # No passage is in a collection whose name is no text (half of a surrogate pair), and no library takes one.
+        if not asked or not is_text(collection or ""):
+            return ()
+        return self._ranked.search(asked, top_k, collection)
 
     def close(self) -> None:
         """Free files; closing twice is allowed."""

@@ -53,29 +53,28 @@ class RemoteSandbox:
             RequestFailedError: The service did not run it, or did not say how it ended.
             ServiceDownError: The service is down, refuses the key, or its budget is spent.
         """
-        program = f"{self._runner}\n\nrun({code!r}, {tuple(cells)!r}, prepare())\n"
+        mark = snippet.new_mark()
+        program = f"{self._runner}\n\nrun({code!r}, {tuple(cells)!r}, {mark!r}, prepare())\n"
         body: dict[str, Json] = {"code": program, "language": "python", "run_timeout": timeout_seconds}
         answer = await self._client.post_json(self._address, body, headers=self._headers)
-        return self._result(answer, len(cells))
+        return self._result(answer, len(cells), mark)
 
     async def close(self) -> None:
         """Free connections."""
         await self._client.close()
 
-    def _result(self, answer: Answer, num_cells: int) -> SandboxResult:
+    def _result(self, answer: Answer, num_cells: int, mark: str) -> SandboxResult:
         outcome = _outcome(answer)
         stdout, stderr = (_text(answer, outcome, name) for name in ("stdout", "stderr"))
         status = _status(answer, outcome)
         num_marks = 0
-        while num_cells and num_marks <= num_cells and stdout.startswith(_MARK):
-            num_marks, stdout = num_marks + 1, stdout.removeprefix(_MARK)
+        while num_cells and num_marks <= num_cells and stdout.startswith(mark):
+            num_marks, stdout = num_marks + 1, stdout.removeprefix(mark)
         failed = snippet.failed_cell(num_marks, num_cells)
+        stdout, stderr = "" if failed is not None else stdout, snippet.own_errors(stderr, mark, failed)
         if status is SandboxStatus.OK and failed is not None:
             status, stderr = SandboxStatus.ERROR, snippet.NOT_REPLAYED
         return SandboxResult(status, stdout, stderr, self._level, remote=True, failed_cell=failed)
-
-
-_MARK = snippet.REPLAYED.decode("ascii")
 
 
 def _outcome(answer: Answer) -> Mapping[str, Json]:

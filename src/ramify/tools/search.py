@@ -176,7 +176,15 @@ def failed_search(call_id: str, error: RequestFailedError) -> ToolResult:
 def _remembered(answer: Json) -> Sequence[Hit] | str:
     if isinstance(answer, str):
         return answer
-    try:
-        return [Hit(**hit) for hit in answer]  # type: ignore[union-attr, arg-type]
-    except TypeError:
-        raise RequestFailedError(FailureKind.MALFORMED, "a cached answer is no list of hits") from None
+    if isinstance(answer, list) and all(map(_is_hit, answer)):
+        return [Hit(**hit) for hit in answer]
+    raise RequestFailedError(FailureKind.MALFORMED, "a cached answer is no list of hits")
+
+
+def _is_hit(record: Json) -> bool:
+    return (
+        isinstance(record, dict)
+        and record.keys() >= {"id", "text"}
+        and record.keys() <= Hit.__dataclass_fields__.keys()
+        and all(isinstance(value, str) for value in record.values())
+    )

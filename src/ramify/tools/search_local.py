@@ -17,11 +17,8 @@ class LocalSearch:
         self.identity: Mapping[str, Json] = {"corpus": index.fingerprint, "engine": index.engine}
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
-        """At most `top_k` passages; an index on disk is searched in a thread, so that nothing else waits."""
-        if self._index.in_memory:
-            found = self._index.search(query, top_k, collection)
-        else:
-            found = await asyncio.to_thread(self._index.search, query, top_k, collection)
+        """At most `top_k` passages; found in a thread, since a long query takes a while."""
+        found = await asyncio.to_thread(self._index.search, query, top_k, collection)
         return [Hit(passage.id, passage.text) for passage in found]
 
     async def close(self) -> None:

@@ -6,7 +6,8 @@
     GET  /health                                                       -> {"status": "healthy", ...}
 
 A document is {id, contents}. All three take a `collection` too, which those services do not know. A wrong request is
-answered with a 4xx status and {"detail": text}.
+answered with a 4xx status and {"detail": text}. Clients take turns, query by query, and what a client has asked for ends when
+it leaves.
 """
 
 import asyncio
@@ -14,7 +15,8 @@ import json
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -25,6 +27,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ramify.tools.fair_turns import FairTurns
 from ramify.tools.passages import PassageIndex
 from ramify.tools.ranked_index import Ranked
 
@@ -35,6 +38,7 @@ MAX_ANSWER_PASSAGES = 10_000
 """Of all queries of a request together: an answer is made and sent as a whole."""
 _DEFAULT_PASSAGES = 10
 _DRAIN_SECONDS = 5
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _Body: TypeAlias = Mapping[str, Any]
 
 
@@ -55,7 +59,8 @@ def make_app(index: PassageIndex, threads: int) -> Starlette:
 class _Service:
     def __init__(self, index: PassageIndex, threads: int) -> None:
         self._index = index
-        self._free = asyncio.Semaphore(threads)
+        self._turns = FairTurns(threads)
+        self._threads = ThreadPoolExecutor(threads, "search")
 
     async def health(self, _request: Request) -> Response:
         return JSONResponse(
@@ -70,14 +75,14 @@ class _Service:
     async def search(self, request: Request) -> Response:
         body = await _read(request)
         query = _query(body.get("query"), "query")
-        (found,) = await self._find([query], _count(body, "top_n"), body)
+        (found,) = await self._find(request, [query], _count(body, "top_n"), body)
         if _flag(body, "return_score"):
             return await _answer([_documents(found), _scores(found)])
         return await _answer(_documents(found))
 
     async def batch_search(self, request: Request) -> Response:
         body = await _read(request)
-        found = await self._find(_queries(body, "query"), _count(body, "top_n"), body)
+        found = await self._find(request, _queries(body, "query"), _count(body, "top_n"), body)
         documents = [_documents(one) for one in found]
         if _flag(body, "return_score"):
             return await _answer([documents, [_scores(one) for one in found]])
@@ -85,7 +90,7 @@ class _Service:
 
     async def retrieve(self, request: Request) -> Response:
         body = await _read(request)
-        found = await self._find(_queries(body, "queries"), _count(body, "topk"), body)
+        found = await self._find(request, _queries(body, "queries"), _count(body, "topk"), body)
         if not _flag(body, "return_scores"):
             return await _answer({"result": [_documents(one) for one in found]})
         scored = [
@@ -94,7 +99,15 @@ class _Service:
         ]
         return await _answer({"result": scored})
 
-    async def _find(self, queries: list[str], top_k: int, body: _Body) -> list[tuple[Ranked, ...]]:
+    async def _find(
+        self, request: Request, queries: list[str], top_k: int, body: _Body
+    ) -> Sequence[tuple[Ranked, ...]]:
+        """What each query finds.
+
+        Raises:
+            HTTPException: The request is wrong.
+            ClientDisconnect: The client left; queries that had not begun are dropped.
+        """
         collection = body.get("collection")
         if collection is not None and not isinstance(collection, str):
             raise HTTPException(400, "expected 'collection' to be text")
@@ -104,16 +117,39 @@ class _Service:
                 f"expected at most {MAX_ANSWER_PASSAGES} passages in an answer, got {len(queries)} queries of {top_k} passages",
             )
 
-        async def one(query: str) -> tuple[Ranked, ...]:
-            async with self._free:
-                return await asyncio.to_thread(self._index.ranked, query, top_k, collection)
+        loop = asyncio.get_running_loop()
+        client = request.client.host if request.client else ""
 
-        return await asyncio.gather(*map(one, queries))
+        async def one(query: str) -> tuple[Ranked, ...]:
+            async with self._turns.place(client, request):
+                return await loop.run_in_executor(self._threads, self._index.ranked, query, top_k, collection)
+
+        found = asyncio.gather(*map(one, queries))
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            await asyncio.wait((found, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not found.done():
+                raise ClientDisconnect
+            return found.result()
+        finally:
+            found.cancel()
+            gone.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Return when the client has left; its request was read whole."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _answer(content: object) -> Response:
     """Large answers take a while to write: not in the event loop."""
-    return await asyncio.to_thread(JSONResponse, content)
+    return Response(await asyncio.to_thread(_json, content), media_type="application/json")
+
+
+def _json(content: object) -> bytes:
+    """Piece by piece: while one long call writes JSON no other thread goes on."""
+    return "".join(_ENCODER.iterencode(content)).encode()
 
 
 async def _read(request: Request) -> _Body:

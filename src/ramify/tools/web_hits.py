@@ -1,6 +1,7 @@
 """Results of web search services: from their JSON to hits with plain text."""
 
 import html
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ _BLOCK = re.compile(
     rf"</?(?:br|dd|div|dl|dt|h[1-6]|hr|img|li|ol|p|pre|section|table|tbody|td|th|tr|ul){_ATTRIBUTES}\s*/?>",
     re.I,
 )
-_UNSHOWN = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>", re.I | re.S)
+# What is not closed goes on to the end, as in browsers; looking for its end again and again would take for ever.
+_UNSHOWN = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)", re.I | re.S)
+_MOST_CHARS = 50_000
+"""Of a snippet's markup; no search engine writes that much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class ResultFields:
 
 def plain_text(markup: str) -> str:
     """A snippet without HTML: tags go, entities become characters, blanks collapse; "a < b" stays."""
-    shown = _BLOCK.sub(" ", _INLINE.sub("", _UNSHOWN.sub(" ", markup)))
+    shown = _BLOCK.sub(" ", _INLINE.sub("", _UNSHOWN.sub(" ", markup[:_MOST_CHARS])))
     return " ".join(html.unescape(shown).split())
 
 
@@ -57,12 +61,13 @@ def read_hits(answer: Answer, fields: ResultFields, top_k: int) -> list[Hit]:
         return []
     if not isinstance(results, list) or not all(isinstance(result, dict) for result in results):
         raise answer.malformed(f"expected a list of objects in '{fields.results}'")
-    hits = [hit for hit in (_hit(result, fields) for result in results) if hit.text or hit.url]
+    usable = (hit for hit in (_hit(result, fields) for result in results) if hit.text or hit.url)
+    hits = list(itertools.islice(usable, top_k))
     if results and not hits:
         raise answer.malformed(
             f"expected '{fields.text}' or '{fields.url}' in the results, found neither in any"
         )
-    return hits[:top_k]
+    return hits
 
 
 def _hit(result: Mapping[str, Json], fields: ResultFields) -> Hit:

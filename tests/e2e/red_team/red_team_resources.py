@@ -19,6 +19,8 @@ while born < $many and refused < 20:
 print("GOT" if born >= $many else "refused", born)
 """
 
+_SESSIONS = _FORKS.replace("time.sleep(30)", "os.setsid()\n            time.sleep(30)")
+
 _THREADS = """
 import threading, time
 threading.stack_size(1 << 16)
@@ -61,8 +63,33 @@ for way in (lambda: bytes(10 << 30), lambda: mmap.mmap(-1, 10 << 30)):
         print(repr(e))
 """
 
+_SMALL_PIECES = """
+pieces = []
+try:
+    for _ in range(3000):
+        pieces.append(bytearray(1 << 20))
+    print("GOT")
+except MemoryError as e:
+    pieces.clear()
+    print(repr(e))
+"""
+
+_SHORT_FLOOD = """
+import os
+os.write(1, bytes(1 << 16))
+os.write(1, bytes(1))
+os._exit(0)
+"""
+
 _BIG_FILE = """
 import os
+try:
+    with open("grown", "wb", 0) as file:
+        for _ in range(128):
+            file.write(bytes(1 << 18))
+    print("GOT")
+except OSError as e:
+    print(repr(e))
 for way in (lambda f: os.truncate(f, 10 << 30), lambda f: os.pwrite(f, b"x", (10 << 30) - 1)):
     file = os.open("big", os.O_RDWR | os.O_CREAT)
     try:
@@ -126,9 +153,12 @@ ATTACKS = (
     Attack("sleeper that ignores signals", _DEAF, ends_as(SandboxStatus.TIMEOUT), 0.5),
     Attack("SIGSTOP to itself", _STOPS_ITSELF, ends_as(SandboxStatus.TIMEOUT, SandboxStatus.ERROR), 1.0),
     Attack("fork bomb", _FORKS, multiplies, alone=True),
+    Attack("fork bomb of session leaders", _SESSIONS, multiplies, alone=True),
     Attack("thread bomb", _THREADS, claims, alone=True),
     Attack("sleeping grandchild in a session of its own", _GRANDCHILD, survives, alone=True),
     Attack("10 GiB of memory", _MEMORY, claims),
+    Attack("3 GiB in pieces of 1 MiB", _SMALL_PIECES, claims),
+    Attack("too much output and an end at once", _SHORT_FLOOD, _floods),
     Attack("10 GiB of output", "import os\nfor _ in range($blocks): os.write(1, bytes(1 << 16))", _floods),
     Attack("file of 10 GiB", _BIG_FILE, claims),
     Attack("1 GiB in files of 1 MiB", _FULL_DISK, claims),

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from red_team_cases import Attack, Evidence, state_of
-from red_team_files import WRITABLE
+from red_team_cases import REWARD, Attack, Evidence, state_of
+from red_team_files import WRITABLE, installed_module
 
 from ramify.core.protocols import SandboxResult, SandboxStatus
 from ramify.sandbox.folders import Folder
 
-KINDS = ("file", "home", "env", "args", "memory", "key", "folder", "heap")
+KINDS = ("file", "home", "env", "other", "args", "memory", "key", "folder", "heap")
 _ADD_KEY, _KEYCTL = (248, 250) if platform.machine() == "x86_64" else (217, 219)
 
 
@@ -43,10 +43,12 @@ class Scene:
         (self.home / ".netrc").write_text(self.tokens["home"])
         os.environ["HOME"] = str(self.home)
         self._in_memory = ctypes.create_string_buffer(self.tokens["memory"].encode())
+        self._reward = ctypes.create_string_buffer(REWARD)
         self._signals = 0
         signal.signal(signal.SIGUSR1, self._count_signal)
         shell = ["sh", "-c", "read line", self.tokens["args"]]
-        self._others = [subprocess.Popen(shell, stdin=subprocess.PIPE) for _ in range(2)]
+        environment = {"PATH": os.environ["PATH"], "OTHER_KEY": self.tokens["other"]}
+        self._others = [subprocess.Popen(shell, stdin=subprocess.PIPE, env=environment) for _ in range(2)]
         self._leave_open()
         self._plant_key()
         self._listen()
@@ -98,6 +100,8 @@ class Scene:
             victim=self._others[0].pid,
             prey=self._others[1].pid,
             address=ctypes.addressof(self._in_memory),
+            reward=ctypes.addressof(self._reward),
+            installed=installed_module(),
             many=tasks + 400,
             blocks=163_840 if with_sandbox else 128,
             secret_notes=self.tokens["folder"],
@@ -124,6 +128,7 @@ class Scene:
             self._signals,
             self._others[1].poll() is not None,
             self._snapshots[attack.name],
+            self._reward.value,
         )
 
     def _place(self, attack: Attack) -> Path:

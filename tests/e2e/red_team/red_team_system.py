@@ -1,10 +1,22 @@
 """Attacks by sockets, system calls, signals and tracing."""
 
 import platform
+import socket
 import subprocess
 import sys
 
-from red_team_cases import Attack, Evidence, Outcome, claims, damages, leaks, reaches, survives, verdict
+from red_team_cases import (
+    Attack,
+    Evidence,
+    Outcome,
+    claims,
+    damages,
+    leaks,
+    reaches,
+    rewards_itself,
+    survives,
+    verdict,
+)
 from red_team_files import yama
 
 SHARED_MEMORY = "shared memory that stays"
@@ -20,6 +32,27 @@ import socket
 for family, kind in ((16, socket.SOCK_RAW), (17, socket.SOCK_RAW), (38, socket.SOCK_SEQPACKET), (40, socket.SOCK_STREAM)):
     try:
         socket.socket(family, kind)
+        print("GOT")
+    except OSError as e:
+        print(repr(e))
+for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+    try:
+        socket.socketpair(type=kind)
+        print("GOT")
+    except OSError as e:
+        print(repr(e))
+"""
+
+_OUT_OF_BAND = """
+import socket
+one, other = socket.socketpair()
+for way in (
+    lambda: one.send(b"x", socket.MSG_OOB),
+    lambda: other.recv(1, socket.MSG_OOB),
+    lambda: one.sendto(b"x", "$unix"),
+):
+    try:
+        way()
         print("GOT")
     except OSError as e:
         print(repr(e))
@@ -55,6 +88,45 @@ for ring in (-3, -4, -5):
 
 _BPF_MAP = f"{_LIBC}import struct\nattributes = struct.pack('IIIII', 2, 4, 4, 1, 0) + bytes(100)\nif libc.syscall({_BPF}, 0, attributes, len(attributes)) >= 0: print('GOT')"
 
+# Each is refused with EPERM, or it would do something, or tell something of others.
+_CALLS = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+parent = os.getppid()
+for call in (
+    lambda: libc.setns(0, 0),
+    lambda: libc.chroot(b"/"),
+    lambda: libc.syscall(434, parent, 0),
+    lambda: libc.setresuid(-1, -1, -1),
+    lambda: libc.prctl(1, 0, 0, 0, 0),
+    lambda: libc.personality(0x0040000),
+    lambda: libc.ioctl(0, 0x5412, b"x"),
+    lambda: libc.getpgid(parent),
+    lambda: libc.getsid(parent),
+    lambda: libc.getpriority(0, parent),
+    lambda: libc.sched_getscheduler(parent),
+    lambda: libc.kcmp(0, 0, 0, 0, 0) if hasattr(libc, "kcmp") else libc.syscall(312, parent, parent, 0, 0, 0),
+):
+    ctypes.set_errno(0)
+    if call() >= 0 or ctypes.get_errno() != 1:
+        print("GOT")
+"""
+
+_RIGHTS = """
+import re
+said = open("/proc/self/status").read()
+if re.search("Cap(Eff|Prm):.*[1-9a-f]", said) or "NoNewPrivs:\\t1" not in said:
+    print("GOT")
+"""
+
+_WRITEV = f"""{_LIBC}
+buffer = ctypes.create_string_buffer(b"1")
+class Part(ctypes.Structure):
+    _fields_ = [("start", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+own, other = Part(ctypes.addressof(buffer), 1), Part($reward + 8, 1)
+print(libc.process_vm_writev($driver, ctypes.byref(own), 1, ctypes.byref(other), 1, 0))
+"""
+
 _READV = f"""{_LIBC}
 buffer = ctypes.create_string_buffer(60)
 class Part(ctypes.Structure):
@@ -74,6 +146,8 @@ if libc.memfd_create(b"x", 0) >= 0:
     print("GOT")
 """
 
+_X32 = f"{_LIBC}if libc.syscall(0x40000000 + 41, 2, 1, 0) >= 0: print('GOT')"
+
 # push rbx; eax, ebx, ecx, edx = 359 (socket), 2, 1, 0; int 0x80; pop rbx; ret
 _OLD_DOOR = """
 import ctypes, mmap
@@ -87,10 +161,15 @@ if function() >= 0:
 
 _PROGRAMS = """
 import os, subprocess
-for way in (lambda: subprocess.run(["/bin/true"]), lambda: os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)):
+for way in (
+    lambda: subprocess.run(["/bin/true"]),
+    lambda: os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0),
+    lambda: os.fork() or os._exit(0),
+    lambda: os.execv("/bin/echo", ["echo", "GOT"]),
+):
     try:
         way()
-        print("GOT")
+        print("GOT", flush=True)
     except OSError as e:
         print(repr(e))
 """
@@ -124,6 +203,20 @@ def old_door_is_there() -> str | None:
     return None if "GOT" in run.stdout else "this kernel takes no 32-bit calls"
 
 
+def _x32_is_there() -> str | None:
+    run = subprocess.run([sys.executable, "-c", _X32], capture_output=True, text=True, check=False)
+    return None if "GOT" in run.stdout else "this kernel has no x32 calls"
+
+
+def _no_out_of_band() -> str | None:
+    one, _ = socket.socketpair()
+    try:
+        one.send(b"x", socket.MSG_OOB)
+    except OSError:
+        return "this kernel has no out-of-band data on unix sockets"
+    return None
+
+
 def _no_namespaces() -> str | None:
     run = subprocess.run(["unshare", "-U", "true"], capture_output=True, check=False)
     return "user namespaces are not to be had here" if run.returncode else None
@@ -152,15 +245,25 @@ ATTACKS = (
     Attack("unix sockets", _connect("'$unix'", "AF_UNIX"), reaches("unix")),
     Attack("abstract unix sockets", _connect("'\\0$abstract'", "AF_UNIX"), reaches("abstract")),
     Attack("other sockets (netlink, packet, ALG, vsock)", _OTHER_SOCKETS, claims),
+    Attack("out-of-band data, addresses on a socket pair", _OUT_OF_BAND, claims, unsure=_no_out_of_band),
     Attack("start other programs", _PROGRAMS, claims),
     Attack("signals to the parent and to other processes", _SIGNALS, _signalled),
+    Attack(
+        "signals to everybody",
+        "import os\nos.kill(-1, 0)\nprint('GOT')",
+        claims,
+        unsure=lambda: "it depends on what else the user runs",
+    ),
+    Attack("calls that tell of others or change what a process may", _CALLS, claims),
+    Attack("capabilities, and programs that could get some", _RIGHTS, claims),
     Attack(
         "`ptrace`",
         f"{_LIBC}if libc.ptrace(16, $victim, 0, 0) == 0: print('GOT')",
         claims,
         unsure=yama,
     ),
-    Attack("`process_vm_readv` of the parent", _READV, leaks("memory"), unsure=yama),
+    Attack("`process_vm_readv` of the trainer", _READV, leaks("memory"), unsure=yama),
+    Attack("`process_vm_writev` of the trainer", _WRITEV, rewards_itself, unsure=yama),
     Attack(
         "`unshare`", f"{_LIBC}if libc.unshare(0x10000000) == 0: print('GOT')", claims, unsure=_no_namespaces
     ),
@@ -180,6 +283,7 @@ ATTACKS = (
     ),
     Attack("`userfaultfd`, `perf_event_open`, `memfd_create`", _RARE, claims),
     Attack("32-bit system calls by machine code", _OLD_DOOR, claims, unsure=old_door_is_there),
+    Attack("x32 system calls", _X32, claims, unsure=_x32_is_there),
     Attack(
         SHARED_MEMORY,
         f"{_LIBC}segment = libc.shmget(0, 4096, 0o1600)\nif segment >= 0: print('GOT', segment)",

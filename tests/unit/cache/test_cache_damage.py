@@ -128,7 +128,44 @@ def test_claims_that_cannot_be_written_are_named(path):
         SqliteCache(path)
 
 
-BROKEN = ["{", "", "[" * 100_000, b"blob"]
+HOSTILE = {
+    "view": "DROP TABLE answers; CREATE VIEW answers AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+    "SELECT i AS place, x'00' AS key, 't' AS tool, 'p' AS provider, '{}' AS parameters, 'q' AS request, '1' AS answer, "
+    "0 AS is_empty, 0.0 AS made_at FROM n WHERE i < 0",
+    "view of the other name": "DROP TABLE imported; CREATE VIEW imported AS SELECT 1 AS position, 's' AS spelled, 1 AS place, 't' AS text",
+    "trigger": "CREATE TRIGGER t AFTER INSERT ON answers BEGIN DELETE FROM answers; END",
+    "index of an expression": "CREATE INDEX i ON answers (abs(made_at))",
+    "another column": "ALTER TABLE answers ADD COLUMN more AS (zeroblob(100000000))",
+    "virtual table": "CREATE VIRTUAL TABLE v USING fts5 (text)",
+    "table": "CREATE TABLE more (x)",
+    "nothing": "DROP TABLE imported",
+}
+
+
+@pytest.mark.parametrize("statements", HOSTILE.values(), ids=HOSTILE)
+def test_a_file_with_more_or_less_than_the_tables_is_refused_before_it_is_asked(statements, path):
+    run(lambda cache: cache.fetch(key(), asks(1)), path)
+    with sqlite3.connect(path) as other:
+        other.executescript(statements)
+    other.close()
+    for opens in (SqliteCache, Contents):
+        with pytest.raises(DataError, match="not a cache's"):
+            opens(path)
+
+
+@pytest.mark.parametrize("made_at", ["'then'", "x'00'"])
+def test_a_time_that_is_none_is_named(made_at, path):
+    run(lambda cache: cache.fetch(key(), asks(1)), path)
+    with sqlite3.connect(path) as other:
+        other.execute(f"UPDATE answers SET made_at = {made_at}")
+    other.close()
+    with pytest.raises(DataError, match="its time no number"):
+        run(lambda cache: cache.fetch(key(), never), path)
+    with Contents(path) as contents:
+        assert contents.groups()[0].oldest == 0.0
+
+
+BROKEN = ["{", "9" * 5000, "", "[" * 100_000, b"blob"]
 
 
 def break_answer(path, answer):
@@ -137,7 +174,7 @@ def break_answer(path, answer):
     other.close()
 
 
-@pytest.mark.parametrize("answer", BROKEN, ids=["cut", "empty", "deep", "blob"])
+@pytest.mark.parametrize("answer", BROKEN, ids=["cut", "digits", "empty", "deep", "blob"])
 def test_an_answer_that_is_no_json_is_named_with_what_removes_it(path, answer):
     run(lambda cache: cache.fetch(key(), asks("first")), path)
     break_answer(path, answer)

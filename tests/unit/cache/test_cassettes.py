@@ -25,6 +25,11 @@ def line(request, answer):
     return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
 
 
+def entry(answer):
+    """A line with an answer that is spelled as given."""
+    return line("a", 1).replace(b'"answer":1', b'"answer":' + answer.encode())
+
+
 def play(path, mode, use):
     async def whole():
         cassette = Cassette(path, mode, FORM)
@@ -173,6 +178,15 @@ def test_answers_are_in_the_file_as_soon_as_they_are_there(path):
         (HEADER + line("a", 1) + b'{"tool": "search"}\n', "line 3: expected"),
         (HEADER + b"[]\n", "line 2: expected"),
         (HEADER + b"\xff\n", "line 2: expected"),
+        (HEADER + entry("[" * 100_000 + "]" * 100_000), "line 2: expected"),
+        (HEADER + entry("[" * 900 + "]" * 900), "line 2: expected"),
+        (HEADER + entry("9" * 5000), "line 2: expected"),
+        (HEADER + entry("NaN"), "line 2: expected"),
+        (HEADER + entry("-1e999"), "line 2: expected"),
+        (
+            b'{"format":"ramify cassette","schema":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+            "is no cassette",
+        ),
     ],
 )
 @pytest.mark.parametrize("mode", CassetteMode)

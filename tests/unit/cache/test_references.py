@@ -78,6 +78,11 @@ def test_texts_that_hits_would_change_are_kept(text):
     assert text_of(answer_of(text)) == text
 
 
+def test_a_snippet_that_is_cut_at_a_blank_ends_before_it():
+    hits = [{"id": "u", "text": "x" * 999 + " and more", "title": "", "url": ""}]
+    assert text_of(hits) == "Page 1: " + "x" * 999
+
+
 def test_import_and_export_give_the_same_file(tmp_path):
     entries = {
         "C++ vs C#": TWO,

@@ -179,3 +179,16 @@ def test_nothing_is_left_beside_a_file_that_is_no_cassette(tmp_path, capsys, con
     assert "cassette" in capsys.readouterr().err
     assert foreign.read_bytes() == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "references.json"]
+
+
+@pytest.mark.parametrize("made_at", ["9e999", "-9e999", "'then'", "x'00'"])
+def test_what_a_cache_from_somebody_else_says_is_shown_and_acts_on_no_terminal(
+    tmp_path, capsys, made_at
+) -> None:
+    cache = imported(tmp_path, {"a": "Page 1: x"})
+    with sqlite3.connect(cache) as other:
+        other.execute(f"UPDATE answers SET tool = ?, made_at = {made_at}", ("search \x1b[2J\u202e",))
+    other.close()
+    capsys.readouterr()
+    assert main(["cache", "show", str(cache)]) == 0
+    assert capsys.readouterr().out.startswith(r"search \x1b[2J\u202e serper: 1 answers")

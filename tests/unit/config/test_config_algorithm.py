@@ -225,7 +225,7 @@ def algorithm(recipe, *settings):
             "rollout.dynamic_sampling: one trajectory cannot be both right and wrong",
         ),
         (["reward.name=length", "reward.match=exact"], "reward.match: unknown key"),
-        (["tools.python=", "sandbox.min_level=2"], "sandbox: only [tools.python] runs programs in it"),
+        (["tools.python=", "sandbox.min_level=3"], "sandbox: only [tools.python] runs programs in it"),
         (["tools.python=", "reward.bonus=0.2"], "reward.bonus: is given for using search and python"),
         (
             ["learner.optimizer.vector_rate=0.1"],

@@ -108,7 +108,7 @@ def test_a_recipe_with_its_defaults(recipe):
     loaded = load(recipe)
     assert loaded.model.path == Path("models/tiny")
     assert loaded.rollout.branching == BernoulliBranching(name="bernoulli", alpha=0.4)
-    assert (loaded.rollout.temperature, loaded.tools.python, loaded.sandbox.min_level) == (1.0, None, 1)
+    assert (loaded.rollout.temperature, loaded.tools.python, loaded.sandbox.min_level) == (1.0, None, 2)
 
 
 # overrides
@@ -183,7 +183,7 @@ def test_an_override_that_is_none(recipe, override):
 
 
 def test_an_override_below_a_value(recipe):
-    with pytest.raises(ConfigError, match=r"^-s rollout.n.x=1: n is a value, not a table$"):
+    with pytest.raises(ConfigError, match=r"^-s rollout.n.x: n is a value, not a table$"):
         load(recipe, "rollout.n.x=1")
 
 

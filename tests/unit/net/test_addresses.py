@@ -26,6 +26,13 @@ METADATA = [
     "100.100.100.200",
     "192.0.0.192",
     "fd00:ec2::254",
+    "fd00:ec2::23",
+    "fd20:ce::254",
+    "fd00:42::42",
+    "fd00:c1::a9fe:a9fe",
+    "fd12::169.254.169.254",
+    "64:ff9b:1::169.254.170.2",
+    "2002:a9fe:a9fe::1",
     "fe80::1",
     "224.0.0.1",
 ]
@@ -54,7 +61,8 @@ def test_a_network_of_the_recipe_opens_itself_alone():
 
 @pytest.mark.parametrize("text", METADATA)
 def test_no_recipe_opens_link_local_multicast_or_metadata(text):
-    assert not is_allowed(ip_address(text), parse_networks(["0.0.0.0/0", "::/0"]))
+    for also in (["0.0.0.0/0", "::/0"], ["fd00::/8"]):
+        assert not is_allowed(ip_address(text), parse_networks(also))
 
 
 def test_a_broken_network_is_a_mistake_of_the_recipe():

@@ -120,6 +120,14 @@ def test_5xx_is_tried_again_with_waits_that_double() -> None:
         assert 0.5 * 2**number <= waited <= 0.5 * 2**number + 0.5
 
 
+def test_no_wait_is_longer_than_the_longest_with_its_chance_added() -> None:
+    clock = Clock()
+    with script(*9 * [Reply(500)]) as server:
+        failure(HttpSettings(attempts=9), server.url, clock=clock, sleep=clock.sleep)
+    assert 16.0 <= clock.slept[5] <= 16.5
+    assert clock.slept[6:] == [20.0, 20.0]
+
+
 def test_attempts_are_limited() -> None:
     with script(as_json({"message": "overloaded"}, 503)) as server:
         error = failure(FAST, f"{server.url}/search?token=abc")

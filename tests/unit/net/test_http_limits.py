@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -241,6 +242,34 @@ def test_a_cancelled_request_frees_its_place() -> None:
             assert run(replace(FAST, in_flight=1), ask) == "ok"
         finally:
             stopped.set()
+
+
+ENDLESS = {
+    "informational replies": (b"", b"HTTP/1.1 103\r\n\r\n" * 2000),
+    "tiny chunks": (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 2000),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_takes_long_to_read_does_not_keep_the_caller_s_loop(name: str) -> None:
+    """In processor seconds of this thread, which the client's own reading would use up whole."""
+    start, again = ENDLESS[name]
+
+    def write(stream: object) -> None:
+        stream.write(start)  # type: ignore[attr-defined]
+        while True:
+            stream.write(again)  # type: ignore[attr-defined]
+
+    async def ask(client: HttpClient) -> float:
+        before = time.thread_time()
+        with pytest.raises(RequestFailedError, match=r"no whole answer within 0\.5 s"):
+            await client.get(server.url)
+        return time.thread_time() - before
+
+    with serve(lambda _: Reply(write=write)) as server:
+        used = run(replace(FAST, attempts=1, timeout_seconds=0.5), ask)
+    assert isinstance(used, float)
+    assert used < 0.1
 
 
 @pytest.mark.parametrize("proxy", ["socks5://user:pass-word@127.0.0.1:1", "ftp://127.0.0.1:1", "http://[::1"])

@@ -7,7 +7,7 @@ import pytest
 from loopback import Asked, Reply, as_json, serve
 from ramify.core.errors import MachineError
 from ramify.net.client import HttpClient, HttpSettings
-from ramify.net.secrets import hide, names_of, read_key, redact
+from ramify.net.secrets import hide, names_of, read_key, redact, shown
 
 KEY = "sk/very+secret=1234"
 
@@ -44,6 +44,33 @@ def test_keys_are_redacted_as_they_are_and_as_addresses_spell_them(key: str) -> 
 def test_a_key_within_a_longer_key_leaves_nothing_behind() -> None:
     hide(["inner-key", "outer-inner-key-end"])
     assert redact("x outer-inner-key-end y inner-key") == "x [key] y [key]"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"key {KEY}", "key [key RAMIFY_PROBE_KEY]"),
+        ("at http://joe:hunter2@h.test/x?y=a@b", "at http://[credentials]@h.test/x?y=a@b"),
+        ("'HTTPS://joe:p@ss@h.test'", "'HTTPS://[credentials]@h.test'"),
+        ("http:/joe:hunter2@h.test/config.json", "http:/[credentials]@h.test/config.json"),
+        ("postgres://:hunter2@h/x and ssh://joe@h", "postgres://[credentials]@h/x and ssh://[credentials]@h"),
+        ("http://h.test/a@b, mail a@b.test", "http://h.test/a@b, mail a@b.test"),
+        ("\x1b[2J \ud800", r"\x1b[2J \ud800"),
+    ],
+)
+def test_what_people_see_holds_no_keys_no_credentials_and_no_escapes(
+    key: str, text: str, expected: str
+) -> None:
+    assert shown(text) == expected
+
+
+def test_a_warning_of_a_library_is_shown_like_anything_else(
+    key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.Logger("a library's")  # without pytest's handlers, as in a run
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logger.warning("said \x1b[31m%s\nsecond line", key)
+    assert capsys.readouterr().err == "said \\x1b[31m[key RAMIFY_PROBE_KEY]\nsecond line\n"
 
 
 def _reset(stream: object) -> None:

@@ -53,6 +53,21 @@ def test_failed_phase_says_where_it_stopped():
     assert out.getvalue().splitlines() == ["sft 4/10  0 s  stopped"]
 
 
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_what_others_say_acts_on_no_terminal(stream):
+    out, clock = stream(), Clock()
+    console = RunConsole(out, clock)
+    console.note("service said \x1b[2J\ud800\u202e\nsecond line")
+    with console.phase("eval \x1b]0;x\x07", 1) as phase:
+        phase.advance(waiting="\x1b[5m tool", answer="\x9b1m")
+        clock.now += PLAIN_INTERVAL_SECONDS
+        phase.advance(0)
+    said = out.getvalue()
+    said.encode()
+    assert "service said \\x1b[2J\\ud800\\u202e\nsecond line\n" in said
+    assert not any(sequence in said for sequence in ("\x1b[2J", "\x1b[5m", "\x1b]0", "\x9b", "\u202e"))
+
+
 def test_note_is_written_as_it_is():
     out = io.StringIO()
     long = "[bold]see[/bold] :smile: " + "x" * 300

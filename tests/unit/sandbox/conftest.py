@@ -44,19 +44,3 @@ def box(request: pytest.FixtureRequest) -> Iterator[Box]:
         sandbox = open_sandbox(level, level, SMALL)
         yield Box(runner, sandbox)
         runner.run(sandbox.close())
-
-
-@pytest.fixture
-def jailed(box: Box) -> Box:
-    """The box, where system calls are filtered."""
-    if box.level < 1:
-        pytest.skip("level 0 filters no system calls")
-    return box
-
-
-@pytest.fixture
-def locked(box: Box) -> Box:
-    """The box, where files are guarded."""
-    if box.level < 2:
-        pytest.skip("files are guarded from level 2 on")
-    return box

@@ -2,6 +2,8 @@
 
 import pytest
 
+from ramify.sandbox.snippet import NOT_REPLAYED
+
 
 def after(box, cells, code, timeout_seconds=20.0):
     return box.runner.run(box.sandbox.run(code, timeout_seconds, cells))
@@ -39,7 +41,41 @@ def test_one_that_fails_this_time_is_named(box):
 def test_one_that_ends_the_process_is_told(box):
     result = after(box, ("import os\nos._exit(0)",), "print('never')")
     assert (result.status, result.stdout) == ("error", "")
-    assert result.stderr == "an earlier program, run again to restore the state, ended the process"
+    assert result.stderr == NOT_REPLAYED
+
+
+# What a program finds that looks beside the first three descriptors, which are all that it has when it is not replayed.
+_FORGERY = """
+import os
+for number in range(3, 64):
+    try:
+        {writes}
+    except OSError:
+        continue
+"""
+FORGERIES = {
+    "bytes": ("os.write(number, b'forged\\n')", ""),
+    "marks of old": ("os.write(number, b'\\x1e' * 100 + b'forged\\n')", "os._exit(0)"),
+    "closed": ("os.close(number)", ""),
+    "its own output in their place": ("os.dup2(os.open('own', os.O_RDWR | os.O_CREAT), number)", ""),
+    "a mark of another call": (r"os.write(number, b'\x1e0123456789abcdef' * 3 + b'forged\n')", "os._exit(0)"),
+}
+
+
+@pytest.mark.parametrize("writes", FORGERIES)
+def test_one_that_meddles_with_the_real_output_is_told_and_nothing_of_it_is_shown(box, writes):
+    cell = _FORGERY.format(writes=FORGERIES[writes][0]) + FORGERIES[writes][1]
+    result = after(box, ("x = 1", cell, "x = 3"), "import sys\nprint('the program', x)")
+    assert (result.status, result.failed_cell) == ("error", 1)
+    assert "forged" not in result.stdout + result.stderr
+    assert result.stdout == ""
+
+
+def test_what_is_forged_on_the_real_standard_error_is_dropped(box):
+    cell = "import os\ntry: os.write(4, b'forged\\n')\nexcept OSError: pass"
+    result = after(box, (cell,), "import sys\nsys.stderr.write('own')\n1 / 0")
+    assert "forged" not in result.stderr
+    assert result.stderr.startswith("own")
 
 
 def test_errors_in_functions_of_earlier_programs_show_their_lines(box):

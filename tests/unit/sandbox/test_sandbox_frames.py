@@ -67,11 +67,11 @@ def test_what_the_reader_does_not_take_waits(pipe):
 
 
 def test_programs_come_back_as_they_were(pipe):
-    os.write(pipe[1], frames.request(3, "print('\ud800é')", 2.5, ("a = 1", "")))
+    os.write(pipe[1], frames.request(3, "print('\ud800é')", 2.5, ("a = 1", ""), "m"))
     inbox = frames.Inbox(pipe[0])
     inbox.read()
     ((head, body),) = inbox.take()
-    assert head == {"id": 3, "timeout": 2.5, "num_cells": 2}
+    assert head == {"id": 3, "timeout": 2.5, "num_cells": 2, "mark": "m"}
     assert frames.programs(body.used) == ("print('\ud800é')", ("a = 1", ""))
 
 

@@ -143,10 +143,15 @@ def test_a_bubblewrap_that_isolates_nothing_is_found_out(monkeypatch, tmp_path):
     assert why_not.__wrapped__(4) is not None
 
 
-def test_a_minimum_out_of_reach_is_refused_in_one_line():
+def test_a_minimum_out_of_reach_is_refused_in_one_line_that_names_the_key():
     with pytest.raises(MachineError) as error:
         open_sandbox(2, max_level=1)
-    assert "level 2 is required" in str(error.value)
-    assert "\n" not in str(error.value)
-    with pytest.raises(MachineError):
+    told = str(error.value)
+    assert told.startswith("sandbox.min_level = 2: this machine reaches level 1 (not level 2: ")
+    assert (
+        "set sandbox.min_level = 1 to accept that level, which guards against accidents, not against attacks"
+        in told
+    )
+    assert "\n" not in told
+    with pytest.raises(MachineError, match=f"sandbox.min_level = {MAX_LEVEL + 1}: this machine reaches"):
         open_sandbox(MAX_LEVEL + 1)

@@ -187,6 +187,7 @@ def test_kinds_and_charsets():
     assert kind_of("text/html; charset=x", b"<p>") == "html"
     assert kind_of("", b"<p>") == "html"
     assert kind_of("application/octet-stream", b"%PDF-1.4") == "pdf"
+    assert kind_of("text/html", b"\r\n \t%PDF-1.4") == "pdf"
     assert kind_of("application/ld+json", b"{}") == kind_of("TEXT/CSV", b"") == "plain"
     for wrong in ("image/png", "application/zip", "video/mp4", "application/octet-stream"):
         with pytest.raises(RequestFailedError) as refused:
@@ -248,7 +249,7 @@ def test_a_document_is_read_behind_the_filter_and_away_from_the_worker_s_pipes()
 
     filters, ends = asyncio.run(main())
     assert filters == "2"
-    assert ends == {os.devnull}
+    assert ends == {os.devnull} or (os.geteuid() != 0 and ends is None)
 
 
 async def until(found, seconds=20.0):
@@ -266,19 +267,30 @@ def confined(worker):
             status = Path(f"/proc/{child}/status").read_text()
             kind = next(line.split()[1] for line in status.splitlines() if line.startswith("Seccomp:"))
             if kind != "0":
-                return kind, {str(Path(f"/proc/{child}/fd/{number}").readlink()) for number in (0, 1)}
+                try:
+                    return kind, {str(Path(f"/proc/{child}/fd/{number}").readlink()) for number in (0, 1)}
+                except PermissionError:
+                    return kind, None
     return None
 
 
-def test_the_processes_see_no_key(monkeypatch):
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")
+def test_the_processes_see_no_key_and_show_nothing_to_the_user_s_other_programs(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "secret-value")
 
     async def main():
         reader = DocumentReader(processes=1)
         await reader.read("plain", "", b"x")
         (worker,) = reader._live
-        environment = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
-        await reader.close()
-        return environment
+        try:
+            return Path(f"/proc/{worker._process.pid}/environ").read_bytes()
+        except PermissionError:
+            return None
+        finally:
+            await reader.close()
 
-    assert b"secret-value" not in asyncio.run(main())
+    environment = asyncio.run(main())
+    if os.geteuid() == 0:
+        assert b"secret-value" not in environment
+    else:
+        assert environment is None

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,48 @@ def test_damaged_files_are_replaced(case: Case, harm: str) -> None:
         file.write_bytes(b"?" * file.stat().st_size)
     assert case.answers() == before
     assert "anew" in case.notes[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"folder": "../elsewhere"},
+        {"folder": "index-x/../../elsewhere"},
+        {"files": {"../../elsewhere/file": 1}},
+        {"files": 5},
+        {"folder": 5},
+    ],
+)
+def test_a_manifest_that_leads_elsewhere_is_replaced(case: Case, changes: dict[str, object]) -> None:
+    case.open().close()
+    manifest = case.folder / "manifest.json"
+    elsewhere = case.folder.parent / "elsewhere"
+    case.data().rename(elsewhere)
+    before = sorted(path.name for path in elsewhere.iterdir())
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **changes}))
+    with case.corpus.open("a") as file:
+        file.write(lines(range(300, 310)))
+    assert case.answers() == case.fresh()
+    assert "manifest.json in it is damaged" in case.notes[0]
+    assert sorted(path.name for path in elsewhere.iterdir()) == before
+
+
+def test_a_view_in_an_index_from_somebody_else_is_never_asked(tmp_path: Path) -> None:
+    case = Case(tmp_path, SqliteIndex)
+    case.corpus.write_text(lines(range(300)))
+    case.open().close()
+    file = case.data() / "passages.sqlite"
+    with sqlite3.connect(file) as other:
+        other.executescript(
+            "DROP TABLE passages; CREATE VIEW passages AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+            "SELECT i AS number, 'x' AS id, 'x' AS shown, NULL AS collection FROM n"
+        )
+    other.close()
+    manifest = case.folder / "manifest.json"
+    record = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**record, "files": {file.name: file.stat().st_size}}))
+    assert case.answers() == case.fresh()
+    assert "it is damaged (it holds the view 'passages')" in case.notes[0]
 
 
 def test_a_folder_with_other_things_is_refused_and_left_alone(case: Case) -> None:

@@ -196,13 +196,24 @@ def test_without_tantivy_sqlite_answers(tmp_path: Path) -> None:
     assert done.stdout == "sqlite ['b', 'a']\n"
 
 
+def test_a_collection_that_is_no_text_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "passages.jsonl"
+    path.write_text('{"text": "some words", "collection": "c"}\n')
+    for engine in (TantivyIndex, SqliteIndex):
+        index = PassageIndex.build(path, engine)
+        assert index.search("words", 3, "\ud800") == ()
+        assert len(index.search("words \ud800", 3, "c")) == 1
+
+
 def test_small_files_stay_in_memory_unless_a_folder_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "passages.jsonl"
     path.write_text('{"text": "some words"}\n')
-    assert PassageIndex.open(path).in_memory
-    assert not PassageIndex.open(path, tmp_path / "named").in_memory
+    PassageIndex.open(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["passages.jsonl"]
+    PassageIndex.open(path, tmp_path / "named")
+    assert (tmp_path / "named" / "manifest.json").is_file()
     monkeypatch.setattr("ramify.tools.passages.MEMORY_BYTES", 10)
-    assert not PassageIndex.open(path).in_memory
+    PassageIndex.open(path)
     assert (tmp_path / "passages.jsonl.index" / "manifest.json").is_file()

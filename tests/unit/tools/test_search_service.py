@@ -81,6 +81,9 @@ def test_health_says_what_is_served(url: str, index: PassageIndex) -> None:
 def test_a_collection_restricts(url: str) -> None:
     assert post(url, "search", {"query": "laru age", "top_n": 9, "collection": "e2"}) == [P2]
     assert post(url, "search", {"query": "laru age", "top_n": 9, "collection": "none"}) == []
+    half = json.dumps({"query": "laru age \ud800", "top_n": 9, "collection": "\ud800"}).encode()
+    answer = httpx.post(f"{url}/search", content=half)
+    assert (answer.status_code, answer.json()) == (200, [])
 
 
 @pytest.mark.parametrize(
@@ -174,3 +177,94 @@ def test_many_at_once_are_all_answered(url: str) -> None:
 
     answers = [answer.json() for answer in asyncio.run(main())]
     assert answers == [[P1], [P2]] * 100
+
+
+class SlowIndex:
+    """An index whose searches wait to be let go, one by one, and that notes what was asked."""
+
+    fingerprint, engine = "f", "slow"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.let_go = threading.Semaphore(0)
+
+    def __len__(self) -> int:
+        return 0
+
+    def ranked(self, query: str, top_k: int, collection: str | None) -> tuple[()]:
+        self.asked.append(query)
+        self.let_go.acquire()
+        return ()
+
+
+async def over_the_app(app: Any, use: Any) -> None:
+    """Use the service without a socket: `use` gets a function that sends a request and one that says the client has left."""
+
+    def ask(body: Any, gone: asyncio.Event, client: str = "1.2.3.4") -> "asyncio.Task[int]":
+        parts = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+        status: list[int] = []
+
+        async def receive() -> Any:
+            if parts:
+                return parts.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                status.append(message["status"])
+
+        scope = {
+            "type": "http", "method": "POST", "path": "/batch_search", "headers": [], "query_string": b"",
+            "client": (client, 1), "root_path": "", "scheme": "http", "server": ("a", 1),
+        }  # fmt: skip
+
+        async def whole() -> int:
+            await app(scope, receive, send)
+            return status[0]
+
+        return asyncio.create_task(whole())
+
+    await use(ask)
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+def test_one_query_waits_for_one_of_each_batch_and_not_for_all_of_them() -> None:
+    index = SlowIndex()
+
+    async def use(ask: Any) -> None:
+        stays = asyncio.Event()
+        batches = [ask({"query": [f"b{n}"] * 1000, "top_n": 1}, stays) for n in range(8)]
+        await until(lambda: index.asked)
+        single = ask({"query": ["single"], "top_n": 1}, stays)
+        await asyncio.sleep(0)
+        for _ in range(12):
+            index.let_go.release()
+        await until(single.done)
+        assert index.asked.index("single") <= 9
+        index.let_go.release(8 * 1000)
+        assert await asyncio.gather(*batches) == [200] * 8
+
+    asyncio.run(over_the_app(make_app(index, 1), use))  # type: ignore[arg-type]
+
+
+def test_what_a_client_asked_for_ends_when_it_leaves() -> None:
+    index = SlowIndex()
+
+    async def use(ask: Any) -> None:
+        left, stays = asyncio.Event(), asyncio.Event()
+        batch = ask({"query": ["gone"] * 1000, "top_n": 1}, left)
+        await until(lambda: len(index.asked) == 2)
+        left.set()
+        assert await batch == 400
+        single = ask({"query": ["single"], "top_n": 1}, stays)
+        index.let_go.release(3)
+        assert await single == 200
+        assert index.asked == ["gone", "gone", "single"]
+
+    asyncio.run(over_the_app(make_app(index, 2), use))  # type: ignore[arg-type]

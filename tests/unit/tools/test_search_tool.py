@@ -218,18 +218,32 @@ def test_a_remembered_text_is_shown_as_it_is() -> None:
     assert provider.asked == []
 
 
-def test_a_remembered_notice_of_nothing_is_empty_and_nonsense_an_error() -> None:
-    for remembered, status in (
+@pytest.mark.parametrize(
+    ("remembered", "status"),
+    [
         ("No search results found.", ToolStatus.EMPTY),
+        ([{"id": "1", "text": "a"}], ToolStatus.OK),
         ([{"a": 1}], ToolStatus.ERROR),
-    ):
-        cache = Remembering()
+        ([{"id": "1", "text": 5}], ToolStatus.ERROR),
+        ([{"id": ["1"], "text": "a"}], ToolStatus.ERROR),
+        ([{"id": "1", "text": "a", "url": None}], ToolStatus.ERROR),
+        ([{"id": "1", "text": "a", "more": "b"}], ToolStatus.ERROR),
+        ([{"id": "1", "text": "a"}, "b"], ToolStatus.ERROR),
+        ({"id": "1", "text": "a"}, ToolStatus.ERROR),
+        (5, ToolStatus.ERROR),
+        (None, ToolStatus.ERROR),
+    ],
+)
+def test_a_remembered_notice_of_nothing_is_empty_and_nonsense_an_error(
+    remembered: Json, status: ToolStatus
+) -> None:
+    cache = Remembering()
 
-        async def fetch(*_: object, answer: Json = remembered) -> Json:
-            return answer
+    async def fetch(*_: object) -> Json:
+        return remembered
 
-        cache.fetch = fetch
-        assert ask(SearchTool(Scripted([]), cache), {"query": "q"}).status is status
+    cache.fetch = fetch
+    assert ask(SearchTool(Scripted([]), cache), {"query": "q"}).status is status
 
 
 def test_hits_without_text_are_left_out() -> None:

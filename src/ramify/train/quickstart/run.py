@@ -9,7 +9,7 @@ from ramify.eval.evaluation import Evaluation
 from ramify.eval.run import run_eval
 from ramify.obs.console import RunConsole
 from ramify.obs.report import Report, write_report
-from ramify.sandbox.levels import detect_level
+from ramify.sandbox.levels import FIRST_GUARDED, detect_level
 from ramify.train.quickstart.make_data import QuickstartData, make_data
 from ramify.train.quickstart.recipes import eval_recipe, rl_recipe, sft_recipe
 from ramify.train.quickstart.sizes import QuickstartSize
@@ -26,7 +26,8 @@ def run_quickstart(out: Path, seed: int, size: QuickstartSize, console: RunConso
         Interrupted: Ctrl-C.
     """
     level = detect_level()
-    console.note(f"sandbox level {level} (docs/sandbox.md says what that keeps out)")
+    keeps_out = "attacks and accidents" if level >= FIRST_GUARDED else "accidents, not attacks"
+    console.note(f"sandbox level {level}, against {keeps_out} (docs/sandbox.md)")
     clock = _Clock()
     with clock.phase("data"):
         data = make_data(out, seed, size, console)

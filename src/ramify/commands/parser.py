@@ -1,0 +1,38 @@
+"""The parser of the command line. Only the command that is asked for is imported, and with it no heavy library."""
+
+import argparse
+import importlib
+from collections.abc import Mapping
+from types import ModuleType
+from typing import NoReturn
+
+from ramify import __version__
+from ramify.core.errors import UserError
+
+
+class UsageError(UserError):
+    """The command line itself is wrong; the message begins with the program's name."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what was wrong, where argparse prints its usage too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
+
+
+def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.ArgumentParser:
+    """The parser of `commands`, what each is for by its name, with the arguments of `command`."""
+    parser = _Parser(prog="ramify", description="Branching reinforcement learning for LLM agents.")
+    parser.add_argument("--version", action="version", version=f"ramify {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in commands.items():
+        below = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        if name == command:
+            module_of(name).add_arguments(below)
+    return parser
+
+
+def module_of(command: str) -> ModuleType:
+    """The module that does what `command` says."""
+    return importlib.import_module(f"ramify.commands.{command.replace('-', '_')}")
