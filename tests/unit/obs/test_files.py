@@ -121,7 +121,7 @@ UNREADABLE = ["", "{", "[1]", "7", "[" * 100_000, '{"a": ' + "1" * 5000 + "}"]
 def test_what_is_no_json_object_is_refused_in_a_line(tmp_path, content):
     path = tmp_path / "a.json"
     path.write_text(content)
-    with pytest.raises(DataError, match=r"a\.json: (not valid JSON|expected a JSON object)"):
+    with pytest.raises(DataError, match=r"a\.json: (broken JSON|expected a JSON object|nested more|a number has)"):
         read_object(path)
     with pytest.raises(DataError, match=r"a\.json row 3: ") as error:
         parse_line(path, 3, content)
@@ -135,5 +135,5 @@ def test_a_file_that_is_not_there_is_a_folder_or_is_endless_is_no_object(tmp_pat
         read_object(tmp_path)
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(DataError, match=r"not valid JSON .larger than"):
+    with pytest.raises(DataError, match=r"larger than"):
         read_object(tmp_path / "large")

@@ -67,7 +67,7 @@ def test_what_is_no_manifest_is_refused(tmp_path, change):
     with pytest.raises(DataError, match=r"manifest\.json: expected a manifest of schema"):
         read_manifest(tmp_path, "made_from")
     path.write_text("{")
-    with pytest.raises(DataError, match=r"manifest\.json: not valid JSON"):
+    with pytest.raises(DataError, match=r"manifest\.json: broken JSON"):
         read_manifest(tmp_path, "made_from")
 
 

@@ -112,7 +112,7 @@ def test_the_key_of_the_recipe_that_differs_is_named(tmp_path):
     ):
         check_run_folder(tmp_path, Recipe(name="b"), resume=True)
     (tmp_path / "recipe.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"differs from the recipe given \(.*not valid JSON"):
+    with pytest.raises(ConfigError, match=r"differs from the recipe given \(.*broken JSON"):
         check_run_folder(tmp_path, Recipe(), resume=True)
 
 
