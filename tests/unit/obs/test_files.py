@@ -121,7 +121,9 @@ UNREADABLE = ["", "{", "[1]", "7", "[" * 100_000, '{"a": ' + "1" * 5000 + "}"]
 def test_what_is_no_json_object_is_refused_in_a_line(tmp_path, content):
     path = tmp_path / "a.json"
     path.write_text(content)
-    with pytest.raises(DataError, match=r"a\.json: (broken JSON|expected a JSON object|nested more|a number has)"):
+    with pytest.raises(
+        DataError, match=r"a\.json: (broken JSON|expected a JSON object|nested more|a number has)"
+    ):
         read_object(path)
     with pytest.raises(DataError, match=r"a\.json row 3: ") as error:
         parse_line(path, 3, content)
