@@ -303,7 +303,7 @@ KEY = "skAbcDefGhiJklMnoPqr0123456789"
         ("eval", f"engine=http://joe:{KEY}@h", "engine: expected a table"),
         ("train", f"tools.search={{provider='retriever', url=['http://joe:{KEY}@h']}}", "tools.search.url: expected"),
         ("train", f"tools.search={{provider='retriever', url='http://joe:{KEY}@h'}}", "expected an address without a key"),
-        ("train", f"model.path=http://joe:{KEY}@h", "model.path: expected a model folder"),
+        ("train", f"model.path=http://joe:{KEY}@h", "model.path: model folder http"),
         ("train", f"rollout.n.x={KEY}", "-s rollout.n.x: n is a value"),
     ],
 )  # fmt: skip

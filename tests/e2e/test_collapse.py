@@ -1,6 +1,5 @@
 """Runs that collapse: nothing is learned from them, they go back to where they were well, and they stop."""
 
-import asyncio
 from contextlib import contextmanager
 
 import pytest
@@ -14,6 +13,7 @@ from ramify.learner.checkpoint import checkpoint_folder
 from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
+from ramify.rollout.agent_loop import agent_loop
 from ramify.rollout.interrupts import StopOnSignal
 from ramify.train.rl import build_rl, rl_step, start_new
 from ramify.train.run_folder import claim_run_folder
@@ -28,11 +28,11 @@ def running(recipe_file, *settings, resume=False):
     console = RunConsole()
     with (
         claim_run_folder(recipe.run.dir, recipe, resume) as folder,
-        asyncio.Runner() as runner,
-        StopOnSignal(runner) as stop,
+        agent_loop() as loop,
+        StopOnSignal(loop) as stop,
         console.phase("RL", 9) as phase,
     ):
-        run, state = build_rl(recipe, console, folder)
+        run, state = build_rl(recipe, console, folder, loop)
         if run.is_new:
             state = start_new(run, state, stop)
 
@@ -42,7 +42,7 @@ def running(recipe_file, *settings, resume=False):
         try:
             yield run, state, step
         finally:
-            runner.run(run.rollout.close())
+            loop.run(run.rollout.close())
 
 
 def weights(model):

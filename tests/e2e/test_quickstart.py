@@ -28,7 +28,7 @@ def test_the_report_holds_every_figure(finished):
     assert report["pass_at_1"]["rl"]["n"] == sum(stages["rl"]["n"] for stages in report["by_kind"].values())
     for name in ("greedy", "train_entities", "tool_calls_per_answer"):
         assert set(report[name]) == {"sft", "rl"}
-    assert set(report["branches"]) == {"planned", "taken", "rate", "p_std"}
+    assert set(report["branches"]) == {"planned", "taken", "rate", "p_std", "by_entropy"}
     for kind in ("sft", "rl"):
         metrics = (finished / kind / "metrics.jsonl").read_text().splitlines()
         assert report["steps"][kind] == len(metrics) > 0

@@ -11,7 +11,7 @@ from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.config.schema_guard import GuardSection
-from ramify.core.records import NO_NOTES, Reward
+from ramify.core.records import Reward, behavior_notes
 from ramify.core.tree import Source
 from ramify.data.order import DataCursor
 from ramify.learner.annotate import Wanted
@@ -70,7 +70,7 @@ def look(numbers, grown):
     batch = Batch(tuple(trees), tuple(map(_rewards, numbers)), (True,) * len(trees), 1, DataCursor())
     guard = Guard(GuardSection(max_zero_variance=0.5), max_tokens=100)
     console = RunConsole(io.StringIO())
-    run = RlRun(None, console, None, None, _learning(), None, guard, 1)
+    run = RlRun(None, console, None, None, None, _learning(), None, guard, 1)
     _, reports, found = learn(run, batch, 1, grown)
     return found and (found.metric, found.value), len(reports)
 
@@ -115,7 +115,7 @@ def _learning(size=2):
 
 def _batch(numbers):
     trees = [random_tree(np.random.default_rng(number)) for number in numbers]
-    notes = [NO_NOTES] * len(trees)
+    notes = [behavior_notes(tree) for tree in trees]
     return trees, _learning().advantages(trees, list(map(_rewards, numbers)), notes), notes
 
 

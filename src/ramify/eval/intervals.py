@@ -51,7 +51,8 @@ def wilson_share(successes: float, n: int) -> Interval:
     share = successes / n
     middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half), n)
+    # At shares of 0 and 1 an end is the share itself, but for rounding.
+    return Interval(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)), n)
 
 
 def bootstrap_mean(per_problem: Sequence[float], seed: int) -> Interval:
