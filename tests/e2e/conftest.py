@@ -1,7 +1,17 @@
+import signal
+
 import pytest
 from e2e_runs import SFT, write_task
 
 from ramify.cli import main
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard():
+    """A shell has what it starts with `&` ignore Ctrl-C, and every program that a test starts would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

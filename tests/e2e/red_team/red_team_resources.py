@@ -157,7 +157,7 @@ ATTACKS = (
     Attack("thread bomb", _THREADS, claims, alone=True),
     Attack("sleeping grandchild in a session of its own", _GRANDCHILD, survives, alone=True),
     Attack("10 GiB of memory", _MEMORY, claims),
-    Attack("3 GiB in pieces of 1 MiB", _SMALL_PIECES, claims),
+    Attack("3 GiB in pieces of 1 MiB", _SMALL_PIECES, claims, timeout_seconds=60.0),
     Attack("too much output and an end at once", _SHORT_FLOOD, _floods),
     Attack("10 GiB of output", "import os\nfor _ in range($blocks): os.write(1, bytes(1 << 16))", _floods),
     Attack("file of 10 GiB", _BIG_FILE, claims),
