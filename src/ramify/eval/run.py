@@ -72,7 +72,7 @@ def run_eval(
     return evaluation
 
 
-REPORTED: tuple[ScoreName, ...] = ("em", "f1", "acc", "math_equal")
+REPORTED: tuple[ScoreName, ...] = ("em", "f1", "lenient", "acc", "math_equal")
 """Scores that every evaluation reports, whichever counts."""
 
 

@@ -87,7 +87,7 @@ alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lam
 chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell hbar
 """
 _GREEK_NAMES = frozenset(_GREEK.split())
-_NO_FACTOR = frozenset({"\\pm", "\\mp", "\\rfloor", "\\rceil"})
+_NO_FACTOR = frozenset({"\\pm", "\\mp", "\\bmod"})
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _DIGITS = frozenset("0123456789")
 _MAX_DEPTH = 40
@@ -155,6 +155,13 @@ class _Reader:
             elif self.ahead == "/":
                 self._take()
                 factors.append(inverse(self._factor()))
+            elif self.ahead == "\\bmod":
+                self._take()
+                factors = [
+                    Call(
+                        "mod", (factors[0] if len(factors) == 1 else Product(tuple(factors)), self._factor())
+                    )
+                ]
             elif self._starts_factor():
                 self._refuse_adjacent_numbers()
                 factors.append(self._power())
@@ -237,14 +244,13 @@ class _Reader:
         if name == "binom":
             return Call("binom", (self._argument(), self._argument()))
         if name == "log":
-            base = self._subscript_term() if self.ahead == "_" else Number(Fraction(10))
+            base: Term = Number(Fraction(10))
+            if self.ahead == "_":
+                self._take()
+                base = self._argument()
             return self._applied("log", (base,))
         if name in FUNCTIONS:
             return self._applied(name, ())
-        if name in ("lfloor", "lceil"):
-            return self._rounded(name)
-        if name == "mathbb":
-            return self._argument()
         if name in ("infty", "infinity", "oo"):
             return Symbol("infty")
         if name == "pi" or name in _GREEK_NAMES:
@@ -272,12 +278,6 @@ class _Reader:
             return Call(f"arc{name}", (argument,))
         return Power(applied, exponent)
 
-    def _rounded(self, name: str) -> Term:
-        inside = self.sum()
-        if self._take() != name.replace("l", "\\r", 1):
-            raise UnreadableError("a bracket is not closed")
-        return Call("floor" if name == "lfloor" else "ceil", (inside,))
-
     def _symbol(self, name: str) -> Term:
         if self.ahead == "_":
             self._take()
@@ -286,10 +286,6 @@ class _Reader:
         while self.ahead == "'":
             name += self._take()
         return Symbol(name)
-
-    def _subscript_term(self) -> Term:
-        self._take()
-        return self._argument()
 
     def _argument(self) -> Term:
         """What TeX takes as an argument: a group, a command, or one single digit or letter."""
