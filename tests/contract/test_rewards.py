@@ -25,7 +25,7 @@ from random_trees import node, tree_of
 
 SECTIONS = [
     LengthRewardSection(name="length"),
-    *(HierarchicalRewardSection(name="hierarchical", match=match) for match in ("exact", "f1")),
+    HierarchicalRewardSection(name="hierarchical"),
     *(AnswerRewardSection(name="answer", score=score) for score in get_args(ScoreName)),
     AnswerRewardSection(name="answer", needs_form=False, format_weight=0.1, reported=("em", "acc")),
     *(CompatRewardSection(name="compat", system=system) for system in ("arpo", "toolstar")),

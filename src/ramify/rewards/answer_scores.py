@@ -1,4 +1,4 @@
-"""Scores of an answer by name. Each takes the prediction and the accepted answers and lies in [0, 1].
+r"""Scores of an answer by name. Each takes the prediction and the accepted answers and lies in [0, 1].
 
 | name | is |
 | --- | --- |
@@ -9,7 +9,8 @@
 | math_equal | equal by value |
 | unread, timeout | 1 where a mathematical answer could not be read, or its comparison ran out of CPU time or memory |
 
-Each gold has its own measure; the best of them counts.
+The best of the golds counts. In answer, lenient and acc each gold has the measure that fits it, without `\text{..}` around
+it, and a text equals itself.
 """
 
 import ast
@@ -20,6 +21,7 @@ from typing import TypeAlias
 
 from ramify.rewards import math_equal as mathematics
 from ramify.rewards import squad, word_scores
+from ramify.rewards.extract import plain
 
 AnswerScore: TypeAlias = Callable[[str, Sequence[str]], float]
 
@@ -64,10 +66,13 @@ def _by_gold(words: AnswerScore, *, numbers_are_words: bool = False) -> AnswerSc
     """Each gold by its kind; with `numbers_are_words` a plain number may also be met in words ("5 moons")."""
 
     def score(prediction: str, golds: Sequence[str]) -> float:
+        golds = [plain(gold.strip()) for gold in golds]
+        if prediction.strip() and prediction.strip() in golds:
+            return 1.0
         formulas = [gold for gold in golds if mathematics.is_mathematical(gold)]
         others = [gold for gold in golds if not mathematics.is_mathematical(gold)]
         if numbers_are_words and _PROSE.fullmatch(prediction) and not mathematics.is_mathematical(prediction):
-            others += [gold for gold in formulas if gold.strip().isdecimal()]
+            others += filter(str.isdecimal, formulas)
         return max(mathematics.math_equal(prediction, formulas), words(prediction, others))
 
     return score

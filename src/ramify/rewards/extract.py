@@ -15,6 +15,8 @@ from ramify.core.tree import Source, Trajectory
 _BOX_OR_BRACE = re.compile(r"\\+(?:(?:boxed|fbox|framebox)\s*\{|[{}])?|[{}]")
 _BRACELESS = re.compile(r"\\(?:boxed|fbox)[ \t]+(?=[^\s{<$])((?:(?!\\[\])]|\.\s)[^\n$<])+)")
 _TEXT = r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|emph|mbox|hbox)\s*\{([^{}]*)\}"
+_AROUND = re.compile(r"\A(\*\*|\"|`)(.+)\1\Z", re.DOTALL)
+"""Markdown and quotes around all of it."""
 _ONE_TEXT = re.compile(_TEXT)
 _ONLY_TEXT = re.compile(rf"(?:{_TEXT}|[\s,;.、])*+")
 _PLACEHOLDERS = frozenset(
@@ -22,10 +24,10 @@ _PLACEHOLDERS = frozenset(
 )
 """What prompts show inside a box; a policy that repeats its prompt has not answered."""
 _ANSWER_IS = re.compile(
-    r"[\s*_]*(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+|my\s+)?(?:(?:final|correct|right)\s+)?answer[\s*_]*(?:is\b|:|=)[\s*:]*(?=\S)",
+    r"[\s*_]*(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+|my\s+)?(?:(?:final|correct|right)\s+)?answer[\s*_]*(?:is\b|:|=)\**[\s:]*(?=\S)",
     re.IGNORECASE,
 )
-_GAP = r"(?:\\q?quad|[\s$()\[\]\\])*"
+_GAP = r"(?:\\q?quad|\\?[\s()\[\]]|\$)*+"
 _BETWEEN = re.compile(
     rf"{_GAP}(?:[,;]|\band\b|\bor\b|\\text\s*\{{\s*(?:and|or)\s*\}}){_GAP}(?:and\b|or\b)?{_GAP}"
 )
@@ -95,7 +97,8 @@ def has_closed_box(text: str) -> bool:
 
 
 def plain(content: str) -> str:
-    r"""The content of a box without `\text{}` and its like, where it holds nothing else."""
+    r"""The content of a box without `\text{}` and its like, Markdown or quotes, where these are around all of it."""
+    content = _AROUND.sub(r"\2", content)
     if not content.startswith("\\"):
         return content
     if _ONLY_TEXT.fullmatch(content):
@@ -126,8 +129,14 @@ def _braced_boxes(text: str) -> tuple[list[tuple[int, int, int]], int]:
 def _answer_in_written(written: str) -> str:
     tagged = final_answer(written) or ""
     box = last_box(tagged or written)
-    found = _ANSWER_IS.sub("", tagged, count=1) if box is None else plain(box.content)
+    found = plain(box.content) if box else tagged[_answer_starts(tagged) :]
     return "" if found.casefold().strip(". ") in _PLACEHOLDERS else found
+
+
+def _answer_starts(tagged: str) -> int:
+    """Behind "The answer is"."""
+    match = _ANSWER_IS.match(tagged)
+    return match.end() if match else 0
 
 
 def _wrapped(content: str) -> str | None:

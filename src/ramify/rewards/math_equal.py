@@ -62,7 +62,8 @@ def timeout(prediction: str, golds: Sequence[str]) -> float:
 
 @functools.lru_cache(maxsize=1 << 12)
 def is_mathematical(gold: str) -> bool:
-    """Whether a gold is compared as mathematics: LaTeX, a number with or without a known unit, a formula with operators.
+    """Whether a gold is compared as mathematics: LaTeX, a number with or without a known unit, a formula with operators, the
+    letter of a choice.
 
     Dates, ranges ("1999-2004"), names ("A41") and anything else with words in it are not.
     """
@@ -72,6 +73,8 @@ def is_mathematical(gold: str) -> bool:
     if form is None or isinstance(form, Text) or _DESIGNATION.fullmatch(text) or _FROM_TO.search(text):
         return form is None and "\\" in gold
     letters = re.findall("[A-Za-z]+", text)
+    if isinstance(form, Formula) and isinstance(form.term, Symbol):
+        return True
     if "\\" in gold or not letters:
         return _has_digit_or_command(gold)
     if isinstance(form, Formula) and form.unit:
@@ -183,8 +186,10 @@ def _same_related(written: Form, wanted: Form) -> bool:
     left, right = _difference(written), _difference(wanted)
     if left is not None and right is not None:
         return same_up_to_factor(left, right)
-    stated = [form.stated if isinstance(form, Equation) else form for form in (written, wanted)]
-    return stated[0] is not None and stated[1] is not None and same_form(stated[0], stated[1])
+    equation, other = (written, wanted) if isinstance(written, Equation) else (wanted, written)
+    if not isinstance(equation, Equation) or equation.stated is None or isinstance(other, Equation):
+        return False
+    return same_form(equation.stated, other)
 
 
 def _is_word(name: str) -> bool:

@@ -31,7 +31,8 @@ _KNOWN = {
     for name in names
 }
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-_SCALE = re.compile(rf"\s*\b({'|'.join(SCALES)})\b", re.IGNORECASE)
+_SCALES = {**SCALES, "dozen": 12}
+_SCALE = re.compile(rf"\s*\b({'|'.join(_SCALES)})\b", re.IGNORECASE)
 _REMARK = re.compile(r"\b(?:is|are|was|not|no|or|wrong|false|incorrect)\b", re.IGNORECASE)
 _COUNTED = re.compile(r"\s+(?=[A-Za-z]*[aeiou])[A-Za-z]{4,}(?: [A-Za-z]+)*\.?")
 _EXPONENT = r"(?:\s*\^\s*\{?\s*[23]\s*\}?)?"
@@ -63,7 +64,7 @@ def without_unit(text: str) -> tuple[str, Fraction, Unit | None]:
         return bare
     before, written, scale = text[: match.start()].strip(), match.group().replace('"', " "), Fraction(1)
     while word := _SCALE.match(written):
-        scale, written = scale * SCALES[word[1].lower()], written[word.end() :]
+        scale, written = scale * _SCALES[word[1].lower()], written[word.end() :]
     if not written.strip():
         return before, scale, None
     if _REMARK.search(written):

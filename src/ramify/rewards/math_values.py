@@ -23,7 +23,7 @@ Place: TypeAlias = Mapping[str, Fraction]
 _Pair: TypeAlias = tuple[Value, Value]
 
 CONSTANTS = frozenset({"pi", "e", "i"})
-_MAX_BITS = 4096
+_MAX_BITS = 1 << 14
 _MAX_FACTORIAL = 400
 _POSITIVE_POINTS, _POINTS = 2, 5
 _FAR, _SMALL = 1e-4, 1e-3

@@ -24,7 +24,17 @@ from typing import Literal
 _MAX_CHARS = 2000
 _LOST_SECONDS = 900.0
 """Of silence, after which a process counts as lost, however busy the machine may be."""
-_WARM_UP = (r"\frac{x^2-1}{x-1}+\sqrt{8}", r"\left\{1,\pi\right\}", r"\sin(x) \le 2", "1/2")
+_WARM_UP = (
+    (r"\frac{x^2-1}{x-1}+\sqrt{8}", r"x+1+2\sqrt{2}"),
+    (r"\left\{1,\pi\right\}", r"\left\{\pi,1\right\}"),
+    (r"(1, 2] \cup [3, \infty)", r"[3, \infty) \cup (1, 2]"),
+    (r"\sin(x) \le 2", r"2 \ge \sin(x)"),
+    (r"\sum_{k=1}^{9} k^2", "285"),
+    (r"\int_0^1 x dx", "0.5"),
+    (r"\lim_{x \to 0} \frac{\sin x}{x}", "1"),
+    (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 3 \end{pmatrix}"),
+)
+"""What these need is loaded once, and not by every comparison."""
 
 
 class Symbolic(StrEnum):
@@ -53,32 +63,37 @@ class MathWorker:
         self._limits = [memory_bytes, cpu_seconds]
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._compare = functools.lru_cache(maxsize=1 << 12)(self._asked)
+        self._remembered = functools.lru_cache(maxsize=1 << 12)(self.ask)
 
     def compare(self, prediction: str, gold: str, how: Literal["latex", "bare"] = "latex") -> Symbolic:
         """Compare two formulas, "latex" without delimiters or "bare" text as math-verify finds maths in it."""
         if max(len(prediction), len(gold)) > _MAX_CHARS:
             return Symbolic.UNREAD
+        return self._remembered(prediction, gold, how)
+
+    def ask(self, prediction: str, gold: str, how: Literal["latex", "bare"] = "latex") -> Symbolic:
+        """As `compare`, remembering nothing."""
         with self._lock:
-            return self._compare(prediction, gold, how)
+            for _ in range(2):  # somebody may have killed the process
+                if self._process is None:
+                    self._process = self._started()
+                answer = _exchange(self._process, [prediction, gold, how])
+                if answer is not None:
+                    return Symbolic(answer)
+                self._end()
+        return Symbolic.KILLED
 
     def close(self) -> None:
         """End the process and what it is comparing; it ends with this process too."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
             self._process = None
-
-    def _asked(self, *request: str) -> Symbolic:
-        for _ in range(2):  # somebody may have killed the process
-            if self._process is None:
-                self._process = self._started()
-            answer = _exchange(self._process, request)
-            if answer is not None:
-                return Symbolic(answer)
-            self.close()
-        return Symbolic.KILLED
 
     def _started(self) -> subprocess.Popen[bytes]:
         root = str(Path(__file__).parents[2])
@@ -121,9 +136,9 @@ def _serve() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    for text in _WARM_UP:
-        _verdict(text, text, "latex")
-    gc.freeze()
+    for pair in _WARM_UP:
+        _verdict(*pair, "latex")
+    gc.disable()  # it would touch, and so copy, every page in every child
     answers.write(b"ready\n")
     for line in requests:
         answers.write(_in_child(json.loads(line), cpu_seconds).encode() + b"\n")

@@ -9,6 +9,7 @@ from ramify.core.tree import Node, Source, StopReason, Trajectory
 from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
 from ramify.rewards.functions import FunctionPart, load_reward
+from ramify.rewards.judge import question_of
 from ramify.rewards.parts import JudgePart, PartsReward, WeightedPart
 
 
@@ -39,7 +40,6 @@ def test_scores_are_weighted_and_others_reported() -> None:
         correct_weight=2.0,
         format_weight=0.5,
         bonus=0.25,
-        blocks=True,
     )
     [half] = run(reward, ended("\\boxed{\\frac{10}{2}}", status=ToolStatus.OK))
     assert half.value == 2.0 + 0.5 + 0.25
@@ -154,3 +154,10 @@ def test_a_function_is_loaded_from_a_file(tmp_path) -> None:
         load_reward(file, "long", {})
     with pytest.raises(ConfigError, match=r"mine\.py: reward short: args\.size"):
         load_reward(file, "short", {"size": 1})
+
+
+def test_the_question_of_a_problem() -> None:
+    spoken = (Message.of("system", "s"), Message.of("user", "Use tools. Who?"))
+    infos = ({}, {"question": "Who?"}, {"question": 3})
+    asked = [question_of(Problem("p", spoken, ("x",), info)) for info in infos]
+    assert asked == ["Use tools. Who?", "Who?", "Use tools. Who?"]

@@ -1,9 +1,7 @@
 import pytest
 
-from ramify.rewards.answer_scores import SCORES, answer, scores
-from ramify.rewards.response_scores import means, text_reward, text_scores
-from ramify.rewards.response_text import read_response
-from ramify.rewards.verdict import read_verdict
+from ramify.rewards.judge_prompt import read_verdict
+from ramify.rewards.responses import averages, read_response, row_scores, text_reward, text_scores
 
 THINK, BOX = "<think> t </think>", "<answer> \\boxed{Paris} </answer>"
 SEARCH, PYTHON = "<search> q </search><result> r </result>", "<python>\n1\n</python> <result>\n1\n</result>"
@@ -15,22 +13,32 @@ SEARCH, PYTHON = "<search> q </search><result> r </result>", "<python>\n1\n</pyt
         (THINK + BOX, 1.0),
         (THINK + SEARCH + BOX, 1.0),
         (THINK + SEARCH + PYTHON + BOX, 1.1),
+        (THINK + SEARCH + PYTHON + "<answer> \\boxed{Rome} </answer>", 0.0),
+        (THINK + SEARCH + PYTHON + "<answer> \\boxed{Paris, Texas} </answer>", 2 / 3 + 0.1),
         ("<think> </search> </python> </think>" + BOX, 1.0),
         ("<think> <search> q </search> </think>" + BOX, 1.0),
         (THINK + "<search> q </search><result> has </python> and <think> </result>" + BOX, 1.0),
         (THINK + "<search> q </search><result> <answer> x </answer> </result>" + BOX, 1.0),
+        # what follows the answer was never run
+        (THINK + BOX + SEARCH + PYTHON, 1.0),
+        (THINK + SEARCH + BOX + PYTHON, 1.0),
+        (THINK + BOX + " and more text", 1.0),
+        (THINK + BOX + "<think> t </think>", 1.0),
+        (BOX + THINK, -1.0),
+        ("<think> <answer> x </answer> </think>" + BOX, 1.0),
+        (BOX + "<think> <answer> x </answer> </think>", -1.0),
         (BOX, -1.0),
         (THINK + "</think>" + BOX, -1.0),
         (THINK + "\\boxed{Paris}", -1.0),
         (THINK + "<answer> Paris </answer>", -1.0),
         (THINK + "</answer> \\boxed{Paris} <answer>", -1.0),
+        (THINK + BOX + BOX, -1.0),
         (THINK + "<result> r </result>" + BOX, -1.0),
         (THINK + "<search> q </search>" + BOX, -1.0),
         (THINK + "<search> q </search><result> r" + BOX, -1.0),
         (THINK + "<search> q </search><python> 1 </python><result> r </result>" + BOX, -1.0),
         (THINK + "<search> q <python> 1 </search> </python><result> r </result>" + BOX, -1.0),
         (THINK + "<search> q <result> r </result> </search>" + BOX, -1.0),
-        (THINK + "<answer> \\boxed{Rome} </answer>", 0.0),
         ("", -1.0),
     ],
 )
@@ -45,14 +53,9 @@ def test_calls_are_what_a_result_answered() -> None:
     assert read_response("<search>a</search>").calls == ()
 
 
-def test_megabytes_are_read_once() -> None:
-    for text in (
-        "<result>" * 100_000,
-        "<search>" * 100_000,
-        "<think>" * 300_000,
-        "<search>a</search><result>" * 50_000,
-    ):
-        assert text_reward(text, "x").value == -1.0
+@pytest.mark.parametrize("text", ["<result>" * 100_000, "<search>" * 100_000, "<think>" * 300_000, "<search>a</search><result>" * 50_000])  # fmt: skip
+def test_megabytes_are_read_once(text: str) -> None:
+    assert text_reward(text, "x").value == -1.0
 
 
 def test_a_row_of_results() -> None:
@@ -63,35 +66,24 @@ def test_a_row_of_results() -> None:
         "search",
         1,
     )
-    assert (
-        text_scores("<think> partial\n[Timeout (exceeding 1500s)]", "1", "math", "Timeout")["is_valid_answer"]
-        is False
-    )
-    assert text_scores("Error: boom", "1", "math", "Error: boom")["is_valid_answer"] is False
+    cut = text_scores("<think> partial\n[Timeout (exceeding 1500s)]", "1", "math", "Timeout")
+    broken = text_scores("Error: boom", "1", "math", "Error: boom")
+    assert (cut["is_valid_answer"], broken["is_valid_answer"]) == (False, False)
     assert text_scores("Paris", "Paris", "qa")["em"] == 0.0
 
 
-def test_more_calls_for_the_same_answer_are_not_worth_more() -> None:
-    one, nine = (means([text_scores(THINK + SEARCH * n + BOX, "Paris", "qa")]) for n in (1, 9))
-    assert one["correct_per_call"] == 1.0
-    assert nine["correct_per_call"] == pytest.approx(1 / 9)
-    assert means([])["n"] == 0
-
-
-def test_scores_by_name() -> None:
-    assert SCORES.keys() == {"em", "f1", "acc", "math_equal", "answer"}
-    assert all(score("5", ["5"]) == 1.0 and score("5", ["6"]) == 0.0 for score in SCORES.values())
-    assert scores("0.5", ["\\frac12"], "math") == {"em": 0.0, "f1": 1.0, "acc": 1.0, "math_equal": 1.0}
-    assert scores("-5", ["5"], "qa") == {"em": 0.0, "f1": 0.0, "acc": 0.0, "math_equal": 0.0}
-    assert set(scores("  ", ["5"], "math").values()) == {0.0}
-
-
-def test_an_answer_is_measured_as_its_gold_asks() -> None:
-    assert answer("2.5", ["-\\frac{5}{2}"]) == 0.0
-    assert answer("-2.5", ["-\\frac{5}{2}"]) == 1.0
-    assert answer("It is Frank Lowy", ["Frank Lowy"]) == pytest.approx(2 / 3)
-    assert answer("three", ["3"]) == 1.0
-    assert answer("April", ["April 4, 2016"]) == pytest.approx(0.5)
+def test_means_count_what_could_not_be_read() -> None:
+    rows = [
+        row_scores(f"<answer>\\boxed{{{answer}}}</answer>", "5", "math", None)
+        for answer in ("5", "3 4 nothing)", "6")
+    ]
+    found = averages(rows)
+    assert (found["n"], found["math_equal"], found["unread"], found["timeout"]) == (
+        3,
+        pytest.approx(1 / 3),
+        1,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,17 +94,17 @@ def test_an_answer_is_measured_as_its_gold_asks() -> None:
         ("Correct. Nothing wrong with it.", True),
         ("INCORRECT", False),
         ("Incorrect. The correct answer is y.", False),
+        ("<think> It seems incorrect. </think> Correct", True),
         ("thinking <judgment>Correct</judgment>", True),
         ("<judgment>Correct", True),
         ("It looks correct at first. <judgment>Incorrect</judgment>", False),
         ("That isn't correct", None),
         ("I cannot verify that it is correct", None),
-        ("The prediction correctly states y? No.", None),
         ("Correct? No.", None),
         ("Correctly stated.", None),
         ("Yes", None),
         ("", None),
     ],
 )
-def test_verdicts_by_a_strict_grammar(reply: str, verdict: bool | None) -> None:
+def test_recorded_verdicts_by_a_strict_grammar(reply: str, verdict: bool | None) -> None:
     assert read_verdict(reply) is verdict

@@ -6,7 +6,7 @@ import pytest
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Node, Source, StopReason, Trajectory, node_id
 from ramify.rewards.answer_reward import AnswerReward
-from ramify.rewards.squad import exact_match, f1
+from ramify.rewards.answer_scores import SCORES
 
 OK = ToolStatus.OK
 ANSWER = "<think> so </think><answer> \\boxed{Frank Lowy} </answer>"
@@ -48,7 +48,7 @@ def trajectory(
 
 
 def score(*trajectories: Trajectory) -> list[float]:
-    rewards = asyncio.run(AnswerReward(f1).score(trajectories))
+    rewards = asyncio.run(AnswerReward(SCORES["answer"]).score(trajectories))
     for reward in rewards:
         earned = reward.parts["correct"] + reward.parts["bonus"]
         assert reward.value == (earned if reward.parts["format"] else -1.0)
@@ -67,7 +67,7 @@ def test_a_batch_keeps_its_order() -> None:
 
 def test_parts_are_the_match_the_format_and_the_bonus() -> None:
     [reward] = asyncio.run(
-        AnswerReward(exact_match, bonus=0.25).score([trajectory([("search", OK), ("python", OK)])])
+        AnswerReward(SCORES["em"], bonus=0.25).score([trajectory([("search", OK), ("python", OK)])])
     )
     assert reward.value == 1.25
     assert reward.parts == {"correct": 1.0, "format": 1.0, "bonus": 0.25}

@@ -29,6 +29,12 @@ from ramify.rewards.extract import Box, answer_in, answer_of, has_closed_box, la
         (r"\\boxed{3}", "3"),
         (r"} \boxed{4} {", "4"),
         (r"\boxed{}", ""),
+        (r"\boxed{1} and \boxed{-2}", "1, -2"),
+        (r"\boxed{1},\boxed{2}, and $\boxed{3}$.", "1, 2, 3"),
+        (r"\[ \boxed{-2} \quad \text{and} \quad \boxed{1}. \]", "-2, 1"),
+        (r"\boxed{Rome} \boxed{Paris}", "Paris"),
+        (r"\boxed{1}, so \boxed{2}", "2"),
+        (r"\boxed{\boxed{1}} and \boxed{2}", "2"),
     ],
 )
 def test_the_last_closed_box(text: str, content: str) -> None:
@@ -48,7 +54,7 @@ def test_a_box_that_is_not_closed_is_read_to_the_end() -> None:
 def test_any_text_is_read(text: str) -> None:
     found = last_box(text)
     assert found is None or found.content in text
-    assert last_box(text + r"\boxed{last}") == Box("last", True)
+    assert last_box(text + r". \boxed{last}") == Box("last", True)
 
 
 def test_megabytes_of_open_braces_are_read_once() -> None:
@@ -86,6 +92,12 @@ def test_text_macros_go_where_nothing_else_is(content: str, expected: str) -> No
         (r"The final answer is \[ \boxed{answer here} \]", ""),
         (r"<answer>\boxed{}</answer>", ""),
         ("I believe it was Frank Lowy.", ""),
+        ("<answer>The answer is Paris.</answer>", "Paris."),
+        ("<answer>**Answer:** Paris</answer>", "Paris"),
+        ("<answer>So the final answer is **4/7**.</answer>", "**4/7**."),
+        ("<answer>Paris is the answer</answer>", "Paris is the answer"),
+        (r"<answer>\boxed{**Paris**}</answer>", "Paris"),
+        (r'<answer>\boxed{"\text{Paris}"}</answer>', "Paris"),
         ("", ""),
     ],
 )

@@ -6,14 +6,9 @@ import pytest
 
 from ramify.core.messages import Message, Problem
 from ramify.core.tree import Node, Source, StopReason, Trajectory
-from ramify.rewards import compat_arpo_scores as arpo
-from ramify.rewards.compat_arpo_extract import extract_arpo
-from ramify.rewards.compat_arpo_reward import arpo_reward
-from ramify.rewards.compat_arpo_strings import strings_equal
+from ramify.rewards import compat_arpo as arpo
+from ramify.rewards import compat_toolstar as toolstar
 from ramify.rewards.compat_reward import CompatReward
-from ramify.rewards.compat_toolstar_math import toolstar_equal
-from ramify.rewards.compat_toolstar_reward import toolstar_math_reward, toolstar_reward
-from ramify.rewards.compat_toolstar_scores import kept_of, num_calls, toolstar_scores
 
 ANSWER = "<think> t </think><answer> \\boxed{%s} </answer>"
 
@@ -31,7 +26,7 @@ ANSWER = "<think> t </think><answer> \\boxed{%s} </answer>"
     ],
 )
 def test_arpo_extraction(output: str, prediction: str) -> None:
-    assert extract_arpo(output) == prediction
+    assert arpo.extract(output) == prediction
 
 
 @pytest.mark.parametrize(
@@ -51,7 +46,7 @@ def test_arpo_extraction(output: str, prediction: str) -> None:
     ],
 )
 def test_arpo_string_rules(prediction: object, gold: object, equal: bool) -> None:
-    assert strings_equal(prediction, gold) is equal
+    assert arpo.strings_equal(prediction, gold) is equal
 
 
 def test_arpo_scores_of_questions() -> None:
@@ -120,7 +115,7 @@ def test_arpo_keeps_a_reply_without_the_blanks_around_it() -> None:
     ],
 )
 def test_arpo_reward(response: str, gold: str, score: float, reason: str | None) -> None:
-    found = arpo_reward(response, gold)
+    found = arpo.reward(response, gold)
     assert found["score"] == pytest.approx(score)
     assert reason is None or found["reason"] == reason
 
@@ -148,42 +143,42 @@ def test_arpo_reward(response: str, gold: str, score: float, reason: str | None)
     ],
 )
 def test_toolstar_equality(prediction: str, gold: str | None, equal: bool) -> None:
-    assert toolstar_equal(prediction, gold) is equal
+    assert toolstar.equal(prediction, gold) is equal
 
 
 def test_toolstar_equality_fails_on_a_number_as_gold() -> None:
     with pytest.raises(AttributeError, match="'int' object has no attribute 'strip'"):
-        toolstar_equal("70", 70)  # type: ignore[arg-type]
+        toolstar.equal("70", 70)  # type: ignore[arg-type]
 
 
 def test_toolstar_rewards() -> None:
     chat = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n" + ANSWER % "10"
-    assert toolstar_reward(chat, "10\\%")["score"] == 1.0
-    assert toolstar_math_reward(chat + "<|im_end|>", "10")["score"] == 1.0
-    assert toolstar_math_reward(chat + "<|im_end|>", "11")["score"] == 0.1
-    assert toolstar_math_reward(chat, "10") == {"score": 0, "reason": "over length"}
+    assert toolstar.reward(chat, "10\\%")["score"] == 1.0
+    assert toolstar.math_reward(chat + "<|im_end|>", "10")["score"] == 1.0
+    assert toolstar.math_reward(chat + "<|im_end|>", "11")["score"] == 0.1
+    assert toolstar.math_reward(chat, "10") == {"score": 0, "reason": "over length"}
     unclosed = "Assistant:<think> t </think><answer>{} \\boxed{10</answer>"
-    assert toolstar_math_reward(unclosed, "10")["reason"].startswith("find box error")
-    assert toolstar_math_reward(chat + "<|im_end|>", None)["score"] == 0.1
-    assert toolstar_math_reward("Assistant: no", "10")["score"] == 0
-    assert toolstar_math_reward(chat + "<|im_end|>", 10)["score"] == -1
-    assert toolstar_reward("no", "x")["score"] == -1
+    assert toolstar.math_reward(unclosed, "10")["reason"].startswith("find box error")
+    assert toolstar.math_reward(chat + "<|im_end|>", None)["score"] == 0.1
+    assert toolstar.math_reward("Assistant: no", "10")["score"] == 0
+    assert toolstar.math_reward(chat + "<|im_end|>", 10)["score"] == -1
+    assert toolstar.reward("no", "x")["score"] == -1
 
 
 def test_toolstar_rows() -> None:
-    assert toolstar_scores("math", "\\boxed{204}", "", "204", extract=True)["pred_answer"] == "{204"
-    assert toolstar_scores("qa", "GDR", "", ["GDR", "East Germany"], extract=True)["em"] == 0
+    assert toolstar.scores("math", "\\boxed{204}", "", "204", extract=True)["pred_answer"] == "{204"
+    assert toolstar.scores("qa", "GDR", "", ["GDR", "East Germany"], extract=True)["em"] == 0
     assert (
-        toolstar_scores("qa", "Paris", "```python\n1\n```</answer><search>a</search>", "Paris", True)[
+        toolstar.scores("qa", "Paris", "```python\n1\n```</answer><search>a</search>", "Paris", True)[
             "tool_counts"
         ]
         == 1
     )
     assert (
-        toolstar_scores("math", "x" * 300 + "\n" * 2 + "5\n" * 12, "", "5", False)["pred_answer"] == "5\n5\n5"
+        toolstar.scores("math", "x" * 300 + "\n" * 2 + "5\n" * 12, "", "5", False)["pred_answer"] == "5\n5\n5"
     )
     with pytest.raises(IndexError):
-        toolstar_scores("qa", "x", "", "", extract=True)
+        toolstar.scores("qa", "x", "", "", extract=True)
 
 
 @pytest.mark.parametrize(
@@ -200,34 +195,34 @@ def test_toolstar_rows() -> None:
     ],
 )
 def test_toolstar_extraction(output: str, prediction: str) -> None:
-    assert toolstar_scores("qa", output, "", "x", extract=True)["pred_answer"] == prediction
+    assert toolstar.scores("qa", output, "", "x", extract=True)["pred_answer"] == prediction
 
 
 def test_toolstar_rows_without_an_extraction() -> None:
-    found = toolstar_scores("qa", " a\n\nb\nc\nParis ", "", "Paris", extract=False)
+    found = toolstar.scores("qa", " a\n\nb\nc\nParis ", "", "Paris", extract=False)
     assert (found["pred_answer"], found["f1"]) == ("a\n\nb\nc\nParis", pytest.approx(0.5))
-    empty = toolstar_scores("math", "", "", "5", extract=True)
+    empty = toolstar.scores("math", "", "", "5", extract=True)
     assert (empty["is_valid_answer"], empty["em"]) == (False, 0)
-    last = toolstar_scores("math", "ANSWER:", "", "answer:", extract=True)
+    last = toolstar.scores("math", "ANSWER:", "", "answer:", extract=True)
     assert (last["pred_answer"], last["is_valid_answer"], last["em"]) == ("", False, 1)
 
 
 def test_toolstar_finds_an_alias_within_a_word() -> None:
-    found = toolstar_scores("qa", "Tokyo", "", ["Tokyo", "ok"], extract=True)
+    found = toolstar.scores("qa", "Tokyo", "", ["Tokyo", "ok"], extract=True)
     assert (found["acc"], found["em"], found["f1"]) == (1, 0, 0)
 
 
 def test_toolstar_counts_calls_before_the_last_answer_or_box() -> None:
     call = "<python>1</python>"
-    assert num_calls(call + "\\boxed{1}" + call) == 1
-    assert num_calls(call + "</answer>" + call + "\\boxed{1}" + call) == 1
-    assert num_calls("<|begin_of_query|>q<|end_of_query|>" + call) == 2
+    assert toolstar.num_calls(call + "\\boxed{1}" + call) == 1
+    assert toolstar.num_calls(call + "</answer>" + call + "\\boxed{1}" + call) == 1
+    assert toolstar.num_calls("<|begin_of_query|>q<|end_of_query|>" + call) == 2
 
 
 def test_toolstar_scores_the_last_lines_of_a_long_output() -> None:
-    assert kept_of("\n" * 200) == "\n" * 200
-    assert kept_of("x" * 201) == "x" * 201
-    assert kept_of("x" * 200 + "\n\n5" * 6) == "\n5\n\n5\n\n5\n\n5\n\n5"
+    assert toolstar.kept_of("\n" * 200) == "\n" * 200
+    assert toolstar.kept_of("x" * 201) == "x" * 201
+    assert toolstar.kept_of("x" * 200 + "\n\n5" * 6) == "\n5\n\n5\n\n5\n\n5\n\n5"
 
 
 @pytest.mark.parametrize(
@@ -262,8 +257,8 @@ def test_recorded_trajectories_are_paid_for_their_text(system, info, value: floa
     ],
 )
 def test_megabytes_are_scored(text: str) -> None:
-    assert arpo.sample_scores("qa", text, extract_arpo(text), ["Paris"])["em"] == 0
-    assert arpo_reward(text, "Paris")["score"] == toolstar_reward(text, "Paris")["score"] == -1
-    assert toolstar_equal(text, "Paris") is False
-    assert toolstar_scores("qa", text, text, "Paris", extract=True)["em"] == 0
-    assert arpo.approves("<judgment>" * 100_000) is False
+    assert arpo.sample_scores("qa", text, arpo.extract(text), ["Paris"])["em"] == 0
+    assert arpo.reward(text, "Paris")["score"] == toolstar.reward(text, "Paris")["score"] == -1
+    assert toolstar.equal(text, "Paris") is False
+    assert toolstar.scores("qa", text, text, "Paris", extract=True)["em"] == 0
+    assert arpo.judge_scores("x", "y", "<judgment>" * 100_000, 0)["llm_equal"] == 0

@@ -72,3 +72,11 @@ def test_the_margin_may_be_the_whole_length_and_no_more():
     for margin in (0, 101):
         with pytest.raises(ConfigError, match="expected 1 to max_tokens = 100"):
             OverlongReward(LengthReward(), 100, margin)
+
+
+def test_the_plumbing_reward_counts_what_the_policy_wrote():
+    rewards = asyncio.run(
+        LengthReward().score([written(n, StopReason.TOKENS) for n in (0, 16, 17, 1000, 5000)])
+    )
+    assert [reward.value for reward in rewards] == [0.0, 0.016, 0.017, 1.0, 1.0]
+    assert rewards[1].parts == {"plumbing_length": 0.016}

@@ -2,10 +2,9 @@ from fractions import Fraction
 
 import pytest
 
-from ramify.rewards.math_arithmetic import FLOATS, UndecidedError, precise
 from ramify.rewards.math_equal import decide
 from ramify.rewards.math_terms import read_term
-from ramify.rewards.math_values import exact_value
+from ramify.rewards.math_values import FLOATS, UndecidedError, exact_value, precise
 
 SAME = [
     (r"\sqrt{8}-2\sqrt2", "0"),
@@ -19,9 +18,6 @@ SAME = [
     (r"10^{60}+\sqrt8", r"10^{60}+2\sqrt2"),
     (r"e^{i\pi}+1", "0"),
     (r"\log_{10} 1000", "3"),
-    (r"\lfloor \log_{10} 1000 \rfloor", "3"),
-    (r"\lceil (\sqrt2)^2 \rceil", "2"),
-    (r"\lfloor 10^{20}\sqrt2 \rfloor", "141421356237309504880"),
     (r"y=\sqrt2 x", r"2y=\sqrt8 x"),
     (r"\cot x", r"\frac{1}{\tan x}"),
     (r"\arctan 1", r"\frac{\pi}{4}"),
@@ -44,7 +40,6 @@ OTHER = [
     (r"10^{400}+\sqrt2", "10^{400}"),
     ("y=10^{-13}x", "y=0"),
     (r"\pi", "3.14159265358979323846"),
-    (r"\lfloor 10^{20}\sqrt2 \rfloor", "141421356237309504881"),
     (r"\sin 10^{20}", r"\cos 10^{20}"),
 ]
 
@@ -69,7 +64,6 @@ def test_unequal_however_close(left: str, right: str) -> None:
         "\\cot 0",
         "1/0",
         "0^{-\\sqrt2}",
-        "\\lfloor i \\rfloor",
         "(-1)!",
     ],
 )
@@ -79,7 +73,7 @@ def test_what_is_not_defined_is_undecided(text: str) -> None:
             arithmetic.value(read_term(text), {})
 
 
-@pytest.mark.parametrize("text", ["2^{5000}", "e^{1000}", "500!", "9^{9^9}"])
+@pytest.mark.parametrize("text", ["2^{20000}", "e^{1000}", "500!", "9^{9^9}"])
 def test_what_is_too_large_has_no_value(text: str) -> None:
     assert FLOATS.value(read_term(text), {}) is None
 
@@ -105,5 +99,4 @@ def test_floats_and_digits_tell_the_same(text: str) -> None:
 
 def test_rational_values_are_exact() -> None:
     assert exact_value(read_term("\\sqrt{\\frac{4}{9}}+0.1")) == Fraction(23, 30)
-    assert exact_value(read_term("\\lceil 2.5 \\rceil")) == 3
     assert exact_value(read_term("\\sqrt2")) is None
