@@ -20,7 +20,7 @@ from ramify.config.schema_reward import (
 )
 from ramify.core.messages import ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
-from ramify.rewards.overlong import OverlongReward
+from ramify.rewards.length import OverlongReward
 from random_trees import node, tree_of
 
 SECTIONS = [

@@ -154,7 +154,7 @@ def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
         "judged": len(verdicts),
         "right": sum(verdict >= 1.0 for verdict in verdicts),
         "without_verdict": len(parts) - len(verdicts),
-        "agreement": {name: found.as_json() for name, found in judge_agreement(parts).items()},
+        "agreement": judge_agreement(parts),
     }
 
 

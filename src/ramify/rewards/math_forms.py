@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from ramify.rewards.math_terms import (
-    FUNCTIONS,
     MINUS_ONE,
+    WORDS,
     Call,
     Number,
     Power,
@@ -98,7 +98,6 @@ _DEGREES = re.compile(r'(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])|\\[a-z]+)\s*"degree"
 """Behind a number or name within a formula of angles; behind a whole formula it is a unit."""
 _QUOTED = re.compile(r'"([^"]*)"')
 _WORD = re.compile(r"[A-Za-z]{3,}(?:['-][A-Za-z]{2,})*(?: [A-Za-z'-]+)*|(?:no|No|NO)(?: [A-Za-z'-]+)*")
-_FUNCTION_WORDS = frozenset({"pi", "sqrt", "infty", "infinity", "oo", "log", *FUNCTIONS})
 _ARTICLE = re.compile(r"(?:an?|the) (?!the\b)(?=[A-Za-z]{3})", re.IGNORECASE)
 _INFINITY = "\\infty"
 _OPENING, _CLOSING = "([{", ")]}"
@@ -229,7 +228,7 @@ def _single(text: str) -> Form:
 def _words_or_formula(text: str) -> Form:
     quoted = _QUOTED.fullmatch(text)
     words = _ARTICLE.sub("", quoted[1] if quoted else text.strip("()") if len(text) > 3 else text)
-    if quoted or (_WORD.fullmatch(words) and words.split()[0] not in _FUNCTION_WORDS):
+    if quoted or (_WORD.fullmatch(words) and words.split()[0] not in WORDS):
         return _text(words)
     based = _BASED.fullmatch(text)
     if based and (base := in_digits([(based[2] or based[3]).lower()])[0]).isdecimal():

@@ -132,18 +132,27 @@ class Arithmetic:
         return self._power(value, 1 / degree)
 
 
+_AS_THEY_CALL_IT = {
+    **{name: name for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
+    **{"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"},
+}
+
+
+def _functions(library: Any) -> dict[str, Callable[[complex], complex]]:  # noqa: ANN401 - a module, or a context of mpmath
+    turned = {"cot": library.tan, "sec": library.cos, "csc": library.sin}
+    return {
+        **{name: getattr(library, its) for name, its in _AS_THEY_CALL_IT.items()},
+        **{name: lambda x, below=below: 1 / below(x) for name, below in turned.items()},
+    }
+
+
 FLOATS = Arithmetic(
     complex,
-    {
-        "sin": cmath.sin, "cos": cmath.cos, "tan": cmath.tan, "sinh": cmath.sinh, "cosh": cmath.cosh,
-        "tanh": cmath.tanh, "arcsin": cmath.asin, "arccos": cmath.acos, "arctan": cmath.atan, "ln": cmath.log,
-        "exp": cmath.exp,
-        "cot": lambda x: 1 / cmath.tan(x), "sec": lambda x: 1 / cmath.cos(x), "csc": lambda x: 1 / cmath.sin(x),
-    },
+    _functions(cmath),
     {"pi": complex(math.pi), "e": complex(math.e), "i": 1j},
     cmath.isfinite,
     1e-12,
-)  # fmt: skip
+)
 
 
 @functools.cache
@@ -154,17 +163,9 @@ def precise(digits: int) -> Arithmetic:
     # A context of our own: its precision is never changed, so threads can share it.
     mp: Any = MPContext()
     mp.dps = digits
-    return Arithmetic(
-        lambda x: mp.mpc(mp.convert(x)),
-        {
-            "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh,
-            "arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan, "ln": mp.ln, "exp": mp.exp,
-            "cot": lambda x: 1 / mp.tan(x), "sec": lambda x: 1 / mp.cos(x), "csc": lambda x: 1 / mp.sin(x),
-        },
-        {"pi": mp.mpc(mp.pi), "e": mp.mpc(mp.e), "i": mp.mpc(0, 1)},
-        mp.isfinite,
-        10.0 ** (10 - digits),
-    )  # fmt: skip
+    constants = {"pi": mp.mpc(mp.pi), "e": mp.mpc(mp.e), "i": mp.mpc(0, 1)}
+    number = lambda value: mp.mpc(mp.convert(value))  # noqa: E731
+    return Arithmetic(number, _functions(mp), constants, mp.isfinite, 10.0 ** (10 - digits))
 
 
 def same_value(left: Term, right: Term) -> bool:

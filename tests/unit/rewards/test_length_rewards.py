@@ -7,8 +7,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.messages import Message, Problem
 from ramify.core.records import Reward
 from ramify.core.tree import Node, Source, StopReason, Trajectory
-from ramify.rewards.length import LengthReward
-from ramify.rewards.overlong import OverlongReward
+from ramify.rewards.length import LengthReward, OverlongReward
 
 MAX, MARGIN = 100, 40
 

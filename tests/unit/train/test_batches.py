@@ -19,8 +19,8 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.console import Phase
 from ramify.obs.timing import TimingLog
 from ramify.rewards.answer_reward import AnswerReward
-from ramify.rewards.length import LengthReward
 from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.length import LengthReward
 from ramify.train.rollout import Rollout, Task
 from ramify.train.sampling import is_mixed, take_batch
 from scripted_agents import agent, problem, with_latencies
