@@ -65,7 +65,6 @@ _THOUGHT: Final = re.compile(r"\A(?:(?!<think>).)*?</think>|<think>.*?(?:</think
 _TAGGED: Final = re.compile(r"<judg(?:e)?ment>(.*?)(?:</judg(?:e)?ment>|\Z)", re.DOTALL | re.IGNORECASE)
 _FIRST: Final = re.compile(r"[\W_]*(correct|incorrect)(?=[\s*_\"'`]*(?:[.,;:!\n-]|\Z))", re.IGNORECASE)
 _WORD: Final = re.compile(r"\w")
-_LATIN_FIRST: Final = re.compile(r"[\W_]*(correct|incorrect)(?=[\s*_\"'`]*(?:[.,;:!\n-]|\Z))", re.IGNORECASE)
 _LATIN_WORD: Final = re.compile("[A-Za-z]{2,}")
 
 

@@ -20,11 +20,14 @@ _DENIALS = """
 not never neither nor no none nobody nothing cannot cant couldnt dont doesnt didnt wont wouldnt isnt wasnt arent werent
 except rather instead but wrong incorrect false unlike 不 非 没 副
 """
-_ALTERNATIVES = """
-or alternatively maybe perhaps possibly possible might either although unsure unclear unknown 或
-"""
-_DOUBTS = frozenset((_DENIALS + _ALTERNATIVES).split())
-_SLASH = re.compile(r"\s/\s")
+_HEDGES = "alternatively maybe perhaps possibly possible possibility might 或"
+_AROUND = frozenset(
+    f"{_DENIALS} {_HEDGES} or could probably either although though unless else vs versus unsure unclear unknown".split()
+)
+"""What may not stand in the sentence of a gold, beside the gold."""
+_ANYWHERE = frozenset(_HEDGES.split())
+"""What may not stand in any other sentence either."""
+_SLASH = re.compile(r"\s*(?:[/|]|[?\n]\s*or\b)\s*")
 _OTHERS = frozenset({"junior", "senior", "ii", "iii", "iv"})
 """Behind a name: another person."""
 
@@ -38,9 +41,9 @@ def lenient_f1(prediction: str, golds: Sequence[str]) -> float:
 
 
 def contains(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 when a sentence of the prediction has all words of a gold side by side and nothing that denies or doubts it.
+    """1.0 when a sentence of the prediction has all words of a gold side by side and nothing denies or doubts it.
 
-    "not X", "X or Y", "X / Y", "Y, although X is possible" and "X Jr." do not say X.
+    "not X", "X or Y", "X / Y", "X. However, Y is possible" and "X Jr." do not say X.
     """
     return float(any(_f1(prediction, gold) == 1.0 or _asserts(prediction, gold) for gold in golds))
 
@@ -63,10 +66,15 @@ def _asserts(prediction: str, gold: str) -> bool:
     wanted = words(joined(gold[:MAX_CHARS]))
     if not wanted or (len(wanted) == 1 and wanted[0] in _VERDICTS):
         return False
+    said = joined(prediction[:MAX_CHARS])
+    said = said if "/" in gold else _SLASH.sub(" or ", said)
+    sentences = [words(sentence) for sentence in _SENTENCE_END.split(said)]
+    if not _ANYWHERE.isdisjoint(word for sentence in sentences for word in sentence if word not in wanted):
+        return False
     return any(
-        _DOUBTS.isdisjoint(rest) and not (rest and rest[0] in _OTHERS)
-        for sentence in _SENTENCE_END.split(_SLASH.sub(" or ", joined(prediction[:MAX_CHARS])))
-        for rest in _around(words(sentence), wanted)
+        _AROUND.isdisjoint(rest) and not (rest and rest[0] in _OTHERS)
+        for sentence in sentences
+        for rest in _around(sentence, wanted)
     )
 
 
