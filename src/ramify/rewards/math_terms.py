@@ -221,7 +221,7 @@ class _Reader:
         is_bracketed = self.ahead in ("(", "{", "[")
         factors = [self._power()]
         while not is_bracketed and self._starts_factor() and self.ahead not in WORDS:
-            if not (self.ahead.isalnum() or self.ahead in ("\\pi", "\\frac")):
+            if not (self.ahead.isalnum() or self.ahead == "\\frac" or self.ahead[1:] in _GREEK_NAMES):
                 break
             factors.append(self._power())
         applied = Call(name, (*first, _product(factors)))

@@ -6,6 +6,7 @@ and a semicolon for "or". A sentence that says what the answer is becomes that a
 
 import re
 import unicodedata
+from fractions import Fraction
 
 from ramify.rewards.math_units import read_unit
 
@@ -19,6 +20,7 @@ _CHARACTER = re.compile("|".join(map(re.escape, _CHARACTERS)))
 _ROOT_OF_DIGITS = re.compile(r"√\s*(\d+(?:\.\d+)?)")
 _SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
 _EMPHASIS = re.compile(r"(?<![\w)}*])\*\*(?=\S)(.+?)(?<=\S)\*\*(?![\w({*])")
+_REPEATING = re.compile(r"(?<![\d.])(\d{0,30})\.(\d{0,30})\\overline\s*\{\s*(\d{1,30})\s*\}")
 _AMOUNT = r"\s*(\d(?:[\d.,]*\d)?|\.\d+)"
 _REPLACED = [
     (re.compile(pattern), text)
@@ -40,6 +42,7 @@ _REPLACED = [
         (r"\\neq?(?![A-Za-z])|!=", r"\\ne "),
         (r"\\([lg])t(?![A-Za-z])", lambda match: "<" if match[1] == "l" else ">"),
         (r"\\colon(?![A-Za-z])", ":"),
+        (r"\\varnothing(?![A-Za-z])", r"\\emptyset"),
         (r"\\(?:cdot|times|ast)(?![A-Za-z])", "*"),
         (r"\*\s*\*", "^"),
         (r"\\div(?![A-Za-z])", "/"),
@@ -81,7 +84,7 @@ def clean(text: str) -> str:
         text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
     text = _EMPHASIS.sub(r"\1", text.replace('"', "").replace("`", ""))
     if "\\" in text:
-        text = _ROMAN.sub(_unit, _TEXT.sub(_words, text))
+        text = _REPEATING.sub(_repeated, _ROMAN.sub(_unit, _TEXT.sub(_words, text)))
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
     text = text.strip().rstrip(".?").strip()
@@ -96,6 +99,14 @@ def _spelled(match: re.Match[str]) -> str:
 
 def _raised(match: re.Match[str]) -> str:
     return f"^{{{unicodedata.normalize('NFKC', match.group())}}}"
+
+
+def _repeated(match: re.Match[str]) -> str:
+    whole, once, again = match.groups()
+    value = Fraction(
+        int(whole + once + again) - int(f"{whole}{once}" or "0"), 10 ** len(once) * (10 ** len(again) - 1)
+    )
+    return f"({value.numerator}/{value.denominator})"
 
 
 def _words(match: re.Match[str]) -> str:

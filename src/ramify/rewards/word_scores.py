@@ -27,7 +27,7 @@ _AROUND = frozenset(
 """What may not stand in the sentence of a gold, beside the gold."""
 _ANYWHERE = frozenset(_HEDGES.split())
 """What may not stand in any other sentence either."""
-_SLASH = re.compile(r"\s*(?:[/|]|[?\n]\s*or\b)\s*")
+_SLASH = re.compile(r"\s*(?:[/|]|[?\n]\s*[oO]r\b)\s*")
 _OTHERS = frozenset({"junior", "senior", "ii", "iii", "iv"})
 """Behind a name: another person."""
 

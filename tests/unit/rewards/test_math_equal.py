@@ -34,6 +34,7 @@ EQUAL = {
         (r"\cosh 4x", "cosh(4x)"), (r"10 \bmod 3", "1"), ("cot x", r"\cot x"), ("x**2", "x^2"), ("2²3", r"2^{2} \cdot 3"),
         (r"\sin 50^\circ", r"\cos 40^\circ"), (r"\tan{60^\circ}", r"\sqrt{3}"), ("2xy", "2yx"),
         (r"20{,}000/\pi", r"\frac{20000}{\pi}"), (r"12\pi \approx 37.7", r"12\pi"),
+        (r"2\cos^2\theta - 1", r"\cos 2\theta"), (r"0.\overline{3}", r"\frac13"), (r"-1.1\overline{6}", "-7/6"),
     ],
     "words around it": [
         ("$204$", "204"), ("\nThe value is 025.\n", "025"), (r"\text{The answer is }\frac{14}{3}", r"\frac{14}{3}"),
@@ -79,7 +80,8 @@ DIFFERENT = {
     "formulas": [
         ("P-Q", "p-q"), ("q - p", "p - q"), (r"3\sqrt{3} + 6", r"3\sqrt{3} - 6"), (r"3\sqrt13", r"3\sqrt{13}"),
         ("15.56", r"11\sqrt2"), (r"\sqrt{x^2}", "x"), ("(-1)^n", "1"), ("x", "X"), ("ab+2a+5b+10", "(a+5)(b+2)"), ("2xy", "2ab"),
-        (r"\cos 40", r"\cos 40^\circ"), ("2²3", "2^{23}"), ("tan x", r"\cot x"), (r"3\mathrm{i}", "3"), ("√51", r"\sqrt{5}1"),
+        (r"\cos 40", r"\cos 40^\circ"), (r"\theta\cos 2", r"\cos 2\theta"), (r"0.\overline{3}", "0.33"),
+        ("2²3", "2^{23}"), ("tan x", r"\cot x"), (r"3\mathrm{i}", "3"), ("√51", r"\sqrt{5}1"),
         (r"\frac{2018 \times 5^{2017}}{5^{2018} + 1}", r"\frac{2018 \times 5^{2017}}{5^{2018} - 1}"),
     ],
     "words": [

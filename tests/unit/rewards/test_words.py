@@ -77,7 +77,7 @@ def test_a_verdict_that_is_explained(prediction: str, gold: str, met: int) -> No
         ("It cannot be Paris", "Paris", 0), ("北京、上海或广州", "北京", 0), ("副院长", "院长", 0),
         ("Rome, although Paris is also possible", "Paris", 0), ("Rome; alternatively Paris", "Paris", 0), ("Rome / Paris", "Paris", 0),
         ("Maybe Paris", "Paris", 0), ("Don Davis Jr.", "Don Davis", 0), ("Henry Ford II", "Henry Ford", 0),
-        ("Paris/Rome", "Paris", 0), ("Paris | Rome", "Paris", 0), ("Paris? or Rome", "Paris", 0), ("Rome vs. Paris", "Paris", 0),
+        ("Paris/Rome", "Paris", 0), ("Paris | Rome", "Paris", 0), ("Paris? Or Rome", "Paris", 0), ("Rome vs. Paris", "Paris", 0),
         ("Paris. However, Rome is also possible.", "Paris", 0), ("Rome. Perhaps not. Paris.", "Paris", 0), ("probably Paris", "Paris", 0),
         ("Paris\n\nor\n\nRome", "Paris", 0), ("by AC/DC", "AC/DC", 1), ("Barack Obama. He could win.", "Barack Obama", 1),
     ],
