@@ -33,7 +33,7 @@ from ramify.eval.manifest import make_manifest, read_manifest, refuse_other, wri
 from ramify.eval.page import write_page
 from ramify.eval.records import AttemptRecord, record_attempt
 from ramify.eval.results import Key, read_records, results_lines, times_lines, tree_lines
-from ramify.eval.summary import Price, summarise, summarise_times, to_csv
+from ramify.eval.summary import Price, not_compared, summarise, summarise_times, to_csv
 from ramify.learner.checkpoint import check_model_folder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
@@ -68,6 +68,12 @@ def run_eval(
             read_records(folder), [p.id for p in run.problems], recipe.sampling.attempts, recipe.run.seed
         )
         run.note_missing_verdicts(evaluation)
+        counts = not_compared(evaluation.attempts)
+        if any(counts.values()):
+            console.note(
+                f"{counts['unread']} answers could not be read as mathematics, the comparison of {counts['timeout']} "
+                "ran out of CPU time; they count as wrong"
+            )
         run.write(evaluation)
     return evaluation
 

@@ -51,6 +51,7 @@ def summarise(
         "notes": list(notes),
         **_scores(evaluation, ks),
         "parts": _parts(evaluation),
+        "not_compared": not_compared(evaluation.attempts),
         "groups": {
             column: {value: _group(evaluation.of(column, value), ks) for value in evaluation.values(column)}
             for column in evaluation.columns
@@ -144,6 +145,13 @@ def _parts(evaluation: Evaluation) -> dict[str, Any]:
 
 def _group(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
     return {**_scores(evaluation, ks), "parts": _parts(evaluation)}
+
+
+def not_compared(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
+    """Answers that counted as unequal because they could not be read, or because their comparison ran out of CPU time."""
+    return {
+        name: sum(attempt.parts.get(name, 0.0) > 0 for attempt in attempts) for name in ("unread", "timeout")
+    }
 
 
 def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:

@@ -5,18 +5,15 @@ Written from its description and its outputs; `answer_scores` is what scores oth
 """
 
 import re
-import string
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from ramify.rewards.squad import overlap
+from ramify.rewards.squad import f1, overlap
 
 Scores: TypeAlias = dict[str, float | str | bool]
 
 BONUS = 0.1
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_VERDICTS = frozenset({"yes", "no", "noanswer"})
 _BOX, _SPACED_BOX, _TEXT = "\\boxed{", "\\boxed ", "\\text{"
 _BEFORE_TEXT = (("\n", ""), ("\\!", ""), ("\\\\", "\\"), ("tfrac", "frac"), ("dfrac", "frac"))
 _MARKUP = (("\\left", ""), ("\\right", ""), ("^{\\circ}", ""), ("^\\circ", ""), ("\\$", ""))
@@ -147,10 +144,10 @@ def reward(response: str, gold: str | Sequence[str]) -> Scores:
         answer = boxed_answer(response)
     except NoBoxError as error:
         return _result(-1, f"find box error: {error}", "", 0)
-    found = reward_f1(answer, gold)
+    found = f1(answer, [gold] if isinstance(gold, str) else list(map(str, gold)))
     if found == 0:
         return _result(0, f"wrong answer but good format: {answer}", answer, 0)
-    if uses_both_tools(response):
+    if "</search>" in response and "</python>" in response:
         score = found + BONUS
         reason = f"correct answer and calling search and python at the same time, get score: {score}"
         return _result(score, reason, answer, found)
@@ -192,23 +189,6 @@ def boxed_answer(text: str) -> str:
                 raise NoBoxError("")
             return answer[start + len(_BOX) : position]
     raise NoBoxError("argument of type 'NoneType' is not iterable")
-
-
-def reward_f1(answer: str, gold: str | Sequence[str]) -> float:
-    """Word F1 after lower-casing and deleting all ASCII punctuation and articles, the best over the golds."""
-    golds = [gold] if isinstance(gold, str) else list(gold)
-    written = bare(answer)
-    return max((_gold_f1(written, bare(str(each))) for each in golds), default=0)
-
-
-def uses_both_tools(text: str) -> bool:
-    """Whether both closing tags stand anywhere."""
-    return "</search>" in text and "</python>" in text
-
-
-def bare(text: str) -> str:
-    """Lower case without ASCII punctuation, articles and further blanks."""
-    return _spaced(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)))
 
 
 def scored(prediction: str, gold: str) -> Scores:
@@ -320,12 +300,6 @@ def _call_fault(text: str, tool: str) -> str:
             return f"{tool}/result tags are nested in the wrong order"
         position = result_end
     return ""
-
-
-def _gold_f1(answer: str, gold: str) -> float:
-    if answer != gold and (answer in _VERDICTS or gold in _VERDICTS):
-        return 0.0
-    return overlap(answer.split(), gold.split())
 
 
 def _spaced(text: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ramify.rewards import compat_arpo as arpo
 from ramify.rewards.compat_arpo import Scores
 from ramify.rewards.math_workers import Symbolic, shared_worker
+from ramify.rewards.squad import normalised
 
 END_OF_TURN = "<|im_end|>"
 _ASSISTANT = ("<|im_start|>assistant\n", "Assistant:")
@@ -122,7 +123,7 @@ def scores(task: str, output: str, full_output: str, gold: object, extract: bool
         found = arpo.scored(*(" ".join(text.lower().split()) for text in (written, str(gold))))
     else:
         for alias in _aliases(gold):
-            found = arpo.scored(arpo.bare(written), arpo.bare(alias))
+            found = arpo.scored(normalised(written), normalised(alias))
     calls = num_calls(full_output)
     valid: Scores = {"pred_answer": prediction, "is_valid_answer": prediction != ""}
     return {**valid, **found, "llm_equal": 0, "tool_counts": calls, "tool_use": int(calls > 0)}

@@ -19,6 +19,7 @@ from ramify.rewards.extract import answer_in, has_closed_box, without_results
 Row: TypeAlias = Mapping[str, Any]
 
 REPORTED = ("em", "f1", "lenient", "acc", "math_equal", "unread", "timeout")
+_COUNTED = ("unread", "timeout")
 _TOOLS = ("search", "python")
 _CALL = re.compile(r"<(search|python)>((?:(?!</?(?:search|python|result)>).)*)</\1>\s*$", re.DOTALL)
 _THOUGHT = re.compile(r"<think>(?:(?!</?think>).)*</think>", re.DOTALL)
@@ -143,7 +144,7 @@ def averages(rows: Sequence[Row]) -> Row:
     }
     sums = {name: sum(float(row.get(name, 0.0)) for row in rows) for name in names}
     found: dict[str, float] = {"n": len(rows), **{name: total / len(rows) for name, total in sums.items()}}
-    return found | {name: int(sums[name]) for name in ("unread", "timeout") if name in sums}
+    return found | {name: int(sums[name]) for name in _COUNTED if name in sums}
 
 
 def _reward(response: str, gold: object, compat: str | None) -> Row:
@@ -154,6 +155,7 @@ def _reward(response: str, gold: object, compat: str | None) -> Row:
             "correct": found.correct,
             "format": float(found.well_formed),
             "bonus": found.bonus,
+            **{name: SCORES[name](answer_in(response), accepted_answers(gold)) for name in _COUNTED},
         }
     golds = gold if isinstance(gold, str) else [str(each) for each in cast(Sequence[object], gold)]
     scored = arpo.reward(response, golds) if compat == "arpo" else toolstar.reward(response, golds)

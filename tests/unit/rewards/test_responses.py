@@ -72,13 +72,14 @@ def test_a_row_of_results() -> None:
     assert text_scores("Paris", "Paris", "qa")["em"] == 0.0
 
 
-def test_means_count_what_could_not_be_read() -> None:
+@pytest.mark.parametrize(("task", "score"), [("math", "math_equal"), ("reward", "correct")])
+def test_means_count_what_could_not_be_read(task: str, score: str) -> None:
     rows = [
-        row_scores(f"<answer>\\boxed{{{answer}}}</answer>", "5", "math", None)
+        row_scores(f"<think> t </think><answer>\\boxed{{{answer}}}</answer>", "5", task, None)
         for answer in ("5", "3 4 nothing)", "6")
     ]
     found = averages(rows)
-    assert (found["n"], found["math_equal"], found["unread"], found["timeout"]) == (
+    assert (found["n"], found[score], found["unread"], found["timeout"]) == (
         3,
         pytest.approx(1 / 3),
         1,
