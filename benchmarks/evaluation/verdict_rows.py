@@ -145,9 +145,9 @@ def served(golds: Sequence[Gold]) -> dict[str, tuple[int, int]]:
 
 
 def is_plain(gold: Gold) -> bool:
-    """Words without LaTeX, or a formula whose brackets balance: others are broken rows."""
-    if gold.kind == "words":
-        return "\\" not in gold.text
+    """Words without LaTeX, or a formula, whose brackets balance: others are broken rows."""
+    if gold.kind == "words" and "\\" in gold.text:
+        return False
     return all(gold.text.count(a) == gold.text.count(b) for a, b in ("{}", ("\\left", "\\right")))
 
 
