@@ -75,4 +75,5 @@ def test_the_best_gold_counts() -> None:
     assert f1("New York City", ["Rome", "New York"]) == pytest.approx(0.8)
     assert f1("yes", ["yes it is", "yes"]) == exact_match("The yes.", ["no", "yes"]) == 1.0
     assert f1("yes, that is so", ["yes"]) == f1("", []) == exact_match("", []) == 0.0
+    assert f1("An apple.", ["a pear", "the apple"]) == exact_match("An apple.", ["apple"]) == 1.0
     assert f1("-5", ["5"]) == exact_match("3.14", ["314"]) == 1.0
