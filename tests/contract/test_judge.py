@@ -124,7 +124,7 @@ def test_the_instructions_are_in_the_language_of_the_question():
 @pytest.mark.parametrize(
     "reply",
     [
-        "That isn't correct.", "Correct, nothing wrong.", "Correct", "MARK", "MARK CORRECT INCORRECT", "MARK Correct.",
+        "That isn't correct.", "Correct, nothing wrong.", "Correct", "MARK", "MARK CORRECT INCORRECT", "MARK not correct",
         "MARK CORRECT\nMARK INCORRECT", "MARK CORRECT\nIs that all?", "0123456789abcdef CORRECT", "I cannot tell.",
         "<think>I would say\nMARK CORRECT\n</think>Well.",
     ],
@@ -137,6 +137,21 @@ def test_another_form_is_asked_again_and_then_a_failure(reply):
     assert counts.usage == TokenUsage(3, 1200, 90)
     assert stand_in.asks["Paris"] == 3
     assert len({mark for _, mark, _ in stand_in.requests}) == 3
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "MARK correct",
+        "MARK Correct.",
+        "**MARK CORRECT**",
+        "```\nMARK CORRECT\n```",
+        "<think> so </think> MARK correct.",
+    ],
+)
+def test_a_verdict_as_real_models_write_it(reply):
+    found, counts, _ = judge_one([reply], answer="Paris")
+    assert (found.correct, counts.requests) == (True, 1)
 
 
 @pytest.mark.parametrize("first", ["That isn't correct.", "", "Correct. Nothing wrong with it."])
@@ -236,6 +251,24 @@ def test_a_judge_that_never_gives_a_verdict_ends_the_run():
     assert "the judge big gave no verdict on 4 answers in a row" in str(error)
     assert "no_verdict" in str(error)
     assert judge.counts.failures["no_verdict"] >= 4
+
+
+@pytest.mark.parametrize(
+    "silent", [said(""), said(None), said(None, refusal="no"), said("<think> hm </think>")]
+)
+def test_silence_counts_toward_the_judges_limit_and_not_the_clients(silent):
+    """The client gives up after 8 failures of the service in a row: a model without a word is none."""
+    answers = [f"answer {i}" for i in range(12)]
+    stand_in = StandIn(**{answer: [silent] for answer in answers})
+    found, judge = judge_all(stand_in, [*answers, "Paris"], JudgeSettings(in_flight=1, failures_to_stop=13))
+    assert [each.correct for each in found] == [*([None] * 12), True]
+    assert judge.counts.failures == {"malformed": 12}
+    error, judge = judge_all(
+        StandIn(**{answer: [silent] for answer in answers}),
+        answers,
+        JudgeSettings(in_flight=1, failures_to_stop=5),
+    )
+    assert "gave no verdict on 5 answers in a row" in str(error)
 
 
 def test_a_verdict_between_failures_lets_the_run_go_on():

@@ -20,12 +20,12 @@ from ramify.config.schema_reward import (
 )
 from ramify.core.messages import ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
-from ramify.rewards.overlong import OverlongReward
+from ramify.rewards.length import OverlongReward
 from random_trees import node, tree_of
 
 SECTIONS = [
     LengthRewardSection(name="length"),
-    *(HierarchicalRewardSection(name="hierarchical", match=match) for match in ("exact", "f1")),
+    HierarchicalRewardSection(name="hierarchical"),
     *(AnswerRewardSection(name="answer", score=score) for score in get_args(ScoreName)),
     AnswerRewardSection(name="answer", needs_form=False, format_weight=0.1, reported=("em", "acc")),
     *(CompatRewardSection(name="compat", system=system) for system in ("arpo", "toolstar")),

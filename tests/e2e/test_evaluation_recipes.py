@@ -47,7 +47,9 @@ def test_reasoning(task, caller):
     assert any(record.correct for record in records)
     summary = json.loads((task / "run" / "summary.json").read_text())
     assert set(summary["pass_at"]) == {"1", "3", "5"}
-    assert set(summary["parts"]) == {"correct", "format", "bonus", "em", "f1", "acc", "math_equal"}
+    assert set(summary["parts"]) == {
+        *("correct", "format", "bonus", "em", "f1", "lenient", "acc", "math_equal", "unread", "timeout")
+    }
 
 
 class Services:

@@ -13,7 +13,7 @@ from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rewards.answer_reward import AnswerReward
-from ramify.rewards.squad import exact_match
+from ramify.rewards.answer_scores import SCORES
 from scripted_agents import SlowTool, WrappedEngine, agent, grow, problem, with_engine
 
 NUM_TREES = 313
@@ -153,7 +153,7 @@ def check_result(tokenizer, node):
 
 
 def score(trajectories):
-    return asyncio.run(AnswerReward(exact_match).score(trajectories))
+    return asyncio.run(AnswerReward(SCORES["em"]).score(trajectories))
 
 
 def silenced(trajectory):

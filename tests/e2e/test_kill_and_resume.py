@@ -264,7 +264,7 @@ def test_killed_with_a_rule_that_remembers_the_steps_before(tmp_path, caller, fo
 
 def test_killed_between_problems_that_were_refused(tmp_path, caller, forked):
     """Dynamic sampling: the cursor counts every problem that a step has taken, and draws know their round."""
-    settings = ("reward.name=hierarchical", "reward.match=exact", "rollout.dynamic_sampling.max_attempts=3")
+    settings = ("reward.name=hierarchical", "rollout.dynamic_sampling.max_attempts=3")
     words = [word for setting in settings for word in ("-s", setting)]
     rows = [
         {"id": f"p{i}", "prompt": "what is 12 plus 30 ?", "answer": [42, "Paris"][i % 2]} for i in range(18)

@@ -88,7 +88,7 @@ def _golden(path: Path) -> Mapping[str, Any]:
 
 def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) -> Mapping[str, Any]:
     from ramify.commands.output_files import require_output, write_output
-    from ramify.rewards.response_rows import averages, row_scores
+    from ramify.rewards.responses import averages, row_scores
 
     if out is not None:
         require_output("--out", out, files)

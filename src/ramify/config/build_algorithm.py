@@ -55,7 +55,7 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
 
 def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) -> RewardFn:
     """The reward that trains: `reward`, less what the algorithm takes from trajectories near `max_tokens`."""
-    from ramify.rewards.overlong import OverlongReward
+    from ramify.rewards.length import OverlongReward
 
     if section.overlong_margin is None:
         return reward

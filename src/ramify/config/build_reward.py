@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from ramify.rewards.judge import Judge
     from ramify.rewards.parts import WeightedPart
 
-_SLOW: tuple[ScoreName, ...] = ("math_equal", "answer")
-"""Scores that may wait for the process that compares formulas."""
-
 
 @dataclass(frozen=True, slots=True)
 class BuiltReward:
@@ -99,22 +96,19 @@ def _base(
     from ramify.rewards.answer_reward import AnswerReward
     from ramify.rewards.answer_scores import SCORES, AnswerScore
 
+    counted: tuple[ScoreName, ...] = ("unread", "timeout")
     if isinstance(section, HierarchicalRewardSection):
-        from ramify.rewards.squad import exact_match, f1
-
-        match = {"exact": exact_match, "f1": f1}[section.match]
-        beside: Mapping[str, AnswerScore] = {name: SCORES[name] for name in reported}
-        return AnswerReward(match, beside, bonus=section.bonus, blocks=any(n in _SLOW for n in reported))
-    names = tuple(dict.fromkeys((*section.reported, *reported)))
-    others: Mapping[str, AnswerScore] = {name: SCORES[name] for name in names}
+        names = (*reported, *counted)
+        others: Mapping[str, AnswerScore] = {name: SCORES[name] for name in names}
+        return AnswerReward(SCORES["answer"], others, bonus=section.bonus)
+    names = (*section.reported, *reported, *counted)
     return AnswerReward(
         SCORES[section.score],
-        others,
+        {name: SCORES[name] for name in names},
         correct_weight=section.correct_weight,
         format_weight=section.format_weight,
         bonus=section.bonus,
         malformed=section.malformed if section.needs_form else None,
-        blocks=any(name in _SLOW for name in (section.score, *names)),
     )
 
 

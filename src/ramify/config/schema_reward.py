@@ -8,7 +8,7 @@ from ramify.config.bounds import Attempts, PositiveInt, Reserved, Seconds, Signe
 from ramify.config.schema_parts import Section, UserPath, is_changed
 from ramify.config.schema_tools import HttpSection, Name, ServiceUrl, Variable
 
-ScoreName = Literal["em", "f1", "acc", "math_equal", "answer"]
+ScoreName = Literal["answer", "lenient", "em", "f1", "acc", "math_equal", "unread", "timeout"]
 """docs/scoring.md says what each is."""
 
 
@@ -56,10 +56,9 @@ class _RewardSection(Section):
 
 
 class HierarchicalRewardSection(_RewardSection):
-    """The papers' reward: -1 unless well formed, else the match, plus `bonus` for using search and Python."""
+    """The papers' reward: -1 unless well formed, else the score `answer`, plus `bonus` for using search and Python."""
 
     name: Literal["hierarchical"]
-    match: Literal["exact", "f1"] = "f1"
     bonus: Weight = 0.1
 
 

@@ -6,7 +6,8 @@ from ramify.core.messages import Message
 from ramify.core.protocols import Json
 from ramify.core.records import TokenUsage
 from ramify.net.client import Answer, HttpClient
-from ramify.net.failures import RequestFailedError
+from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.net.secrets import redact
 
 
 class OpenAIChat:
@@ -81,7 +82,7 @@ def _text(answer: Answer, read: Json) -> str:
     if not isinstance(choice, Mapping) or not isinstance(message, Mapping):
         raise answer.malformed("expected choices with a message")
     if message.get("refusal") or choice.get("finish_reason") == "content_filter":
-        raise answer.malformed("the model refused to answer")
+        raise _said_nothing(answer, "the model refused to answer")
     text = _after_thinking(_content(message.get("content")))
     if not text:
         raise _no_text(answer, choice, message)
@@ -110,9 +111,14 @@ def _after_thinking(content: str) -> str:
 
 def _no_text(answer: Answer, choice: Mapping[str, Json], message: Mapping[str, Json]) -> RequestFailedError:
     if choice.get("finish_reason") == "length":
-        return answer.malformed("the model wrote no answer within max_tokens; raise it")
+        return _said_nothing(answer, "the model wrote no answer within max_tokens; raise it")
     reasoned = message.get("reasoning_content") or message.get("reasoning")
-    return answer.malformed(f"the model wrote {'reasoning and ' if reasoned else ''}no text")
+    return _said_nothing(answer, f"the model wrote {'reasoning and ' if reasoned else ''}no text")
+
+
+def _said_nothing(answer: Answer, detail: str) -> RequestFailedError:
+    """The model gave no text, and the service did its part: its client does not count the request as failed."""
+    return RequestFailedError(FailureKind.MALFORMED, redact(f"{answer.where}: {detail}"), answer.status)
 
 
 def _number(value: Json) -> int:

@@ -8,8 +8,7 @@ from ramify.core.errors import DataError
 from ramify.eval.intervals import Interval, mean_interval
 from ramify.eval.pass_at_k import pass_at_k
 from ramify.eval.records import GROUPS, AttemptRecord
-from ramify.rewards.math_equal import is_mathematical, math_equal_quickly
-from ramify.rewards.qa import exact_words
+from ramify.rewards.answer_scores import same_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +127,7 @@ def majority(attempts: Sequence[AttemptRecord]) -> bool:
         return False
     groups: dict[str, str] = {}
     for answer in dict.fromkeys(attempt.answer for attempt in voters):
-        groups[answer] = next((first for first in groups.values() if _same(answer, first)), answer)
+        groups[answer] = next((first for first in groups.values() if same_answer(answer, first)), answer)
     # most_common keeps the order of first appearance among equals.
     winner = Counter(groups[attempt.answer] for attempt in voters).most_common(1)[0][0]
     return any(attempt.correct for attempt in voters if groups[attempt.answer] == winner)
-
-
-def _same(answer: str, first: str) -> bool:
-    equal = math_equal_quickly if is_mathematical(first) else exact_words
-    return equal(answer, [first]) == 1.0

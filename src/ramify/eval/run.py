@@ -35,7 +35,7 @@ from ramify.eval.manifest import make_manifest, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.records import AttemptRecord, record_attempt
 from ramify.eval.results import Key, read_records, read_times, results_lines, times_lines, tree_lines
-from ramify.eval.summary import Price, summarise, summarise_times, to_csv
+from ramify.eval.summary import Price, not_compared, summarise, summarise_times, to_csv
 from ramify.learner.checkpoint import check_model_folder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
@@ -74,11 +74,17 @@ def run_eval(
             read_records(folder), [p.id for p in run.problems], recipe.sampling.attempts, recipe.run.seed
         )
         run.note_missing_verdicts(evaluation)
+        counts = not_compared(evaluation.attempts)
+        if any(counts.values()):
+            console.note(
+                f"{counts['unread']} answers could not be read as mathematics, the comparison of {counts['timeout']} "
+                "ran out of CPU time; they count as wrong"
+            )
         run.write(evaluation, held_up)
     return evaluation
 
 
-REPORTED: tuple[ScoreName, ...] = ("em", "f1", "acc", "math_equal")
+REPORTED: tuple[ScoreName, ...] = ("em", "f1", "lenient", "acc", "math_equal")
 """Scores that every evaluation reports, whichever counts."""
 
 

@@ -53,6 +53,7 @@ def summarise(
         "notes": list(notes),
         **_scores(evaluation, ks),
         "parts": _parts(evaluation),
+        "not_compared": not_compared(evaluation.attempts),
         "groups": {
             column: {value: _group(evaluation.of(column, value), ks) for value in evaluation.values(column)}
             for column in evaluation.columns
@@ -159,6 +160,13 @@ def _group(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
     return {**_scores(evaluation, ks), "parts": _parts(evaluation)}
 
 
+def not_compared(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
+    """Answers that counted as unequal because they could not be read, or because their comparison ran out of CPU time."""
+    return {
+        name: sum(attempt.parts.get(name, 0.0) > 0 for attempt in attempts) for name in ("unread", "timeout")
+    }
+
+
 def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
     """Verdicts, and how far they agree with the other scores of the same answers."""
     parts = [attempt.parts for attempt in attempts]
@@ -167,7 +175,7 @@ def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
         "judged": len(verdicts),
         "right": sum(verdict >= 1.0 for verdict in verdicts),
         "without_verdict": len(parts) - len(verdicts),
-        "agreement": {name: found.as_json() for name, found in judge_agreement(parts).items()},
+        "agreement": judge_agreement(parts),
     }
 
 

@@ -39,7 +39,6 @@ class AnswerReward:
         bonus: For using all of `bonus_tools`.
         bonus_tools: Names of tools.
         malformed: Reward of what is not well formed; None: it is scored like the rest, with a format of 0.
-        blocks: The scores may wait for another process, so they are computed beside the event loop.
     """
 
     trained: AnswerScore
@@ -49,16 +48,10 @@ class AnswerReward:
     bonus: float = 0.1
     bonus_tools: frozenset[str] = SEARCH_AND_PYTHON
     malformed: float | None = -1.0
-    blocks: bool = False
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
-        """One reward for each trajectory, in order."""
-        if self.blocks:
-            return await asyncio.to_thread(self._all, trajectories)
-        return self._all(trajectories)
-
-    def _all(self, trajectories: Sequence[Trajectory]) -> tuple[Reward, ...]:
-        return tuple(self._score(trajectory) for trajectory in trajectories)
+        """One reward for each trajectory, in order; computed in a thread, since a score may wait for math-verify."""
+        return await asyncio.to_thread(lambda: [self._score(trajectory) for trajectory in trajectories])
 
     def _score(self, trajectory: Trajectory) -> Reward:
         answer, golds = answer_of(trajectory), trajectory.problem.answer

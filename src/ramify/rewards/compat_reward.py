@@ -6,8 +6,8 @@ from typing import Literal
 
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason, Trajectory
-from ramify.rewards.compat_arpo_reward import BONUS, arpo_reward
-from ramify.rewards.compat_toolstar_reward import END_OF_TURN, toolstar_math_reward, toolstar_reward
+from ramify.rewards import compat_arpo as arpo
+from ramify.rewards import compat_toolstar as toolstar
 
 _MATH_SOURCE = "grpo_math"
 """The `data_source` that Tool-Star scores as mathematics; everything else gets word F1."""
@@ -27,20 +27,20 @@ class CompatReward:
         return tuple(self._score(trajectory) for trajectory in trajectories)
 
     def _score(self, trajectory: Trajectory) -> Reward:
-        text = "".join(node.text for node in trajectory.nodes[1:]).replace(END_OF_TURN, "")
+        text = "".join(node.text for node in trajectory.nodes[1:]).replace(toolstar.END_OF_TURN, "")
         golds = list(trajectory.problem.answer)
         if self.system == "arpo":
-            found = arpo_reward(text, golds)
+            found = arpo.reward(text, golds)
         elif trajectory.problem.info.get("data_source") != _MATH_SOURCE:
-            found = toolstar_reward(text, golds)
+            found = toolstar.reward(text, golds)
         else:
-            ended = text + END_OF_TURN if trajectory.stop is StopReason.ANSWERED else text
-            found = toolstar_math_reward(ended, golds[0] if golds else None)
+            ended = text + toolstar.END_OF_TURN if trajectory.stop is StopReason.ANSWERED else text
+            found = toolstar.math_reward(ended, golds[0] if golds else None)
             is_equal = found["reason"] == "correct answer"
             wrong = found["reason"].startswith("format good")  # type: ignore[union-attr]
             return Reward(
                 float(found["score"]), {"correct": float(is_equal), "format": float(is_equal or wrong)}
             )
         score, reason = float(found["score"]), str(found["reason"])
-        f1 = score - BONUS if "at the same time" in reason else max(score, 0.0)
+        f1 = score - arpo.BONUS if "at the same time" in reason else max(score, 0.0)
         return Reward(score, {"correct": f1, "format": float(score >= 0)})

@@ -15,12 +15,23 @@ from ramify.core.tree import Source, Trajectory
 _BOX_OR_BRACE = re.compile(r"\\+(?:(?:boxed|fbox|framebox)\s*\{|[{}])?|[{}]")
 _BRACELESS = re.compile(r"\\(?:boxed|fbox)[ \t]+(?=[^\s{<$])((?:(?!\\[\])]|\.\s)[^\n$<])+)")
 _TEXT = r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|emph|mbox|hbox)\s*\{([^{}]*)\}"
+_AROUND = re.compile(r"\A(\*\*|\"|`)(.+)\1\Z", re.DOTALL)
+"""Markdown and quotes around all of it."""
 _ONE_TEXT = re.compile(_TEXT)
 _ONLY_TEXT = re.compile(rf"(?:{_TEXT}|[\s,;.、])*+")
 _PLACEHOLDERS = frozenset(
     {"answer here", "your answer", "final answer", "your answer here", "...", "\\dots", "\\ldots"}
 )
 """What prompts show inside a box; a policy that repeats its prompt has not answered."""
+_ANSWER_IS = re.compile(
+    r"[\s*_]*(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+|my\s+)?(?:(?:final|correct|right)\s+)?answer[\s*_]*(?:is\b|:|=)\**[\s:]*(?=\S)",
+    re.IGNORECASE,
+)
+_GAP = r"(?:\\q?quad|\\?[\s()\[\]]|\$)*+"
+_BETWEEN = re.compile(
+    rf"{_GAP}(?:[,;]|\band\b|\bor\b|\\text\s*\{{\s*(?:and|or)\s*\}}){_GAP}(?:and\b|or\b)?{_GAP}"
+)
+"""Between boxes that belong together: "\\boxed{1} and \\boxed{2}"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +76,29 @@ def without_results(response: str) -> str:
 def last_box(text: str) -> Box | None:
     r"""The last box that is closed or has no braces (`\boxed 7`); failing that the last one that is not closed.
 
-    Forms: `\boxed`, `\fbox` and `\framebox`, blanks before the brace, boxes in boxes (the inner one counts).
-    Escaped braces are content. Linear in the length of the text.
+    Forms: `\boxed`, `\fbox` and `\framebox`, blanks before the brace, boxes in boxes (the inner one counts). Several with
+    nothing but "and" and the like between them are one list. Escaped braces are content. Linear in the length of the text.
     """
     closed, unclosed = _braced_boxes(text)
-    for match in _BRACELESS.finditer(text, max(closed[0], 0)):
-        closed = (match.start(1), match.group(1))
-    if closed[0] >= 0:
-        return Box(closed[1].strip(), True)
-    return Box(text[unclosed:].strip(), False) if unclosed >= 0 else None
+    braceless = [*_BRACELESS.finditer(text, closed[-1][1] if closed else 0)]
+    if braceless:
+        return Box(braceless[-1].group(1).strip(), True)
+    if not closed:
+        return Box(text[unclosed:].strip(), False) if unclosed >= 0 else None
+    position = len(closed) - 1
+    while position and _BETWEEN.fullmatch(text, closed[position - 1][2] + 1, closed[position][0]):
+        position -= 1
+    return Box(", ".join(text[start:end].strip() for _, start, end in closed[position:]), True)
 
 
 def has_closed_box(text: str) -> bool:
     """Whether there is a box whose braces balance."""
-    return _braced_boxes(text)[0][0] >= 0
+    return bool(_braced_boxes(text)[0])
 
 
 def plain(content: str) -> str:
-    r"""The content of a box without `\text{}` and its like, where it holds nothing else."""
+    r"""The content of a box without `\text{}` and its like, Markdown or quotes, where these are around all of it."""
+    content = _AROUND.sub(r"\2", content)
     if not content.startswith("\\"):
         return content
     if _ONLY_TEXT.fullmatch(content):
@@ -91,29 +107,36 @@ def plain(content: str) -> str:
     return content if inner is None else inner
 
 
-def _braced_boxes(text: str) -> tuple[tuple[int, str], int]:
-    """Start and content of the last box that is closed, and start of the last one that is not; -1 for none."""
-    closed: tuple[int, str] = (-1, "")
-    open_boxes: list[int | None] = []
+def _braced_boxes(text: str) -> tuple[list[tuple[int, int, int]], int]:
+    """Of each closed box, those around others left out: start, start and end of its content; of the last unclosed one the
+    start of its content, -1 for none."""
+    closed: list[tuple[int, int, int]] = []
+    open_boxes: list[tuple[int, int] | None] = []
     for match in _BOX_OR_BRACE.finditer(text):
         token = match.group()
         if "box" in token:
-            open_boxes.append(match.end())
+            open_boxes.append(match.span())
         elif token.count("\\") % 2 or token[-1] == "\\":
             continue  # an escaped brace, or no brace at all
         elif token[-1] == "{":
             open_boxes.append(None)
-        elif open_boxes and (start := open_boxes.pop()) is not None and start > closed[0]:
-            closed = (start, text[start : match.start()])
-    unclosed = [start for start in open_boxes if start is not None]
+        elif open_boxes and (box := open_boxes.pop()) and (not closed or box[0] >= closed[-1][2]):
+            closed.append((*box, match.start()))
+    unclosed = [box[1] for box in open_boxes if box]
     return closed, unclosed[-1] if unclosed else -1
 
 
 def _answer_in_written(written: str) -> str:
     tagged = final_answer(written) or ""
     box = last_box(tagged or written)
-    found = tagged if box is None else plain(box.content)
+    found = plain(box.content) if box else tagged[_answer_starts(tagged) :]
     return "" if found.casefold().strip(". ") in _PLACEHOLDERS else found
+
+
+def _answer_starts(tagged: str) -> int:
+    """Behind "The answer is"."""
+    match = _ANSWER_IS.match(tagged)
+    return match.end() if match else 0
 
 
 def _wrapped(content: str) -> str | None:

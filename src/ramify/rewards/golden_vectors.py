@@ -3,27 +3,22 @@
 A vector holds a response, a gold, what the reference returned (`expected`), and where that is plainly wrong what is
 right (`right`). Compatibility mode reproduces `expected`. By default `right` holds, and what the reference had right
 stays right: "kept" looks at the vectors that are not marked wrong and at verdicts, which is full credit or none, not at
-measures that are meant to differ (calls, counted by structure; productivity, which must not rise with calls).
+measures that are meant to differ (calls, counted by structure; productivity, which must not rise with calls). The vectors
+ask what a careful reader accepts, so our side of em, f1, acc and of rewards is the score `lenient`.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ramify.core.errors import DataError
-from ramify.rewards import compat_arpo_scores as arpo
-from ramify.rewards.answer_scores import scores
-from ramify.rewards.compat_arpo_extract import extract_arpo
-from ramify.rewards.compat_arpo_reward import arpo_reward
-from ramify.rewards.compat_toolstar_math import toolstar_equal
-from ramify.rewards.compat_toolstar_reward import toolstar_math_reward, toolstar_reward
-from ramify.rewards.compat_toolstar_scores import toolstar_scores
+from ramify.rewards import compat_arpo as arpo
+from ramify.rewards import compat_toolstar as toolstar
+from ramify.rewards.answer_scores import SCORES, accepted_answers
 from ramify.rewards.extract import answer_in
-from ramify.rewards.math_equal import math_equal
-from ramify.rewards.qa import accepted_answers, exact_words
-from ramify.rewards.response_scores import means, text_reward, text_scores
-from ramify.rewards.verdict import read_verdict
+from ramify.rewards.judge_prompt import read_verdict
+from ramify.rewards.responses import text_reward, text_scores
 
 Vector: TypeAlias = Mapping[str, Any]
 Values: TypeAlias = Mapping[str, Any]
@@ -43,7 +38,7 @@ class Verdicts:
 
 
 def judge_vector(vector: Vector, wrong: frozenset[str] = frozenset()) -> Verdicts:
-    """Score one vector in both modes.
+    """Score one vector in both modes; one that cannot be scored, such as one without a text, does not hold.
 
     Args:
         vector: One line of a file.
@@ -54,14 +49,17 @@ def judge_vector(vector: Vector, wrong: frozenset[str] = frozenset()) -> Verdict
     """
     kind = str(vector["id"]).rpartition("-")[0]
     if kind not in _COMPAT:
-        raise DataError(
-            f"id {vector['id']!r}: expected a scorer of {', '.join(sorted(_COMPAT))} before the last '-'"
-        )
-    compat, default = _compat(kind, vector), _DEFAULT[kind](vector)
-    if vector.get("seed_wrong"):
-        return Verdicts(compat, _is_right(vector, default), None)
-    says = case_of(vector) not in wrong
-    return Verdicts(compat, None, _is_kept(kind, vector, default) if says else None)
+        names = ", ".join(sorted(_COMPAT))
+        raise DataError(f"id {vector['id']!r}: expected a scorer of {names} before the last '-'")
+    marked = bool(vector.get("seed_wrong"))
+    try:
+        found = _DEFAULT[kind](vector)
+        holds = _is_right(vector, found) if marked else _is_kept(kind, vector, found)
+    except Exception:  # noqa: BLE001 - a stranger's file
+        holds = False
+    if marked:
+        return Verdicts(_is_reproduced(kind, vector), holds, None)
+    return Verdicts(_is_reproduced(kind, vector), None, None if case_of(vector) in wrong else holds)
 
 
 def case_of(vector: Vector) -> str:
@@ -69,26 +67,16 @@ def case_of(vector: Vector) -> str:
     return json.dumps([vector["response"], vector["gold"]])
 
 
-def _compat(kind: str, vector: Vector) -> bool:
+def _is_reproduced(kind: str, vector: Vector) -> bool:
     expected = vector["expected"]
     found: dict[str, Any] = {}
-    if kind in ("math_eval", "qa_eval"):
-        found["prediction"] = extract_arpo(vector["response"])
     try:
+        if kind in ("math_eval", "qa_eval"):
+            found["prediction"] = arpo.extract(vector["response"])
         found |= _COMPAT[kind](vector)
-    except (TypeError, IndexError, AttributeError) as error:
+    except Exception as error:  # noqa: BLE001 - the vectors name what the released code raised
         found["error"] = f"{type(error).__name__}: {error}"
     return found.keys() == expected.keys() and all(_same(found[key], expected[key]) for key in expected)
-
-
-def _toolstar_reward(vector: Vector) -> Values:
-    score = toolstar_reward if vector["task"] == "rl" else toolstar_math_reward
-    return score(vector["response"], vector["gold"])
-
-
-def _toolstar_row(vector: Vector) -> Values:
-    row, extract = vector["response"], "extract_answer=True" in vector["scorer"]
-    return toolstar_scores(vector["task"], row["Output"], row["Full_output"], vector["gold"], extract)
 
 
 def _sample(vector: Vector) -> Values:
@@ -96,77 +84,93 @@ def _sample(vector: Vector) -> Values:
     return arpo.sample_scores(vector["task"], row["output"], row["prediction"], vector["gold"])
 
 
-def _verdict(vector: Vector) -> Values:
+def _released_verdict(vector: Vector) -> Values:
     row = vector["response"]
     return arpo.judge_scores(row["prediction"], vector["gold"], row["judge_reply"], row["failures_first"])
 
 
+def _released_reward(vector: Vector) -> Values:
+    score = toolstar.reward if vector["task"] == "rl" else toolstar.math_reward
+    return score(vector["response"], vector["gold"])
+
+
+def _released_row(vector: Vector) -> Values:
+    row, extract = vector["response"], "extract_answer=True" in vector["scorer"]
+    return toolstar.scores(vector["task"], row["Output"], row["Full_output"], vector["gold"], extract)
+
+
 _COMPAT: Mapping[str, Callable[[Vector], Values]] = {
-    "extract_answer": lambda v: {"prediction": extract_arpo(v["response"])},
-    "math_eval": lambda v: arpo.math_scores(extract_arpo(v["response"]), v["gold"]),
-    "qa_eval": lambda v: arpo.qa_scores(extract_arpo(v["response"]), v["gold"]),
-    "math_equiv_toolstar": lambda v: {"equal": toolstar_equal(v["response"], v["gold"])},
+    "extract_answer": lambda v: {"prediction": arpo.extract(v["response"])},
+    "math_eval": lambda v: arpo.math_scores(arpo.extract(v["response"]), v["gold"]),
+    "qa_eval": lambda v: arpo.qa_scores(arpo.extract(v["response"]), v["gold"]),
+    "math_equiv_toolstar": lambda v: {"equal": toolstar.equal(v["response"], v["gold"])},
     "sample_metrics": _sample,
     "overall_metrics": lambda v: arpo.overall_scores(v["task"], v["response"]),
-    "llm_judge": _verdict,
-    "rl_reward_arpo": lambda v: arpo_reward(v["response"], v["gold"]),
-    "rl_reward_toolstar": _toolstar_reward,
-    "toolstar_eval": _toolstar_row,
+    "llm_judge": _released_verdict,
+    "rl_reward_arpo": lambda v: arpo.reward(v["response"], v["gold"]),
+    "rl_reward_toolstar": _released_reward,
+    "toolstar_eval": _released_row,
 }
 
 
-def _golds(vector: Vector) -> tuple[str, ...]:
-    return accepted_answers(vector["gold"], spelled_lists=vector["task"] == "qa")
+def _answered(vector: Vector) -> Values:
+    return _accepted(answer_in(vector["response"]), vector["gold"], vector["task"])
 
 
-def _default_scores(vector: Vector) -> Values:
-    return scores(answer_in(vector["response"]), _golds(vector), vector["task"])
+def _accepted(prediction: str, gold: object, task: str) -> Values:
+    golds = accepted_answers(gold, spelled_lists=task == "qa") if prediction.strip() else ()
+    if task == "math":
+        found = dict.fromkeys(_SCORES, SCORES["math_equal"](prediction, golds))
+        return {**found, "em": SCORES["em"](prediction, golds)}
+    lenient = SCORES["lenient"](prediction, golds)
+    same = float(lenient == 1)
+    return {"em": same, "f1": lenient, "acc": SCORES["acc"](prediction, golds), "math_equal": same}
 
 
-def _default_row(vector: Vector) -> Values:
-    row = vector["response"]
-    return text_scores(row["output"], vector["gold"], vector["task"], row["prediction"])
+def _row(row: Mapping[str, Any], gold: object, task: Literal["math", "qa"]) -> Values:
+    found = text_scores(row["output"], gold, task, row["prediction"])
+    return {**found, **_accepted(row["prediction"] if found["is_valid_answer"] else "", gold, task)}
 
 
-def _default_means(vector: Vector) -> Values:
-    rows = [
-        text_scores(row["output"], row["answer"], vector["task"], row["prediction"])
-        for row in vector["response"]
-    ]
-    found = dict(means(rows))
-    return {**found, "num_valid_answer": f"{found['num_valid_answer']} of {found['n']}"}
+def _means(vector: Vector) -> Values:
+    rows = [_row(row, row["answer"], vector["task"]) for row in vector["response"]]
+    names = (*_SCORES, "python_calls", "search_calls", "tool_counts")
+    means = {name: sum(float(row[name]) for row in rows) / max(1, len(rows)) for name in names}
+    valid = sum(bool(row["is_valid_answer"]) for row in rows)
+    per_call = means["em"] / means["tool_counts"] if means["tool_counts"] else 0.0
+    return {**means, "num_valid_answer": f"{valid} of {len(rows)}", "correct_per_call": per_call}
 
 
-def _default_verdict(vector: Vector) -> Values:
+def _verdict(vector: Vector) -> Values:
     row = vector["response"]
     if row["failures_first"] >= _JUDGE_TRIES:
-        return {"llm_equal": exact_words(row["prediction"], accepted_answers(vector["gold"]))}
+        return {"llm_equal": SCORES["lenient"](row["prediction"], accepted_answers(vector["gold"])) == 1}
     return {"llm_equal": int(read_verdict(row["judge_reply"]) is True)}
 
 
-def _default_reward(vector: Vector) -> Values:
+def _rewarded(vector: Vector) -> Values:
     response = vector["response"].partition("<|im_start|>assistant\n")[2] or vector["response"]
-    found = text_reward(response.removesuffix("<|im_end|>"), vector["gold"])
+    found = text_reward(response.removesuffix("<|im_end|>"), vector["gold"], trained=SCORES["lenient"])
     return {"score": found.value, "correct": found.correct}
 
 
-def _default_toolstar_row(vector: Vector) -> Values:
+def _toolstar_row(vector: Vector) -> Values:
     output = vector["response"]["Output"]
     last_line = output.strip().rpartition("\n")[2]
-    return scores(answer_in(output) or last_line, _golds(vector), vector["task"])
+    return _accepted(answer_in(output) or last_line, vector["gold"], vector["task"])
 
 
 _DEFAULT: Mapping[str, Callable[[Vector], Values]] = {
     "extract_answer": lambda v: {"prediction": answer_in(v["response"])},
-    "math_eval": _default_scores,
-    "qa_eval": _default_scores,
-    "math_equiv_toolstar": lambda v: {"equal": math_equal(v["response"], _golds(v))},
-    "sample_metrics": _default_row,
-    "overall_metrics": _default_means,
-    "llm_judge": _default_verdict,
-    "rl_reward_arpo": _default_reward,
-    "rl_reward_toolstar": _default_reward,
-    "toolstar_eval": _default_toolstar_row,
+    "math_eval": _answered,
+    "qa_eval": _answered,
+    "math_equiv_toolstar": lambda v: {"equal": SCORES["math_equal"](v["response"], [str(v["gold"])])},
+    "sample_metrics": lambda v: _row(v["response"], v["gold"], v["task"]),
+    "overall_metrics": _means,
+    "llm_judge": _verdict,
+    "rl_reward_arpo": _rewarded,
+    "rl_reward_toolstar": _rewarded,
+    "toolstar_eval": _toolstar_row,
 }
 
 
@@ -178,8 +182,7 @@ def _is_right(vector: Vector, found: Values) -> bool:
         return bool(low - _TOLERANCE <= found["score"] <= high + _TOLERANCE)
     if "verdict" in right:
         fields = [key for key in vector["wrong_fields"] if key in _SCORES] or ["em"]
-        correct = right["verdict"] == "correct"
-        return all((found[key] == 1) if correct else (found[key] < 1) for key in fields)
+        return all((found[key] == 1) == (right["verdict"] == "correct") for key in fields)
     values = {key: value for key, value in right.items() if key != "reason"}
     if not values:  # the one that says that productivity must not rise with calls
         return bool(found["correct_per_call"] * found["tool_counts"] <= found["em"] + _TOLERANCE)
@@ -188,22 +191,18 @@ def _is_right(vector: Vector, found: Values) -> bool:
 
 def _is_kept(kind: str, vector: Vector, found: Values) -> bool | None:
     expected, truth = vector["expected"], vector.get("truth")
-    if kind in ("qa_eval", "math_eval", "math_equiv_toolstar", "toolstar_eval"):
-        if truth is None:
-            return None
-        fields = [key for key in (*_SCORES, "equal") if key in expected]
-        if kind == "math_eval" or vector["task"] == "math":
-            fields = [key for key in fields if key in ("math_equal", "equal")]
-        if truth == "correct":
-            return all(found[key] >= expected[key] - _TOLERANCE for key in fields)
-        return all(found[key] < 1 for key in fields if expected[key] < 1)
     if kind.startswith("rl_reward"):
         return _is_reward_kept(vector, found)
-    differ = {"output_length"} | (
-        {"acc", "f1"} if kind == "overall_metrics" and vector["task"] == "math" else set()
-    )
-    shared = [key for key in expected if key in found and key not in differ]
-    return all(_same(found[key], expected[key]) for key in shared)
+    if kind in ("sample_metrics", "overall_metrics", "llm_judge", "extract_answer"):
+        differ = {"output_length"}
+        if kind == "overall_metrics" and vector["task"] == "math":
+            differ |= {"acc", "f1"}
+        return all(_same(found[key], expected[key]) for key in expected.keys() & found.keys() - differ)
+    names: Sequence[str] = ("math_equal", "equal") if vector["task"] == "math" else _SCORES
+    fields = [key for key in names if key in expected]
+    if truth == "correct":
+        return all(found[key] >= expected[key] - _TOLERANCE for key in fields)
+    return all(found[key] < 1 for key in fields if expected[key] < 1) if truth else None
 
 
 def _is_reward_kept(vector: Vector, found: Values) -> bool | None:

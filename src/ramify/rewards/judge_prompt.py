@@ -60,6 +60,11 @@ _CHINESE: Final = """\
 
 _HAN: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 _KANA: Final = re.compile("[\u3040-\u30ff]")
+_THOUGHT: Final = re.compile(r"\A(?:(?!<think>).)*?</think>|<think>.*?(?:</think>|\Z)", re.DOTALL)
+"""Closed or cut; its beginning may be in the prompt."""
+_TAGGED: Final = re.compile(r"<judg(?:e)?ment>(.*?)(?:</judg(?:e)?ment>|\Z)", re.DOTALL | re.IGNORECASE)
+_FIRST: Final = re.compile(r"[\W_]*(correct|incorrect)(?=[\s*_\"'`]*(?:[.,;:!\n-]|\Z))", re.IGNORECASE)
+_WORD: Final = re.compile(r"\w")
 _LATIN_WORD: Final = re.compile("[A-Za-z]{2,}")
 
 
@@ -77,13 +82,24 @@ def is_chinese(question: str) -> bool:
 
 
 def marked_verdict(reply: str, mark: str) -> bool | None:
-    """The verdict of a reply; None unless its last line that is not blank is exactly `MARK CORRECT` or `MARK INCORRECT`.
+    """The verdict of a reply: its last line with a word in it has to be `MARK CORRECT` or `MARK INCORRECT`.
 
-    Blanks around the line do no harm. A reply that has the other verdict as a line too gives none.
+    In any case, with any punctuation or Markdown around it, in a fence, behind a thinking block. A reply that has the other
+    verdict as a line too gives none.
     """
-    lines = [line.strip(" \t\r") for line in reply.split("\n")]
-    last = next((line for line in reversed(lines) if line), "")
-    verdicts = {f"{mark} CORRECT": True, f"{mark} INCORRECT": False}
-    if len(verdicts.keys() & set(lines)) != 1:
-        return None
-    return verdicts.get(last)
+    lines = [line for line in _THOUGHT.sub("", reply).split("\n") if _WORD.search(line)]
+    found = [re.fullmatch(rf"\W*{mark}\W+(correct|incorrect)\W*", line, re.IGNORECASE) for line in lines]
+    verdicts = {match[1].lower() for match in found if match}
+    return verdicts == {"correct"} if found and found[-1] and len(verdicts) == 1 else None
+
+
+def read_verdict(reply: str) -> bool | None:
+    """The verdict of a reply to another prompt, as somebody recorded it; our own judge asks for a mark.
+
+    "Correct" or "Incorrect" stands first in the reply, or in its last judgment tag, and punctuation or nothing follows:
+    "That isn't correct" and "Correctly stated" are no verdicts.
+    """
+    said = _THOUGHT.sub("", reply)
+    tagged = _TAGGED.findall(said)
+    match = _FIRST.match(tagged[-1] if tagged else said)
+    return None if match is None else match[1].lower() == "correct"

@@ -3,7 +3,8 @@ r"""Equality of mathematical answers.
     1/2 = 0.5 = \frac{50}{100}    \{1,-2\} = -2, 1    (3,4] = 3 < x \le 4    10\% = 10%    52_{8} = 52_8    5 \text{ cm} = 5
 
 Signs, symbols' case, brackets and the order inside brackets matter. Text rules come first, then values at points
-(`math_values`), and only what those cannot read or decide goes to math-verify in its own process.
+(`math_values`), and only what those cannot read or decide goes to math-verify in a process of its own. What nothing can
+read, and what runs out of its CPU time, is unequal; `unread` and `timeout` say so.
 """
 
 import functools
@@ -12,41 +13,36 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from ramify.rewards.math_forms import (
-    GROUPED_DIGITS,
-    Based,
     Equation,
     Form,
     Formula,
-    Group,
-    Many,
-    Matrix,
+    Items,
     Named,
     Text,
     read_form,
 )
-from ramify.rewards.math_markup import clean
 from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
-from ramify.rewards.math_units import is_letter, is_measure
+from ramify.rewards.math_text import clean
+from ramify.rewards.math_units import Unit
 from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of
-from ramify.rewards.math_workers import MathWorkers, Symbolic, shared_workers
+from ramify.rewards.math_workers import Symbolic, shared_worker
 
 _MAX_CHARS, _MAX_DEPTH = 4000, 40
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!sin|cos|tan|log|exp|sqrt)[A-Za-z]{3,}")
 _RANGE = re.compile(r"\d+(?:-\d+)+")
-_FROM_TO = re.compile(r"\d to \d")
 _DESIGNATION = re.compile(rf"{_RANGE.pattern}|[A-Z]+-\d+\w*")
+_FROM_TO = re.compile(r"\d to \d")
+_LABEL = re.compile(r"\s*[A-F][.:]\s+(?=\S)")
 _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{\w+\}")
 _NO_FORMULA = re.compile(rf"{_WORD.pattern}|\d\s+\d|\.\d+\.|__|'[A-Za-z/]|(?:!\s*){{4}}")
 """What math-verify would read in part, or as something else: words, numbers side by side, two points, quotes, bombs."""
-_CURRENCIES = frozenset({"dollar", "euro", "sterling"})
-_NOT_READ = (ArithmeticError, ValueError, RecursionError)
-"""What a formula may break, `UnreadableError` and `UndecidedError` among it: one answer must not end an evaluation."""
 
 
-def math_equal(prediction: str, golds: Sequence[str], workers: MathWorkers | None = None) -> float:
-    """1.0 when the prediction equals one of `golds`, else 0.0. A comparison that takes too long is unequal."""
-    return float(any(_equal(prediction, gold, workers) for gold in golds))
+def math_equal(prediction: str, golds: Sequence[str]) -> float:
+    """1.0 when the prediction equals one of `golds`, else 0.0."""
+    return float(any(compared(prediction, gold) is Symbolic.EQUAL for gold in golds))
 
 
 def math_equal_quickly(prediction: str, golds: Sequence[str]) -> float:
@@ -54,57 +50,81 @@ def math_equal_quickly(prediction: str, golds: Sequence[str]) -> float:
     return float(any(decide(prediction, gold) is True for gold in golds))
 
 
+def unread(prediction: str, golds: Sequence[str]) -> float:
+    """1.0 when the prediction, or each gold that is mathematics, could not be read as mathematics, else 0.0."""
+    return _came_to(prediction, golds, Symbolic.UNREAD)
+
+
+def timeout(prediction: str, golds: Sequence[str]) -> float:
+    """1.0 when a comparison ran out of CPU time or memory and none found the prediction equal, else 0.0."""
+    return max(_came_to(prediction, golds, kind) for kind in (Symbolic.TIMEOUT, Symbolic.KILLED))
+
+
 @functools.lru_cache(maxsize=1 << 12)
 def is_mathematical(gold: str) -> bool:
-    """Whether a gold is compared as mathematics: LaTeX, a number with or without a known unit, a formula with operators.
+    """Whether a gold is compared as mathematics: LaTeX, a number with or without a known unit, a formula with operators, the
+    letter of a choice.
 
     Dates, ranges ("1999-2004"), names ("A41") and anything else with words in it are not.
     """
     if len(gold) > _MAX_CHARS:
         return False
-    form, text = _form(gold), clean(gold)
+    form, text = _form(gold), _LABEL.sub("", clean(gold))
     if form is None or isinstance(form, Text) or _DESIGNATION.fullmatch(text) or _FROM_TO.search(text):
         return form is None and "\\" in gold
     letters = re.findall("[A-Za-z]+", text)
+    if isinstance(form, Formula) and isinstance(form.term, Symbol):
+        return True
     if "\\" in gold or not letters:
         return _has_digit_or_command(gold)
     if isinstance(form, Formula) and form.unit:
-        return is_measure(form.unit)
+        return form.unit.is_measure
     longest = max(map(len, letters))
     return any(c in _OPERATORS for c in text) and longest <= (2 if _has_digit_or_command(gold) else 1)
 
 
-def same_text(prediction: str, gold: str) -> bool:
-    """Whether two answers are the same but for typesetting, thousands separators among it."""
+def decide(prediction: str, gold: str) -> bool | None:
+    """Compare by text and by values; None when they do not tell. Of more than 4000 characters only identity is looked at."""
     if max(len(prediction), len(gold)) > _MAX_CHARS:
-        return prediction.strip() == gold.strip() != ""
-    return _untypeset(prediction) == _untypeset(gold) != ""
+        return prediction.strip() == gold.strip()
+    return _decide(prediction, gold)
+
+
+def compared(prediction: str, gold: str) -> Symbolic:
+    """What became of a comparison; one pair always gets the same verdict."""
+    decided = decide(prediction, gold)
+    if decided is not None:
+        return Symbolic.EQUAL if decided else Symbolic.DIFFERENT
+    if not (_has_digit_or_command(prediction) and _has_digit_or_command(gold)):
+        return Symbolic.UNREAD
+    left, right = (clean(text).replace('"', "").replace(";", ",") for text in (prediction, gold))
+    if not all(
+        _is_nested_soundly(text) and _NO_FORMULA.search(_ENVIRONMENT.sub("", text)) is None
+        for text in (left, right)
+    ):
+        return Symbolic.UNREAD
+    return shared_worker().compare(left, right)
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def decide(prediction: str, gold: str) -> bool | None:
-    """Compare by text and by values; None when they do not tell."""
-    if max(len(prediction), len(gold)) > _MAX_CHARS:
-        return prediction.strip() == gold.strip()
-    left, right = clean(prediction), clean(gold)
-    if not left or not right:
-        return False
-    if _unspaced(left) == _unspaced(right):
-        return True
-    if _RANGE.fullmatch(left) and _RANGE.fullmatch(right):
-        return False
-    written, wanted = _form(prediction), _form(gold)
-    if any(
-        isinstance(form, Based) and text.lower() == form.digits.lower()
-        for form, text in ((written, right), (wanted, left))
-    ):
-        return True
-    if written is None or wanted is None:
-        same_words = left.replace('"', "").lower() == right.replace('"', "").lower()
-        return True if same_words and isinstance(written or wanted, Text) else None
+def _decide(prediction: str, gold: str) -> bool | None:
+    if prediction.strip() == gold.strip():
+        return bool(gold.strip())
     try:
+        left, right = clean(prediction), clean(gold)
+        if not left or not right:
+            return False
+        if _unspaced(left) == _unspaced(right):
+            return True
+        if _RANGE.fullmatch(left) and _RANGE.fullmatch(right):
+            return False
+        written, wanted = _form(prediction), _form(gold)
+        if written is None or wanted is None:
+            same_words = left.replace('"', "").lower() == right.replace('"', "").lower()
+            return True if same_words and isinstance(written or wanted, Text) else None
         return same_form(written, wanted)
-    except _NOT_READ:
+    # An answer is a stranger's text: whatever it breaks in here, it must not end an evaluation.
+    except Exception:  # noqa: BLE001
         return None
 
 
@@ -114,41 +134,23 @@ def same_form(written: Form, wanted: Form) -> bool:
     Raises:
         UndecidedError: Values at points do not tell.
     """
-    if isinstance(written, Named) or isinstance(wanted, Named):
-        return _same_named(written, wanted)
-    if isinstance(written, Equation) and isinstance(wanted, Equation):
-        return same_up_to_factor(written.difference, wanted.difference)
-    if isinstance(written, Equation) and written.stated and not _has_symbols(wanted):
-        return same_form(written.stated, wanted)
+    if isinstance(written, Named | Equation) or isinstance(wanted, Named | Equation):
+        return _same_related(written, wanted)
     if isinstance(written, Text) or isinstance(wanted, Text):
         return _as_text(written) == _as_text(wanted) != ""
-    if isinstance(written, Based) or isinstance(wanted, Based):
-        return _same_based(written, wanted)
-    if isinstance(written, Matrix) or isinstance(wanted, Matrix):
-        return _same_matrix(written, wanted)
     if isinstance(written, Formula) and isinstance(wanted, Formula):
         return _same_formula(written, wanted)
-    return _same_collection(written, wanted)
+    return _same_items(written, wanted)
 
 
-def _equal(prediction: str, gold: str, workers: MathWorkers | None) -> bool:
-    decided = decide(prediction, gold)
-    if decided is not None or not (_has_digit_or_command(prediction) and _has_digit_or_command(gold)):
-        return decided is True
-    left, right = (clean(text).replace('"', "").replace(";", ",") for text in (prediction, gold))
-    if not all(_is_nested_soundly(text) and _NO_FORMULA.search(text) is None for text in (left, right)):
-        return False
-    return (workers or shared_workers()).compare(left, right) is Symbolic.EQUAL
+def _came_to(prediction: str, golds: Sequence[str], what: Symbolic) -> float:
+    found = [compared(prediction, gold) for gold in golds if is_mathematical(gold)]
+    return float(what in found and Symbolic.EQUAL not in found)
 
 
 def _unspaced(text: str) -> str:
     """Without blanks; one between two numbers stays, unless it separates thousands."""
     return _BLANK.sub("", text) if " " in text else text
-
-
-def _untypeset(text: str) -> str:
-    cleaned = _unspaced(clean(text)).replace('"', "").replace(";", ",")
-    return cleaned.replace(",", "") if GROUPED_DIGITS.fullmatch(cleaned) else cleaned
 
 
 def _is_nested_soundly(text: str) -> bool:
@@ -167,25 +169,27 @@ def _has_digit_or_command(text: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _form(text: str) -> Form | None:
-    if len(text) > _MAX_CHARS:
-        return None
     try:
         return read_form(clean(text))
-    except _NOT_READ:
+    except Exception:  # noqa: BLE001 - as above
         return None
 
 
-def _same_named(written: Form, wanted: Form) -> bool:
+def _same_related(written: Form, wanted: Form) -> bool:
     """A name may be left out; two different letters are two equations."""
     if isinstance(written, Named) and isinstance(wanted, Named):
-        if written.name == wanted.name or (
-            (_is_word(written.name) or _is_word(wanted.name)) and not _are_numbered(written.name, wanted.name)
-        ):
+        says_more = _is_word(written.name) or _is_word(wanted.name)
+        if written.name == wanted.name or (says_more and not _are_numbered(written.name, wanted.name)):
             return same_form(written.value, wanted.value)
     elif not isinstance(written, Equation) and not isinstance(wanted, Equation):
-        return same_form(_value_of(written), _value_of(wanted))
+        return same_form(*(form.value if isinstance(form, Named) else form for form in (written, wanted)))
     left, right = _difference(written), _difference(wanted)
-    return left is not None and right is not None and same_up_to_factor(left, right)
+    if left is not None and right is not None:
+        return same_up_to_factor(left, right)
+    equation, other = (written, wanted) if isinstance(written, Equation) else (wanted, written)
+    if not isinstance(equation, Equation) or equation.stated is None or isinstance(other, Equation):
+        return False
+    return same_form(equation.stated, other)
 
 
 def _is_word(name: str) -> bool:
@@ -198,10 +202,6 @@ def _are_numbered(*names: str) -> bool:
     return all(any(c.isdecimal() for c in name) for name in names)
 
 
-def _value_of(form: Form) -> Form:
-    return form.value if isinstance(form, Named) else form
-
-
 def _difference(form: Form) -> Term | None:
     if isinstance(form, Equation):
         return form.difference
@@ -210,88 +210,39 @@ def _difference(form: Form) -> Term | None:
     return None
 
 
-def _has_symbols(form: Form) -> bool:
-    return not isinstance(form, Formula) or bool(symbols_of(form.term))
-
-
 def _as_text(form: Form) -> str:
     if isinstance(form, Text):
         return form.words
     return form.term.name.lower() if isinstance(form, Formula) and isinstance(form.term, Symbol) else ""
 
 
-def _same_based(written: Form, wanted: Form) -> bool:
-    """Digits in a base, which the answer may leave out."""
-    if isinstance(written, Based) and isinstance(wanted, Based):
-        return (written.digits.lower(), written.base) == (wanted.digits.lower(), wanted.base)
-    based, other = (written, wanted) if isinstance(written, Based) else (wanted, written)
-    if not (isinstance(based, Based) and isinstance(other, Formula) and based.digits.isdecimal()):
-        return False
-    return exact_value(other.term) == Fraction(based.digits)
-
-
-def _same_matrix(written: Form, wanted: Form) -> bool:
-    if isinstance(written, Matrix) and isinstance(wanted, Matrix):
-        shapes = [[len(row) for row in matrix.rows] for matrix in (written, wanted)]
-        if shapes[0] != shapes[1] or written.bars != wanted.bars:
-            return False
-        return _same_in_order(sum(written.rows, ()), sum(wanted.rows, ()))
-    matrix, other = (written, wanted) if isinstance(written, Matrix) else (wanted, written)
-    if not isinstance(matrix, Matrix) or matrix.bars or not isinstance(other, Group):
-        return False
-    brackets = {(group.opening, group.closing) for group in (other, *other.items) if isinstance(group, Group)}
-    rows = [item.items for item in other.items if isinstance(item, Group)]
-    if len(rows) == len(other.items) and brackets in ({("(", ")")}, {("[", "]")}):
-        return _same_matrix(Matrix(tuple(rows)), Matrix(matrix.rows))
-    if not _is_tuple(other):
-        return False
-    is_vector = len(matrix.rows) == 1 or all(len(row) == 1 for row in matrix.rows)
-    return is_vector and _same_in_order(sum(matrix.rows, ()), other.items)
-
-
 def _same_formula(written: Formula, wanted: Formula) -> bool:
     left, right = written.unit, wanted.unit
     if _is_factored(wanted.term) and isinstance(written.term, Sum):
         return False
-    if left == "%" != right:
-        return right == "" and _same_percentage(written.term, wanted.term)
-    if right == "%" != left:
-        same = same_value(written.term, wanted.term) or same_value(written.term, _hundredth(wanted.term))
-        return left == "" and same
-    if left and right and not _is_price(left, right):
-        return _is_same_unit(left, right) and same_value(written.term, wanted.term)
-    return same_value(_with_letter(written, wanted), _with_letter(wanted, written))
+    if left and right:
+        return left.of == right.of and same_value(_times(written.term, left), _times(wanted.term, right))
+    if left and left.of == "%":
+        return _same_percentage(written.term, wanted.term)
+    if right and right.of == "%":
+        return same_value(written.term, wanted.term) or same_value(
+            written.term, _times(wanted.term, _PERCENT)
+        )
+    return same_value(written.term, wanted.term)
 
 
-def _is_same_unit(left: str, right: str) -> bool:
-    """Plain pounds may be of money too."""
-    return left == right or {left, right} == {"lb", "sterling"}
+_PERCENT = Unit("%", Fraction(1, 100))
 
 
-def _is_price(left: str, right: str) -> bool:
-    """Whether a currency stands against what is no measure ("$5", "5 in all"), or against a price for something."""
-    return any(
-        money in _CURRENCIES and (not is_measure(other) or other.startswith(f"{money}/"))
-        for money, other in ((left, right), (right, left))
-    )
-
-
-def _with_letter(form: Formula, other: Formula) -> Term:
-    """A letter behind a number is a variable where the other side has variables: "3 m" and `m + 2m`."""
-    if is_letter(form.unit) and symbols_of(other.term):
-        return Product((form.term, Symbol(form.unit)))
-    return form.term
+def _times(term: Term, unit: Unit) -> Term:
+    return term if unit.factor == 1 else Product((term, Number(unit.factor)))
 
 
 def _same_percentage(written: Term, wanted: Term) -> bool:
     """ "10%" for 0.1; for 10 too, since no answer of 1 or more is likely to mean a hundredth of it."""
     value = exact_value(wanted)
     bare = value is not None and abs(value) >= 1 and same_value(written, wanted)
-    return bare or same_value(_hundredth(written), wanted)
-
-
-def _hundredth(term: Term) -> Term:
-    return Product((term, Number(Fraction(1, 100))))
+    return bare or same_value(_times(written, _PERCENT), wanted)
 
 
 def _is_factored(term: Term) -> bool:
@@ -311,36 +262,46 @@ def _is_factored(term: Term) -> bool:
     return sums > 1
 
 
-def _same_collection(written: Form, wanted: Form) -> bool:
-    if not (isinstance(written, Many | Group) or isinstance(wanted, Many | Group)):
+def _same_items(written: Form, wanted: Form) -> bool:
+    if isinstance(written, Formula):
+        written = Items("{}", (written,))
+    if isinstance(wanted, Formula):
+        wanted = Items("{}", (wanted,))
+    if not isinstance(written, Items) or not isinstance(wanted, Items):
         return False
-    left, right = _items(written), _items(wanted)
-    if len(left) != len(right):
-        return False
-    if isinstance(written, Group) and isinstance(wanted, Group):
-        same_brackets = (written.opening, written.closing) == (wanted.opening, wanted.closing)
-        return same_brackets and _same_in_order(left, right)
-    if isinstance(written, Group) or isinstance(wanted, Group):
-        return _is_tuple(written) and _is_tuple(wanted) and _same_in_order(left, right)
-    names = {item.name for item in right if isinstance(item, Named)}
-    if len(names) == len(right) > 1 and not any(isinstance(item, Named) for item in left):
+    if "m" in (written.brackets, wanted.brackets):
+        return _same_matrix(written, wanted)
+    left, right = written.items, wanted.items
+    if written.brackets in ("", "{}") and wanted.brackets in ("", "{}"):
+        names = {item.name for item in right if isinstance(item, Named)}
+        if len(names) == len(right) > 1 and not any(isinstance(item, Named) for item in left):
+            return _same_in_order(left, right)
+        return _same_in_any_order(left, right)
+    if written.brackets == wanted.brackets:
         return _same_in_order(left, right)
-    return _same_in_any_order(left, right)
+    return _is_tuple(written) and _is_tuple(wanted) and _same_in_order(left, right)
 
 
-def _is_tuple(form: Form) -> bool:
+def _is_tuple(items: Items) -> bool:
     """Whether it is one, or a list that may stand for one; sets and intervals are none."""
-    if isinstance(form, Group):
-        return (form.opening, form.closing, form.is_interval) == ("(", ")", False)
-    return isinstance(form, Many) and form.is_list
+    return items.brackets == "" or (items.brackets == "()" and not items.is_interval)
 
 
-def _items(form: Form) -> tuple[Form, ...]:
-    return form.items if isinstance(form, Many | Group) else (form,)
+def _same_matrix(written: Items, wanted: Items) -> bool:
+    """Row by row; a vector may be a tuple, and rows may be in other brackets."""
+    if written.brackets != "m":
+        return _same_matrix(wanted, written)
+    rows = [row.items for row in written.items if isinstance(row, Items)]
+    others = [row.items for row in wanted.items if isinstance(row, Items)]
+    if len(others) == len(wanted.items):
+        same_shape = [*map(len, rows)] == [*map(len, others)]
+        return same_shape and all(map(_same_in_order, rows, others))
+    is_vector = len(rows) == 1 or all(len(row) == 1 for row in rows)
+    return is_vector and _is_tuple(wanted) and _same_in_order(sum(rows, ()), wanted.items)
 
 
 def _same_in_order(left: Sequence[Form], right: Sequence[Form]) -> bool:
-    return len(left) == len(right) and all(same_form(a, b) for a, b in zip(left, right, strict=True))
+    return len(left) == len(right) and all(map(same_form, left, right))
 
 
 def _same_in_any_order(left: Sequence[Form], right: Sequence[Form]) -> bool:

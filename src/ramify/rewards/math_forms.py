@@ -1,13 +1,15 @@
-r"""What a mathematical answer is: a formula, a list of them, a set, an interval, a matrix, an equation, a word."""
+r"""What a mathematical answer is: a formula, several of them in order or in none, a matrix, an equation, words."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TypeAlias
 
 from ramify.rewards.math_terms import (
-    FUNCTIONS,
     MINUS_ONE,
+    WORDS,
+    Call,
     Number,
     Power,
     Product,
@@ -17,17 +19,17 @@ from ramify.rewards.math_terms import (
     UnreadableError,
     read_term,
 )
-from ramify.rewards.math_units import without_unit
-from ramify.rewards.math_values import symbols_of
-from ramify.rewards.numerals import CHINESE_NUMERAL, chinese_number, fraction_in_words, in_digits
+from ramify.rewards.math_units import Unit, without_unit
+from ramify.rewards.math_values import exact_value, symbols_of
+from ramify.rewards.numerals import in_digits
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A formula with its unit as `math_units` spells it ("" for none; "%" counts as one)."""
+    """A formula with its unit; digits in a base have the unit "base 8"."""
 
     term: Term
-    unit: str = ""
+    unit: Unit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,37 +40,18 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Based:
-    """Digits in a base."""
+class Items:
+    r"""Several values.
 
-    digits: str
-    base: str
+    Attributes:
+        brackets: Around values in order: "()", "[)" and so on, "::" of a ratio, "m" of a matrix and each of its rows; ""
+            for a list without brackets, "{}" for a set, a union, what `\pm` stands for: in any order.
+        is_interval: It was an inequality, so "()" is no pair.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Many:
-    r"""Values in any order: a list without brackets (which may mean a tuple), a set, a union, what `\pm` stands for."""
-
+    brackets: str
     items: "tuple[Form, ...]"
-    is_list: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Values in order between brackets; two of them may be an interval, which "x < 3" certainly is."""
-
-    opening: str
-    items: "tuple[Form, ...]"
-    closing: str
     is_interval: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """Rows of values; `bars` tells a determinant."""
-
-    rows: "tuple[tuple[Form, ...], ...]"
-    bars: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,42 +70,42 @@ class Equation:
     stated: "Form | None" = None
 
 
-Form: TypeAlias = Formula | Text | Based | Many | Group | Matrix | Named | Equation
+Form: TypeAlias = Formula | Text | Items | Named | Equation
 
 GROUPED_DIGITS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_GROUPED_WITH_UNIT = re.compile(rf'^{GROUPED_DIGITS.pattern}(?=(?: *"[^"]*"| [A-Za-z]{{2,}}[A-Za-z ]*)$)')
-_BASED = re.compile(r"\(?\s*(\w+)\s*\)?\s*_\s*(?:\{\s*\"?\s*(\w+)\s*\"?\s*\}|(\d+))")
-_MATRIX = re.compile(
-    r"\\begin\{((?:[pbBvV]|small)?matrix|array)\}(?:\s*\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL
+_GROUPED_WITH_UNIT = re.compile(
+    rf'^{GROUPED_DIGITS.pattern}(?=(?: *"[^"]*"| [A-Za-z]{{2,}}[A-Za-z ]*)(?: *\^ *\{{?[23]\}}?)?$)'
 )
-_UNBRACKETED = re.compile(r"\s*\\begin\{(?:array|smallmatrix)\}")
+_BASED = re.compile(r"\(?\s*(\d+)\s*\)?\s*_\s*(?:\{\s*\"?\s*(\w+)\s*\"?\s*\}|(\d+))")
+_MATRIX = re.compile(r"\\begin\{([pbB]matrix|array)\}(?:\s*\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _UNION = re.compile(r"\\(?:big)?cup(?![A-Za-z])")
-_BUILDER = re.compile(r"\s*[A-Za-z](?:\s*\\in\s*(?:\{?[A-Za-z]\}?|\\mathbb\{R\}))?\s*[|:]\s*(.+)", re.DOTALL)
+_BUILDER = re.compile(r"\s*[A-Za-z](?:\s*\\in\s*\{?[A-Za-z]\}?)?\s*[|:]\s*(.+)", re.DOTALL)
 _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv|to)(?![A-Za-z])|[=<>]")
+_EQUAL, _ORDER = ("=", "\\approx", "\\equiv"), ("<", "\\le", ">", "\\ge")
+_TURNED = {">": "<", "\\ge": "\\le", "<": ">", "\\le": "\\ge"}
+_LETTERS = r"\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?'*"
 _NAME = re.compile(
-    r"(?:m?\s*\\angle\s*[A-Z]{1,3}|\\?[A-Za-z]+(?:_(?:\{[^{}]*\}|\w))?'*|\"[^\"]*\"|[A-Za-z ]+)\s*(?:\([A-Za-z](?:\s*,\s*[A-Za-z])*\))?"
-    r"|[fghpFGHP]\(\s*-?\d+\s*\)"
+    rf"(?:m?\s*\\angle\s*[A-Z]{{1,3}}|{_LETTERS}(?:\s*:\s*{_LETTERS})?|\"[^\"]*\"|[A-Za-z ]+)"
+    r"\s*(?:\([A-Za-z](?:\s*,\s*[A-Za-z])*\))?|[A-Za-z]\(\s*-?\d+\s*\)|\|?[A-Za-z]+\|?"
 )
 _NAMES = re.compile(
     r"\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+)+\s*\)|\\\{\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\\\}"
 )
-_LABEL = re.compile(r"(?:[A-Z]:\s*|[A-F]\.\s+)(?=\S)")
+_LABEL = re.compile(r"[A-F][.:]\s+(?=\S)")
+"""Of a choice."""
 _ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])|\b(?:sin|cos|tan)\b")
 _DEGREES = re.compile(r'(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])|\\[a-z]+)\s*"degree"')
 """Behind a number or name within a formula of angles; behind a whole formula it is a unit."""
 _QUOTED = re.compile(r'"([^"]*)"')
-_FUNCTION_WORDS = frozenset({"pi", "sqrt", "infty", "infinity", "oo", "log", *FUNCTIONS})
 _WORD = re.compile(r"[A-Za-z]{3,}(?:['-][A-Za-z]{2,})*(?: [A-Za-z'-]+)*|(?:no|No|NO)(?: [A-Za-z'-]+)*")
 _ARTICLE = re.compile(r"(?:an?|the) (?!the\b)(?=[A-Za-z]{3})", re.IGNORECASE)
-_ALL_REALS = frozenset({"all real numbers", "all reals", "the real numbers", "real numbers"})
-_INFINITY = Symbol("infty")
-_REALS = Group("(", (Formula(Product((MINUS_ONE, _INFINITY))), Formula(_INFINITY)), ")", is_interval=True)
+_INFINITY = "\\infty"
 _OPENING, _CLOSING = "([{", ")]}"
 _MAX_ITEMS = 200
 
 
 def read_form(text: str) -> Form:
-    """Read an answer in the dialect of `math_markup`.
+    """Read an answer in the dialect of `math_text`.
 
     Raises:
         UnreadableError: It is none of the forms.
@@ -133,68 +116,75 @@ def read_form(text: str) -> Form:
     if GROUPED_DIGITS.fullmatch(text):
         return _formula(text.replace(",", ""))
     text = _GROUPED_WITH_UNIT.sub(lambda match: match.group().replace(",", ""), text)
-    parts = [part for part in _split(text, ",;") if part.strip()]
+    parts = _parts(text)
     if len(parts) > 1:
-        return _many(parts, is_list=len(parts) == sum(1 for part in _split(text, ",") if part.strip()))
+        return _several(parts, "" if ";" not in text else "{}")
     text = _LABEL.sub("", parts[0].strip(), count=1) if parts else ""
     if not text:
         raise UnreadableError("nothing")
-    return _related(text) if _RELATION.search(text) else _unrelated(text)
+    sides = _relation_sides(text)
+    return _single(text) if len(sides) == 1 else _related(sides)
 
 
-def _many(parts: list[str], *, is_list: bool) -> Form:
+def _several(parts: list[str], brackets: str) -> Items:
     if len(parts) > _MAX_ITEMS:
         raise UnreadableError("too many values")
     items: list[Form] = []
     for part in parts:
         form = read_form(part)
-        if isinstance(form, Named) and isinstance(form.value, Many):
+        if isinstance(form, Named) and isinstance(form.value, Items) and not form.value.brackets.strip("{}"):
             items.extend(Named(form.name, value) for value in form.value.items)
         else:
-            items.extend(form.items if isinstance(form, Many) else [form])
-    return Many(tuple(items), is_list=is_list and len(items) == len(parts))
+            items.extend(form.items if isinstance(form, Items) and form.brackets == "{}" else [form])
+    return Items(brackets if len(items) == len(parts) else "{}", tuple(items))
 
 
-def _related(text: str) -> Form:
-    """Equations, memberships and inequalities; a relation inside brackets is none."""
-    sides = _relation_sides(text)
-    if len(sides) == 1:
-        return _unrelated(text)
+def _related(sides: list[tuple[str, str]]) -> Form:
+    """Equations, memberships and inequalities."""
     relations = [relation for _, relation in sides[1:]]
     members = [member.strip() for member, _ in sides]
-    if not members[0] and relations in (["="], ["\\approx"]):
-        return read_form(members[1])
-    if all(relation in ("=", "\\approx", "\\equiv") for relation in relations):
+    if "\\approx" in relations[1:] or (
+        relations[0] == "\\approx" and members[0] and not _NAME.fullmatch(members[0])
+    ):
+        cut = relations.index("\\approx", 1 if _NAME.fullmatch(members[0]) else 0)
+        return read_form("=".join(members[: cut + 1]))
+    if all(relation in _EQUAL for relation in relations):
         return _equal(members)
     if relations == ["\\in"]:
-        return Named(members[0], _REALS if members[1] == "R" else read_form(members[1]))
-    if all(relation in ("<", ">", "\\le", "\\ge") for relation in relations):
+        return Named(members[0], read_form(members[1]))
+    if all(relation in _ORDER for relation in relations):
         return _interval(members, relations)
     raise UnreadableError("a relation of another kind")
 
 
 def _equal(members: list[str]) -> Form:
     name, value = members[0], members[-1]
+    if not name and len(members) == 2:
+        return read_form(value)
     if _NAME.fullmatch(name) or _NAMES.fullmatch(name):
         return Named(_QUOTED.sub(r"\1", name).replace(" ", ""), read_form(value))
     if len(members) > 2:
         return read_form(value)
-    left = read_term(name)
-    stated = read_form(value) if _is_of_names(left) and len(symbols_of(left)) > 1 else None
-    return Equation(Sum((left, Product((MINUS_ONE, read_term(value))))), stated)
+    left, right = read_term(name), read_term(value)
+    symbols = symbols_of(left)
+    says = not symbols_of(right) and (not symbols or _is_of_names(left)) and exact_value(right) != 0
+    return Equation(Sum((left, Product((MINUS_ONE, right)))), Formula(right) if says else None)
 
 
-def _is_of_names(term: Term) -> bool:
-    """Sums, products and powers of symbols alone; `2x = 10` and `-x = 5` do not say what is 10 or 5."""
+def _is_of_names(term: Term, *, alone: bool = True) -> bool:
+    """Sums, products, ratios and sizes of two symbols or more; `2x = 10` and `-x = 5` do not say what is 10 or 5."""
     match term:
         case Symbol():
-            return True
-        case Sum(parts):
-            return all(map(_is_of_names, parts))
-        case Product(parts):
-            return all(part == MINUS_ONE or _is_of_names(part) for part in parts)
+            return not alone
+        case Sum(parts) | Product(parts):
+            several = len(symbols_of(term)) > 1
+            return several and all(part == MINUS_ONE or _is_of_names(part, alone=False) for part in parts)
         case Power(base, _):
-            return _is_of_names(base)
+            return _is_of_names(base, alone=alone)
+        case Call(name, parts):
+            return name in ("abs", "sin", "cos", "tan") and all(
+                _is_of_names(part, alone=False) for part in parts
+            )
         case _:
             return False
 
@@ -202,110 +192,67 @@ def _is_of_names(term: Term) -> bool:
 def _interval(members: list[str], relations: list[str]) -> Form:
     """`a < x <= b`, and with one end `x <= b` or `b >= x`; the ends without bound are infinite."""
     if relations[0] in (">", "\\ge"):
-        members, relations = members[::-1], [_turned(relation) for relation in relations[::-1]]
+        members, relations = members[::-1], [_TURNED[relation] for relation in relations[::-1]]
     if any(relation in (">", "\\ge") for relation in relations):
         raise UnreadableError("an inequality that turns")
     if len(members) == 2:
         if _NAME.fullmatch(members[0]):
-            members, relations = ["-\\infty", *members], ["<", *relations]
+            members, relations = [f"-{_INFINITY}", *members], ["<", *relations]
         elif _NAME.fullmatch(members[1]):
-            members, relations = [*members, "\\infty"], [*relations, "<"]
-    if len(members) != 3 or not _NAME.fullmatch(members[1]):
+            members, relations = [*members, _INFINITY], [*relations, "<"]
+    if len(members) != 3 or "|" in members[1] or not _NAME.fullmatch(members[1]):
         raise UnreadableError("an inequality of formulas")
-    opening, closing = "(" if relations[0] == "<" else "[", ")" if relations[1] == "<" else "]"
-    return Group(opening, (read_form(members[0]), read_form(members[2])), closing, is_interval=True)
-
-
-def _turned(relation: str) -> str:
-    return {">": "<", "\\ge": "\\le", "<": ">", "\\le": "\\ge"}[relation]
-
-
-def _unrelated(text: str) -> Form:
-    if text == "\\mathbb{R}":
-        return _REALS
-    unions = _UNION.split(text)
-    if len(unions) > 1:
-        return Many(tuple(read_form(part) for part in unions))
-    if text[0] in "([" and text[-1] in ")]" and _UNBRACKETED.match(text, 1):
-        text = text[1:-1].strip()
-    matrix = _MATRIX.search(text)
-    if matrix and matrix.end() == len(text):
-        rows = [row for row in re.split(r"\\\\(?:\[[^\]]*\])?", matrix[2]) if row.strip()]
-        cells = tuple(tuple(read_form(cell) for cell in row.split("&")) for row in rows)
-        form = Matrix(cells, bars=matrix[1] in ("vmatrix", "Vmatrix"))
-        return _times(text[: matrix.start()].strip(), form) if matrix.start() else form
-    if _is_in_brackets(text):
-        items = [part for part in _split(text[1:-1], ",;") if part.strip()]
-        if len(items) > 1:
-            return Group(text[0], tuple(read_form(item) for item in items), text[-1])
-    if text.startswith("\\{") and text.endswith("\\}"):
-        inside = text[2:-2]
-        condition = _BUILDER.fullmatch(inside)
-        if condition:
-            return read_form(condition[1])
-        return _many([part for part in _split(inside, ",;") if part.strip()], is_list=False)
-    ratio = [part.strip() for part in _split(text, ":")]
-    if len(ratio) > 1:
-        return Group(":", tuple(_formula(part) for part in ratio), ":")
-    return _single(text)
-
-
-def _times(scalar: str, matrix: Matrix) -> Form:
-    """A matrix behind a factor."""
-    factor = read_term(f"{scalar}1" if scalar in ("-", "+") else scalar.removesuffix("*"))
-    cells = [cell for row in matrix.rows for cell in row]
-    if matrix.bars or not all(isinstance(cell, Formula) and not cell.unit for cell in cells):
-        raise UnreadableError("a factor of something else")
-    return Matrix(
-        tuple(
-            tuple(Formula(Product((factor, cell.term))) for cell in row if isinstance(cell, Formula))
-            for row in matrix.rows
-        )
-    )
+    brackets = ("(" if relations[0] == "<" else "[") + (")" if relations[1] == "<" else "]")
+    return Items(brackets, (read_form(members[0]), read_form(members[2])), is_interval=True)
 
 
 def _single(text: str) -> Form:
+    """An answer without relations and without commas outside brackets."""
+    unions = _UNION.split(text)
+    if len(unions) > 1:
+        return Items("{}", tuple(map(read_form, unions)))
+    if _is_in_brackets(text) and text[1:-1].strip().startswith("\\begin"):
+        text = text[1:-1].strip()
+    if matrix := _MATRIX.fullmatch(text):
+        rows = [row for row in re.split(r"\\\\(?:\[[^\]]*\])?", matrix[2]) if row.strip()]
+        return Items("m", tuple(Items("m", tuple(map(read_form, row.split("&")))) for row in rows))
+    if text.startswith("\\{") and text.endswith("\\}"):
+        condition = _BUILDER.fullmatch(text[2:-2])
+        return read_form(condition[1]) if condition else _several(_parts(text[2:-2]), "{}")
+    if _is_in_brackets(text) and len(parts := _parts(text[1:-1])) > 1:
+        return Items(text[0] + text[-1], tuple(map(read_form, parts)))
+    ratio = [part.strip() for part in _split(text, ":")]
+    return Items("::", tuple(map(_formula, ratio))) if len(ratio) > 1 else _words_or_formula(text)
+
+
+def _words_or_formula(text: str) -> Form:
     quoted = _QUOTED.fullmatch(text)
-    words = quoted[1] if quoted else text.strip("()") if len(text) > 3 else text
-    words = _ARTICLE.sub("", words)
-    if quoted or (_WORD.fullmatch(words) and words.split()[0] not in _FUNCTION_WORDS):
+    words = _ARTICLE.sub("", quoted[1] if quoted else text.strip("()") if len(text) > 3 else text)
+    if quoted or (_WORD.fullmatch(words) and words.split()[0] not in WORDS):
         return _text(words)
-    if text[0] in CHINESE_NUMERAL and all(c in CHINESE_NUMERAL for c in text):
-        value = chinese_number(text)
-        return _formula(text if value is None else str(value))
     based = _BASED.fullmatch(text)
-    if based and based[1][0].isdecimal():
-        base = in_digits([(based[2] or based[3]).lower()])[0]
-        if base.isdecimal():
-            return Based(based[1], base)
+    if based and (base := in_digits([(based[2] or based[3]).lower()])[0]).isdecimal():
+        return Formula(Number(Fraction(based[1])), Unit(f"base {base}"))
     return _formula(text)
 
 
 def _text(words: str) -> Form:
-    tokens = words.lower().replace("-", " ").split()
-    if fraction := fraction_in_words(tokens):
-        return Formula(Number(fraction))
-    number = in_digits(tokens)
+    number = in_digits(words.lower().replace("-", " ").split())
     if len(number) == 1 and number[0][0].isdecimal():
         return Formula(read_term(number[0]))
-    said = " ".join(words.lower().strip("() .").split())
-    return _REALS if said in _ALL_REALS else Text(said)
+    return Text(" ".join(words.lower().strip("() .").split()))
 
 
 def _formula(text: str) -> Form:
     if '"degree"' in text and _ANGLE_FUNCTION.search(text):
         text = _DEGREES.sub(r"{(\1*\\pi/180)}", text)
     text, scale, unit = without_unit(text)
-    text = _without_group_commas(text)
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
     signs = (1, -1) if "\\pm" in text or "\\mp" in text else (1,)
     terms = [read_term(text, sign) for sign in signs]
     scaled = [term if scale == 1 else Product((term, Number(scale))) for term in terms]
     values = tuple(Formula(term, unit) for term in scaled)
-    return values[0] if len(values) == 1 else Many(values)
-
-
-def _without_group_commas(text: str) -> str:
-    return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    return values[0] if len(values) == 1 else Items("{}", values)
 
 
 def _split(text: str, separators: str) -> Iterator[str]:
@@ -320,6 +267,10 @@ def _split(text: str, separators: str) -> Iterator[str]:
             yield text[start:position]
             start = position + 1
     yield text[start:]
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in _split(text, ",;") if part.strip()]
 
 
 def _relation_sides(text: str) -> list[tuple[str, str]]:

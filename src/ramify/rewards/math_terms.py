@@ -60,36 +60,26 @@ class Call:
 Term: TypeAlias = Number | Symbol | Sum | Product | Power | Call
 
 MINUS_ONE = Number(Fraction(-1))
-FUNCTIONS = (
-    "arcsin",
-    "arccos",
-    "arctan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "sin",
-    "cos",
-    "tan",
-    "cot",
-    "sec",
-    "csc",
-    "ln",
-    "exp",
-)
-_PLAIN = "|".join((*FUNCTIONS, "sqrt", "log", "pi", "infinity", "infty", "oo"))
+_NAMES = "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln exp"
+FUNCTIONS = frozenset(_NAMES.split())
+WORDS = FUNCTIONS | {"sqrt", "log", "pi", "infinity", "infty", "oo"}
+"""What plain letters may spell."""
 _TOKEN = re.compile(
-    rf"\s*(?:([0-9]+(?:\.[0-9]+)?|\.[0-9]+)|(\\[A-Za-z]+|(?:{_PLAIN})(?![A-Za-z]))|([A-Za-z])|(.))", re.DOTALL
+    r"\s*(?:([0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
+    rf"|(\\[A-Za-z]+|(?:{'|'.join(sorted(WORDS, key=len, reverse=True))})(?![A-Za-z]))|([A-Za-z])|(.))",
+    re.DOTALL,
 )
 _FIRST_IDEOGRAPH = "\u2e80"
 """From here on letters are words: the 5th of a month is no product."""
 _GREEK = """
 alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi varphi
-chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell hbar
+chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell hbar pi
 """
 _GREEK_NAMES = frozenset(_GREEK.split())
-_NO_FACTOR = frozenset({"\\pm", "\\mp", "\\rfloor", "\\rceil"})
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_SIGNS = ("+", "-", "\\pm", "\\mp")
+_CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|"}
 _DIGITS = frozenset("0123456789")
+_TEN, _TWO = Number(Fraction(10)), Number(Fraction(2))
 _MAX_DEPTH = 40
 _MAX_CHARS = 1000
 _MAX_FACTORIALS = 3
@@ -114,12 +104,11 @@ class _Reader:
     """Recursive descent over the tokens; one look ahead."""
 
     def __init__(self, text: str, plus_minus: int) -> None:
-        matches = list(_TOKEN.finditer(text.strip()))
-        self.tokens = [next(filter(None, match.groups())) for match in matches]
+        self.tokens = [match.group().strip() for match in _TOKEN.finditer(text.strip())]
         self.position = 0
-        self._plus_minus = plus_minus
+        self._signs = dict(zip(_SIGNS, (1, -1, plus_minus, -plus_minus), strict=True))
         self._depth = 0
-        self._inside_bars = 0
+        self._in_bars = False
 
     @property
     def ahead(self) -> str:
@@ -132,80 +121,62 @@ class _Reader:
         if self._depth > _MAX_DEPTH:
             raise UnreadableError("too deep")
         terms = [self._signed()]
-        while self.ahead in ("+", "-", "\\pm", "\\mp"):
+        while self.ahead in _SIGNS:
             terms.append(self._signed())
         self._depth -= 1
         return terms[0] if len(terms) == 1 else Sum(tuple(terms))
 
     def _signed(self) -> Term:
         sign = 1
-        while self.ahead in ("+", "-", "\\pm", "\\mp"):
-            sign *= {"+": 1, "-": -1, "\\pm": self._plus_minus, "\\mp": -self._plus_minus}[self._take()]
+        while self.ahead in _SIGNS:
+            sign *= self._signs[self._take()]
         product = self._product()
-        if sign > 0:
-            return product
-        return Number(-product.value) if isinstance(product, Number) else Product((MINUS_ONE, product))
+        return product if sign > 0 else _negative(product)
 
     def _product(self) -> Term:
         factors = [self._power()]
         while True:
-            if self.ahead == "*":
-                self._take()
+            if self._took("*"):
                 factors.append(self._factor())
-            elif self.ahead == "/":
-                self._take()
+            elif self._took("/"):
                 factors.append(inverse(self._factor()))
+            elif self._took("\\bmod"):
+                factors = [Call("mod", (_product(factors), self._factor()))]
             elif self._starts_factor():
-                self._refuse_adjacent_numbers()
+                if self.ahead[-1] in _DIGITS and self.tokens[self.position - 1][-1] in _DIGITS:
+                    raise UnreadableError("two numbers side by side")
                 factors.append(self._power())
             else:
-                return factors[0] if len(factors) == 1 else Product(tuple(factors))
+                return _product(factors)
 
     def _factor(self) -> Term:
-        if self.ahead == "-":
-            self._take()
-            return Product((MINUS_ONE, self._power()))
-        return self._power()
-
-    def _refuse_adjacent_numbers(self) -> None:
-        if self.ahead[-1] in _DIGITS and self.tokens[self.position - 1][-1] in _DIGITS:
-            raise UnreadableError("two numbers side by side")
+        return _negative(self._power()) if self._took("-") else self._power()
 
     def _starts_factor(self) -> bool:
         token = self.ahead
         if token == "|":
-            return not self._inside_bars
-        if token in _NO_FACTOR:
+            return not self._in_bars
+        if token in _SIGNS:
             return False
         return bool(token) and (token[0].isalnum() or token in "({[" or token[0] == "\\" or len(token) > 1)
 
     def _power(self) -> Term:
         base = self._atom()
         for _ in range(_MAX_FACTORIALS):
-            if self.ahead != "!":
-                break
-            self._take()
-            base = Call("factorial", (base,))
-        if self.ahead == "^":
-            self._take()
-            base = Power(base, self._exponent())
-        return base
+            if self._took("!"):
+                base = Call("factorial", (base,))
+        return Power(base, self._exponent()) if self._took("^") else base
 
     def _exponent(self) -> Term:
-        if self.ahead in ("-", "+"):
-            sign = self._take()
-            exponent = self._exponent()
-            return Product((MINUS_ONE, exponent)) if sign == "-" else exponent
-        return self._group("{") if self.ahead == "{" else self._power()
+        if self._took("-"):
+            return _negative(self._exponent())
+        self._took("+")
+        return self._enclosed() if self.ahead == "{" else self._power()
 
     def _atom(self) -> Term:
         token = self.ahead
-        if not token:
-            raise UnreadableError("ends too soon")
         if token in _CLOSING:
-            return self._group(token)
-        if token == "|":
-            return self._bars()
+            return self._enclosed()
         self._take()
         if token[-1] in _DIGITS:
             return self._number(token)
@@ -216,118 +187,83 @@ class _Reader:
         raise UnreadableError(f"what is {token!r} here")
 
     def _number(self, digits: str) -> Term:
-        number = Number(Fraction(digits))
-        if self.ahead != "\\frac" or number.value.denominator != 1:
-            return number
-        mark = self.position
-        fraction = self._atom()
-        below_one = isinstance(fraction, Product) and _is_proper(fraction)
-        if below_one:
-            return Sum((number, fraction))
-        self.position = mark
+        """A number, with a proper fraction behind it a mixed one."""
+        number, mark = Number(Fraction(digits)), self.position
+        if self.ahead == "\\frac" and number.value.denominator == 1:
+            match self._atom():
+                case Product((Number(above), Power(Number(below), _))) as part if (
+                    0 < above < below and above.denominator == 1 == below.denominator
+                ):
+                    return Sum((number, part))
+            self.position = mark
         return number
 
     def _command(self, name: str) -> Term:
         if name == "frac":
-            above, below = self._argument(), self._argument()
-            return Product((above, inverse(below)))
+            return Product((self._argument(), inverse(self._argument())))
         if name == "sqrt":
-            degree = self._group("[") if self.ahead == "[" else Number(Fraction(2))
+            degree = self._enclosed() if self.ahead == "[" else _TWO
             return Call("root", (degree, self._argument()))
         if name == "binom":
             return Call("binom", (self._argument(), self._argument()))
         if name == "log":
-            base = self._subscript_term() if self.ahead == "_" else Number(Fraction(10))
-            return self._applied("log", (base,))
+            return self._applied("log", (self._argument() if self._took("_") else _TEN,))
         if name in FUNCTIONS:
             return self._applied(name, ())
-        if name in ("lfloor", "lceil"):
-            return self._rounded(name)
-        if name == "mathbb":
-            return self._argument()
         if name in ("infty", "infinity", "oo"):
             return Symbol("infty")
-        if name == "pi" or name in _GREEK_NAMES:
+        if name in _GREEK_NAMES:
             return self._symbol(name)
         raise UnreadableError(f"what is \\{name}")
 
     def _applied(self, name: str, first: tuple[Term, ...]) -> Term:
-        exponent: Term | None = None
-        if self.ahead == "^":
-            self._take()
-            exponent = self._exponent()
-        if self.ahead in ("(", "{", "["):
-            argument = self._power()
-        else:
-            factors = [self._power()]
-            while self._starts_factor() and (self.ahead.isalnum() or self.ahead in ("\\pi", "\\frac")):
-                if self.ahead in _PLAIN.split("|"):
-                    break
-                factors.append(self._power())
-            argument = factors[0] if len(factors) == 1 else Product(tuple(factors))
-        applied = Call(name, (*first, argument))
+        exponent = self._exponent() if self._took("^") else None
+        is_bracketed = self.ahead in ("(", "{", "[")
+        factors = [self._power()]
+        while not is_bracketed and self._starts_factor() and self.ahead not in WORDS:
+            if not (self.ahead.isalnum() or self.ahead == "\\frac" or self.ahead[1:] in _GREEK_NAMES):
+                break
+            factors.append(self._power())
+        applied = Call(name, (*first, _product(factors)))
         if exponent is None:
             return applied
         if name in ("sin", "cos", "tan") and exponent == MINUS_ONE:
-            return Call(f"arc{name}", (argument,))
+            return Call(f"arc{name}", (_product(factors),))
         return Power(applied, exponent)
 
-    def _rounded(self, name: str) -> Term:
-        inside = self.sum()
-        if self._take() != name.replace("l", "\\r", 1):
-            raise UnreadableError("a bracket is not closed")
-        return Call("floor" if name == "lfloor" else "ceil", (inside,))
-
     def _symbol(self, name: str) -> Term:
-        if self.ahead == "_":
-            self._take()
-            subscript = self._raw_group() if self.ahead == "{" else self._take()
-            name = f"{name}_{subscript}"
-        while self.ahead == "'":
-            name += self._take()
+        if self._took("_"):
+            braced = self._took("{")
+            name += f"_{self._take()}"
+            while braced and not self._took("}"):
+                name += self._take()
+        while self._took("'"):
+            name += "'"
         return Symbol(name)
-
-    def _subscript_term(self) -> Term:
-        self._take()
-        return self._argument()
 
     def _argument(self) -> Term:
         """What TeX takes as an argument: a group, a command, or one single digit or letter."""
-        token = self.ahead
-        if token == "{":
-            return self._group("{")
-        if token == "(":
-            return self._group("(")
-        if token[:1] in _DIGITS:
-            self.tokens[self.position : self.position + 1] = list(token)
+        if self.ahead in ("{", "("):
+            return self._enclosed()
+        if self.ahead[:1] in _DIGITS:
+            self.tokens[self.position : self.position + 1] = list(self.ahead)
             return Number(Fraction(self._take()))
         return self._atom()
 
-    def _group(self, opening: str) -> Term:
-        self._take()
-        inside_bars, self._inside_bars = self._inside_bars, 0
+    def _enclosed(self) -> Term:
+        opening = self._take()
+        outside, self._in_bars = self._in_bars, opening == "|"
         term = self.sum()
-        self._inside_bars = inside_bars
+        self._in_bars = outside
         if self._take() != _CLOSING[opening]:
             raise UnreadableError("a bracket is not closed")
-        return term
+        return Call("abs", (term,)) if opening == "|" else term
 
-    def _bars(self) -> Term:
-        self._take()
-        self._inside_bars += 1
-        term = self.sum()
-        self._inside_bars -= 1
-        if self._take() != "|":
-            raise UnreadableError("a bar is not closed")
-        return Call("abs", (term,))
-
-    def _raw_group(self) -> str:
-        self._take()
-        taken = []
-        while self.ahead and self.ahead != "}":
-            taken.append(self._take())
-        self._take()
-        return "".join(taken)
+    def _took(self, token: str) -> bool:
+        """Whether the next token was this one, which is then taken."""
+        found = self.ahead == token
+        self.position += found
+        return found
 
     def _take(self) -> str:
         token = self.ahead
@@ -342,8 +278,9 @@ def inverse(term: Term) -> Term:
     return Power(term, MINUS_ONE)
 
 
-def _is_proper(fraction: Product) -> bool:
-    above, below = fraction.factors
-    if not (isinstance(above, Number) and isinstance(below, Power) and isinstance(below.base, Number)):
-        return False
-    return below.base.value.denominator == 1 == above.value.denominator and 0 < above.value < below.base.value
+def _product(factors: list[Term]) -> Term:
+    return factors[0] if len(factors) == 1 else Product(tuple(factors))
+
+
+def _negative(term: Term) -> Term:
+    return Number(-term.value) if isinstance(term, Number) else Product((MINUS_ONE, term))

@@ -1,133 +1,99 @@
-r"""Units behind a number, in one spelling: `\text{ square centimeters}`, "cm^2" and "sq. cm" are all "cm^2".
+r"""Units behind a number: `\text{ square centimeters}`, "cm^2" and "sq. cm" are one; 100 cm is 1 m.
 
-Plain letters are a unit only where they spell one that is listed here: "2xy" is a product. What stands in `\text{..}` is
-one unless it says something ("5 \text{ is wrong}"). Words for scales ("4.4 million") multiply.
+What stands in `\text{..}` is a unit unless it says something ("5 \text{ is wrong}"). Plain letters are one where they spell
+a unit of this table, or a word for things that are counted ("17 people"): "2xy" is a product.
 """
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 
 from ramify.rewards.numerals import SCALES
 
-_MEASURES = {
-    name: words[0]
-    for line in """
-    mm millimeter millimetre
-    cm centimeter centimetre
-    m meter metre
-    km kilometer kilometre
-    in inch
-    ft foot feet
-    yd yard
-    mi mile
-    mg milligram
-    g gram gramme
-    kg kilogram kilogramme kilo
-    lb pound
-    oz ounce
-    ton tonne
-    ml mL milliliter millilitre
-    l L liter litre
-    gal gallon
-    s sec second
-    min minute
-    h hr hour
-    day
-    dollar usd
-    cent
-    euro eur
-    sterling gbp
-    degree deg
-    celsius
-    fahrenheit
-    rad radian
-    mph
-    kph kmh
-    hz hertz
-    % percent
-    """.strip().splitlines()
-    if (words := line.split())
-    for name in words
-}
-_COUNTED = """
-unit week month year yr people person inhabitant student child children boy girl man men woman women member team
-player medal point way time piece item page step turn apple orange book coin ball marble card digit edge vertex
-vertices side face number solution integer
+_TABLE = """
+m: 1/1000 mm millimeter millimetre, 1/100 cm centimeter centimetre, 1 m meter metre, 1000 km kilometer kilometre
+m: 127/5000 in inch, 381/1250 ft foot feet, 1143/1250 yd yard, 201168/125 mi mile
+g: 1/1000 mg milligram, 1 g gram, 1000 kg kilogram
+lb: 1 lb pound, 1/16 oz ounce
+l: 1/1000 ml mL milliliter, 1 l L liter litre
+s: 1 s sec second, 60 min minute, 3600 h hr hour, 86400 day
+dollar: 1 dollar usd, 1/100 cent
+degree: 1 degree deg
+celsius: 1 celsius
+fahrenheit: 1 fahrenheit
+%: 1 % percent pct percentage
 """
-_COUNTS = frozenset(_COUNTED.split())
-_SYNONYMS = {"mph": "mi/h", "kph": "km/h"}
-_TEMPERATURES = {"c": "celsius", "celsius": "celsius", "f": "fahrenheit", "fahrenheit": "fahrenheit"}
+_KNOWN = {
+    name: (base.strip(), Fraction(amount))
+    for line in _TABLE.strip().splitlines()
+    for base, _, units in [line.partition(":")]
+    for amount, *names in map(str.split, units.split(","))
+    for name in names
+}
+_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 _SCALES = {**SCALES, "dozen": 12}
-_SCALE = re.compile(rf"\s*\b({'|'.join(_SCALES)})s?\b\s*", re.IGNORECASE)
-_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
-_LETTERS = frozenset("mgslL")
-"""Units of one letter that plain text may hold, with a blank before them and a bare number before that."""
-_MAX_GLUED = 3
+_SCALE = re.compile(rf"\s*\b({'|'.join(_SCALES)})\b", re.IGNORECASE)
 _REMARK = re.compile(r"\b(?:is|are|was|not|no|or|wrong|false|incorrect)\b", re.IGNORECASE)
-"""Text that says something about the number and names nothing that is counted."""
+_COUNTED = re.compile(r"\s+(?=[A-Za-z]*[aeiou])[A-Za-z]{4,}(?: [A-Za-z]+)*\.?")
 _EXPONENT = r"(?:\s*\^\s*\{?\s*[23]\s*\}?)?"
 _QUOTED = re.compile(rf'(?:\s*(?:[/*]\s*)?"[^"]*"{_EXPONENT})+(?:\s*[CF])?$')
 _PLAIN = re.compile(rf"(?<=[\d}})!\]])\s*[A-Za-z][A-Za-z. ]*{_EXPONENT}(?:/\s*[A-Za-z]+{_EXPONENT})?$")
-_BARE_NUMBER = re.compile(r"[+-]?[\d.,]+")
 _WORD = re.compile(r"[^\s.^{}]+")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
-def without_unit(text: str) -> tuple[str, Fraction, str]:
-    """What stands before the unit, the scale to multiply it by, and the unit in its one spelling ("" for none)."""
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """`factor` times the base units in `of`, such as "m^2" or "m/s"; things that are counted are bases of their own."""
+
+    of: str
+    factor: Fraction = Fraction(1)
+
+    @property
+    def is_measure(self) -> bool:
+        """Whether it is a unit of the table, and no percentage."""
+        bases = {base for base, _ in _KNOWN.values()} - {"%"}
+        return all(part.partition("^")[0] in bases for part in self.of.split("/"))
+
+
+def without_unit(text: str) -> tuple[str, Fraction, Unit | None]:
+    """What stands before the unit, the scale to multiply it by ("4.4 million"), and the unit."""
+    bare = (text, Fraction(1), None)
     quoted = _QUOTED.search(text)
     match = quoted or _PLAIN.search(text)
     if match is None or not match.start():
-        return text, Fraction(1), ""
-    before, written, scale = text[: match.start()], match.group().replace('"', " "), Fraction(1)
+        return bare
+    before, written, scale = text[: match.start()].strip(), match.group().replace('"', " "), Fraction(1)
     while word := _SCALE.match(written):
-        scale *= _SCALES[word[1].lower()]
-        written = f" {written[word.end() :]}"
+        scale, written = scale * _SCALES[word[1].lower()], written[word.end() :]
     if not written.strip():
-        return before.strip(), scale, ""
-    unit = _unit(written)
+        return before, scale, None
     if _REMARK.search(written):
-        return text, Fraction(1), ""
-    if quoted is None and (unit is None or not _may_be_plain(before.strip(), written)):
-        return text, Fraction(1), ""
-    if quoted and (word := re.search(rf"{_SCALE.pattern}$", before, re.IGNORECASE)):
-        before, scale = before[: word.start()], scale * _SCALES[word[1].lower()]
-    return before.strip(), scale, unit or " ".join(_WORD.findall(written)).lower().removesuffix("s")
+        return bare
+    unit = read_unit(written)
+    if unit is None and (quoted or _COUNTED.fullmatch(written)):
+        unit = Unit(" ".join(_WORD.findall(written)).lower().removesuffix("s"))
+    if unit is None or (quoted is None and not _may_be_plain(before, written)):
+        return bare
+    return before, scale, unit
 
 
-def is_unit(text: str) -> bool:
-    """Whether the text is nothing but a unit that is known here ("cm^2", "m/s")."""
-    return _unit(text) is not None
+def read_unit(written: str) -> Unit | None:
+    """The unit that a text spells; None where the table does not have it."""
+    if len(written) > 60:
+        return None
+    of, factor = [], Fraction(1)
+    text = re.sub(r"\bmph\b", "mi/h", re.sub(r"\bkm?ph\b|\bkmh\b", "km/h", written))
+    for position, part in enumerate(re.split(r"/|\bper\b", text)):
+        found = _power_of_one(part)
+        if found is None:
+            return None
+        name, size = found
+        of.append(name)
+        factor = factor / size if position else size
+    return Unit("/".join(of), factor)
 
 
-def is_measure(unit: str) -> bool:
-    """Whether a unit in its one spelling is one of measurement, money or angles, and not of things that are counted."""
-    return unit != "%" and all(part.partition("^")[0] in _MEASURES for part in unit.split("/"))
-
-
-def is_letter(unit: str) -> bool:
-    """Whether plain text may mean a variable by it."""
-    return unit in _LETTERS
-
-
-def _may_be_plain(before: str, written: str) -> bool:
-    """Letters right behind a formula with letters are factors: "x^2 + 3mi"; so is a letter behind any formula."""
-    letters = written.strip()
-    if len(letters) == 1:
-        return written[0] == " " and letters in _LETTERS and _BARE_NUMBER.fullmatch(before) is not None
-    glued = written[0] != " " and len(letters) <= _MAX_GLUED
-    return not (glued and re.search("[A-Za-z]", _COMMAND.sub("", before)))
-
-
-def _unit(written: str) -> str | None:
-    parts = [_factor(part) for part in re.split(r"/|\bper\b", written)]
-    known = [part for part in parts if part is not None]
-    unit = "/".join(known)
-    return _SYNONYMS.get(unit, unit) if len(known) == len(parts) else None
-
-
-def _factor(written: str) -> str | None:
-    """One unit with its power."""
+def _power_of_one(written: str) -> tuple[str, Fraction] | None:
     name, _, exponent = written.partition("^")
     words, raised = _WORD.findall(name), exponent.strip("{} ")
     if raised not in ("", "2", "3"):
@@ -137,21 +103,21 @@ def _factor(written: str) -> str | None:
         if word.lower() in _POWERS:
             power *= _POWERS[word.lower()]
             words.remove(word)
-    found = _name(words)
-    return None if found is None else found if power == 1 else f"{found}^{power}"
-
-
-def _name(words: list[str]) -> str | None:
     if len(words) == 2 and words[0].lower() in ("degree", "degrees"):
-        return _TEMPERATURES.get(words[1].lower())
-    if [word.lower() for word in words[1:]] == ["sterling"] and words[0].lower() in ("pound", "pounds"):
-        return "sterling"
+        words = [{"c": "celsius", "f": "fahrenheit"}.get(words[1].lower(), words[1])]
     if len(words) != 1:
         return None
     word = words[0] if len(words[0]) == 1 else words[0].lower()
-    for spelling in (word, word.removesuffix("s"), word.removesuffix("es")):
-        if spelling in _MEASURES:
-            return _MEASURES[spelling]
-        if spelling in _COUNTS:
-            return spelling
-    return None
+    known = next(
+        (_KNOWN[w] for w in (word, word.removesuffix("s"), word.removesuffix("es")) if w in _KNOWN), None
+    )
+    return None if known is None else (known[0] if power == 1 else f"{known[0]}^{power}", known[1] ** power)
+
+
+def _may_be_plain(before: str, written: str) -> bool:
+    """Letters right behind a formula with letters are factors ("x^2 + 3mi"); one letter is a unit behind a bare number."""
+    letters = written.strip()
+    if len(letters) == 1:
+        return written[0] == " " and re.fullmatch(r"[+-]?[\d.,]+", before) is not None
+    glued = written[0] != " " and len(letters) <= 3
+    return not (glued and re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", before)))

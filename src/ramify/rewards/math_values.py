@@ -1,38 +1,171 @@
 r"""Equality of formulas by their values at fixed points.
 
 Two formulas that agree at several unrelated points are taken for equal (the test of Schwartz and Zippel for
-polynomials). Rational values are compared exactly. Others that are far apart, in floats and in 50 digits, differ; the
+polynomials). Values are exact where they are rational. Others that are far apart, in floats and in 50 digits, differ; the
 rest is compared in 150 digits. Where terms cancel and leave next to nothing, the difference of equal formulas falls with
-the precision and that of others does not.
+the precision and that of others does not. Every number stays small, so no formula takes long.
 """
 
+import cmath
 import functools
+import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from ramify.rewards.math_arithmetic import (
-    CONSTANTS,
-    FLOATS,
-    Arithmetic,
-    Place,
-    UndecidedError,
-    Value,
-    precise,
-)
-from ramify.rewards.math_terms import Call, Power, Product, Sum, Symbol, Term
+from ramify.rewards.math_terms import Call, Number, Power, Product, Sum, Symbol, Term
 
+Value: TypeAlias = Fraction | complex
+"""`complex` stands for mpmath's complex numbers too, which have the same operations."""
+Place: TypeAlias = Mapping[str, Fraction]
 _Pair: TypeAlias = tuple[Value, Value]
 
+CONSTANTS = frozenset({"pi", "e", "i"})
+_MAX_BITS = 1 << 14
+_MAX_FACTORIAL = 400
 _POSITIVE_POINTS, _POINTS = 2, 5
-_POINTS_OF_STEPS = 25
-"""Where a formula has whole parts, which are the same over a stretch."""
 _FAR, _SMALL = 1e-4, 1e-3
 """Far apart are values that differ by that part of the larger one, which is itself not as small as this."""
 _COARSE, _FINE = 50, 150
 _SAME, _FALLEN = 1e-110, 1e-90
+
+
+class UndecidedError(ArithmeticError):
+    """A value is not defined at the points, or both are too large to compare."""
+
+
+class _TooLargeError(UndecidedError):
+    """A value is larger than any that is written out; the other one may not be."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Arithmetic:
+    """Complex numbers of one precision; `noise` is the rounding error, relative to 1, that is surely not exceeded."""
+
+    number: Callable[[Any], complex]
+    functions: Mapping[str, Callable[[complex], complex]]
+    constants: Mapping[str, complex]
+    is_finite: Callable[[complex], bool]
+    noise: float
+
+    def value(self, term: Term, place: Place) -> Value | None:
+        """The value where the symbols have the values of `place`; None when it is too large.
+
+        Raises:
+            UndecidedError: It is not defined.
+        """
+        try:
+            return self._value(term, place)
+        except (_TooLargeError, OverflowError):
+            return None
+        except (ZeroDivisionError, ValueError) as error:
+            raise UndecidedError("not defined") from error
+
+    def is_real(self, value: Value) -> bool:
+        """Whether it has no imaginary part but for rounding."""
+        return isinstance(value, Fraction) or abs(value.imag) <= self.noise * max(1, abs(value))
+
+    def _value(self, term: Term, place: Place) -> Value:
+        match term:
+            case Number(value):
+                return value
+            case Symbol(name):
+                return place[name] if name in place else self.constants[name]
+            case Sum(terms):
+                return self._bounded(sum((self._value(each, place) for each in terms), Fraction(0)))
+            case Product(factors):
+                product: Value = Fraction(1)
+                for factor in factors:
+                    product = self._bounded(product * self._value(factor, place))
+                return product
+            case Power(base, exponent):
+                return self._power(self._value(base, place), self._value(exponent, place))
+            case Call(name, arguments):
+                return self._call(name, [self._value(each, place) for each in arguments])
+
+    def _bounded(self, value: Value) -> Value:
+        if isinstance(value, Fraction):
+            if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
+                raise _TooLargeError("too large")
+        elif not self.is_finite(value):
+            raise _TooLargeError("not finite")
+        return value
+
+    def _power(self, base: Value, exponent: Value) -> Value:
+        if isinstance(base, Fraction) and isinstance(exponent, Fraction):
+            if exponent.denominator == 1:
+                bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+                if bits * abs(exponent) > _MAX_BITS:
+                    raise _TooLargeError("too large")
+                return base**exponent.numerator
+            if base >= 0 and (root := _exact_root(base, exponent.denominator)) is not None:
+                return self._power(root, Fraction(exponent.numerator))
+        if base == 0 and exponent.real <= 0:
+            raise UndecidedError("division by zero")
+        return self._bounded(self.number(base) ** self.number(exponent))
+
+    def _call(self, name: str, arguments: list[Value]) -> Value:
+        if name == "root":
+            return self._root(*arguments)
+        if name == "log":
+            below, above = (self._applied("ln", argument) for argument in arguments)
+            return self._bounded(above / below)
+        if name in ("factorial", "binom", "mod"):
+            return _of_whole_numbers(name, arguments)
+        if name == "abs":
+            size = abs(arguments[0])
+            return size if isinstance(size, Fraction) else self.number(size)
+        return self._bounded(self._applied(name, arguments[0]))
+
+    def _applied(self, name: str, argument: Value) -> complex:
+        number = self.number(argument)
+        if name == "ln" and number == 0:
+            raise UndecidedError("not defined")
+        return self.functions[name](number)
+
+    def _root(self, degree: Value, value: Value) -> Value:
+        odd = isinstance(degree, Fraction) and degree.denominator == 1 and degree.numerator % 2 == 1
+        if odd and self.is_real(value) and value.real < 0:
+            return -self._power(-value, 1 / degree)
+        return self._power(value, 1 / degree)
+
+
+_AS_THEY_CALL_IT = {
+    **{name: name for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
+    **{"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"},
+}
+
+
+def _functions(library: Any) -> dict[str, Callable[[complex], complex]]:  # noqa: ANN401 - a module, or a context of mpmath
+    turned = {"cot": library.tan, "sec": library.cos, "csc": library.sin}
+    return {
+        **{name: getattr(library, its) for name, its in _AS_THEY_CALL_IT.items()},
+        **{name: lambda x, below=below: 1 / below(x) for name, below in turned.items()},
+    }
+
+
+FLOATS = Arithmetic(
+    complex,
+    _functions(cmath),
+    {"pi": complex(math.pi), "e": complex(math.e), "i": 1j},
+    cmath.isfinite,
+    1e-12,
+)
+
+
+@functools.cache
+def precise(digits: int) -> Arithmetic:
+    """Numbers of so many decimal digits."""
+    from mpmath.ctx_mp import MPContext  # here, since few comparisons need it
+
+    # A context of our own: its precision is never changed, so threads can share it.
+    mp: Any = MPContext()
+    mp.dps = digits
+    constants = {"pi": mp.mpc(mp.pi), "e": mp.mpc(mp.e), "i": mp.mpc(0, 1)}
+    number = lambda value: mp.mpc(mp.convert(value))  # noqa: E731
+    return Arithmetic(number, _functions(mp), constants, mp.isfinite, 10.0 ** (10 - digits))
 
 
 def same_value(left: Term, right: Term) -> bool:
@@ -74,23 +207,15 @@ def exact_value(term: Term) -> Fraction | None:
 
 def symbols_of(term: Term) -> frozenset[str]:
     """Names of the symbols, constants left out."""
-    if isinstance(term, Symbol):
-        return frozenset() if term.name in CONSTANTS else frozenset({term.name})
-    return frozenset().union(*map(symbols_of, _parts(term)))
-
-
-def _has_steps(term: Term) -> bool:
-    return (isinstance(term, Call) and term.name in ("floor", "ceil")) or any(map(_has_steps, _parts(term)))
-
-
-def _parts(term: Term) -> tuple[Term, ...]:
     match term:
+        case Symbol(name):
+            return frozenset({name}) - CONSTANTS
         case Sum(parts) | Product(parts) | Call(_, parts):
-            return parts
+            return frozenset().union(*map(symbols_of, parts))
         case Power(base, exponent):
-            return base, exponent
+            return symbols_of(base) | symbols_of(exponent)
         case _:
-            return ()
+            return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +236,7 @@ class _Point:
 
 def _points(left: Term, right: Term) -> Iterator[_Point]:
     names = sorted(symbols_of(left) | symbols_of(right))
-    count = _POINTS_OF_STEPS if _has_steps(left) or _has_steps(right) else _POINTS
-    for point in range(count if names else 1):
+    for point in range(_POINTS if names else 1):
         place = {name: _coordinate(name, point) for name in names}
         a, b = FLOATS.value(left, place), FLOATS.value(right, place)
         if a is None and b is None:
@@ -125,7 +249,7 @@ def _points(left: Term, right: Term) -> Iterator[_Point]:
 
 
 def _coordinate(name: str, point: int) -> Fraction:
-    drawn = zlib.crc32(f"{name} {point}".encode())
+    drawn = zlib.crc32(f"{name} {point}".encode("utf-8", "surrogatepass"))
     size = Fraction(drawn % 1009 + 400, 499) * max(1, point - _POINTS + 2)
     return -size if point >= _POSITIVE_POINTS and drawn & 4096 else size
 
@@ -165,3 +289,31 @@ def _compared(pair: _Pair, digits: int) -> tuple[float, float]:
     """The larger of two values and their difference."""
     a, b = map(precise(digits).number, pair)
     return max(abs(a), abs(b)), abs(a - b)
+
+
+def _exact_root(value: Fraction, degree: int) -> Fraction | None:
+    if degree > _MAX_BITS:
+        return None
+    above, below = (_integer_root(number, degree) for number in (value.numerator, value.denominator))
+    return None if above is None or below is None else Fraction(above, below)
+
+
+def _integer_root(number: int, degree: int) -> int | None:
+    if degree == 2:
+        near = math.isqrt(number)
+    elif number.bit_length() < 900:
+        near = round(number ** (1 / degree))
+    else:
+        return None
+    return near if near**degree == number else None
+
+
+def _of_whole_numbers(name: str, arguments: Sequence[Value]) -> Value:
+    whole = [a.numerator for a in arguments if isinstance(a, Fraction) and a.denominator == 1]
+    if len(whole) != len(arguments) or (name != "mod" and min(whole) < 0):
+        raise UndecidedError("no whole number")
+    if name == "mod":
+        return Fraction(whole[0] % whole[1])
+    if max(whole) > _MAX_FACTORIAL:
+        raise _TooLargeError("too large")
+    return Fraction(math.factorial(whole[0]) if name == "factorial" else math.comb(*whole))

@@ -1,21 +1,42 @@
-"""A few warm processes that compare formulas with math-verify, each answer under a hard time limit."""
+r"""The process in which math-verify compares formulas, since one of them may never end or take all memory.
+
+It forks for every comparison, so none sees what another left behind, and each has an allowance of CPU time: whatever else
+the machine does, one pair gets one verdict. Run as a program, this module is that process. First line in: the address space
+in bytes and the CPU seconds of a comparison; out: "ready". Then one JSON array a line comes in, [prediction, gold, "latex"
+| "bare"], and a `Symbolic` goes out. It ends when its input does.
+"""
 
 import contextlib
 import functools
+import gc
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
-import time
+import threading
 from enum import StrEnum
 from pathlib import Path
-from queue import LifoQueue
 from typing import Literal
 
-_START_SECONDS = 60.0
+from ramify.sandbox.kernel import forbid_inspection
+
 _MAX_CHARS = 2000
+_LOST_SECONDS = 900.0
+"""Of silence, after which a process counts as lost, however busy the machine may be."""
+_WARM_UP = (
+    (r"\frac{x^2-1}{x-1}+\sqrt{8}", r"x+1+2\sqrt{2}"),
+    (r"\left\{1,\pi\right\}", r"\left\{\pi,1\right\}"),
+    (r"(1, 2] \cup [3, \infty)", r"[3, \infty) \cup (1, 2]"),
+    (r"\sin(x) \le 2", r"2 \ge \sin(x)"),
+    (r"\sum_{k=1}^{9} k^2", "285"),
+    (r"\int_0^1 x dx", "0.5"),
+    (r"\lim_{x \to 0} \frac{\sin x}{x}", "1"),
+    (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 3 \end{pmatrix}"),
+)
+"""What these need is loaded once, and not by every comparison."""
 
 
 class Symbolic(StrEnum):
@@ -26,109 +47,143 @@ class Symbolic(StrEnum):
     UNREAD = "unread"
     """One side is no formula, or too long for one."""
     TIMEOUT = "timeout"
-    """The time limit fired; the process was killed and the next one is another."""
+    """Its CPU time ran out."""
     KILLED = "killed"
-    """The process ended by itself, of its memory for one."""
+    """It ended otherwise, of its memory for one."""
 
 
-class MathWorkers:
-    """Compares formulas, a few at a time; made once and shared. Calls from several threads wait for a free process.
+class MathWorker:
+    """Compares formulas one at a time; threads wait for each other. The process starts when it is first needed.
 
     Args:
-        count: Processes at most, each started when it is first needed.
-        seconds: Time limit of one comparison.
-        memory_bytes: Address space of a process.
+        cpu_seconds: Of one comparison.
+        memory_bytes: Address space of a comparison.
     """
 
-    def __init__(self, *, count: int = 1, seconds: float = 2.0, memory_bytes: int = 1 << 30) -> None:
+    def __init__(self, *, cpu_seconds: float = 4.0, memory_bytes: int = 1 << 30) -> None:
         """No process is started yet."""
-        self._seconds = seconds
-        self._memory_bytes = memory_bytes
-        self._free: LifoQueue[_Worker | None] = LifoQueue()
-        for _ in range(count):
-            self._free.put(None)
+        self._limits = [memory_bytes, cpu_seconds]
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._remembered = functools.lru_cache(maxsize=1 << 12)(self.ask)
 
     def compare(self, prediction: str, gold: str, how: Literal["latex", "bare"] = "latex") -> Symbolic:
         """Compare two formulas, "latex" without delimiters or "bare" text as math-verify finds maths in it."""
         if max(len(prediction), len(gold)) > _MAX_CHARS:
             return Symbolic.UNREAD
-        worker = self._free.get()
-        try:
-            if worker is None or not worker.alive:
-                worker = _Worker(self._memory_bytes)
-            return worker.compare([prediction, gold, how], self._seconds)
-        finally:
-            self._free.put(worker)
+        return self._remembered(prediction, gold, how)
+
+    def ask(self, prediction: str, gold: str, how: Literal["latex", "bare"] = "latex") -> Symbolic:
+        """As `compare`, remembering nothing."""
+        with self._lock:
+            for _ in range(2):  # somebody may have killed the process
+                if self._process is None:
+                    self._process = self._started()
+                answer = _exchange(self._process, [prediction, gold, how])
+                if answer is not None:
+                    return Symbolic(answer)
+                self._end()
+        return Symbolic.KILLED
 
     def close(self) -> None:
-        """End the processes that are free; they end with this process too."""
-        for _ in range(self._free.qsize()):
-            worker = self._free.get()
-            if worker is not None:
-                worker.kill()
-            self._free.put(None)
+        """End the process and what it is comparing; it ends with this process too."""
+        with self._lock:
+            self._end()
 
+    def _end(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+            self._process = None
 
-@functools.cache
-def shared_workers() -> MathWorkers:
-    """The one process that all scores of this program share."""
-    return MathWorkers()
-
-
-class _Worker:
-    """One process; it may be gone at any time."""
-
-    def __init__(self, memory_bytes: int) -> None:
+    def _started(self) -> subprocess.Popen[bytes]:
         root = str(Path(__file__).parents[2])
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-B", "-X", "utf8", "-m", "ramify.rewards.math_process"],
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-B", "-X", "utf8", "-m", "ramify.rewards.math_workers"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={"PYTHONPATH": root, "PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests, self._answers = self._process.stdin, self._process.stdout.fileno()
-        os.set_blocking(self._answers, False)
-        self._ready = self._exchange(f"{memory_bytes}\n".encode(), _START_SECONDS) == b"null\n"
+        _exchange(process, self._limits)
+        return process
 
-    @property
-    def alive(self) -> bool:
-        """Whether it can be asked."""
-        return self._ready and self._process.poll() is None
 
-    def compare(self, request: list[str], seconds: float) -> Symbolic:
-        """Ask; a process that does not answer in time is killed."""
-        answer = self._exchange(json.dumps(request).encode() + b"\n", seconds) if self.alive else b""
-        if answer is None:
-            self.kill()
-            return Symbolic.TIMEOUT
-        if not answer.endswith(b"\n"):
-            self.kill()
-            return Symbolic.KILLED
-        return {True: Symbolic.EQUAL, False: Symbolic.DIFFERENT, None: Symbolic.UNREAD}[json.loads(answer)]
+@functools.cache
+def shared_worker() -> MathWorker:
+    """The one process that all scores of this program share."""
+    return MathWorker()
 
-    def kill(self) -> None:
-        """Kill it and what it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
 
-    def _exchange(self, request: bytes, seconds: float) -> bytes | None:
-        """The answer's line; None when it is late, without its line end when the process has ended."""
-        deadline = time.monotonic() + seconds
-        with contextlib.suppress(BrokenPipeError):
-            self._requests.write(request)
-            self._requests.flush()
-        answer = b""
-        while not answer.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._answers], [], [], left)[0]:
-                return None
-            data = os.read(self._answers, 1 << 10)
-            if not data:
-                return answer
-            answer += data
-        return answer
+def _exchange(process: "subprocess.Popen[bytes]", request: object) -> str | None:
+    """The answer's line; None when the process has ended or is lost."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+    if not select.select([process.stdout], [], [], _LOST_SECONDS)[0]:
+        return None
+    return process.stdout.readline().decode().strip() or None
+
+
+def _serve() -> None:
+    forbid_inspection()
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb", buffering=0)
+    # Nothing that a library prints may be taken for an answer.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    memory_bytes, cpu_seconds = json.loads(requests.readline())
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    for pair in _WARM_UP:
+        _verdict(*pair, "latex")
+    gc.disable()  # it would touch, and so copy, every page in every child
+    answers.write(b"ready\n")
+    for line in requests:
+        answers.write(_in_child(json.loads(line), cpu_seconds).encode() + b"\n")
+
+
+def _in_child(request: list[str], cpu_seconds: float) -> Symbolic:
+    """One comparison in a process of its own, which the kernel ends when its CPU time is spent."""
+    kinds = list(Symbolic)
+    child = os.fork()
+    if child == 0:
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+        code = len(kinds)
+        try:
+            code = kinds.index(_verdict(*request))
+        finally:
+            os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status == -signal.SIGPROF:
+        return Symbolic.TIMEOUT
+    return kinds[status] if 0 <= status < len(kinds) else Symbolic.KILLED
+
+
+def _verdict(prediction: str, gold: str, how: str) -> Symbolic:
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    # By default it looks for plain numbers too where it cannot read the formula.
+    kinds = [LatexExtractionConfig()] if how == "latex" else [LatexExtractionConfig(), ExprExtractionConfig()]
+    if how == "latex":
+        prediction, gold = f"${prediction}$", f"${gold}$"
+    try:
+        # Its own time limits need signals and the clock on the wall.
+        left, right = (parse(text, kinds, parsing_timeout=None) for text in (prediction, gold))
+        if not left or not right:
+            return Symbolic.UNREAD
+        # It asks for the gold first; Tool-Star, whose reading "bare" is, gives it the prediction there.
+        first, second = (left, right) if how == "bare" else (right, left)
+        return Symbolic.EQUAL if verify(first, second, timeout_seconds=None) else Symbolic.DIFFERENT
+    except MemoryError:
+        return Symbolic.KILLED
+    except Exception:  # noqa: BLE001 - whatever a formula breaks in the libraries, it is not equal
+        return Symbolic.UNREAD
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,61 +1,61 @@
-"""The papers' comparison of answers by words.
+"""The published metrics of answers in words: exact match and F1, digit for digit.
 
-Normalisation is that of SQuAD (arXiv 1606.05250): lower case, no punctuation, no articles, single spaces. It
-deletes signs and decimal points, so two plain numbers are compared by value instead; formulas are not.
+Exact match is that of SQuAD (arXiv 1606.05250), F1 that of HotpotQA (arXiv 1809.09600): SQuAD's, except that "yes", "no"
+and "noanswer" earn nothing unless both sides are the same. ARPO trains with this F1 (arXiv 2507.19849). Both delete every
+sign and point, so neither tells 5 from -5: formulas have `math_equal`.
 """
 
+import functools
 import re
 import string
-from collections import Counter
 from collections.abc import Sequence
-from decimal import Decimal
 
-_NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:(?<=[0-9])\.|\.[0-9]+)?")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _VERDICTS = frozenset({"yes", "no", "noanswer"})
+_LONG = 1000
+"""Characters of a text that is not worth remembering."""
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 when the prediction equals one of `golds` (as numbers, or after normalisation), else 0.0."""
-    return float(any(_equal(prediction, gold) for gold in golds))
+    """1.0 when the normalised prediction equals a normalised gold, else 0.0."""
+    return float(any(normalised(prediction) == normalised(gold) for gold in golds))
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:
-    """F1 of the words shared with a gold, the best over `golds`, in [0, 1].
-
-    The training score of ARPO (arXiv 2507.19849): "yes", "no" and "noanswer" need equality. Two plain numbers
-    score 1.0 or 0.0 by value, where the released code lets "5" answer "-5".
-    """
-    return max((_word_f1(prediction, gold) for gold in golds), default=0.0)
+    """F1 of the words shared with a gold, the best over `golds`, in [0, 1]."""
+    return max((_f1(normalised(prediction), normalised(gold)) for gold in golds), default=0.0)
 
 
-def _equal(prediction: str, gold: str) -> bool:
-    left, right = _number(prediction), _number(gold)
-    if left is not None and right is not None:
-        return left == right
-    return _normalise(prediction) == _normalise(gold)
+def normalised(text: str) -> str:
+    """Lower case, no ASCII punctuation, no articles, single spaces."""
+    return _normalised(text) if len(text) > _LONG else _remembered(text)
 
 
-def _word_f1(prediction: str, gold: str) -> float:
-    written, wanted = _normalise(prediction), _normalise(gold)
-    numbers = _number(prediction) is not None and _number(gold) is not None
-    if numbers or written in _VERDICTS or wanted in _VERDICTS:
-        return float(_equal(prediction, gold))
-    written_words, wanted_words = written.split(), wanted.split()
-    shared = (Counter(written_words) & Counter(wanted_words)).total()
-    if shared == 0:
+def overlap(written: Sequence[str], wanted: Sequence[str]) -> float:
+    """F1 of two bags of words; 0 when nothing is shared."""
+    left: dict[str, int] = {}
+    for word in wanted:
+        left[word] = left.get(word, 0) + 1
+    shared = 0
+    for word in written:
+        if left.get(word):
+            left[word] -= 1
+            shared += 1
+    if not shared:
         return 0.0
-    precision, recall = shared / len(written_words), shared / len(wanted_words)
+    precision, recall = shared / len(written), shared / len(wanted)
     return 2 * precision * recall / (precision + recall)
 
 
-def _normalise(text: str) -> str:
+def _normalised(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def _number(text: str) -> Decimal | None:
-    plain = text.strip().replace("\N{MINUS SIGN}", "-")
-    if not any(c in string.digits for c in plain) or _NUMBER.fullmatch(plain) is None:
-        return None
-    return Decimal(plain.replace(",", ""))
+_remembered = functools.lru_cache(maxsize=1 << 12)(_normalised)
+
+
+def _f1(prediction: str, gold: str) -> float:
+    if prediction != gold and (prediction in _VERDICTS or gold in _VERDICTS):
+        return 0.0
+    return overlap(prediction.split(), gold.split())

@@ -23,8 +23,7 @@ from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.learner.annotate import Wanted
-from ramify.rewards.length import LengthReward
-from ramify.rewards.overlong import OverlongReward
+from ramify.rewards.length import LengthReward, OverlongReward
 
 RECIPE = """\
 [model]
@@ -224,7 +223,7 @@ def algorithm(recipe, *settings):
             [*FLAT, "rollout.n=1", "rollout.dynamic_sampling={}"],
             "rollout.dynamic_sampling: one trajectory cannot be both right and wrong",
         ),
-        (["reward.name=length", "reward.match=exact"], "reward.match: unknown key"),
+        (["reward.name=length", "reward.system=arpo"], "reward.system: unknown key"),
         (["tools.python=", "sandbox.min_level=3"], "sandbox: only [tools.python] runs programs in it"),
         (["tools.python=", "reward.bonus=0.2"], "reward.bonus: is given for using search and python"),
         (

@@ -367,8 +367,8 @@ def test_another_name_drops_what_only_the_old_form_knows(recipe):
     assert engine == ScriptedEngineSection(name="scripted", script=Path("turns.toml"))
     branching = load(recipe, "rollout.branching.name=none", "rollout.m=8").rollout.branching
     assert branching == NoBranching(name="none")
-    recipe.write_text(TRAIN.replace('name = "length"', 'name = "hierarchical"\nmatch = "exact"'))
-    assert load(recipe, "reward.name=hierarchical").reward.match == "exact"
+    recipe.write_text(TRAIN.replace('name = "length"', 'name = "compat"\nsystem = "arpo"'))
+    assert load(recipe, "reward.name=compat").reward.system == "arpo"
     assert load(recipe, "reward.name=length").reward == LengthRewardSection(name="length")
     two_steps = TRAIN.replace("problems_per_minibatch = 2", "problems_per_minibatch = 1")
     recipe.write_text(two_steps.replace('name = "clip"', 'name = "clip", dual_clip = 3.0'))

@@ -146,7 +146,10 @@ def test_a_busy_server_is_asked_again():
     assert (text, len(asked)) == ("Paris.", 3)
 
 
-def test_a_model_that_never_answers_with_text_counts_as_down():
-    failed, _, asked = ask(lambda _: said(None), times=4, failures_to_open=3)
+def test_a_service_that_never_gives_a_choice_counts_as_down_and_one_whose_model_is_silent_does_not():
+    failed, _, asked = ask(lambda _: as_json({}), times=4, failures_to_open=3)
     assert isinstance(failed, ServiceDownError)
     assert len(asked) == 3
+    failed, _, asked = ask(lambda _: said(None), times=4, failures_to_open=3)
+    assert failed.kind is FailureKind.MALFORMED
+    assert len(asked) == 4

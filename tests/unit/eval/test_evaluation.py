@@ -125,6 +125,17 @@ def test_parts_that_some_attempts_lack_are_means_over_those_that_have_them():
     assert (parts["judge"]["value"], parts["judge"]["n"], parts["correct"]["n"]) == (1.0, 1, 2)
 
 
+def test_what_could_not_be_compared_is_counted():
+    told = [
+        {"correct": 0.0, "unread": unread, "timeout": timeout}
+        for unread, timeout in ((1.0, 0.0), (0.0, 1.0), (1.0, 0.0))
+    ]
+    records = [attempt("p", number, parts=parts) for number, parts in enumerate(told)]
+    summary = summarise(make_evaluation(records, ["p"], 3, 0), [1], None)
+    assert summary["not_compared"] == {"unread": 2, "timeout": 1}
+    assert summarise(graded(), [1], None)["not_compared"] == {"unread": 0, "timeout": 0}
+
+
 def test_the_table_has_a_row_for_each_attempt():
     rows = list(csv.DictReader(io.StringIO(to_csv(graded()))))
     assert [row["problem"] for row in rows] == ["p", "q"]

@@ -1,7 +1,6 @@
 # ruff: noqa: RUF001 - Chinese has punctuation of its own
 import hashlib
 import json
-import re
 
 import pytest
 from hypothesis import given
@@ -10,8 +9,6 @@ from hypothesis import strategies as st
 from ramify.rewards.judge_prompt import PROMPT_VERSION, is_chinese, judge_messages, marked_verdict
 
 MARK = "0123456789abcdef"
-FORM = re.compile(rf"(?:.*\n)?[ \t\r]*{MARK} (CORRECT|INCORRECT)[ \t\r\n]*", re.DOTALL)
-PIECES = [MARK, f"{MARK} CORRECT", f"{MARK} INCORRECT", "CORRECT", "INCORRECT", "\n", "\n\n", " ", "\t", "\r\n", "x", ".", "\u2028"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -23,6 +20,14 @@ PIECES = [MARK, f"{MARK} CORRECT", f"{MARK} INCORRECT", "CORRECT", "INCORRECT", 
         (f"It looks correct at first, but the year differs.\n{MARK} INCORRECT", False),
         (f"I have to end with `{MARK} CORRECT` or `{MARK} INCORRECT`.\n{MARK} CORRECT", True),
         (f"{MARK} CORRECT\nand again\n{MARK} CORRECT", True),
+        # as real models write it
+        (f"{MARK} correct", True),
+        (f"{MARK} Incorrect.", False),
+        (f"**{MARK} CORRECT**", True),
+        (f"The same.\n`{MARK} INCORRECT`", False),
+        (f"```\n{MARK} CORRECT\n```", True),
+        (f"<think>{MARK} INCORRECT?</think> {MARK} Correct", True),
+        (f"so I say\n</think>\n{MARK} CORRECT\n\n", True),
     ],
 )
 def test_a_verdict_is_the_last_line(reply, verdict):
@@ -35,24 +40,14 @@ def test_a_verdict_is_the_last_line(reply, verdict):
         "", " \n", "CORRECT", "Correct", "correct.", "INCORRECT", "Yes", "正确",
         "That isn't correct", "I cannot verify that it is correct", "Correct. Nothing wrong with it.",
         "The prediction correctly states y? No.", "<judgment>Correct</judgment>", "Correct, nothing wrong",
-        MARK, f"{MARK}", f"{MARK} Correct", f"{MARK} correct", f"{MARK}  CORRECT", f"{MARK}\nCORRECT", f"{MARK}\tCORRECT",
-        f"{MARK} CORRECT.", f"**{MARK} CORRECT**", f"`{MARK} CORRECT`", f"{MARK} CORRECT INCORRECT", f"{MARK} NOT CORRECT",
+        MARK, f"{MARK}\nCORRECT", f"{MARK}CORRECT", f"{MARK} CORRECT INCORRECT", f"{MARK} NOT CORRECT", f"{MARK} correctly",
         f"{MARK} CORRECT\nbecause it is.", f"verdict: {MARK} CORRECT", f"{MARK} INCORRECT\n{MARK} CORRECT",
-        f"{MARK} CORRECT\n{MARK} INCORRECT", "fedcba9876543210 CORRECT", f"{MARK[:-1]} CORRECT", f"{MARK.upper()} CORRECT",
-        f"so\u2028{MARK} CORRECT", f"{MARK}\u00a0CORRECT",
+        f"{MARK} CORRECT\n{MARK} INCORRECT", "fedcba9876543210 CORRECT", f"{MARK[:-1]} CORRECT",
+        f"<think>{MARK} CORRECT</think>", f"<think>\n{MARK} CORRECT", "<think> t </think> Correct",
     ],
 )  # fmt: skip
 def test_anything_else_is_no_verdict(reply):
     assert marked_verdict(reply, MARK) is None
-
-
-@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=12).map("".join))
-def test_a_verdict_is_given_for_the_exact_form_only(reply):
-    form = FORM.fullmatch(reply)
-    lines = {line.strip(" \t\r") for line in reply.split("\n")}
-    both = {f"{MARK} CORRECT", f"{MARK} INCORRECT"} <= lines
-    expected = None if form is None or both else form[1] == "CORRECT"
-    assert marked_verdict(reply, MARK) is expected
 
 
 @given(st.text())
@@ -63,7 +58,8 @@ def test_nobody_who_does_not_know_the_mark_gives_a_verdict(reply):
 
 @given(st.text(), st.sampled_from([True, False]))
 def test_whatever_stands_before_the_verdict_does_not_matter(reasons, verdict):
-    assert marked_verdict(f"{reasons}\n{MARK} {'CORRECT' if verdict else 'INCORRECT'}", MARK) is verdict
+    if "think>" not in reasons:
+        assert marked_verdict(f"{reasons}\n{MARK} {'CORRECT' if verdict else 'INCORRECT'}", MARK) is verdict
 
 
 @pytest.mark.parametrize(

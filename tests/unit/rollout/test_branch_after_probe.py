@@ -14,7 +14,7 @@ from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rewards.answer_reward import AnswerReward
-from ramify.rewards.squad import exact_match
+from ramify.rewards.answer_scores import SCORES
 from scripted_agents import RecordingEngine, agent, grow_one, script, with_engine
 
 ALWAYS = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=3)
@@ -154,7 +154,7 @@ def test_a_turn_cut_by_its_tokens_within_the_probe_is_no_candidate(model_folder)
 
 
 def score(tree):
-    return asyncio.run(AnswerReward(exact_match).score(tree.trajectories))
+    return asyncio.run(AnswerReward(SCORES["em"]).score(tree.trajectories))
 
 
 @pytest.mark.parametrize("probe", [1, 4, 9])

@@ -11,7 +11,7 @@ from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rewards.answer_reward import AnswerReward
-from ramify.rewards.squad import exact_match
+from ramify.rewards.answer_scores import SCORES
 from scripted_agents import (
     FoldsMemory,
     RecordingEngine,
@@ -86,7 +86,7 @@ def test_latencies_do_not_change_the_tree(model_folder, branch_at):
 
 def test_the_trace_gives_two_contexts_back_and_the_reward_sees_the_whole_trajectory(model_folder, tmp_path):
     tree = grow_one(folding(model_folder))
-    rewards = tuple(asyncio.run(AnswerReward(exact_match).score(tree.trajectories)))
+    rewards = tuple(asyncio.run(AnswerReward(SCORES["em"]).score(tree.trajectories)))
     answered = [t.stop is StopReason.ANSWERED for t in tree.trajectories]
     assert [reward.value >= 1.0 for reward in rewards] == answered
     both = [{call.name for call, _ in t.exchanges} == {"search", "python"} for t in tree.trajectories]

@@ -19,8 +19,8 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.console import Phase
 from ramify.obs.timing import TimingLog
 from ramify.rewards.answer_reward import AnswerReward
+from ramify.rewards.answer_scores import SCORES
 from ramify.rewards.length import LengthReward
-from ramify.rewards.squad import exact_match
 from ramify.train.rollout import Rollout, Task
 from ramify.train.sampling import is_mixed, take_batch
 from scripted_agents import agent, problem, with_latencies
@@ -59,7 +59,7 @@ def rollout_of(folder, latency_seed=0):
         400,
         BuiltReward(LengthReward()),
     )
-    return Rollout(task, parts, TimingLog(), AnswerReward(exact_match))
+    return Rollout(task, parts, TimingLog(), AnswerReward(SCORES["em"]))
 
 
 async def _nothing(source, version):

@@ -1,0 +1,163 @@
+import asyncio
+import math
+
+import pytest
+
+from ramify.core.errors import ConfigError, DataError
+from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.tree import Node, Source, StopReason, Trajectory
+from ramify.rewards.answer_reward import AnswerReward
+from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.functions import FunctionPart, load_reward
+from ramify.rewards.judge import question_of
+from ramify.rewards.parts import JudgePart, PartsReward, WeightedPart
+
+
+def ended(answer: str, golds=("5",), status: ToolStatus | None = None, **info) -> Trajectory:
+    problem = Problem("p", (Message.of("user", "q"),), golds, info)
+    nodes = [Node("", (), None, Source.PROMPT, (0,), "q")]
+    path: tuple[int, ...] = (0,)
+    if status is not None:
+        calls = tuple(ToolCall(name, name, {}) for name in ("search", "python"))
+        results = tuple(ToolResult(call.id, status, "r") for call in calls)
+        nodes.append(Node("0", (0,), "", Source.POLICY, (1,), "call ", (-0.5,), calls=calls))
+        nodes.append(Node("0.0", (0, 0), "0", Source.TOOL, (2,), "r ", results=results))
+        path = (0, 0, 0)
+    text = f"<answer>{answer}</answer>"
+    name, above = ".".join(map(str, path)), ".".join(map(str, path[:-1]))
+    nodes.append(Node(name, path, above, Source.POLICY, (3,), text, (-0.5,), stop=StopReason.ANSWERED))
+    return Trajectory(problem, tuple(nodes))
+
+
+def run(reward, *trajectories):
+    return asyncio.run(reward.score(trajectories))
+
+
+def test_scores_are_weighted_and_others_reported() -> None:
+    reward = AnswerReward(
+        SCORES["math_equal"],
+        {"em": SCORES["em"]},
+        correct_weight=2.0,
+        format_weight=0.5,
+        bonus=0.25,
+    )
+    [half] = run(reward, ended("\\boxed{\\frac{10}{2}}", status=ToolStatus.OK))
+    assert half.value == 2.0 + 0.5 + 0.25
+    assert half.parts == {"correct": 1.0, "format": 1.0, "bonus": 0.25, "em": 0.0}
+
+
+@pytest.mark.parametrize("status", [s for s in ToolStatus if s is not ToolStatus.OK])
+def test_calls_that_did_nothing_earn_no_bonus(status: ToolStatus) -> None:
+    [found] = run(AnswerReward(SCORES["em"], malformed=None), ended("\\boxed{5}", status=status))
+    assert found.parts["bonus"] == 0.0
+
+
+def test_what_is_not_well_formed_may_be_scored_like_the_rest() -> None:
+    strict, lenient = (AnswerReward(SCORES["em"], format_weight=0.5, malformed=m) for m in (-1.0, None))
+    assert [r.value for r in run(strict, ended("5"), ended("\\boxed{5}"))] == [-1.0, 1.5]
+    assert [r.value for r in run(lenient, ended("5"), ended("6"), ended("\\boxed{5}"))] == [1.0, 0.0, 1.5]
+
+
+def test_judge_and_functions_are_added_by_weight() -> None:
+    async def judge(problem, answer):
+        return {"5": None, "6": 0.5, "": 0.0}[answer]
+
+    def length(completions, **columns):
+        return [
+            len(text) if level else None for text, level in zip(completions, columns["level"], strict=True)
+        ]
+
+    reward = PartsReward(
+        AnswerReward(SCORES["em"]),
+        [WeightedPart(JudgePart(judge), 2.0), WeightedPart(FunctionPart(length, "length"), 0.0)],
+    )
+    right, other, silent = run(
+        reward, ended("\\boxed{5}", level=1), ended("\\boxed{6}", level=None), ended("\\boxed{}", level=None)
+    )
+    assert right.value == 1.0
+    assert right.parts == {"correct": 1.0, "format": 1.0, "bonus": 0.0, "length": 26.0}
+    assert (other.value, other.parts["judge"]) == (1.0, 0.5)
+    assert silent.parts["judge"] == 0.0
+
+
+def test_functions_take_what_they_name() -> None:
+    seen = {}
+
+    async def reward(prompts, completions, answer, level, trajectories, *, scale):
+        seen.update(prompts=prompts, completions=completions, answer=answer, level=level)
+        return [scale] * len(trajectories)
+
+    part = FunctionPart(reward, "mine", {"scale": 3})
+    [found] = run(PartsReward(None, [WeightedPart(part, 0.5)]), ended("\\boxed{5}", ("5", "five"), level=2))
+    assert found.value == 1.5
+    assert found.parts == {"mine": 3.0}
+    assert seen == {
+        "prompts": [[("user", "q")]],
+        "completions": ["<answer>\\boxed{5}</answer>"],
+        "answer": [["5", "five"]],
+        "level": [2],
+    }
+    assert run(PartsReward(None, [WeightedPart(part)])) == ()
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([1.0], "expected 2 values, one for each completion, got 1"),
+        ([1.0, math.nan], "'p', trajectory '0': expected a number from -1e9 to 1e9 or None, got nan"),
+        ([1.0, math.inf], "expected a number from -1e9 to 1e9 or None, got a larger number"),
+        ([1.0, -1e308], "expected a number from -1e9 to 1e9 or None, got -1e.308"),
+        ([1.0, 10**5000], "expected a number from -1e9 to 1e9 or None, got a larger number"),
+        ([1.0, "good"], "expected a number from -1e9 to 1e9 or None, got 'good'"),
+        (1.0, "expected a list of 2 numbers, got float"),
+        (None, "expected a list of 2 numbers, got NoneType"),
+        ([None, None], "no part of the reward applies"),
+    ],
+)
+def test_what_a_function_returns_is_checked(returned: object, message: str) -> None:
+    reward = PartsReward(None, [WeightedPart(FunctionPart(lambda completions: returned, "mine"))])
+    with pytest.raises(DataError, match=message):
+        run(reward, ended("5"), ended("6"))
+
+
+def test_mistakes_name_the_reward() -> None:
+    def broken(completions):
+        raise KeyError("level")
+
+    def greedy(completions, difficulty):
+        return []
+
+    with pytest.raises(DataError, match="reward mine: it raised KeyError: 'level'"):
+        run(PartsReward(None, [WeightedPart(FunctionPart(broken, "mine"))]), ended("5"))
+    with pytest.raises(DataError, match="nothing to give for parameter 'difficulty'"):
+        run(PartsReward(None, [WeightedPart(FunctionPart(greedy, "mine"))]), ended("5"))
+    with pytest.raises(ConfigError, match=r"reward mine: args\.size: the function has no such parameter"):
+        FunctionPart(broken, "mine", {"size": 1})
+    with pytest.raises(ConfigError, match="two parts share a name"):
+        PartsReward(None, [WeightedPart(FunctionPart(broken, "a")), WeightedPart(FunctionPart(broken, "a"))])
+    with pytest.raises(ConfigError, match="at least one part"):
+        PartsReward(None, [])
+    named = PartsReward(
+        AnswerReward(SCORES["em"]), [WeightedPart(FunctionPart(lambda completions: [0.0], "format"))]
+    )
+    with pytest.raises(DataError, match="'format' as one of the built-in"):
+        run(named, ended("5"))
+
+
+def test_a_function_is_loaded_from_a_file(tmp_path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def short(completions, limit=5):\n    return [len(c) < limit for c in completions]\n")
+    part, sha256 = load_reward(file, "short", {"limit": 100}, name="brief")
+    assert (part.name, len(sha256)) == ("brief", 64)
+    assert asyncio.run(part.values([ended("5")])) == [1.0]
+    with pytest.raises(ConfigError, match=r"mine\.py: no function or class 'long'"):
+        load_reward(file, "long", {})
+    with pytest.raises(ConfigError, match=r"mine\.py: reward short: args\.size"):
+        load_reward(file, "short", {"size": 1})
+
+
+def test_the_question_of_a_problem() -> None:
+    spoken = (Message.of("system", "s"), Message.of("user", "Use tools. Who?"))
+    infos = ({}, {"question": "Who?"}, {"question": 3})
+    asked = [question_of(Problem("p", spoken, ("x",), info)) for info in infos]
+    assert asked == ["Use tools. Who?", "Who?", "Use tools. Who?"]
