@@ -82,6 +82,8 @@ def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
         return 128 + stopped.number, f"{name}: {stopped}"
     except RamifyError as error:
         return 1, f"{name}: {error}"
+    except MemoryError:
+        return 1, f"{name}: not enough memory"
     except OSError as error:
         if error.filename is None and error.errno not in _DISK:
             raise

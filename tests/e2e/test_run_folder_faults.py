@@ -66,6 +66,12 @@ def test_a_run_does_not_go_on_with_other_data_or_weights(tmp_path, refused, caps
     shutil.copy(write_model(tmp_path / "other", seed=1) / "model.safetensors", model)
     assert f"{run} holds a run with weights.model = " in told()
     write_model(model)
+    for name, changed in (("config.json", '"rope_theta": 7.0,'), ("chat_template.jinja", None)):
+        file = model / name
+        before = file.read_text()
+        file.write_text(before + " " if changed is None else before.replace("{", "{" + changed, 1))
+        assert f"{run} holds a run with model.{name} = " in told()
+        file.write_text(before)
     assert (run / "checkpoints" / "step-000001" / "state.json").read_bytes() == checkpoint
     assert main([command, str(recipe), *words(), "--max-steps", "2", "--resume"]) == 0
 

@@ -5,7 +5,7 @@ from e2e_runs import EVAL, SFT, TRAIN, write_lines, write_task
 
 FILE = ("missing", "folder", "below a file", "loop", "long name", "empty", "binary")
 FOLDER = ("missing", "file", "below a file", "loop", "long name", "empty folder")
-NEW_FILE = ("folder", "below a file", "long name", "binary")
+NEW_FILE = ("folder", "below a file", "long name", "binary", "loop")
 NEW_FOLDER = ("file", "below a file", "loop", "long name")
 
 JUDGE = "reward.judge={{url='http://127.0.0.1:9/v1', model='m', cache='{}'}}"

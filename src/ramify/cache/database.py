@@ -157,7 +157,7 @@ def _require_wal(connection: sqlite3.Connection, path: Path) -> None:
 
 def files_of(path: Path) -> tuple[Path, ...]:
     """The file of a cache and those that lie beside it, whether they are there or not."""
-    file = path.resolve()
+    file = Path(os.path.realpath(path))
     return file, *(file.with_name(file.name + end) for end in ("-wal", "-shm", "-claims"))
 
 

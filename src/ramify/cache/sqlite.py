@@ -93,7 +93,7 @@ class SqliteCache:
             raise MachineError(f"cache {path}: its folder cannot be made: {error.strerror}") from None
         self._reader = connect(path)
         self._cursor = self._reader.cursor()
-        claims = path.resolve().with_name(path.name + "-claims")
+        claims = Path(os.path.realpath(path)).with_name(path.name + "-claims")
         try:
             self._claims = Claims(claims)
         except OSError as error:

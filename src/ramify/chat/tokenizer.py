@@ -9,7 +9,8 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from ramify.chat.template import ChatTemplate
 from ramify.core.errors import DataError, MachineError
 from ramify.core.json_text import parse_object
 from ramify.core.messages import Message
+from ramify.core.plain_files import read_small_file, require_plain_model
 
 _SPECIAL_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
@@ -49,7 +51,8 @@ class ChatTokenizer:
         """
         self.folder = folder
         try:
-            self._read(folder / "tokenizer.json")
+            with naming_panics(folder):
+                self._read(folder / "tokenizer.json")
         except (DataError, MachineError):
             raise
         # A reader of foreign files: what the tokenizers library raises about them is of any kind.
@@ -60,6 +63,7 @@ class ChatTokenizer:
         folder = self.folder
         if not path.is_file():
             raise DataError(f"{folder}: expected a model folder with a tokenizer.json")
+        require_plain_model(folder)
         raw = _read_json(path)
         if not isinstance(raw.get("model"), dict) or "vocab" not in raw["model"]:
             raise DataError(f"{path}: expected a tokenizer with a model and its vocab")
@@ -107,14 +111,16 @@ class ChatTokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of trusted text; added tokens are recognised, none is put in front or behind."""
-        return tuple(self._full.encode(as_unicode(text), add_special_tokens=False).ids)
+        with naming_panics(self.folder):
+            return tuple(self._full.encode(as_unicode(text), add_special_tokens=False).ids)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Number of tokens of each trusted text; many at once use all processors."""
         counts: list[int] = []
         for first in range(0, len(texts), _BATCH):
             batch = [*map(as_unicode, texts[first : first + _BATCH])]
-            counts += map(len, self._full.encode_batch_fast(batch, add_special_tokens=False))
+            with naming_panics(self.folder):
+                counts += map(len, self._full.encode_batch_fast(batch, add_special_tokens=False))
         return counts
 
     @staticmethod
@@ -141,7 +147,8 @@ class ChatTokenizer:
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
         """Ids of foreign text; whatever it says, no added token (end of text, a role, a tag) can come out."""
-        ids = tuple(self._plain.encode(as_unicode(text), add_special_tokens=False).ids)
+        with naming_panics(self.folder):
+            ids = tuple(self._plain.encode(as_unicode(text), add_special_tokens=False).ids)
         if not self.added_ids.isdisjoint(ids):
             raise DataError(f"{self.folder}: the tokenizer turns plain text into an added token")
         return ids
@@ -206,7 +213,20 @@ class ChatTokenizer:
         return source
 
 
-def _one_line(error: Exception) -> str:
+@contextmanager
+def naming_panics(folder: Path) -> Iterator[None]:
+    """Make a panic of the tokenizers library, which is no `Exception`, a DataError that names the folder."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DataError(
+            f"{folder}: the tokenizers library breaks on its files ({_one_line(error)})"
+        ) from None
+
+
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
@@ -217,11 +237,9 @@ def as_unicode(text: str) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode()
+        return read_small_file(path).decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: expected UTF-8 text: {error}") from None
-    except OSError as error:
-        raise DataError(f"{path}: expected a text file: {error.strerror}") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

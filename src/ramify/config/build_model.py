@@ -37,6 +37,8 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
     text = ours.chat_text([Message.of("user", _PROBE)])
     if _SAID not in text:
         raise DataError(f"{folder}: the chat template leaves out or changes what the user says")
+    if not ours.encode(text):
+        raise DataError(f"{folder}: tokenizer.json makes no tokens of a text")
     _compare(ours, text)
     if (folder / "config.json").is_file() or is_adapter_folder(folder):
         rows = read_model_config(folder).get("vocab_size")
@@ -55,14 +57,17 @@ def _compare(ours: "ChatTokenizer", text: str) -> None:
     """
     from transformers import AutoTokenizer
 
+    from ramify.chat.tokenizer import naming_panics
     from ramify.modeling.quiet import quiet_transformers
 
     folder = ours.folder
     try:
-        with quiet_transformers():
+        with quiet_transformers(), naming_panics(folder):
             theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             template, special = theirs.get_chat_template(), theirs.special_tokens_map
             ids = theirs(text, add_special_tokens=False)["input_ids"]
+    except DataError:
+        raise
     # A reader of foreign files: what transformers raises about them is of any kind.
     except Exception as error:  # noqa: BLE001
         reason = " ".join(str(error).split())[:200] or type(error).__name__

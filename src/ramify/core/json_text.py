@@ -21,7 +21,8 @@ def parse_json(text: str | bytes, *, unique_keys: bool = False, max_depth: int =
         ValueError: It is no JSON, nested too deeply, or holds a number of thousands of digits.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique if unique_keys else None)
+        plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        value = json.loads(plain, object_pairs_hook=_unique if unique_keys else None)
     except json.JSONDecodeError as error:
         line = f"line {error.lineno} " if error.lineno > 1 else ""
         raise ValueError(f"broken JSON: {error.msg} at {line}column {error.colno}") from None

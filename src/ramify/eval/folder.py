@@ -41,3 +41,6 @@ def check_eval_folder(path: Path, resume: bool) -> None:
     if names - _BEFORE_ATTEMPTS and not resume:
         raise ConfigError(f"run.dir: {path} holds an evaluation; go on with --resume or name a new folder")
     require_plain_files("run.dir", path)
+    for name in sorted(names):
+        if (path / name).is_dir():
+            raise ConfigError(f"run.dir: {path / name} is a folder, expected a file; move it away")

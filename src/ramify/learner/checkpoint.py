@@ -24,6 +24,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ramify.core.errors import DataError, MachineError, TrainingError
+from ramify.core.plain_files import read_small_file
 from ramify.core.protocols import Json
 from ramify.learner.checkpoint_files import RECORD, check_files, read_record, sync, sync_one, write_record
 from ramify.learner.optimizer import Optimizers
@@ -91,10 +92,7 @@ def companion_files(model_path: Path) -> dict[str, bytes]:
         DataError: A file cannot be read.
     """
     names = [name for name in (*_TOKENIZER_FILES, _GENERATION_FILE) if (model_path / name).is_file()]
-    try:
-        return {name: (model_path / name).read_bytes() for name in names}
-    except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    return {name: read_small_file(model_path / name) for name in names}
 
 
 def check_saving(

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import DataError
+from ramify.core.json_text import MAX_DEPTH, parse_json
+from ramify.core.plain_files import read_small_file
 from ramify.core.protocols import Json
 
 SCHEMA = 4
@@ -121,8 +123,10 @@ def _state_and_files(file: Path, if_damaged: str) -> tuple[dict[str, Any], dict[
 
 def _read_json(file: Path, if_damaged: str) -> Any:  # noqa: ANN401 - JSON
     try:
-        return json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_json(read_small_file(file), max_depth=2 * MAX_DEPTH)
+    except DataError as error:
+        raise DataError(f"{error}; {if_damaged}") from None
+    except ValueError as error:
         raise DataError(f"{file}: not valid JSON ({error}); {if_damaged}") from None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.core.json_text import parse_object
+from ramify.core.plain_files import read_small_file
 
 PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 """Trees are packed, unless the configuration asks for a sliding window."""
@@ -51,14 +52,12 @@ def read_object_file(file: Path) -> dict[str, Any]:
     Raises:
         DataError: The file is missing, a folder, cannot be read, or holds no JSON object.
     """
+    if not file.exists():
+        raise DataError(f"{file} is missing, expected a file with a JSON object")
+    if file.is_dir():
+        raise DataError(f"{file} is a folder, expected a file with a JSON object")
     try:
-        return parse_object(file.read_bytes())
-    except FileNotFoundError:
-        raise DataError(f"{file} is missing, expected a file with a JSON object") from None
-    except IsADirectoryError:
-        raise DataError(f"{file} is a folder, expected a file with a JSON object") from None
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror})") from None
+        return parse_object(read_small_file(file))
     except ValueError as error:
         raise DataError(f"{file}: {error}") from None
 

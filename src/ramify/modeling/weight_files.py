@@ -55,6 +55,8 @@ def read_head(file: Path) -> dict[str, StoredTensor]:
         DataError: As for `stored_tensors`.
     """
     found = {}
+    if not file.is_file():
+        raise DataError(f"{file}: expected a file")
     try:
         with safe_open(file, framework="numpy") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - no mapping

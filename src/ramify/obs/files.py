@@ -15,13 +15,12 @@ from typing import Any
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_text import MAX_DEPTH, parse_json, parse_object
+from ramify.core.plain_files import read_small_file
 
 LOCK = ".lock"
 
 UNFINISHED = ".part"
 """Ends the name of a file that is being written; a kill may leave one, and the next write replaces it."""
-
-_MAX_OBJECT_BYTES = 1 << 28
 
 
 def dump_line(record: object) -> str:
@@ -203,11 +202,7 @@ def read_object(path: Path) -> dict[str, Any]:
         DataError: The file cannot be read, is larger than any that ramify writes, or holds something else.
     """
     try:
-        if path.stat().st_size > _MAX_OBJECT_BYTES:
-            raise ValueError(f"larger than {_MAX_OBJECT_BYTES >> 20} MiB")
-        return parse_object(path.read_bytes(), max_depth=2 * MAX_DEPTH)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        return parse_object(read_small_file(path), max_depth=2 * MAX_DEPTH)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
 

@@ -16,10 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, DataError
+from ramify.modeling.model_config import whole_folder
 from ramify.obs.files import read_object, replace_file
 
 MANIFEST = "manifest.json"
 SCHEMA = 2
+_MODEL_FILES = (
+    "adapter_config.json",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
 _PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
 
 
@@ -110,6 +119,24 @@ def file_sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def model_files(folder: Path) -> dict[str, str]:
+    """SHA-256 of what describes a model and its tokenizer beside the weights, by name, for the files that are there.
+
+    Those of an adapter's base stand under "base/".
+
+    Raises:
+        DataError: One cannot be read, or there is no base.
+    """
+    whole = whole_folder(folder)
+    places = {"": folder} if whole == folder else {"": folder, "base/": whole}
+    return {
+        prefix + name: file_sha256(place / name)
+        for prefix, place in places.items()
+        for name in _MODEL_FILES
+        if (place / name).exists()
+    }
 
 
 def shown(value: Any) -> str:  # noqa: ANN401 - JSON

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ramify.core.errors import DataError
+from ramify.core.plain_files import read_small_file
 from ramify.obs.files import append_line, parse_line, read_text, replace_lines
 
 MetricsRow: TypeAlias = Mapping[str, float | None]
@@ -62,7 +63,7 @@ class MetricsLog:
 
     def is_cut_off(self) -> bool:
         """Whether the last line has no end of line, as a crash leaves it."""
-        content = self._path.read_bytes() if self._path.is_file() else b""
+        content = read_small_file(self._path) if self._path.is_file() else b""
         return bool(content) and not content.endswith(b"\n")
 
     def truncate_after(self, step: int) -> None:

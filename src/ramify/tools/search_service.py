@@ -134,6 +134,7 @@ class _Service:
         finally:
             found.cancel()
             gone.cancel()
+            await asyncio.gather(found, gone, return_exceptions=True)
 
 
 async def _gone(request: Request) -> None:

@@ -13,7 +13,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.eval.manifest import problems_sha256, script_sha256
 from ramify.modeling.adapter_files import checksums
 from ramify.modeling.numerics import device_name
-from ramify.obs.manifest import file_sha256, made_with
+from ramify.obs.manifest import file_sha256, made_with, model_files
 from ramify.train.rollout import Task
 
 
@@ -33,6 +33,7 @@ def make_manifest(
     """
     made_from = {
         "weights": checksums(model.path),
+        "model": model_files(model.path),
         "tokenizer": tokenizer,
         "data": {"sha256": file_sha256(data)},
         **(own or {}),

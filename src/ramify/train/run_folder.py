@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from ramify.config.load import resolved
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.plain_files import read_small_file
 from ramify.obs.files import (
     LOCK,
     entries,
@@ -178,7 +179,7 @@ def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
                     f"run.dir: {path / name} is no {kind}; put it back from a copy, or remove it"
                 )
     expected = resolved(recipe).encode()
-    if record.read_bytes() != expected:
+    if read_small_file(record) != expected:
         raise ConfigError(
             f"run.dir: {record} differs from the recipe given{_difference(record, expected)}; --resume goes on with the "
             "same"

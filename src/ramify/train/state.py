@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field
 
 from ramify.config.schema_parts import TrainingRunSection
 from ramify.core.errors import TrainingError
@@ -25,6 +25,8 @@ from ramify.train.guard import GuardState
 from ramify.train.run_folder import RunFolder, RunIdentity
 
 NaturalNumber = Annotated[int, Field(ge=0, lt=1 << 63)]
+Score = Annotated[float, Field(ge=-1e100, le=1e100)]
+"""Its sum is finite, however many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Judged:
     """A checkpoint with its score: the mean over the steps from it to the next one."""
 
     step: NaturalNumber
-    score: FiniteFloat
+    score: Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class LoopState:
 
     step: NaturalNumber = 0
     cursor: DataCursor = field(default_factory=DataCursor)
-    scores: tuple[FiniteFloat | None, ...] = ()
+    scores: tuple[Score | None, ...] = ()
     due: NaturalNumber = 0
     ranking: tuple[Judged, ...] = ()
     branching: Mapping[str, Any] = field(default_factory=dict)

@@ -365,6 +365,13 @@ def test_strange_ids_in_the_generation_config_are_one_line(broken, eos):
     assert "eos_token_id" in refusal(broken)
 
 
+@pytest.mark.parametrize("charsmap", ["", "BAAAAP////8="])
+def test_a_panic_of_the_library_is_one_line(broken, charsmap):
+    edit_json(broken / "tokenizer.json", normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap})
+    told = refusal(broken, lambda tokenizer: tokenizer.encode("what is"))
+    assert "the tokenizers library breaks on its files" in told
+
+
 def test_an_unknown_kind_of_decoder_is_one_line(broken):
     edit_json(broken / "tokenizer.json", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
     assert "byte-level or byte-fallback" in refusal(broken)

@@ -1,6 +1,7 @@
 """The retrieval service over a real socket: formats of its routes, bad requests, our own client, stopping."""
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -256,7 +257,10 @@ def test_one_query_waits_for_one_of_each_batch_and_not_for_all_of_them() -> None
 def test_what_a_client_asked_for_ends_when_it_leaves() -> None:
     index = SlowIndex()
 
+    complaints: list[dict[str, Any]] = []
+
     async def use(ask: Any) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         left, stays = asyncio.Event(), asyncio.Event()
         batch = ask({"query": ["gone"] * 1000, "top_n": 1}, left)
         await until(lambda: len(index.asked) == 2)
@@ -266,5 +270,7 @@ def test_what_a_client_asked_for_ends_when_it_leaves() -> None:
         index.let_go.release(3)
         assert await single == 200
         assert index.asked == ["gone", "gone", "single"]
+        gc.collect()
+        assert complaints == []
 
     asyncio.run(over_the_app(make_app(index, 2), use))  # type: ignore[arg-type]

@@ -302,6 +302,7 @@ def test_an_adapter_of_another_base_is_refused(tmp_path, model_folder):
         (("loop", "cursor"), {"epoch": "0", "next_index": 1}),
         (("loop", "scores"), [[]]),
         (("loop", "scores"), ["x"]),
+        (("loop", "scores"), [1e308, 1e308]),
         (("loop", "ranking"), [{"step": 1, "score": "high"}]),
         (("loop", "guard"), {"in_a_row": "1"}),
         (("loop", "branching"), []),
