@@ -1,4 +1,4 @@
-"""Where a run begins: at the recipe's model, or at its latest checkpoint, if that belongs to it and is whole."""
+"""Where a run starts: at the recipe's model, or at its latest checkpoint, which must belong to it and be undamaged."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ from ramify.train.run_folder import RunFolder, recipe_fingerprint
 from ramify.train.state import LoopState, RunRecord, Saver
 
 TrainingRecipe: TypeAlias = TrainRecipe | SftRecipe | DpoRecipe
-"""Of a command that takes --resume."""
+"""A recipe of a command that takes --resume."""
 
 _SIZES = (
     "model_type",
@@ -54,7 +54,7 @@ _RECORD = TypeAdapter(RunRecord)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a run begins: the model folder to load, and the record beside it where that is a checkpoint of the run."""
+    """Where a run starts: the model folder to load, and the record beside it if that is a checkpoint of the run."""
 
     source: Path
     tokenizer: str
@@ -62,11 +62,11 @@ class Start:
 
 
 def starting_point(folder: RunFolder, recipe: TrainingRecipe, console: RunConsole) -> Start:
-    """The run's latest checkpoint, or the recipe's model where there is none; says which.
+    """The run's latest checkpoint, or the recipe's model if there is none; prints which.
 
     Raises:
-        DataError: The checkpoint is damaged, or of another run, seed, tokenizer or model; there is none although the
-            run has got further; or the recipe's model is itself a checkpoint and damaged.
+        DataError: The checkpoint is damaged, or belongs to another run, seed, tokenizer or model; there is none although
+            the run should have one by now; or the recipe's model is itself a checkpoint and damaged.
     """
     path = latest_checkpoint(folder.root)
     tokenizer = ChatTokenizer(recipe.model.path).fingerprint
@@ -93,10 +93,10 @@ def starting_point(folder: RunFolder, recipe: TrainingRecipe, console: RunConsol
 
 
 def _read_record(path: Path) -> RunRecord:
-    """Check every file of a checkpoint, and read what it says of its run.
+    """Check every file of a checkpoint and read its record.
 
     Raises:
-        DataError: It is damaged, or lies under the name of another step.
+        DataError: The checkpoint is damaged, or its folder has the name of another step.
     """
     advice = advice_on_damaged(path)
     try:
@@ -116,10 +116,10 @@ def _read_record(path: Path) -> RunRecord:
 def _require_own(
     path: Path, record: RunRecord, folder: RunFolder, recipe: TrainingRecipe, tokenizer: str
 ) -> None:
-    """A checkpoint has to be of this run: equal shapes do not make it so.
+    """Check that a checkpoint belongs to this run, for which equal shapes are not enough.
 
     Raises:
-        DataError: It is of another one, or its recipe was changed.
+        DataError: It belongs to another run, or the recipe was changed.
     """
     if record.seed != recipe.run.seed:
         raise DataError(
@@ -151,10 +151,10 @@ def _require_own(
 
 
 def restore(start: Start, make_learner: Callable[[], Learner]) -> tuple[Learner, LoopState]:
-    """Make the learner, and give it the state of the checkpoint that the run starts from, if it is one.
+    """Make the learner; if the run starts from a checkpoint, restore the learner's state from it.
 
     Raises:
-        DataError: The optimizers' state cannot be read.
+        DataError: The optimizer state cannot be read.
     """
     learner = make_learner()
     if start.record is None:
@@ -174,14 +174,14 @@ def begin_run(
     total_steps: int,
     manifest: Mapping[str, Any],
 ) -> Saver:
-    """Make the folder a run that stands at `state`, when it is known that its checkpoints can be written there.
+    """Check that checkpoints can be written, then make the folder a run that is at `state`.
 
     Raises:
         UserError: No checkpoint could be written, or a file of the run is damaged.
-        TrainingError: The disk takes nothing.
+        TrainingError: Nothing can be written to the disk.
     """
     companions = companion_files(recipe.model.path)
-    # What a kill left of a checkpoint takes as much room as one.
+    # A partial checkpoint that a kill left behind can take as much space as a whole one.
     prune_checkpoints(folder.root, recipe.run.keep_last, state.kept)
     check_saving(folder.root, learner.model, learner.optimizers, companions)
     identity = folder.begin(recipe, manifest)
@@ -190,13 +190,13 @@ def begin_run(
 
 
 def _require_no_progress(folder: RunFolder, save_every: int) -> None:
-    """A run that got past its first checkpoint and has none has lost it.
+    """Check that a run without checkpoints has not got past its first one.
 
     Raises:
-        DataError: That is so.
+        DataError: It has, so its checkpoints are lost.
     """
     last = folder.metrics.last_step()
-    # The line of a step is written before its checkpoint, so a kill may leave exactly the first `save_every`.
+    # A step's line is written before its checkpoint, so a kill may leave exactly the first `save_every` lines.
     if last > save_every:
         raise DataError(
             f"{folder.root}: metrics.jsonl has {last} steps, but there is no checkpoint in "
@@ -205,7 +205,7 @@ def _require_no_progress(folder: RunFolder, save_every: int) -> None:
 
 
 def _require_same_model(checkpoint: Path, model: TrainedModelSection) -> None:
-    """Compare the configurations, and whether an adapter is trained.
+    """Compare the model configurations, and whether an adapter is trained.
 
     Raises:
         DataError: They differ.
