@@ -1,4 +1,4 @@
-"""What a rollout is told: its limits, and the parts it runs on."""
+"""The settings of a rollout: its limits, and the parts it runs on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from ramify.core.quiescence import LiveCount
 from ramify.rollout.waits import WaitBoard
 
 BranchAt: TypeAlias = Literal["before_probe", "after_probe"]
-"""Where branches hang: at the tool result, as in the papers, or behind the k tokens whose entropy decided."""
+"""Where branches start: at the tool result, as in the papers, or after the k tokens whose entropy decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +18,14 @@ class RolloutLimits:
     """The size of a tree and the time it may take.
 
     Attributes:
-        n: Trajectories (leaves) of a problem.
+        n: Trajectories (leaves) per problem.
         max_tokens: Tokens of one trajectory after its prompt, tool results included.
         max_calls: Tool calls of one trajectory; one call more ends it (StopReason.CALLS).
-        temperature: Of sampling; training allows no other transformation of the distribution.
-        top_p: See `Request.top_p`; 1 in training, whose logprobs are those of the whole distribution.
+        temperature: Sampling temperature; training allows no other transformation of the distribution.
+        top_p: See `Request.top_p`; 1 in training, where logprobs are those of the whole distribution.
         max_result_chars: A longer tool result is cut, and says so.
-        trajectory_seconds: Time that a trajectory may take, its waiting for tools included (StopReason.DEADLINE).
-        step_seconds: The same for all trajectories of a step together; the tools' time to close comes on top.
+        trajectory_seconds: Time limit of a trajectory, waiting for tools included (StopReason.DEADLINE).
+        step_seconds: Time limit of a whole step; the tools' time to close comes on top.
     """
 
     n: int
