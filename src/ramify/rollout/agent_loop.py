@@ -1,4 +1,4 @@
-"""The agent's event loop, in a thread of its own, so that it serves tools and deadlines while the main thread computes."""
+"""The agent's event loop, in its own thread, so that it serves tools and deadlines while the main thread computes."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ class AgentLoop:
         self._started.result()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` in the loop; returns or raises what it does. The calling thread still receives signals meanwhile."""
+        """Run `work` in the loop; return or raise what it does. The calling thread receives signals meanwhile."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def settle(self) -> None:

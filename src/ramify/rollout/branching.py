@@ -65,7 +65,7 @@ class Branching:
         self._places: dict[str, tuple[BranchKey, int]] = {}
         self._candidates: dict[tuple[BranchKey, int], _Candidate] = {}
         brancher = parts.brancher
-        # Do not ask a rule that never wants a child: in the metrics its decisions would look like those of a stuck rule.
+        # A rule that never wants a child is not asked: in the metrics it would look like a rule that is stuck.
         self.asks = brancher.max_children > 0 and all(tool.spec.forks for tool in parts.tools.values())
         if self.asks and brancher.probe_tokens < 1:
             raise ConfigError(f"branching: probe_tokens = {brancher.probe_tokens}, expected at least 1")
@@ -96,7 +96,7 @@ class Branching:
             self._settle()
 
     async def decide(self, walk: Walk, turns: tuple[Entropy, ...]) -> BranchDecision:
-        """Ask the rule about the tool result before `walk`'s turn; fork now, before the parent's next call changes the tools.
+        """Ask the rule about the tool result before `walk`'s turn, and fork the sessions before the parent's next call.
 
         Args:
             walk: Where a branch would continue; its path is that of the node at which the branch would start.

@@ -103,7 +103,7 @@ def _typed(answer: ToolResult | Failure, call: ToolCall, spec: ToolSpec) -> Tool
 
 
 def _without_keys(result: ToolResult) -> ToolResult:
-    """Remove keys: a user's own tool may fail with an address that holds one, and neither model nor trace should have it."""
+    """Remove keys: a user's own tool may fail with an address that holds one, which no model or trace should see."""
     text = redact(result.text)
     return result if text == result.text else replace(result, text=text)
 

@@ -53,14 +53,14 @@ class RolloutLimits:
 class AgentParts:
     """Everything an agent runs on; the same for training, evaluation and data making.
 
-    A problem's tree is started when `slots` trajectories leave room for all of its own (None: all at once), so
-    that no waiting trajectory loses its slot in the engine to a tree that has not started.
+    A problem's tree starts when all of its trajectories fit into `slots` (None: all trees start at once), so that no
+    waiting trajectory loses its slot in the engine to a new tree.
 
     `all_entropies`: the nodes keep the exact entropy of every token, not only the mean of the first k.
 
     Raises:
-        ConfigError: The engine speaks the ids of another tokenizer, or gives no exact entropies where those of all
-            tokens are asked for.
+        ConfigError: The engine uses the ids of another tokenizer, or `all_entropies` is set and the engine gives no
+            exact entropies.
     """
 
     engine: Engine
