@@ -89,8 +89,8 @@ def _visible_blocks(
     """Which blocks of queries see a block of keys in part, and which in full. [B, B] each"""
     count = size // _BLOCK
     partial, full = np.zeros((count, count), dtype=bool), np.zeros((count, count), dtype=bool)
-    # Segments cut at the edges of blocks: all queries of a piece see the same of an earlier block, and so do all
-    # keys of a piece see the same queries of a later one.
+    # Cut the segments at block edges: then all queries of a piece see the same keys of an earlier block, and all keys
+    # of a piece are seen by the same queries of a later block.
     starts = np.array([segment.start for segment in segments])
     borders = np.arange(0, segments[-1].stop, _BLOCK)
     edges = np.unique(np.concatenate([starts, borders]))

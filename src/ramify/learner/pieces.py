@@ -1,4 +1,4 @@
-"""The part of a tree that goes into a row: the whole tree, or one context of one path if a model cannot share prefixes."""
+"""The part of a tree that goes into a row: all of it, or one context of one path if a model cannot share prefixes."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass

@@ -147,7 +147,7 @@ def _runs(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """At most `_RUN` tokens of one segment, and the ranges of keys that the last of them sees, itself included, ascending."""
+    """At most `_RUN` tokens of one segment, and the key ranges that the last one sees, itself included, ascending."""
 
     start: int
     stop: int

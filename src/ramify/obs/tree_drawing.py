@@ -56,7 +56,7 @@ def draw_tree(traced: TracedTree) -> Markup:
 
 
 def _rows(tree: Tree) -> Mapping[str, float]:
-    """The row of each node: a leaf has its own, another node that of its first child, the prompt the middle of its roots."""
+    """The row of each node: a leaf's own, else that of its first child; the prompt is at the middle of its roots."""
     rows: dict[str, float] = {
         trajectory.leaf.id: float(row) for row, trajectory in enumerate(tree.trajectories)
     }
