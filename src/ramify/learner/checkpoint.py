@@ -167,7 +167,7 @@ def save_checkpoint(
         with suppress(OSError):
             _remove(partial)
         raise TrainingError(
-            f"checkpoint {folder}: cannot be written ({_first_line(error)}); what was saved before is whole: mend that and "
+            f"checkpoint {folder}: cannot be written ({_first_line(error)}); earlier checkpoints are whole: fix that and "
             "go on with --resume"
         ) from error
 

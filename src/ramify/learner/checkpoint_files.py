@@ -51,7 +51,7 @@ def read_record(folder: Path, if_damaged: str) -> dict[str, Any]:
     file = folder / RECORD
     if not file.is_file():
         raise DataError(
-            f"checkpoint {folder}: {RECORD} is missing, so it was never finished or is none; {if_damaged}"
+            f"checkpoint {folder}: {RECORD} is missing, so it was never finished or is no checkpoint; {if_damaged}"
         )
     return _state_and_files(file, if_damaged)[0]
 
@@ -79,7 +79,7 @@ def check_files(folder: Path, if_damaged: str, *, only_these: bool = True) -> No
                 f"checkpoint {folder}: {name} has checksum {crc}, expected {entry['crc32']}; it is damaged, {if_damaged}"
             )
     if only_these and (others := found.keys() - expected.keys()):
-        raise DataError(f"checkpoint {folder}: {min(others)} is none of its files; move it away")
+        raise DataError(f"checkpoint {folder}: {min(others)} is not one of its files; move it away")
     for name in expected:
         if name.endswith(".index.json"):
             _check_index(found[name], expected, if_damaged)
@@ -111,7 +111,7 @@ def _state_and_files(file: Path, if_damaged: str) -> tuple[dict[str, Any], dict[
         )
     content = {key: record.get(key) for key in ("state", "files")}
     if record.get("crc32") != _content_crc(content):
-        raise DataError(f"{file}: its content does not have its checksum; it is damaged, {if_damaged}")
+        raise DataError(f"{file}: its content does not match its checksum; it is damaged, {if_damaged}")
     state, files = content["state"], content["files"]
     if not isinstance(state, dict) or not isinstance(files, dict) or not all(map(_is_entry, files.values())):
         raise DataError(f"{file}: expected a state, and files with bytes and crc32; {if_damaged}")

@@ -113,7 +113,7 @@ class Learner:
         if limit is not None and self.skipped_in_a_row >= limit:
             raise TrainingError(
                 f"loss or gradient not finite {limit} optimizer steps in a row, up to number {self.step}: lower "
-                "learner.optimizer.rate, or the coefficients of what is added to the loss"
+                "learner.optimizer.rate, or the coefficient of a KL or entropy term"
             )
 
     def _path_slopes(

@@ -71,7 +71,7 @@ def refuse_other(folder: Path, what: str, found: Mapping[str, Any], wanted: Mapp
         key, before, now = difference
         raise ConfigError(
             f"run.dir: {folder} holds {what} with {key} = {shown(before)}, now it is {shown(now)}; name a new "
-            "folder, or go on with what it was"
+            "folder, or put back what it was made from"
         )
 
 
@@ -80,7 +80,7 @@ def note_session(
 ) -> None:
     """If this session runs with something else than the last one, add it to the manifest and say so."""
     if before["made_with"][-1] != now:
-        note("the code, a package or the device is not that of what is done so far; see manifest.json")
+        note("the code, a package or the device differs from the session before; see manifest.json")
         write_manifest(folder, {**before, "made_with": [*before["made_with"], now]})
 
 

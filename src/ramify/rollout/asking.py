@@ -85,7 +85,7 @@ async def detached(who: str, asked: Coroutine[Any, Any, Value]) -> Value:
     finally:
         abandon(task)
     if task.cancelled():
-        raise RuntimeError(f"{who} cancelled what it was asked for")
+        raise RuntimeError(f"{who} cancelled its own call")
     return task.result()
 
 

@@ -81,8 +81,8 @@ class AgentParts:
         info = self.engine.info()
         if info.tokenizer != self.renderer.fingerprint:
             raise ConfigError(
-                f"engine {info.name!r} speaks the ids of another tokenizer ({info.tokenizer}) than the one that "
-                f"writes prompts and trains ({self.renderer.fingerprint}); give both the same model folder"
+                f"engine {info.name!r} uses the ids of another tokenizer ({info.tokenizer}) than the one "
+                f"for prompts and training ({self.renderer.fingerprint}); give both the same model folder"
             )
         if self.all_entropies and not info.exact_entropy:
             raise ConfigError(

@@ -85,8 +85,8 @@ def starting_point(folder: RunFolder, recipe: TrainingRecipe, console: RunConsol
     _require_own(path, record, folder, recipe, tokenizer)
     if missing := folder.metrics.missing(record.loop.step):
         console.note(
-            f"warning: {folder.root / 'metrics.jsonl'} has no line of {len(missing)} of {record.loop.step} steps, the "
-            f"first is step {missing[0]}: put it back from a copy; training does not need it"
+            f"warning: {folder.root / 'metrics.jsonl'} has no line for {len(missing)} of {record.loop.step} "
+            f"steps, the first is step {missing[0]}: restore it from a copy; training itself does not need it"
         )
     console.note(f"going on from {path}")
     return Start(path, tokenizer, record)
@@ -123,19 +123,19 @@ def _require_own(
     """
     if record.seed != recipe.run.seed:
         raise DataError(
-            f"{path}: of a run with seed {record.seed}, the recipe's run.seed is {recipe.run.seed}; put the seed back "
+            f"{path}: of a run with seed {record.seed}, but the recipe's run.seed is {recipe.run.seed}; put back the seed "
             "that the run began with"
         )
     if record.tokenizer != tokenizer:
         raise DataError(
             f"{path}: of a run with tokenizer {record.tokenizer}, that of model.path = {recipe.model.path} is "
-            f"{tokenizer}; put the tokenizer back that the run began with"
+            f"{tokenizer}; put back the tokenizer that the run began with"
         )
     _require_same_model(path, recipe.model)
     name = folder.name()
     if name is None:
         raise DataError(
-            f"{folder.root / MANIFEST}: missing or not readable, so that nobody knows whether {path} is of this run; put "
+            f"{folder.root / MANIFEST}: missing or not readable, so it is unknown whether {path} is of this run; put "
             f"it back, or name a new run.dir and model.path = {path}"
         )
     if record.run.name != name:
@@ -221,13 +221,13 @@ def _require_same_model(checkpoint: Path, model: TrainedModelSection) -> None:
         base = whole_folder(model.path) if is_adapter_folder(model.path) else model.path
         if whole_folder(checkpoint).resolve() != base.resolve():
             raise DataError(
-                f"{checkpoint}: an adapter of the model in {whole_folder(checkpoint)}, the recipe's is in {base}; put the "
-                "base back that the run began with, or name a new run.dir"
+                f"{checkpoint}: an adapter of the model in {whole_folder(checkpoint)}, the recipe's is in {base}; put "
+                "back the base that the run began with, or name a new run.dir"
             )
     saved, expected = read_model_config(checkpoint), read_model_config(model.path)
     for key in _SIZES:
         if key in saved and key in expected and saved[key] != expected[key]:
             raise DataError(
                 f"{checkpoint}: of a model with {key} = {saved[key]!r}, that of model.path = {model.path} is "
-                f"{expected[key]!r}; put the model back that the run began with, or name a new run.dir"
+                f"{expected[key]!r}; put back the model that the run began with, or name a new run.dir"
             )
