@@ -160,7 +160,9 @@ def test_another_tokenizer_is_refused(tmp_path, saved, model_folder):
 )
 def test_another_model_is_refused(tmp_path, saved, key, changes):
     other = write_model(tmp_path / "other", **changes)
-    with pytest.raises(DataError, match=rf"of a model with {key}, that of model\.path = .*; put back the model"):
+    with pytest.raises(
+        DataError, match=rf"of a model with {key}, that of model\.path = .*; put back the model"
+    ):
         begin(saved, other)
 
 
