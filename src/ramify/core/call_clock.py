@@ -1,7 +1,7 @@
-"""The time that a tool call takes itself.
+"""A clock for one tool call that counts only the call's own time.
 
-A deadline is a statement about the tool. While a call waits in a queue of ours (for a sandbox process, a free
-connection, a thread), or while our own event loop was held up, its clock stands still.
+A deadline limits the tool, not us. While a call waits in one of our queues (for a sandbox process, a free
+connection, a thread), or while our own event loop is blocked, its clock stands still.
 """
 
 import asyncio
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 _SHORTEST_WAIT = 1e-6
-"""Seconds below which nothing is left: a clock of floating point numbers may not reach its goal exactly."""
+"""Less than this many seconds left counts as none: a floating-point clock may not reach its goal exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
-    """Seconds for which an event loop could serve nobody: in all, and the longest time running."""
+    """Seconds for which an event loop was blocked: in total, and the longest single time."""
 
     seconds: float
     longest: float
 
     @property
     def is_noticeable(self) -> bool:
-        """Whether tools and servers waited so long that somebody should know."""
+        """Whether tools and servers waited long enough to report it."""
         return self.longest > 0.02
 
 
@@ -33,11 +33,11 @@ def _never() -> float:
 
 
 class CallClock:
-    """Measures one call from its making on.
+    """Measures one call, from the creation of the clock on.
 
     Args:
-        now: Seconds that only grow, the event loop's.
-        held_up: Seconds that the event loop has been held up so far, on the same clock.
+        now: The event loop's monotonic clock, in seconds.
+        held_up: Seconds for which the event loop has been blocked so far, on the same clock.
     """
 
     def __init__(self, now: Callable[[], float], held_up: Callable[[], float] = _never) -> None:
@@ -60,17 +60,17 @@ class CallClock:
 
     @property
     def held_up(self) -> float:
-        """Seconds in which the call was in no queue and the event loop was held up."""
+        """Seconds in which the event loop was blocked while the call was in no queue."""
         self._count()
         return self._late
 
     def enter_queue(self) -> None:
-        """The call waits for its turn. Queues may lie within queues."""
+        """The call starts to wait for its turn. Queues may be nested."""
         self._count()
         self._queues += 1
 
     def leave_queue(self) -> None:
-        """It goes on, if this was the outermost queue."""
+        """The call goes on, if this was the outermost queue."""
         self._count()
         self._queues -= 1
 
@@ -99,18 +99,18 @@ _CURRENT: ContextVar[CallClock | None] = ContextVar("ramify_call_clock", default
 
 
 def current_clock() -> CallClock:
-    """That of the call which runs here; a fresh one where nobody measures."""
+    """The clock of the call that runs in this task; a fresh one if there is none."""
     return _CURRENT.get() or CallClock(asyncio.get_running_loop().time)
 
 
 def set_clock(clock: CallClock) -> None:
-    """Make `clock` that of the task which calls this."""
+    """Make `clock` the clock of the calling task."""
     _CURRENT.set(clock)
 
 
 @contextmanager
 def queued() -> Iterator[None]:
-    """Within the block the call that runs here waits for its turn."""
+    """Count the time within the block as time in a queue, for the call that runs in this task."""
     clock = _CURRENT.get()
     if clock is None:
         yield
@@ -124,7 +124,7 @@ def queued() -> Iterator[None]:
 
 @asynccontextmanager
 async def place_in(semaphore: asyncio.Semaphore) -> AsyncIterator[None]:
-    """Hold one of the semaphore's places; the wait for it is time in a queue."""
+    """Hold one of the semaphore's places; waiting for it counts as time in a queue."""
     with queued():
         await semaphore.acquire()
     try:

@@ -1,4 +1,4 @@
-"""Closing several things, whatever becomes of each."""
+"""Closing several resources, even if closing some of them fails."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -13,7 +13,7 @@ class Closable(Protocol):
 
 
 async def close_all(resources: Iterable[Closable]) -> None:
-    """Close each of them in order; the first error is raised when all have been asked."""
+    """Close each of them in order, then raise the first error, if any."""
     first: BaseException | None = None
     for resource in resources:
         try:

@@ -1,8 +1,8 @@
-"""Counter-based random draws: every random number is a hash of what it is for.
+"""Counter-based random draws: every random number is a hash of its purpose.
 
 A stream is named by (run seed, step, batch slot, attempt, problem id, node path, ...); the n-th number of a
-stream depends on the name and on n alone. So nothing depends on the order in which things happen, and a step
-that is done again draws the same numbers.
+stream depends only on the name and on n. So nothing depends on the order of events, and a step that is
+repeated draws the same numbers.
 """
 
 import hashlib

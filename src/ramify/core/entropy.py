@@ -1,4 +1,4 @@
-"""Entropy brackets from the most likely tokens, for engines that do not show the whole distribution."""
+"""Entropy bounds from the most likely tokens, for engines that do not return the whole distribution."""
 
 import math
 from collections.abc import Sequence
@@ -7,22 +7,22 @@ from ramify.core.tree import Entropy
 
 
 def top_k_bracket(logprobs: Sequence[float], vocab_size: int) -> Entropy:
-    """Bounds of the entropy of one token's distribution of which the K most likely tokens are known.
+    """Bounds of the entropy (nats) of a distribution over V tokens of which only the K most likely are known.
 
-    With q the probability of the rest: at least, the rest is as concentrated as it can be (tokens of the K-th
-    probability each, what remains on one more); at most, it is spread evenly over the other V - K tokens,
-    -q ln(q / (V - K)).
+    Let q be the probability of all other tokens. For the lower bound q is as concentrated as possible: as many
+    tokens as fit with the K-th probability, the remainder on one more. For the upper bound q is spread evenly
+    over the other V - K tokens, which adds -q ln(q / (V - K)).
 
     Args:
-        logprobs: Of the K most likely tokens, nats, in any order; K >= 1.
+        logprobs: Logprobs of the K most likely tokens, nats, in any order; K >= 1.
         vocab_size: V.
 
     Raises:
-        ValueError: No logprob, or more than V.
+        ValueError: There are no logprobs, or more than V.
     """
     if not 1 <= len(logprobs) <= vocab_size:
         raise ValueError(f"{len(logprobs)} logprobs for a vocabulary of {vocab_size}")
-    # Rounding in an engine can leave a certain token a little above probability 1.
+    # Rounding in an engine can give a token of probability 1 a little more than that.
     known = [min(1.0, math.exp(value)) for value in logprobs]
     head = math.fsum(_term(p) for p in known)
     rest = max(0.0, 1.0 - math.fsum(known))

@@ -1,6 +1,6 @@
 """The exceptions of ramify.
 
-A new error is a subclass of `RamifyError`; one that a user can mend is a subclass of `UserError`, whose
+A new error is a subclass of `RamifyError`. An error that the user can fix is a subclass of `UserError`: its
 message is one line that names the place (file, key or row) and says what was expected.
 """
 
@@ -28,14 +28,14 @@ class MachineError(UserError):
 
 
 class ServiceDownError(MachineError):
-    """A service that tools need (search, pages, a summary model) is down, refuses the key, or its budget is spent.
+    """A service that tools need (search, pages, a summary model) is down, refuses the key, or has no budget left.
 
     It ends the run: going on would train on error messages.
     """
 
 
 class EngineError(RamifyError):
-    """An engine answered with something that breaks its contract."""
+    """An engine returned something that breaks its contract."""
 
 
 class TrainingError(RamifyError):
@@ -43,23 +43,23 @@ class TrainingError(RamifyError):
 
 
 class Interrupted(RamifyError):
-    """A signal asked to stop, and the run stopped at a safe point; the command line exits with 128 + its number.
+    """A signal asked the run to stop, and it stopped at a safe point; the exit status is 128 + the signal's number.
 
     Attributes:
-        number: Of the signal.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int, after: str = "") -> None:
-        """The message names the signal and says what is so `after` it."""
+        """The message names the signal; `after` says in what state the run was left."""
         self.number = number
         super().__init__(f"{_stopped_by(number)}; {after}" if after else _stopped_by(number))
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ends the program wherever it is; nobody catches it but to clean up.
+    """A signal ends the program wherever it is; catch it only to clean up.
 
     Attributes:
-        number: Of the signal.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int) -> None:

@@ -1,24 +1,24 @@
-"""JSON from outside: whatever is wrong with a text is a ValueError of one line."""
+"""Reading JSON from outside: any fault in the text is a ValueError with a one-line message."""
 
 import json
 from typing import Any
 
 MAX_DEPTH = 100
-"""Of nested lists and objects. Python's own functions (copying, comparing, writing JSON) fail near 1,000."""
+"""Deepest nesting of lists and objects. Python's own functions (copying, comparing, writing JSON) fail near 1,000."""
 
 _MAX_ECHO = 40
 
 
 def parse_json(text: str | bytes, *, unique_keys: bool = False, max_depth: int = MAX_DEPTH) -> Any:  # noqa: ANN401 - any JSON value
-    """The value that `text` is. NaN and Infinity are read, as Python writes them.
+    """Parse a JSON value. NaN and Infinity are accepted, since Python writes them.
 
     Args:
-        text: Bytes are UTF-8.
-        unique_keys: Refuse an object that has a key twice; JSON readers would keep the last value and drop the others.
-        max_depth: Of nested lists and objects.
+        text: The JSON text; bytes must be UTF-8.
+        unique_keys: Refuse an object with a duplicate key; JSON readers would keep the last value and drop the others.
+        max_depth: Deepest nesting of lists and objects.
 
     Raises:
-        ValueError: It is no JSON, nested too deeply, or holds a number of thousands of digits.
+        ValueError: The text is not JSON, is nested too deeply, or has a number with thousands of digits.
     """
     try:
         plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
@@ -40,10 +40,10 @@ def parse_json(text: str | bytes, *, unique_keys: bool = False, max_depth: int =
 
 
 def parse_object(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """The JSON object that `text` is.
+    """Parse a JSON object.
 
     Raises:
-        ValueError: As for `parse_json`, or it is another kind of value.
+        ValueError: As for `parse_json`, or the value is not an object.
     """
     value = parse_json(text, max_depth=max_depth)
     if not isinstance(value, dict):
@@ -64,7 +64,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _may_be_deep(text: str | bytes, max_depth: int) -> bool:
-    """Counting brackets is quick, and few texts have many."""
+    """A quick test first: count the brackets; few texts have many."""
     if isinstance(text, bytes):
         return text.count(b"[") + text.count(b"{") > max_depth
     return text.count("[") + text.count("{") > max_depth

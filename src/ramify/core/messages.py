@@ -48,12 +48,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What the model and the loop need to know of a tool.
+    """What the model and the agent loop need to know about a tool.
 
-    `parameters` is a JSON schema; `forks` says whether a session can be forked (an agent with a tool that cannot
-    does not branch); `timeout_seconds` is the deadline of one call. A call that has not answered after
-    `hedge_seconds` is issued a second time and the first answer counts: only for calls that may run twice.
-    `in_prompt`: the renderer tells the policy of the tool; otherwise the problem's own messages do, as in the papers.
+    `parameters` is a JSON schema. `forks` says whether a session can be forked; an agent never branches if one of
+    its tools cannot. `timeout_seconds` is the deadline of one call. A call without an answer after
+    `hedge_seconds` is issued a second time, and the first answer counts; set it only if a call may run twice.
+    `in_prompt`: the renderer describes the tool to the policy; otherwise the problem's own messages do, as in the papers.
     """
 
     name: str
@@ -67,7 +67,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the policy wrote. `malformed` says why the arguments could not be read, else it is None."""
+    """A call that the policy wrote. `malformed` says why the arguments could not be read; None if they could."""
 
     id: str
     name: str
@@ -76,12 +76,12 @@ class ToolCall:
 
 
 class ToolStatus(StrEnum):
-    """How a tool call ended; every one of them is an observation, none ends the trajectory."""
+    """How a tool call ended. Every status is an observation for the policy; none ends the trajectory."""
 
     OK = "ok"
     """The tool did its work."""
     EMPTY = "empty"
-    """The tool did its work and had nothing to say."""
+    """The tool did its work and had nothing to return."""
     ERROR = "error"
     """The tool or the code that it ran failed."""
     TIMEOUT = "timeout"

@@ -26,10 +26,10 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 
 
 class Engine(Protocol):
-    """Writes tokens. Stateless to its caller: what it caches, it finds again by the ids of a request."""
+    """Generates tokens. Stateless to its caller: it finds cached state by the token ids of a request."""
 
     async def generate(self, request: Request) -> Completion:
-        """Go on from the request's ids. Cancelling the call frees what it holds at once."""
+        """Continue the request's ids. Cancelling the call frees its resources at once."""
         ...
 
     async def load_weights(self, source: str, version: int) -> None:
@@ -55,15 +55,15 @@ class Renderer(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Of the tokenizer: an engine with another one would read other text in the same ids."""
+        """Fingerprint of the tokenizer. An engine with another tokenizer would decode the same ids to other text."""
         ...
 
     def start(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Tokens of the prompt, up to where the policy writes."""
+        """Tokens of the prompt, up to where the policy starts to write."""
         ...
 
     def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
-        """Tokens of tool results, appended after the turn that called. Nothing in them can forge a tag."""
+        """Tokens of tool results, appended after the turn with the calls. Nothing in them can forge a tag."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -106,7 +106,7 @@ class Tool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Something that a search found: a passage of a corpus, or the snippet of a page with its title and address."""
+    """One search result: a passage of a corpus, or the snippet of a page with its title and address."""
 
     id: str
     text: str
@@ -124,11 +124,11 @@ class SearchProvider(Protocol):
 
     @property
     def identity(self) -> "Mapping[str, Json]":
-        """All that its answers depend on beside query and top_k (corpus checksum, address, market): part of a cache's key."""
+        """All that its answers depend on besides query and top_k (corpus checksum, address, market); part of a cache key."""
         ...
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
-        """At most `top_k` hits, best first; none is no failure.
+        """At most `top_k` hits, best first; finding none is not a failure.
 
         Args:
             query: As the tool cleaned it.
@@ -136,7 +136,7 @@ class SearchProvider(Protocol):
             collection: Restricts a provider that has collections; others ignore it.
 
         Raises:
-            RequestFailedError: This request failed (of `ramify.net`); the policy is told and the run goes on.
+            RequestFailedError: This request failed (from `ramify.net`); the policy reads that and the run goes on.
             ServiceDownError: The service is down, or refuses the key; the run ends.
         """
         ...
@@ -148,12 +148,12 @@ class SearchProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """What an answer of a service is remembered by.
+    """The key under which a service's answer is cached.
 
     Attributes:
         tool: "search", "page", "summary", "judge", ...
         provider: Name of the service.
-        parameters: All that the answer depends on beside the request.
+        parameters: All that the answer depends on besides the request.
         request: Normalised by the tool: a query, an address, a prompt.
     """
 
@@ -164,13 +164,13 @@ class CacheKey:
 
 
 class Cache(Protocol):
-    """Remembers answers of services."""
+    """Caches answers of services."""
 
     async def fetch(self, key: CacheKey, make: Callable[[], Awaitable["Json"]]) -> "Json":
-        """The remembered answer, or that of `make`, which is then remembered.
+        """The cached answer, or else the answer of `make`, which is then cached.
 
-        Identical requests at one time, of any task or process that shares the cache, call `make` once. What `make` raises
-        is raised to all who wait and is not remembered; an empty answer (None, "", [], {}) is kept apart and for less long.
+        Concurrent identical requests, from any task or process that shares the cache, call `make` once. An error of
+        `make` is raised in every waiting caller and not cached. An empty answer (None, "", [], {}) expires sooner.
         """
         ...
 
@@ -184,19 +184,19 @@ class ChatModel(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the model, as its service calls it."""
+        """Name of the model at its service."""
         ...
 
     @property
     def usage(self) -> TokenUsage:
-        """Tokens so far, which is what a service wants to be paid for."""
+        """Tokens used so far, which is what a service bills."""
         ...
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
         """The answer's text.
 
         Raises:
-            RequestFailedError: This request failed (of `ramify.net`).
+            RequestFailedError: This request failed (from `ramify.net`).
             ServiceDownError: The service is down, or refuses the key.
         """
         ...
@@ -215,23 +215,23 @@ class RewardFn(Protocol):
 
 
 class ContextRewriter(Protocol):
-    """Replaces the context in mid-trajectory: repair tools, folded memory, templates that rewrite history."""
+    """Replaces the context in the middle of a trajectory: repair tools, folded memory, templates that rewrite history."""
 
     async def rewrite(self, trajectory: Trajectory) -> tuple[int, ...] | None:
-        """The tokens of a fresh context to go on from; None: the context stays as it is.
+        """The tokens of a fresh context to continue from; None: the context stays as it is.
 
-        Asked after each tool result (the last node is the tool's) and before each end that the policy or a limit
-        makes (the last node has its stop reason). A fresh context counts in full in the trajectory's tokens.
+        Called after each tool result (the last node is the tool's) and before the policy or a limit ends the
+        trajectory (the last node has its stop reason). A fresh context counts in full in the trajectory's tokens.
         """
         ...
 
 
 class Brancher(Protocol):
-    """A branching rule. It proposes; spending the budget is the scheduler's business."""
+    """A branching rule. It only proposes; the scheduler spends the budget."""
 
     @property
     def num_monitor(self) -> int:
-        """First roots that must end before the number of roots is known (0: it is known at once)."""
+        """How many of the first roots must end before the number of roots is known (0: it is known at once)."""
         ...
 
     @property
@@ -260,20 +260,20 @@ class Brancher(Protocol):
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide one candidate.
 
-        `history` holds the decisions on its path, oldest first; their `taken` is always 0, since grants are
-        not known in logical time.
+        `history` holds the decisions on the candidate's path, oldest first. Their `taken` is always 0, since a
+        decision must not depend on when grants are made.
         """
         ...
 
     def state(self) -> Mapping[str, Json]:
-        """What the rule remembers of earlier candidates, for a checkpoint; empty for most rules."""
+        """What the rule remembers about earlier candidates, for a checkpoint; empty for most rules."""
         ...
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """Remember what `state` gave, and nothing else.
+        """Replace what the rule remembers by what `state` returned.
 
         Raises:
-            DataError: It is the state of another rule.
+            DataError: `state` belongs to another rule.
         """
         ...
 
@@ -284,13 +284,13 @@ class Estimator(Protocol):
     def moments(
         self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
     ) -> Mapping[str, float]:
-        """Sums over the whole rollout batch that `advantages` needs, to be added up over ranks in float64."""
+        """The sums over the whole rollout batch that `advantages` needs; they are added over ranks in float64."""
         ...
 
     def advantages(
         self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
     ) -> tuple[Floats, ...]:
-        """One array for each trajectory, with a number for each token that the policy wrote. [G][T]"""
+        """For each trajectory an array with the advantage of each token that the policy wrote. [G][T]"""
         ...
 
 
@@ -308,9 +308,9 @@ class SandboxStatus(StrEnum):
 class SandboxResult:
     """What a program wrote (standard output and error, capped) and how it ended.
 
-    `level` is L0..L4. It was tried out on this machine, unless the program ran on another one (`remote`): then it is
-    what the recipe declares of that one. `failed_cell` is the index of the cell that could not be run again, if there was
-    one: the program itself was not run then.
+    `level` is 0 to 4 for L0 to L4. It was verified on this machine; if the program ran on another one (`remote`), it is the
+    level that the recipe declares. `failed_cell` is the index of the cell whose replay failed, if one did; then the
+    program itself was not run.
     """
 
     status: SandboxStatus
@@ -322,11 +322,11 @@ class SandboxResult:
 
 
 class Sandbox(Protocol):
-    """Runs Python programs that nobody has read."""
+    """Runs untrusted Python programs."""
 
     @property
     def level(self) -> int:
-        """The isolation level: reached on this machine, or declared of another one."""
+        """The isolation level: reached on this machine, or declared for a remote one."""
         ...
 
     async def run(self, code: str, timeout_seconds: float, cells: Sequence[str] = ()) -> SandboxResult:
@@ -334,12 +334,13 @@ class Sandbox(Protocol):
 
         Args:
             code: The program.
-            timeout_seconds: Wall time of the program, with that of its cells.
-            cells: Earlier programs, run before it in the same process and folder; what they write is dropped.
+            timeout_seconds: Wall time of the program and its cells together.
+            cells: Earlier programs, run before it in the same process and folder; their output is dropped.
 
         Raises:
-            MachineError: No program can be run here any more.
-            RequestFailedError: A remote sandbox did not run this one (of `ramify.net`); the policy is told and the run goes on.
+            MachineError: This machine can run no programs any more.
+            RequestFailedError: A remote sandbox did not run this one (from `ramify.net`); the policy reads that and the run
+                goes on.
             ServiceDownError: A remote sandbox is down, or refuses the key; the run ends.
         """
         ...
@@ -351,7 +352,7 @@ class Sandbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that took time, keyed by where in the tree it happened. Kept apart from the trace."""
+    """Something that took time, keyed by its place in the tree. Kept apart from the trace."""
 
     kind: str
     tree: tuple[int, int]
@@ -364,5 +365,5 @@ class EventSink(Protocol):
     """Where events go."""
 
     def emit(self, event: Event) -> None:
-        """Record one event; cheap."""
+        """Record one event; must be cheap."""
         ...

@@ -1,13 +1,13 @@
-"""Counting what is on its way, so that a deterministic engine can wait until nothing else moves."""
+"""Counting the living trajectories, so that a deterministic engine can wait until all of them are waiting for it."""
 
 from collections.abc import Callable
 
 
 class LiveCount:
-    """The number of trajectories that are alive. An engine whose waiting requests equal it may step.
+    """The number of living trajectories. An engine may step when as many requests are waiting.
 
-    A trajectory enters when it is spawned, before its task first runs, and leaves when it ends; so between the
-    two it is either inside the engine or about to come back to it.
+    A trajectory enters when it is spawned, before its task first runs, and leaves when it ends. In between it is
+    either inside the engine or about to return to it.
     """
 
     def __init__(self) -> None:
@@ -19,11 +19,11 @@ class LiveCount:
         self._watchers.append(callback)
 
     def enter(self) -> None:
-        """One trajectory more."""
+        """Count a trajectory that starts."""
         self._change(1)
 
     def leave(self) -> None:
-        """One trajectory less."""
+        """Count a trajectory that has ended."""
         self._change(-1)
 
     def _change(self, by: int) -> None:

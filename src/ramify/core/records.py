@@ -20,10 +20,10 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class Finish(StrEnum):
-    """Why an engine stopped writing."""
+    """Why an engine stopped generating."""
 
     STOP = "stop"
-    """A stop string was completed; the token that did it is kept whole."""
+    """A stop string was completed; the token that completes it is kept whole."""
     EOS = "eos"
     """The end-of-turn token was sampled."""
     LENGTH = "length"
@@ -32,12 +32,12 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """What a chat model was used for, as its service counts; a service that does not count tokens adds none.
+    """How much a chat model was used, as its service counts; a service that does not count tokens adds 0.
 
     Attributes:
-        answers: Of the model, whatever was in them.
-        prompt_tokens: That it read.
-        completion_tokens: That it wrote.
+        answers: Number of answers, whatever they contain.
+        prompt_tokens: Tokens that the model read.
+        completion_tokens: Tokens that the model wrote.
     """
 
     answers: int = 0
@@ -47,19 +47,19 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Ask an engine to go on from `token_ids`.
+    """Ask an engine to continue `token_ids`.
 
     Attributes:
         token_ids: The whole context. [T]
-        seed: Stream of the draws; the number used for a token is its position in the context.
+        seed: Stream of the random draws; a token uses the number at its position in the context.
         max_new_tokens: At least 1.
         stops: Strings that end the turn, matched on decoded bytes of the new tokens.
-        stop_context: Tokens at the end of `token_ids` that belong to the same turn (a probe that is being
+        stop_context: Number of tokens at the end of `token_ids` that belong to the same turn (a probe that is being
             continued), so that a stop string may span the two requests.
-        temperature: Of the sampling distribution; 0 takes the most likely token (evaluation only).
-        top_p: Only the most likely tokens that hold this much probability together are drawn (evaluation only;
+        temperature: Temperature of the sampling distribution; 0 takes the most likely token (evaluation only).
+        top_p: Sample only from the most likely tokens that together have this probability (evaluation only;
             Holtzman et al. 2020, section 3.1).
-        entropy_first_k: Report the entropies of this many first tokens.
+        entropy_first_k: Report the entropies of the first k new tokens.
         priority: Order of admission; smaller first.
     """
 
@@ -76,13 +76,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an engine wrote.
+    """What an engine generated.
 
     Attributes:
         token_ids: New tokens, at least one. [N]
-        logprobs: Of the sampled tokens under the distribution sampled from. [N]
-        entropies: Of the first `entropy_first_k` tokens (fewer when the completion is shorter).
-        finish: Why it stopped.
+        logprobs: Logprobs of these tokens under the distribution that they were sampled from, nats. [N]
+        entropies: Entropies of the first `entropy_first_k` tokens (fewer if the completion is shorter), nats.
+        finish: Why the engine stopped.
         version_runs: (policy version, number of tokens) in order; the counts add up to N.
     """
 
@@ -95,10 +95,10 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine can do: vocabulary, context in tokens, sequences at once, exact entropies, version.
+    """What an engine can do: vocabulary, context in tokens, concurrent sequences, exact entropies, weight version.
 
-    `tokenizer` is the fingerprint of the tokenizer whose ids it speaks (`chat.tokenizer`). Without `exact_ids` the tokens of
-    its answers are those of a text, which need not be the ones that were sampled, and its logprobs mean nothing.
+    `tokenizer` is the fingerprint of the tokenizer whose ids it uses (`chat.tokenizer`). Without `exact_ids` its tokens
+    are an encoding of the returned text. They need not be the sampled ones, and the logprobs mean nothing.
     """
 
     name: str
@@ -125,13 +125,13 @@ class BranchCandidate:
     """A tool result after which the tree could branch.
 
     Attributes:
-        path: Path of the node that branches would hang at.
+        path: Path of the node at which branches would start.
         depth: Tool results on the path, this one included.
         slot: The problem's place in the batch.
-        turns: Mean entropy over the first k tokens of each turn on the path; the first is the root's, the last
-            that of the turn after this result.
+        turns: Mean entropy over the first k tokens of each turn on the path, from the root's to that of the turn
+            after this result.
         own_from: Index in `turns` of the first turn that this trajectory did not inherit (0: a root).
-        draw: A number in [0, 1) that belongs to this candidate alone.
+        draw: A random number in [0, 1) for this candidate alone.
     """
 
     path: NodePath
@@ -143,12 +143,12 @@ class BranchCandidate:
 
     @property
     def rise(self) -> float:
-        """Entropy after the result minus that of the root, at the lower end of both brackets, nats per token."""
+        """Entropy after the result minus that of the root, using the lower ends of both brackets, nats per token."""
         return self.turns[-1].lower - self.turns[0].lower
 
     @property
     def extremes(self) -> "tuple[BranchCandidate, BranchCandidate] | None":
-        """The candidate at the least and at the greatest rise that the brackets allow; None when all are exact."""
+        """The candidate at the least and at the greatest rise that the brackets allow; None if all are exact."""
         if all(turn.lower == turn.upper for turn in self.turns):
             return None
         least = (_at_upper(self.turns[0]), *map(_at_lower, self.turns[1:]))
@@ -188,13 +188,13 @@ class NodeCredit:
 
 @dataclass(frozen=True, slots=True)
 class NodeNotes:
-    """What is known of the tokens of a policy node beside the tree. [N] each
+    """What is known about the tokens of a policy node besides the tree. [N] each
 
     Attributes:
-        old_logprobs: What ratios are taken to. Whether they are the engine's or the learner's, under the weights before
-            the first update on this rollout, is decided where notes are made and nowhere else.
-        ref_logprobs: Under the reference model; None: not asked for.
-        entropies: Of the policy, nats; None: not asked for.
+        old_logprobs: The denominator of the policy ratio, nats: the engine's logprobs, or the learner's under the weights
+            before the first update on this rollout. Only the code that makes the notes decides which.
+        ref_logprobs: Logprobs under the reference model, nats; None: not asked for.
+        entropies: Entropies of the policy, nats; None: not asked for.
     """
 
     old_logprobs: Floats
@@ -209,20 +209,20 @@ NO_NOTES: Notes = MappingProxyType({})
 
 
 def behavior_notes(tree: Tree) -> Notes:
-    """Notes whose old logprobs are those of the distribution that was sampled from, and nothing else."""
+    """Notes with the engine's logprobs as the old ones, and nothing else."""
     policy = (node for node in tree.nodes if node.source is Source.POLICY)
     return {node.id: NodeNotes(np.array(node.behavior_logprobs)) for node in policy}
 
 
 @dataclass(frozen=True, slots=True)
 class PathCredit:
-    """Trajectories of one or more trees, for a loss that looks at whole paths. [J] each
+    """Trajectories of one or more trees, for a loss on whole trajectories. [J] each
 
     Attributes:
-        advantages: One for each trajectory.
-        weights: Loss weights, corrections included; 0 where the trajectory is left out of the loss.
-        num_written: Tokens that the policy wrote.
-        tree: Number of the tree among those packed together.
+        advantages: Advantage of each trajectory.
+        weights: Loss weights, importance-weight corrections included; 0 if the trajectory is left out of the loss.
+        num_written: Number of tokens that the policy wrote.
+        tree: Index of the tree among those packed together.
     """
 
     advantages: Floats
@@ -236,10 +236,10 @@ class WrittenSpan:
     """Tokens of one policy node among the written tokens of a row.
 
     Attributes:
-        tree: Number of the tree among those packed together.
-        node: Its id.
+        tree: Index of the tree among those packed together.
+        node: Id of the node.
         start, stop: Range in the row's `written`.
-        paths: Numbers, among the trajectories of all trees packed together, of those through the node. [d]
+        paths: Indices of the trajectories through the node, among those of all trees packed together. [d]
     """
 
     tree: int
@@ -270,15 +270,15 @@ class PackedRow:
         positions: Depth of each token in its context. [R]
         segments: Spans that cover the row.
         written: Row index of each token that a policy wrote. [W]
-        predictor: Row index of the token whose hidden state predicts it (a parent's last one, for the first
-            token of a branch). [W]
+        predictor: Row index of the token whose hidden state predicts each of these (for the first token of a
+            branch, the last token of its parent). [W]
         spans: The policy nodes that the written tokens belong to; they cover `written` in order.
         s_plus, s_minus, weight, num_paths: See `NodeCredit`. [W]
-        behavior_logprobs: Under the distribution sampled from. [W]
-        old_logprobs: That the ratio is taken to; see `NodeNotes`. [W]
-        ref_logprobs: Under the reference model; None where no pass was asked for. [W]
-        num_repeated: Tokens that are here only as context, because another row computes them too.
-        token_budget: Tokens that are computed at a time; a row with more is computed in stages.
+        behavior_logprobs: Logprobs under the distribution that the tokens were sampled from. [W]
+        old_logprobs: The denominator of the policy ratio; see `NodeNotes`. [W]
+        ref_logprobs: Logprobs under the reference model; None if they were not asked for. [W]
+        num_repeated: Number of tokens that are here only as context, because another row computes them too.
+        token_budget: Number of tokens computed at a time; a longer row is computed in stages.
     """
 
     token_ids: Ints

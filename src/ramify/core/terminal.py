@@ -1,13 +1,13 @@
-"""Text for people: what a service, a tool, a model or the name of a file says never acts on a terminal."""
+"""Text for people: nothing in a service's, tool's or model's text or in a file name can control the terminal."""
 
 import unicodedata
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Spell out (`\x1b`, `\u202e`) every character that is not shown as itself, but for those in `keep`.
+    r"""Escape (`\x1b`, `\u202e`) every character that does not print as itself, except those in `keep`.
 
-    These are control and format characters, which move the cursor or reorder text, and halves of surrogate pairs, which
-    no stream can encode.
+    These are control and format characters, which move the cursor or reorder text, and lone surrogates, which no stream
+    can encode.
     """
     if text.isprintable():
         return text

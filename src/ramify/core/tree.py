@@ -1,7 +1,7 @@
 """The tree of one problem's rollout: nodes of tokens, and trajectories as views of its paths.
 
-Each token is stored once, on the node that added it. A trajectory is a path from the prompt to a leaf; its
-ids are the concatenation of its nodes' ids, so nothing is stored twice and nothing can disagree.
+Each token is stored once, on the node that added it. A trajectory is a path from the prompt to a leaf. Its token
+ids are those of its nodes, concatenated, so nothing is stored twice and no two copies can disagree.
 
     prompt ""  --+-- policy "0" -- tool "0.0" --+-- policy "0.0.0"   (the parent's own continuation)
                  |                              +-- policy "0.0.1"   (a branch)
@@ -38,7 +38,7 @@ class StopReason(StrEnum):
     TOKENS = "tokens"
     """Cut: the token budget of the trajectory or the context was used up."""
     CALLS = "calls"
-    """Cut: the policy asked for one tool call more than the limit."""
+    """Cut: the policy made one tool call more than the limit."""
     DEADLINE = "deadline"
     """Cut: the time of the trajectory or of the step was used up."""
 
@@ -67,10 +67,10 @@ class Entropy:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Tokens that one party added at one place of the tree.
+    """The tokens that one party added at one point of the tree.
 
-    A turn of the policy is one node, or two where its branches share its first tokens. The leaf of a trajectory
-    that a deadline cut is a policy node without tokens.
+    A turn of the policy is one node, or two if branches share its first tokens. If a deadline cut a trajectory,
+    its leaf is a policy node without tokens.
 
     Attributes:
         id: `path` as text, "0.0.1"; "" is the prompt.
@@ -80,16 +80,17 @@ class Node:
         token_ids: This node's own tokens only. [N]
         behavior_logprobs: Policy nodes: log-probability of each token under the distribution that it was
             sampled from, nats. [N]; empty on other nodes.
-        entropy: Policy nodes: mean entropy of the first k tokens, where it was asked for.
+        entropy: Policy nodes: mean entropy of the first k tokens, if it was asked for.
         text: The tokens as text, for people and rewards; never encoded again.
-        calls: Policy nodes: the tool calls that the turn ends in.
+        calls: Policy nodes: the tool calls at the end of the turn.
         results: Tool nodes: the answers, in the order of the parent's calls.
         policy_version: Policy nodes: version of the weights that wrote the tokens.
         stop: Set on leaves only.
-        opens_context: The node starts a fresh context: `token_ids` are all of it, `parent` is lineage only.
+        opens_context: The node starts a fresh context: `token_ids` are all of its tokens, `parent` only records where
+            the node comes from.
         token_entropies: Policy nodes: exact entropy of the distribution that each token was sampled from, nats,
-            where the run asked for those of all tokens. [N]; empty otherwise and on other nodes.
-        exact_ids: Whether these tokens are the ones that were sampled; false where an engine showed text only.
+            if the run asked for those of all tokens. [N]; empty otherwise and on other nodes.
+        exact_ids: Whether these are the sampled tokens; false if the engine returned only text.
     """
 
     id: str
@@ -191,7 +192,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class TreeKey:
-    """What makes the draws of a tree its own: where in the run it was grown."""
+    """Where in the run a tree was grown; it gives the tree random streams of its own."""
 
     step: int
     slot: int
@@ -200,18 +201,18 @@ class TreeKey:
 
 @dataclass(frozen=True, slots=True)
 class BranchDecision:
-    """What a branching rule made of one tool result on one trajectory.
+    """What a branching rule decided about one tool result on one trajectory.
 
     Attributes:
-        node: Id of the node that the children hang at: the tool result, or the tokens after it that they share.
+        node: Id of the node at which the children start: the tool result, or the tokens after it that they share.
         depth: Tool results on the path, this one included.
         rise: Entropy after the result minus the trajectory's baseline, nats per token.
         probability: Chance that the rule gave to branching (0 or 1 for a threshold).
         planned: Children that the rule wanted.
         taken: Children that the budget granted.
-        entropy_acted: Whether the decision differs from that at zero rise.
-        undecided: Whether the entropies' brackets leave open which way the rule decides.
-        budget_left: What smaller places in the order of grants left of the tree's branch budget.
+        entropy_acted: Whether the decision would be different at zero rise.
+        undecided: Whether the entropy brackets leave the decision open.
+        budget_left: Branch budget of the tree that candidates earlier in the order of grants left.
     """
 
     node: str
@@ -274,7 +275,7 @@ def make_tree(
     """Sort nodes depth-first and check the shape.
 
     Raises:
-        ValueError: Duplicate ids, an id or parent that is not what the path says, a missing parent, no prompt
+        ValueError: Duplicate ids, an id or parent that does not match the path, a missing parent, no prompt
             node, a leaf without a stop reason or an inner node with one.
     """
     tree = Tree(

@@ -1,1 +1,1 @@
-"""What writes tokens."""
+"""Engines: what generates tokens."""

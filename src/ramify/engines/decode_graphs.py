@@ -1,9 +1,9 @@
-"""Decode steps on a GPU from CUDA graphs: a graph for each bucket of (rows, length), over static buffers.
+"""Decode steps on a GPU from CUDA graphs: one graph for each bucket of (rows, length), over static buffers.
 
-A decode step of a small model is hundreds of kernels of a few microseconds, so launching them is what it costs; a graph
-launches them at once. A graph's shapes are fixed: it computes the rows 0..R-1 of the table, those that do not write
-included, over the first L positions. What it computes for a row that does not write goes to the table's spare position
-and is read by nobody.
+A decode step of a small model is hundreds of kernels of a few microseconds each, so its cost is launching them; a graph
+launches all of them at once. A graph's shapes are fixed: it computes rows 0..R-1 of the table, including those that are
+not decoding, over the first L positions. The results of rows that are not decoding go to the table's spare position and
+are never read.
 
 Written against the documentation of torch.cuda.CUDAGraph and not run on a GPU yet; the bucketing and the static step
 are tested on a CPU.
@@ -25,19 +25,19 @@ _WARM_UPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What a graph computes: this many rows of the table over this many positions."""
+    """The shape of a graph: this many rows of the table over this many positions."""
 
     rows: int
     length: int
 
 
 def bucket_for(highest_row: int, longest: int, shape: CacheShape) -> Bucket:
-    """The smallest bucket that holds a step: powers of two, cut off at the table's sizes.
+    """The smallest bucket that holds a step; sizes are powers of two, limited to the table's sizes.
 
     Args:
-        highest_row: Largest row that writes.
+        highest_row: Highest index of a row that is decoding.
         longest: Most keys that a row sees.
-        shape: Of the table.
+        shape: Shape of the table.
     """
     return Bucket(
         min(_power_of_two(highest_row + 1), shape.num_slots),
@@ -50,7 +50,7 @@ def _power_of_two(at_least: int) -> int:
 
 
 class StaticStep:
-    """A decode step whose inputs and output lie in buffers that never move."""
+    """A decode step whose inputs and output are in buffers that never move."""
 
     def __init__(self, decoder: Decoder, table: SlotTable, bucket: Bucket) -> None:
         device = table.keys.device
@@ -64,7 +64,7 @@ class StaticStep:
         self._hidden_keys = torch.zeros(0)
 
     def fill(self, rows: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]) -> None:
-        """Put in the token that each of `rows` feeds; every other row of the bucket writes to the spare position."""
+        """Set the token that each of `rows` feeds; every other row of the bucket writes to the spare position."""
         inputs = np.zeros((2, self._bucket.rows), np.int64)
         inputs[1] = self._table.spare_position
         inputs[0, rows] = tokens
@@ -124,7 +124,7 @@ class DecodeGraphs:
         step.fill(rows, tokens)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
-        # Warming up writes the keys and values that the step will write, so running it again changes nothing.
+        # The warm-up writes the same keys and values as the step, so running the step again changes nothing.
         with torch.cuda.stream(side):
             for _ in range(_WARM_UPS):
                 step.compute()

@@ -1,7 +1,7 @@
 """The forward pass of an engine step, written for few tokens: plain functions over the learner's modules.
 
-Calling the model's own `forward` for a handful of tokens costs more than half its time outside the matrix products
-(module calls, norms in six kernels, rotations computed again). This computes the same function for the families
+For a handful of tokens, the model's own `forward` spends more than half of its time outside the matrix products
+(module calls, norms in six kernels, rotary angles computed again). This computes the same function for the families
 that `modeling.load` opens.
 """
 
@@ -43,14 +43,14 @@ class _Layer:
 
 
 class Decoder:
-    """Hidden states and logits of step tokens. Holds no weights but those that `linears` packs."""
+    """Hidden states and logits of a step's tokens. Holds no weights except those that `linears` packs."""
 
     def __init__(self, model: PreTrainedModel, context_tokens: int) -> None:
         """Read the modules of `model`.
 
         Args:
-            model: One that packs trees, with an adapter or without.
-            context_tokens: Longest sequence.
+            model: A model that can pack trees, with or without an adapter.
+            context_tokens: Length of the longest sequence.
         """
         inner = model.model
         self._embed = inner.embed_tokens
@@ -72,7 +72,7 @@ class Decoder:
         return self._norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of the next token. [B, H] -> [B, V]"""
+        """Logits of the next token. [B, H] -> [B, V]"""
         return self._head(hidden)[0]
 
     def _attention(

@@ -1,12 +1,12 @@
 """The local engine: continuous batching over slots, in this process, with the learner's own weights.
 
-One step of the model serves every active sequence: those that write feed their last token, those that have just
-been admitted feed the part of their context that no slot holds. A request that continues an earlier one finds
-its tokens in a slot and feeds only what is new; a branch copies the slot of its parent up to the branch.
+One step of the model serves every active sequence: decoding sequences feed their last token, newly admitted ones feed
+the part of their context that no slot holds. A request that continues an earlier one finds its tokens in a slot and
+feeds only the new ones. A branch copies the slot of its parent up to the branch.
 
-Steps run in a thread of the engine's own, so that a model whose step takes long holds up neither tools nor deadlines.
-While it runs, that thread owns the slots and the sequences in them; requests that come, or are given up, meanwhile wait
-in lists that the event loop owns, and take effect between two steps.
+Steps run in a thread of the engine's own, so that a slow step delays neither tools nor deadlines. While the thread runs,
+it owns the slots and the sequences in them. New and cancelled requests wait meanwhile in lists that the event loop owns,
+and take effect between two steps.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from ramify.engines.slots import Match, SlotTable
 from ramify.modeling.load import packs_trees
 
 _TURNS_AFTER_AN_END = 8
-"""Turns of the event loop between a step that ended sequences and the next."""
+"""Iterations of the event loop between a step that ended sequences and the next step."""
 
 
 @dataclass(eq=False, slots=True)
 class _Sequence:
-    """A request on its way through the engine."""
+    """A request and its state in the engine."""
 
     request: Request
     ids: npt.NDArray[np.int32]
@@ -57,7 +57,7 @@ class _Sequence:
 
 @dataclass
 class EngineCounters:
-    """What the engine has done: tokens fed as new context, tokens written, steps of the model."""
+    """What the engine has done: tokens fed as new context, tokens generated, steps of the model."""
 
     prefilled: int = 0
     written: int = 0
@@ -78,21 +78,21 @@ class LocalEngine:
         entropy_top_k: int | None = None,
         sampler: Sampler = sample,
     ) -> None:
-        """Share `model` with whoever else holds it.
+        """Use `model` without copying it; the learner may share it.
 
         Args:
-            model: Its weights as they are after each `load_weights`.
-            tokenizer: For stop strings and the end of a turn.
-            num_slots: Sequences that can be active at once; parked contexts live in what is left.
-            context_tokens: Longest sequence.
+            model: The model; each `load_weights` takes its weights as they are then.
+            tokenizer: Finds stop strings and the end of a turn.
+            num_slots: Sequences that can be active at once; parked contexts use the other slots.
+            context_tokens: Length of the longest sequence.
             live: In deterministic mode, the number of living trajectories: the engine steps only when all of
-                them wait for it, and admits in the order of priorities.
-            entropy_top_k: Report brackets of entropies from so many of the most likely tokens, as served models
-                do; None: report them exactly.
-            sampler: Chooses tokens; one that plays a script serves replays and benchmarks.
+                them wait for it, and admits requests in the order of priorities.
+            entropy_top_k: Report entropy brackets from this many of the most likely tokens, as served models
+                do; None: report exact entropies.
+            sampler: Chooses tokens; replays and benchmarks use one that plays a script.
 
         Raises:
-            ConfigError: The model has other layers than full attention.
+            ConfigError: The model has layers other than full attention.
         """
         if not packs_trees(model):
             raise ConfigError(
@@ -109,13 +109,13 @@ class LocalEngine:
         self._version = 0
         self._closed = False
         self._thread = ThreadPoolExecutor(1, "ramify-engine")
-        # The event loop's:
+        # Owned by the event loop:
         self._open: set[_Sequence] = set()
         self._arrived: deque[_Sequence] = deque()
         self._given_up: deque[_Sequence] = deque()
         self._driver: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        # The thread's, while it steps:
+        # Owned by the thread while it steps:
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         self._waiting: list[_Sequence] = []
         self._active: dict[int, _Sequence] = {}
@@ -125,10 +125,10 @@ class LocalEngine:
             live.watch(self._changed.set)
 
     async def generate(self, request: Request) -> Completion:
-        """Go on from the request's ids; cancelling frees the slot at once.
+        """Continue the request's ids; cancelling frees the slot at once.
 
         Raises:
-            EngineError: The request does not fit the context or asks for nothing; the engine is closed.
+            EngineError: The request does not fit into the context or asks for no tokens, or the engine is closed.
         """
         self._check(request)
         start = len(request.token_ids) - request.stop_context
@@ -149,11 +149,10 @@ class LocalEngine:
             self._give_up(sequence)
 
     async def load_weights(self, source: str, version: int) -> None:
-        """Take the learner's weights as they are now and drop cached keys and values.
+        """Use the learner's current weights and drop cached keys and values.
 
         Raises:
-            EngineError: Another source than "shared" (this engine holds no weights of its own), or sequences are
-                being written.
+            EngineError: The source is not "shared" (this engine holds no weights of its own), or sequences are active.
         """
         if source != "shared":
             raise EngineError(f"the local engine shares the learner's weights and cannot load {source!r}")
@@ -163,7 +162,7 @@ class LocalEngine:
                 f"weights of version {version} came while {written} sequences were being written; "
                 "finish or cancel them first"
             )
-        # A step may still be under way for sequences that were given up.
+        # A step may still be running for sequences that were cancelled.
         await asyncio.get_running_loop().run_in_executor(self._thread, self._use_weights, version)
 
     def _use_weights(self, version: int) -> None:
@@ -186,7 +185,7 @@ class LocalEngine:
         )
 
     async def close(self) -> None:
-        """Stop writing and free the slots' memory; whoever still waits gets an EngineError."""
+        """Stop generating and free the slots' memory; pending requests get an EngineError."""
         self._closed = True
         self._changed.set()
         if self._driver is not None:
@@ -218,14 +217,14 @@ class LocalEngine:
         return self._matchers[stops]
 
     def _give_up(self, sequence: _Sequence) -> None:
-        """Nobody waits for it any more; if it has not ended, its slot is freed before the next step."""
+        """Drop a sequence whose caller is gone; if it has not ended, its slot is freed before the next step."""
         self._open.discard(sequence)
         if not sequence.ended:
             self._given_up.append(sequence)
             self._changed.set()
 
     async def _drive(self) -> None:
-        """Step until nothing is left to write. A failure reaches every caller."""
+        """Step until no sequence is left. A failure reaches every caller."""
         loop = asyncio.get_running_loop()
         error: Exception = EngineError("the engine was closed")
         try:
@@ -248,7 +247,7 @@ class LocalEngine:
                     sequence.future.set_exception(error)
 
     def _steps(self) -> "list[tuple[_Sequence, Completion]]":
-        """Steps of the model until sequences end; these. None when the engine is closed or nobody waits any more."""
+        """Step the model until sequences end, and return these; none if the engine is closed or no caller is left."""
         while not self._closed:
             self._settle()
             if not self._waiting and not self._active:
@@ -258,8 +257,8 @@ class LocalEngine:
         return []
 
     def _settle(self) -> None:
-        """Take in what came and what was given up since the last step."""
-        # Both are filled by another thread meanwhile: one element at a time leaves none out.
+        """Take in the requests that came or were cancelled since the last step."""
+        # Another thread fills both lists meanwhile; taking one element at a time misses none.
         while self._arrived:
             sequence = self._arrived.popleft()
             sequence.matcher = self._matcher(sequence.request.stops)
@@ -273,7 +272,7 @@ class LocalEngine:
 
     @torch.inference_mode()
     def _step(self) -> "list[tuple[_Sequence, Completion]]":
-        """One step of the model for all that can go on; the sequences that it ended."""
+        """One step of the model for all sequences that can continue; returns those that it ended."""
         stretches = self._admit()
         fresh = {stretch.row for stretch in stretches}
         if self._decode is None and len(fresh) < len(self._active):
@@ -295,10 +294,10 @@ class LocalEngine:
         return self._take(writers, self._sample(writers, logits))
 
     def _admit(self) -> list[Stretch]:
-        """Give waiting requests rows; returns the contexts to feed (of those that feed more than one token)."""
+        """Give rows to waiting requests; returns the contexts to feed (of requests that feed more than one token)."""
         if not self._waiting:
             return []
-        # Attempts at one problem have equal priorities; by its seed the order is never that of arrival.
+        # Attempts at one problem have equal priorities; sorting by seed too keeps the order of arrival out of it.
         self._waiting.sort(key=lambda sequence: (sequence.request.priority, sequence.request.seed))
         ready: list[_Sequence] = []
         matches: list[Match] = []
@@ -307,7 +306,7 @@ class LocalEngine:
         for sequence in self._waiting:
             if len(ready) == free:
                 break
-            # A request whose context is being computed in this very step waits one step and then copies it.
+            # A request whose context is being computed in this step waits one step and then copies it.
             rest = sequence.ids[:-1]
             match = self._table.longest_prefix(rest)
             if match.length < len(rest):

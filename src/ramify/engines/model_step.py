@@ -1,4 +1,4 @@
-"""One step of the model over the rows of a table: tokens in, logits of what comes next out."""
+"""One step of the model over the rows of a table: tokens in, logits of the next tokens out."""
 
 from collections.abc import Sequence
 
@@ -24,10 +24,10 @@ def cache_shape(model: PreTrainedModel, num_slots: int, context_tokens: int) -> 
 
 
 class ModelStep:
-    """Feeds tokens and keeps the table's lengths.
+    """Feeds tokens and updates the table's lengths.
 
     On a CPU all tokens of a step go through the model at once, packed without padding. On a GPU rows that feed one
-    token go through a captured graph, and new context through a pass of its own.
+    token go through a captured graph, and new context goes through a separate pass.
     """
 
     def __init__(self, model: PreTrainedModel, table: SlotTable) -> None:
@@ -38,8 +38,8 @@ class ModelStep:
         self._addresses: tuple[int, ...] = ()
 
     def weights_changed(self) -> None:
-        """Use the model's weights as they are now."""
-        # A GPU reads the weights in place; its graphs are good for as long as the weights stay where they are.
+        """Use the model's current weights."""
+        # A GPU reads the weights in place; its graphs stay valid as long as the weights do not move.
         if self._graphs is None or self._addresses != self._weight_addresses():
             self.forget()
 
@@ -53,9 +53,9 @@ class ModelStep:
         """Feed one token for each of the decode rows, then the stretches.
 
         Args:
-            decode: Rows, in order; None when there are none.
-            tokens: Of the decode rows. [B]
-            stretches: Of new context, whose tokens the table has already.
+            decode: The decode rows, in order; None if there are none.
+            tokens: Tokens of the decode rows. [B]
+            stretches: Stretches of new context, whose tokens are already in the table.
 
         Returns:
             Logits of the next token of the decode rows, then of the stretches. [B + number of stretches, V]
@@ -92,7 +92,7 @@ class ModelStep:
         fed = np.concatenate([tokens, *(self._table.tokens[s.row, s.start : s.stop] for s in stretches)])
         hidden = decoder.hidden(torch.from_numpy(fed).to(attend.places.device), attend.places, attend)
         if stretches:
-            # Nobody asks for logits in the middle of a stretch.
+            # Logits in the middle of a stretch are not needed.
             ends = len(tokens) + np.cumsum([stretch.size for stretch in stretches]) - 1
             last = np.concatenate([np.arange(len(tokens)), ends])
             hidden = hidden[torch.from_numpy(last).to(hidden.device)]

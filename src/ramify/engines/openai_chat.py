@@ -25,11 +25,11 @@ class OpenAIChat:
         """Open no connection yet.
 
         Args:
-            client: For this service alone; it knows the key as one of its secrets.
-            base_url: Up to the version, such as "http://127.0.0.1:8000/v1".
-            model: As the service calls it.
-            key: Of the service, or None.
-            extra: More fields of each request, such as {"top_p": 0.95}.
+            client: HTTP client for this service alone, with the key as one of its secrets.
+            base_url: Address up to the version, such as "http://127.0.0.1:8000/v1".
+            model: Name of the model at the service.
+            key: Key of the service, or None.
+            extra: More fields for each request, such as {"top_p": 0.95}.
         """
         self._client, self._model, self._key = client, model, key
         self._url = f"{base_url.rstrip('/')}/chat/completions"
@@ -38,14 +38,14 @@ class OpenAIChat:
 
     @property
     def name(self) -> str:
-        """Of the model."""
+        """Name of the model."""
         return self._model
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
         """The answer's text, without the reasoning before it.
 
         Raises:
-            RequestFailedError: This request failed, was refused by the model, or was answered without a text.
+            RequestFailedError: This request failed, the model refused it, or the answer has no text.
             ServiceDownError: The service is down, or refuses the key.
         """
         body: dict[str, Json] = {
@@ -100,7 +100,7 @@ def _content(content: Json) -> str:
 
 
 def _after_thinking(content: str) -> str:
-    """What follows the reasoning, where a server leaves it in the text; a template may have opened it in the prompt."""
+    """The text after the reasoning, if a server leaves that in; a template may have opened it in the prompt."""
     text = content.encode("utf-8", "replace").decode("utf-8").strip()
     opened = text.startswith("<think>")
     before, closed, after = text.partition("</think>")

@@ -1,11 +1,12 @@
-"""A text engine behind any OpenAI-compatible endpoint, for evaluation and the making of data, never for training.
+"""A text engine behind any OpenAI-compatible endpoint, for evaluation and making data, never for training.
 
-It asks POST {base_url}/completions, since chat endpoints cannot go on in the middle of an assistant's message. The context goes
-as token ids where the service shows that it reads them as we do (`_PROBE`), else as text, in which the service finds special
-tokens by their spelling: those that a web page or a data set only spells are broken up before.
+It uses POST {base_url}/completions, since chat endpoints cannot continue in the middle of an assistant's message. The
+context is sent as token ids if a probe shows that the service reads them as we do (`_PROBE`). Otherwise it is sent as
+text, in which the service recognises special tokens by their spelling; so special tokens that are only spelled out, by a
+web page or a data set, are broken up first.
 
-The tokens that come back are those of our tokenizer for the text that came back, which need not be those that the model sampled:
-the engine says `exact_ids = false`, its nodes carry that, and the learner refuses them. Untested on real services.
+The returned text is encoded with our tokenizer, which need not give the tokens that the model sampled. So the engine says
+`exact_ids = false`, its nodes carry that, and the learner refuses them. Untested on real services.
 """
 
 import asyncio
@@ -19,15 +20,15 @@ from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import RequestFailedError
 
 _FILTERED = "content_filter"
-"""How a turn ends that the service does not want to go on with: it counts as ended there."""
+"""Finish reason of a turn that the service's filter stopped; the turn counts as ended there."""
 _SEED_BITS = (1 << 31) - 1
-"""What every service takes for a seed."""
+"""Bits of a seed that every service accepts."""
 _PROBE = "Paris, 12 plus 30 is 42; caf\u00e9 \u4e2d\u6587 (x < y)"
-"""A service that echoes this text for the ids that our tokenizer has for it reads ids, and as our tokenizer does."""
+"""If a service echoes this text for our tokenizer's ids of it, it reads ids, with the same meaning as our tokenizer."""
 
 
 class OpenAIEngine:
-    """Implements `core.protocols.Engine`, as far as a service that shows text can."""
+    """Implements `core.protocols.Engine`, as far as a service that returns text can."""
 
     def __init__(
         self,
@@ -44,14 +45,14 @@ class OpenAIEngine:
         """Open no connection yet.
 
         Args:
-            client: For this service alone; it knows the key as one of its secrets.
-            renderer: Over the model's tokenizer, or one like it: it renders prompts and counts tokens.
-            base_url: Up to the version, such as "http://127.0.0.1:8000/v1".
-            model: As the service calls it.
-            context_tokens: Longest context, prompt and response.
-            slots: Trajectories at one time.
-            key: Of the service, or None.
-            note: Is told, once, what kind of prompts the service gets.
+            client: HTTP client for this service alone, with the key as one of its secrets.
+            renderer: Renders prompts and counts tokens, with the model's tokenizer or a similar one.
+            base_url: Address up to the version, such as "http://127.0.0.1:8000/v1".
+            model: Name of the model at the service.
+            context_tokens: Longest context, prompt and response together.
+            slots: Trajectories at a time.
+            key: Key of the service, or None.
+            note: Called once with a line that says which kind of prompts the service gets.
         """
         tokenizer = renderer.tokenizer
         self._client, self._tokenizer, self._controls = client, tokenizer, renderer.controls
@@ -72,10 +73,10 @@ class OpenAIEngine:
         )
 
     async def generate(self, request: Request) -> Completion:
-        """Go on from the request's ids, as text. Logprobs are not known: they are 0.
+        """Continue the request's ids, as text. Logprobs are unknown and set to 0.
 
         Raises:
-            EngineError: The request failed for good; entropies are asked for; the answer is no completion.
+            EngineError: The request failed for good, entropies are asked for, or the answer is not a completion.
             ServiceDownError: The service is down, or refuses the key.
         """
         if request.entropy_first_k:
@@ -97,7 +98,7 @@ class OpenAIEngine:
         return self._encoded(text, finish, request.max_new_tokens)
 
     async def _reads_ids(self, body: Mapping[str, Json]) -> bool:
-        """Whether the service takes token ids and reads the same text in them; asked once, with a body like the others.
+        """Whether the service takes token ids and decodes them to the same text; tried once, with a body like the others.
 
         Raises:
             ServiceDownError: The service is down, or refuses the key.
@@ -128,7 +129,7 @@ class OpenAIEngine:
         return await self._client.post_json(self._url, body, headers=headers)
 
     async def load_weights(self, source: str, version: int) -> None:
-        """A service's weights are its own.
+        """Always fails, because a service has weights of its own.
 
         Raises:
             EngineError: Always.
@@ -146,7 +147,7 @@ class OpenAIEngine:
         await self._client.close()
 
     def _encoded(self, text: str, finish: Finish, most: int) -> Completion:
-        """The text in our tokens, an end of turn among them: what the text spells itself is none."""
+        """The text in our tokens, and the end of turn if it ended; special tokens that the text spells stay text."""
         ids = self._controls.encode(text)
         if finish is Finish.EOS or not ids:
             ids, finish = (*ids, self._tokenizer.eos_id), Finish.EOS
@@ -160,17 +161,17 @@ def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
     """The text of an answer, with the stop string at which it ended, and why it ended.
 
     Raises:
-        RequestFailedError: The answer is no completion.
+        RequestFailedError: The answer is not a completion.
     """
     choice = _first_choice(answer.json())
     if choice is None:
         raise answer.malformed("expected choices with a text")
     reason = choice.get("finish_reason")
-    # A filter of the service may withhold what was written so far.
+    # A filter of the service may withhold the text generated so far.
     text = "" if reason == _FILTERED and choice.get("text") is None else choice.get("text")
     if not isinstance(text, str):
         raise answer.malformed("expected choices with a text")
-    # A half of a surrogate pair is valid JSON and no text.
+    # A lone surrogate is valid JSON but not valid text.
     text = text.encode("utf-8", "replace").decode("utf-8")
     if reason == "length":
         return text, Finish.LENGTH
@@ -192,9 +193,9 @@ def _first_choice(read: Json) -> Mapping[str, Json] | None:
 
 
 def _left_open(text: str, stops: Sequence[str]) -> str | None:
-    """The stop string that closes the tag that was opened last; None: nothing is open, the turn ended by itself.
+    """The stop string that closes the tag opened last; None: no tag is open, so the turn ended by itself.
 
-    Services cut the stop string off. vLLM says which one it was (`stop_reason`); of the others it is found out so.
+    Services cut the stop string off. vLLM says which one it was (`stop_reason`); for others it is inferred this way.
     """
     opened = [
         (text.rfind(f"<{stop[2:-1]}>"), stop)

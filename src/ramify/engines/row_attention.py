@@ -1,7 +1,7 @@
 """Attention of the decode rows on a CPU: each query reads its own row, and shared prefixes are read once.
 
-numpy's BLAS multiplies two query heads with some hundred keys two to three times as fast as the products inside
-torch's attention do, so scores and outputs come from numpy and the softmax from torch.
+numpy's BLAS multiplies two query heads with a few hundred keys two to three times as fast as torch's attention does.
+So numpy computes scores and outputs, and torch the softmax.
 """
 
 import numpy as np
@@ -16,9 +16,9 @@ class RowAttention:
     """Decode attention over a float32 table on a CPU.
 
     Args:
-        table: Holds the rows.
-        decode: The rows, B of them.
-        sizes: Keys that each of them sees. [B]
+        table: Holds the keys and values of the rows.
+        decode: The decode rows. [B]
+        sizes: Number of keys that each of them sees. [B]
     """
 
     def __init__(self, table: SlotTable, decode: DecodeRows, sizes: npt.NDArray[np.int64]) -> None:
@@ -33,10 +33,10 @@ class RowAttention:
         self._scores: torch.Tensor | None = None
 
     def __call__(self, layer: int, query: torch.Tensor) -> torch.Tensor:
-        """Queries, scaled, heads that share keys side by side. [B, Hkv, G, D] -> [B, Hkv, G, D]"""
+        """Attend with scaled queries, grouped by key head. [B, Hkv, G, D] -> [B, Hkv, G, D]"""
         keys, values = self._keys[layer], self._values[layer]
         if self._scores is None:
-            # Beyond a row's size the scores stay -inf; all layers fill the same places before that.
+            # Beyond a row's size the scores stay -inf; all layers fill the same places before it.
             self._scores = query.new_full((*query.shape[:3], self._longest), float("-inf"))
         scores, queries = self._scores.numpy(), query.numpy()
         for here, row, prefix in self._groups:
@@ -56,12 +56,12 @@ class RowAttention:
 
 
 def _join(parts: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The rows of a group as queries of one. [n, H, G, X] -> [H, n G, X]"""
+    """Join the rows of a group into the queries of one row. [n, H, G, X] -> [H, n G, X]"""
     count, heads, per_head, size = parts.shape
     return parts.swapaxes(0, 1).reshape(heads, count * per_head, size)
 
 
 def _split(joined: npt.NDArray[np.float32], here: slice) -> npt.NDArray[np.float32]:
-    """Back again. [H, n G, X] -> [n, H, G, X]"""
+    """The inverse of `_join`. [H, n G, X] -> [n, H, G, X]"""
     heads, _, size = joined.shape
     return joined.reshape(heads, here.stop - here.start, -1, size).swapaxes(0, 1)

@@ -12,14 +12,14 @@ from ramify.core.entropy import top_k_bracket
 from ramify.core.tree import Entropy
 
 _UNIT = 2.0**52
-"""Probability 1 in the whole numbers that a token is drawn from."""
+"""Probability 1, in the integer units that are summed to draw a token."""
 
 _ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Tokens, their logprobs (nats), and entropies (nats) of the rows that asked. [B], [B], {row: H}"""
+    """Tokens, their logprobs (nats), and the entropies (nats) of the rows that asked for them. [B], [B], {row: H}"""
 
     tokens: npt.NDArray[np.int64]
     logprobs: npt.NDArray[np.float64]
@@ -27,7 +27,7 @@ class Sampled:
 
 
 class Sampler(Protocol):
-    """Chooses a token for each row; see `sample`, which does it by chance."""
+    """Chooses a token for each row; `sample` is the one that draws them at random."""
 
     def __call__(
         self,
@@ -52,17 +52,17 @@ def sample(
     entropy_rows: list[int],
     entropy_top_k: int | None = None,
 ) -> Sampled:
-    """Draw one token a row by inverting the distribution function at the draw of (seed, position).
+    """Draw one token per row by inverting the distribution function at the draw of (seed, position).
 
     Args:
         logits: [B, V]; rounded to float32 before anything else.
-        temperatures: Per row; 0 takes the most likely token, with logprob and entropy at temperature 1. [B]
-        top_ps: Per row: the share of the probability that is drawn from, the most likely tokens first; in (0, 1]. [B]
-        seeds: Streams. [B]
-        positions: Position of the new token in its context: its number in the stream. [B]
-        entropy_rows: Rows whose entropy at the sampling temperature is wanted, over all tokens.
-        entropy_top_k: Show only so many of the most likely tokens, so that the entropy is a bracket; None: it is
-            exact, over the whole vocabulary.
+        temperatures: Temperatures; 0 takes the most likely token, with logprob and entropy at temperature 1. [B]
+        top_ps: Draw only from the most likely tokens that together have this probability; in (0, 1]. [B]
+        seeds: Random streams. [B]
+        positions: Position of the new token in its context, which is its index in the stream. [B]
+        entropy_rows: Rows whose entropy is wanted, at the sampling temperature and over all tokens.
+        entropy_top_k: Use only this many of the most likely tokens, so that the entropy is a bracket; None: the exact
+            entropy over the whole vocabulary.
     """
     scores = logits.float()
     if not (temperatures == 1).all():
@@ -102,14 +102,14 @@ def _entropies(
 def _exact(scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
     """H = ln sum exp(s) - sum p s, with the largest score subtracted from all. [B, V], [B, V] -> [B]"""
     top = scores.amax(dim=-1, keepdim=True)
-    # An impossible token has score -inf and probability 0; it adds nothing.
+    # A token of probability 0 has score -inf; it adds nothing.
     mean = (probabilities * (scores - top).clamp_(min=torch.finfo(scores.dtype).min)).sum(dim=-1)
-    # Rounding can leave a certain token a little above probability 1.
+    # Rounding can give a token of probability 1 a little more than that.
     return (-probabilities.amax(dim=-1).log() - mean).clamp_(min=0.0)
 
 
 def _nucleus(probabilities: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
-    """The smallest sets of most likely tokens that hold `top_ps`, scaled to 1; the others are impossible. [B, V], [B]"""
+    """Keep the smallest sets of most likely tokens with at least `top_ps`, scaled to 1; others get 0. [B, V], [B]"""
     ordered, order = (
         (probabilities.double() * _UNIT).to(torch.int64).sort(dim=-1, descending=True, stable=True)
     )
@@ -121,7 +121,7 @@ def _nucleus(probabilities: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
 
 
 def _invert(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    # Whole numbers add up to the same in any order, which a GPU does not promise for others.
+    # Integers give the same sum in any order; for floating-point numbers a GPU does not guarantee that.
     cumulative = (probabilities.double() * _UNIT).to(torch.int64).cumsum(dim=-1)
     total = cumulative[:, -1]
     targets = torch.minimum((draws * total).to(torch.int64), total - 1)

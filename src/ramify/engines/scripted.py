@@ -1,7 +1,7 @@
-"""An engine that plays given turns with given delays: for tests, schedule benchmarks and dry rehearsals.
+"""An engine that plays given turns with given delays: for tests, scheduling benchmarks and dry runs.
 
-What it writes depends on the request alone (the context's text and the seed), so it is as stateless as a model.
-The distribution that it "samples from" is certain: logprobs are 0.
+Its output depends only on the request (the context's text and the seed), so it is as stateless as a model. Every
+token has probability 1: logprobs are 0.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from ramify.core.tree import Entropy
 
 @dataclass(frozen=True, slots=True)
 class ScriptedTurn:
-    """One turn: its text, the entropies of its first tokens (repeated to the end) and how long a token takes.
+    """One turn: its text, the entropies of its first tokens (the last one repeats) and the time that a token takes.
 
-    An entropy is a number or, as of an engine that sees the most likely tokens only, a pair (lower, upper).
-    `ends` says whether the end-of-turn token follows the text (an answer) or not.
+    An entropy is a number or a pair (lower, upper), as from an engine that sees only the most likely tokens.
+    `ends` says whether the end-of-turn token follows the text (as after an answer).
     """
 
     text: str
@@ -40,12 +40,12 @@ Script = Callable[[str, int], ScriptedTurn]
 
 @dataclass(frozen=True, slots=True)
 class TurnTable:
-    """The script of a file: turns by the number of tool results so far; the last ones are played for ever."""
+    """The script of a file: turns by the number of tool results so far; the last ones are repeated for ever."""
 
     turns: tuple[tuple[ScriptedTurn, ...], ...]
 
     def __call__(self, context: str, seed: int) -> ScriptedTurn:
-        """One of the turns that may come now, drawn by the request's seed."""
+        """One of the turns that may come next, drawn with the request's seed."""
         choices = self.turns[min(context.count(RESULT_CLOSE), len(self.turns) - 1)]
         return choices[int(uniform(seed) * len(choices))]
 
@@ -107,7 +107,7 @@ class ScriptedEngine:
         self._version = version
 
     def info(self) -> EngineInfo:
-        """A script has room for everybody."""
+        """What the engine can do; a script has no limit on sequences."""
         return EngineInfo(
             "scripted",
             self._tokenizer.vocab_size,
@@ -119,17 +119,17 @@ class ScriptedEngine:
         )
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, as it holds nothing."""
 
 
 def load_script(path: Path) -> TurnTable:
     """Read a script file: TOML tables `[[turns]]` with `after` (tool results so far), `text`, `entropies`, `ends`.
 
-    An entropy is a number or a pair [lower, upper]. Of the turns with the same `after`, one is drawn by the request's seed; where `after` is beyond the last
-    one, the last one's turns are played.
+    An entropy is a number or a pair [lower, upper]. Of the turns with the same `after`, one is drawn with the request's
+    seed. Beyond the last `after`, the turns of the last one are played.
 
     Raises:
-        ConfigError: The file is missing or not of that form, or an `after` from 0 up to the last one has no turn.
+        ConfigError: The file is missing or not of this form, or an `after` from 0 up to the last one has no turn.
     """
     turns: dict[int, list[ScriptedTurn]] = {}
     try:

@@ -1,6 +1,6 @@
-"""Which of the rows that write begin with the same tokens, so that those are read from one of them.
+"""Finds decode rows that begin with the same tokens, so that the shared keys are read from one of them only.
 
-One query a row is little work for many keys, so what a decode step costs is how many keys it reads.
+A decode step has one query per row and many keys, so its cost is the number of keys that it reads.
 """
 
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 _WORTH = 1000
-"""Keys that a shared prefix has to save to be worth its own calls."""
+"""How many keys a shared prefix must save to be worth its own calls."""
 
 _DEEPEST = 100
-"""Prefixes within prefixes beyond which nothing more is shared."""
+"""Deepest nesting of prefixes within prefixes that is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class PrefixGroup:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
-    """The rows that feed one token each, in the order of the step. Valid as long as they are the same.
+    """The rows that feed one token each, in the order of the step. Valid as long as the set of rows does not change.
 
     Attributes:
-        rows: In the table. [B]
-        groups: Slices of `rows`; a row is in one at most.
+        rows: Their indices in the table. [B]
+        groups: Slices of `rows`; a row is in at most one of them.
     """
 
     rows: npt.NDArray[np.int64]
@@ -41,12 +41,12 @@ class DecodeRows:
 def group_rows(
     rows: npt.NDArray[np.int64], tokens: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]
 ) -> DecodeRows:
-    """Order `rows` so that those with a long common beginning are neighbours; depends on what they hold alone.
+    """Order `rows` so that rows with a long common prefix are neighbours; depends only on the tokens that they hold.
 
     Args:
-        rows: Of the sequences that write. [B]
-        tokens: Of the table. [slots, context]
-        lengths: Of the table. [slots]
+        rows: Rows of the decoding sequences. [B]
+        tokens: Tokens of the table. [slots, context]
+        lengths: Lengths of the table's rows. [slots]
     """
     size = int(lengths[rows].max())
     order = np.sort(rows)
@@ -60,14 +60,14 @@ def group_rows(
 
 
 def _best(common: list[int], low: int, high: int, depth: int = 0) -> tuple[int, list[PrefixGroup]]:
-    """Most keys saved among places low..high-1, and the groups that save them.
+    """The most keys that can be saved among places low..high-1, and the groups that save them.
 
-    `common[i]` is what the rows at places i and i + 1 share.
+    `common[i]` is the length of the prefix that the rows at places i and i + 1 share.
     """
     if high - low < 2 or depth == _DEEPEST:
         return 0, []
     least = min(common[low : high - 1])
-    # Cut at all of them at once: many problems share the same beginning, and one by one would recurse as deep.
+    # Cut at all minima at once: many problems share the same prefix, and one cut at a time would recurse that deep.
     cuts = [place + 1 for place in range(low, high - 1) if common[place] == least]
     parts = [_best(common, start, stop, depth + 1) for start, stop in pairwise((low, *cuts, high))]
     apart = sum(saved for saved, _ in parts)

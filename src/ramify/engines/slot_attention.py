@@ -1,4 +1,4 @@
-"""Attention of one engine step: one token for each sequence that writes, and stretches of new context."""
+"""Attention of one engine step: one token for each decoding sequence, and stretches of new context."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Stretch:
 class StepAttention:
     """Writes the keys and values of a step's tokens into the table, then attends.
 
-    The step's tokens are one for each of the decode rows, in their order, then the stretches.
+    The step's tokens are one for each decode row, in order, then those of the stretches.
 
     Attributes:
         places: Position of each token in its row. [T]
@@ -45,7 +45,7 @@ class StepAttention:
         self._rows = torch.from_numpy(of_tokens).to(device)
         self.places = torch.from_numpy(positions).to(device)
         self._num_decode = len(rows)
-        # A decode row of a table that numpy cannot read is a stretch of one token.
+        # If numpy cannot read the table, a decode row is treated as a stretch of one token.
         one_by_one = [
             Stretch(row, size, size + 1) for row, size in zip(rows.tolist(), lengths.tolist(), strict=True)
         ]
@@ -83,7 +83,7 @@ class StepAttention:
 
 
 def _hidden(stretch: Stretch, like: torch.Tensor) -> torch.Tensor | None:
-    """-inf for keys that a token of the stretch does not see; None where a causal flag or nothing says it. [T, K]"""
+    """-inf for keys that a token of the stretch does not see; None if a causal flag or no mask is enough. [T, K]"""
     if not stretch.start or stretch.size == 1:
         return None
     return like.new_full((stretch.size, stretch.stop), float("-inf")).triu_(stretch.start + 1)

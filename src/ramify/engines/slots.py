@@ -1,7 +1,7 @@
 """Slots: rows of one key-value store, with the tokens that each row holds.
 
-A row never moves. An active row belongs to a sequence that is being written; a parked one keeps its tokens until
-the row is needed, and a request that starts with them goes on from there. Matching is by token ids alone.
+A row never moves. An active row belongs to a sequence in progress. A parked row keeps its tokens until the row is
+needed, and a request that starts with them continues from there. Matching is by token ids alone.
 """
 
 import itertools
@@ -32,29 +32,29 @@ class CacheShape:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The row that shares most tokens with a request, and how many of them have keys and values."""
+    """The row that shares the most tokens with a request, and for how many of them it has keys and values."""
 
     row: int
     length: int
 
 
 class SlotTable:
-    """The key-value store and what is in it.
+    """The key-value store and its content.
 
     Attributes:
-        shape: Its sizes.
-        keys, values: One position more than the context, where nothing is kept.
+        shape: Sizes of the store.
+        keys, values: One position more than the context: the spare position, where nothing is kept.
             [layers, slots, kv heads, context + 1, head dim]
         tokens: Ids of each row; meaningful up to its length. [slots, context]
-        lengths: Tokens of each row whose keys and values have been computed. [slots]
-        active: Rows of sequences that are being written. [slots]
+        lengths: Number of tokens of each row whose keys and values have been computed. [slots]
+        active: Whether each row belongs to a sequence in progress. [slots]
     """
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device) -> None:
-        """Take the memory.
+        """Allocate the memory.
 
         Raises:
-            MachineError: There is not enough.
+            MachineError: There is not enough memory.
         """
         self.shape = shape
         size = (
@@ -68,7 +68,7 @@ class SlotTable:
         try:
             self._store = torch.zeros(size, dtype=dtype, device=device)
         except RuntimeError as error:
-            # What torch raises where the allocator refuses, on every device.
+            # torch raises this on every device if the allocator refuses.
             raise MachineError(
                 f"engine.slots: {shape.num_slots} slots of {shape.context_tokens} tokens take "
                 f"{math.prod(size) * dtype.itemsize / 2**30:.1f} GiB, which this machine does not have; lower engine.slots"
@@ -87,30 +87,29 @@ class SlotTable:
 
     @property
     def on_cpu_in_float32(self) -> bool:
-        """Whether numpy can read keys and values where they lie."""
+        """Whether numpy can read keys and values in place."""
         return self.keys.device.type == "cpu" and self.keys.dtype == torch.float32
 
     @property
     def num_free(self) -> int:
-        """Sequences that can still become active."""
+        """Number of sequences that can still become active."""
         return self.shape.num_slots - int(self.active.sum())
 
     def clear(self) -> None:
-        """Forget every parked token and which row was used when. Only while no row is active."""
-        # Also when: which row a sequence gets decides the order of a batch, and with it the last bits of logits.
+        """Forget every parked token, and when each row was last used. Call it only while no row is active."""
+        # When, because the row that a sequence gets decides its place in the batch, and so the last bits of its logits.
         self.lengths[:] = 0
         self._last_used[:] = 0
         self._clock = 0
 
     def free(self) -> None:
-        """Give the memory back now; whoever still holds the table would keep it otherwise."""
+        """Release the memory now, even if something still references the table."""
         self._store = self.keys = self.values = self._store.new_empty(0)
 
     def longest_prefix(self, token_ids: TokenIds) -> Match:
         """The row whose computed tokens share the longest prefix with `token_ids`.
 
-        Among equals a parked row that holds nothing else comes first (it can be taken as it is), then the
-        smallest.
+        On a tie a parked row that holds nothing else comes first (it can be taken as it is), then the lowest index.
         """
         size = len(token_ids)
         if not size:
@@ -123,10 +122,10 @@ class SlotTable:
         return Match(int(np.argmax(whole if whole.any() else best)), int(most))
 
     def seat(self, contexts: Sequence[TokenIds], matches: Sequence[Match]) -> list[Match]:
-        """Give each context an active row that holds as much of it as any row does; the last token is never held.
+        """Give each context an active row that holds as much of it as any row does, but never its last token.
 
-        Contexts that go on from the whole of a parked row take it as it is. The others get the row that is needed
-        least, filled from the row that matches best.
+        A context that continues the whole of a parked row takes that row as it is. The others get the least needed
+        row, filled from the row that matches best.
 
         Args:
             contexts: At most `num_free`.
@@ -156,21 +155,21 @@ class SlotTable:
         return Match(row, length)
 
     def append(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int64]) -> None:
-        """Record that each of `rows` now holds keys and values of one more token."""
+        """Record that each of `rows` now holds the keys and values of one more token."""
         self.tokens[rows, self.lengths[rows]] = token_ids
         self.lengths[rows] += 1
 
     def park(self, row: int) -> None:
-        """The sequence of `row` has ended or paused; its tokens stay."""
+        """Park the row of a sequence that has ended or paused; its tokens stay."""
         self.active[row] = False
         self._clock += 1
         self._last_used[row] = self._clock
 
     def _least_needed(self, wanted: set[int]) -> list[int]:
-        """Parked rows in the order in which they may be overwritten.
+        """Parked rows, in the order in which they may be overwritten.
 
-        Empty ones, ones whose tokens another row holds as well (nothing would have to be computed again), then
-        those used least recently; rows that are `wanted` as sources come last.
+        Empty rows come first, then rows whose tokens another row holds too (nothing would have to be recomputed), then
+        the least recently used; rows that are `wanted` as sources come last.
         """
         parked = np.flatnonzero(~self.active)
         redundant = self._redundant()
@@ -186,7 +185,7 @@ class SlotTable:
         return [int(key[-1]) for key in sorted(keys)]
 
     def _redundant(self) -> set[int]:
-        """Rows whose tokens are the beginning of another row's; of equal rows all but one."""
+        """Rows whose tokens are a prefix of another row's; of equal rows, all but one."""
         held = sorted(
             (self.tokens[row, : self.lengths[row]].tobytes(), bool(self.active[row]), int(row))
             for row in np.flatnonzero(self.lengths)

@@ -1,4 +1,4 @@
-"""An event loop whose time jumps: waiting costs nothing, and the order of events is that of their times."""
+"""An event loop with a virtual clock: waiting takes no real time, and events happen in the order of their times."""
 
 import asyncio
 import selectors
@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """Never waits for a timer: moves the clock to it. Real input (a subprocess) is still polled."""
+    """Never waits for a timer, but moves the clock to it. Real input (a subprocess) is still polled."""
 
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
@@ -57,7 +57,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         function: Callable[..., Result],
         *arguments: Any,  # noqa: ANN401
     ) -> "asyncio.Future[Result]":
-        """Run it here and now: in a thread it would end at a virtual time that depends on the machine."""
+        """Run the function synchronously: in a thread it would end at a virtual time that depends on the machine."""
         del executor
         future: asyncio.Future[Result] = self.create_future()
         try:

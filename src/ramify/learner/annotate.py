@@ -1,4 +1,4 @@
-"""The annotation pass: one pass without gradient over the unique tokens of a rollout, for what the engine did not give."""
+"""The annotation pass: one pass without gradient over a rollout's unique tokens, for what the engine did not provide."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -20,17 +20,17 @@ Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
 """Opens the reference model: a frozen copy, or the trained one with its adapters off."""
 
 _Found: TypeAlias = dict[str, dict[str, Floats]]
-"""What passes gave, by node and name of the note."""
+"""Results of the passes, by node id and name of the note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the notes hold; no pass is made for what they do not.
+    """What the notes hold; passes that this does not need are not made.
 
     Attributes:
-        old: Whose logprobs are the old ones: the engine's, which wrote the trees, or the learner's, from a pass.
-        entropies: Whether those of the policy are wanted.
-        ref_logprobs: Whether those of the reference model are.
+        old: Whose logprobs are the old ones: "behavior" the engine's, "recompute" the learner's, from a pass.
+        entropies: Whether to compute the policy's entropies.
+        ref_logprobs: Whether to compute the reference model's logprobs.
     """
 
     old: Literal["behavior", "recompute"] = "behavior"
@@ -51,13 +51,13 @@ def annotate(
     """Notes of each policy node of each tree, with at most one pass of the policy and one of the reference model.
 
     Args:
-        model: The policy with the weights that the notes are to be of.
-        trees: Of the rollout.
-        wanted: What to find.
-        reference: Needed for `ref_logprobs`.
-        temperature: Of the sampling distribution.
-        token_budget: Tokens of a row.
-        chunk_tokens: Tokens whose logits exist at a time.
+        model: The policy, with the weights to annotate under.
+        trees: The trees of the rollout.
+        wanted: What to compute.
+        reference: Opens the reference model; needed for `ref_logprobs`.
+        temperature: Temperature of the sampling distribution.
+        token_budget: Most tokens of a row.
+        chunk_tokens: Number of tokens whose logits exist at a time.
 
     Raises:
         ValueError: `ref_logprobs` without a reference model.

@@ -1,4 +1,4 @@
-"""Checkpoints: a plain model folder, beside it the training state, complete or not there at all.
+"""Checkpoints: a plain model folder with the training state beside it; a checkpoint is complete or absent.
 
     step-000120/
         config.json, model.safetensors, tokenizer files    opens in transformers and vLLM as it is
@@ -6,9 +6,9 @@
         state.json                                          step, cursor, score, ..., every file with its checksum
 
 A model with an adapter is a peft folder instead (`modeling.lora`). A checkpoint is written to a hidden folder beside
-its place, synced to disk and renamed; one that is deleted is renamed first. Several processes would each write a file
-of `state/` (`optimizer-00001-of-00004.safetensors`) and name them in `state/optimizer.safetensors.index.json`, as
-transformers does for weights; the folder is in `state/` because vLLM loads every safetensors file that lies beside
+its place, synced to disk and renamed; to delete one, it is renamed first. Several processes would each write one file
+in `state/` (`optimizer-00001-of-00004.safetensors`) and list them in `state/optimizer.safetensors.index.json`, as
+transformers does for weights. The optimizer state is in `state/` because vLLM loads every safetensors file beside
 `config.json`.
 """
 
@@ -50,7 +50,7 @@ _STEP = re.compile(r"step-(\d+)")
 
 
 def checkpoint_folder(run_dir: Path, step: int) -> Path:
-    """Where the checkpoint after `step` optimizer steps lies."""
+    """Folder of the checkpoint after step `step`."""
     return run_dir / "checkpoints" / f"step-{step:06d}"
 
 
@@ -60,7 +60,7 @@ def latest_checkpoint(run_dir: Path) -> Path | None:
 
 
 def advice_on_damaged(folder: Path) -> str:
-    """What to do about a damaged checkpoint that its run would go on from."""
+    """What the user can do about a damaged checkpoint that the run would resume from."""
     before = [path.name for path in _checkpoints(folder.parent.parent).values() if path.name != folder.name]
     if before:
         return f"delete this folder to go on from {before[-1]}"
@@ -68,12 +68,12 @@ def advice_on_damaged(folder: Path) -> str:
 
 
 def prune_checkpoints(run_dir: Path, last: int, keep: Collection[int] = ()) -> None:
-    """Delete all but some checkpoints, and what an interrupted save left behind.
+    """Delete old checkpoints, and the partial ones that interrupted saves left behind.
 
     Args:
-        run_dir: Of the run.
-        last: How many of the highest steps stay, at least 1.
-        keep: Steps that stay in any case.
+        run_dir: Folder of the run.
+        last: How many checkpoints with the highest steps to keep, at least 1.
+        keep: Steps whose checkpoints are kept in any case.
     """
     folders = _checkpoints(run_dir)
     kept = {*list(folders)[-last:], *keep}
@@ -86,7 +86,7 @@ def prune_checkpoints(run_dir: Path, last: int, keep: Collection[int] = ()) -> N
 
 
 def companion_files(model_path: Path) -> dict[str, bytes]:
-    """What a checkpoint takes over from the recipe's model as it is: the tokenizer and the defaults of generation.
+    """Files that a checkpoint copies unchanged from the recipe's model: the tokenizer and the generation defaults.
 
     Raises:
         DataError: A file cannot be read.
@@ -98,13 +98,14 @@ def companion_files(model_path: Path) -> dict[str, bytes]:
 def check_saving(
     run_dir: Path, model: PreTrainedModel, optimizers: Optimizers, companions: Mapping[str, bytes]
 ) -> None:
-    """Find out before the first step what would keep a checkpoint from being written.
+    """Check before the first step that a checkpoint can be written.
 
-    All but the tensors is written into a folder of `run_dir` and removed again; for those there has to be room.
+    Writes everything but the tensors into a folder of `run_dir` and removes it again; for the tensors it checks the free
+    space.
 
     Raises:
-        MachineError: There is too little room for one checkpoint.
-        TrainingError: The disk takes nothing.
+        MachineError: There is too little space for one checkpoint.
+        TrainingError: The disk cannot be written.
         DataError: transformers or peft refuses to save the model.
     """
     trained = {id(p) for p in optimizers.parameters}
@@ -139,7 +140,7 @@ def save_checkpoint(
     state: Mapping[str, Json],
     companions: Mapping[str, bytes],
 ) -> None:
-    """Write a checkpoint; `state` comes back from `read_state`.
+    """Write a checkpoint; `read_state` returns its `state`.
 
     Raises:
         DataError: `folder` exists.
@@ -164,7 +165,7 @@ def save_checkpoint(
         with suppress(OSError):
             _remove(partial)
         raise TrainingError(
-            f"checkpoint {folder}: cannot be written ({_first_line(error)}); what was saved before is whole: mend that and "
+            f"checkpoint {folder}: cannot be written ({_first_line(error)}); earlier checkpoints are whole: fix that and "
             "go on with --resume"
         ) from error
 
@@ -179,11 +180,11 @@ def _write_model(
 
 
 def read_state(folder: Path, if_damaged: str) -> dict[str, Any]:
-    """Check every file of a checkpoint and return its `state`; to be called before anything else is read from it.
+    """Check every file of a checkpoint and return its `state`. Call it before you read anything else from the folder.
 
     Args:
-        folder: Of the checkpoint.
-        if_damaged: What to do then; ends the message.
+        folder: Folder of the checkpoint.
+        if_damaged: Advice for a damaged checkpoint; ends the message.
 
     Raises:
         DataError: The checkpoint is incomplete, damaged or of another schema.
@@ -194,7 +195,7 @@ def read_state(folder: Path, if_damaged: str) -> dict[str, Any]:
 
 
 def check_model_folder(folder: Path) -> None:
-    """See that a model's folder is whole, if it is a checkpoint.
+    """If a model's folder is a checkpoint, check that it is complete.
 
     Raises:
         DataError: It is a checkpoint, and incomplete, damaged or of another schema.
@@ -206,15 +207,15 @@ def check_model_folder(folder: Path) -> None:
 
 
 def load_optimizers(folder: Path, optimizers: Optimizers, if_damaged: str) -> None:
-    """Give the optimizers the state that they had, and no other.
+    """Load the optimizer state of a checkpoint.
 
     Args:
-        folder: Of the checkpoint.
-        optimizers: Of the model whose weights are in it.
-        if_damaged: What to do then; ends the message.
+        folder: Folder of the checkpoint.
+        optimizers: Optimizers of the model whose weights are in the checkpoint.
+        if_damaged: Advice for a damaged checkpoint; ends the message.
 
     Raises:
-        DataError: The state cannot be read, or is of another model.
+        DataError: The state cannot be read, or belongs to another model.
     """
     try:
         optimizers.load_state_tensors(read_tensors(folder / _OPTIMIZER))
@@ -225,10 +226,10 @@ def load_optimizers(folder: Path, optimizers: Optimizers, if_damaged: str) -> No
 
 
 def load_weights(folder: Path, model: PreTrainedModel) -> None:
-    """Put the trained weights of a checkpoint into a model of the same shape, in place.
+    """Copy the trained weights of a checkpoint into a model of the same shape, in place.
 
     Raises:
-        DataError: The weights cannot be read, or are of another model.
+        DataError: The weights cannot be read, or belong to another model.
     """
     saved = dict(load_model(folder).named_parameters())
     with torch.no_grad():
@@ -248,7 +249,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _remove(path: Path) -> None:
-    """Delete a folder or a file, if it is there."""
+    """Delete a folder or a file, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -256,7 +257,7 @@ def _remove(path: Path) -> None:
 
 
 def _checkpoints(run_dir: Path) -> dict[int, Path]:
-    """By step, ascending."""
+    """The checkpoint folders by step, ascending."""
     found = [
         (int(match[1]), folder)
         for folder in (run_dir / "checkpoints").glob("step-*")

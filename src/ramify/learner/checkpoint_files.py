@@ -2,9 +2,8 @@
 
     {"schema": 4, "crc32": "...", "state": {...}, "files": {"model.safetensors": {"bytes": 1, "crc32": "..."}}}
 
-The outer checksum is that of `state` and `files`. A CRC finds what disks, copies and editors damage. It is no defence
-against somebody who wants to deceive: whatever is read after it is checked for itself, and no name in a file ever leads
-out of the folder.
+The outer checksum covers `state` and `files`. A CRC finds damage by disks, copies and editors. It does not protect
+against a malicious folder: all that is read later is checked for itself, and no name in a file may lead out of the folder.
 """
 
 import json
@@ -35,18 +34,18 @@ def write_record(folder: Path, state: Mapping[str, Json]) -> None:
         name: {"bytes": path.stat().st_size, "crc32": _file_crc(path)}
         for name, path in _files(folder).items()
     }
-    # Tuples become lists before the checksum is taken, as they come back.
+    # Tuples become lists before the checksum is computed, because they are read back as lists.
     content = json.loads(json.dumps({"state": state, "files": files}, allow_nan=False))
     record = {"schema": SCHEMA, "crc32": _content_crc(content), **content}
     (folder / RECORD).write_text(json.dumps(record, indent=2), encoding="ascii")
 
 
 def read_record(folder: Path, if_damaged: str) -> dict[str, Any]:
-    """The `state` of a checkpoint, from its `state.json` alone; `check_files` looks at the rest.
+    """The `state` of a checkpoint, from its `state.json` alone; `check_files` checks the rest.
 
     Args:
-        folder: Of the checkpoint.
-        if_damaged: What to do then; ends the message.
+        folder: Folder of the checkpoint.
+        if_damaged: Advice for a damaged checkpoint; ends the message.
 
     Raises:
         DataError: The file is missing, damaged or of another schema.
@@ -54,7 +53,7 @@ def read_record(folder: Path, if_damaged: str) -> dict[str, Any]:
     file = folder / RECORD
     if not file.is_file():
         raise DataError(
-            f"checkpoint {folder}: {RECORD} is missing, so it was never finished or is none; {if_damaged}"
+            f"checkpoint {folder}: {RECORD} is missing, so it was never finished or is no checkpoint; {if_damaged}"
         )
     return _state_and_files(file, if_damaged)[0]
 
@@ -63,12 +62,12 @@ def check_files(folder: Path, if_damaged: str, *, only_these: bool = True) -> No
     """Compare every file of a checkpoint with its record; reads all of them once.
 
     Args:
-        folder: Of the checkpoint.
-        if_damaged: What to do then; ends the message.
-        only_these: Refuse files that the record does not name: one of them could decide what is loaded.
+        folder: Folder of the checkpoint.
+        if_damaged: Advice for a damaged checkpoint; ends the message.
+        only_these: Refuse files that the record does not name, since such a file could decide what is loaded.
 
     Raises:
-        DataError: One is missing, one too many, or has another size or another content.
+        DataError: A file is missing or unexpected, or its size or content differs.
     """
     expected, found = _state_and_files(folder / RECORD, if_damaged)[1], _files(folder)
     for name, entry in expected.items():
@@ -82,21 +81,21 @@ def check_files(folder: Path, if_damaged: str, *, only_these: bool = True) -> No
                 f"checkpoint {folder}: {name} has checksum {crc}, expected {entry['crc32']}; it is damaged, {if_damaged}"
             )
     if only_these and (others := found.keys() - expected.keys()):
-        raise DataError(f"checkpoint {folder}: {min(others)} is none of its files; move it away")
+        raise DataError(f"checkpoint {folder}: {min(others)} is not one of its files; move it away")
     for name in expected:
         if name.endswith(".index.json"):
             _check_index(found[name], expected, if_damaged)
 
 
 def sync(folder: Path) -> None:
-    """Have a folder and all that is in it on the disk."""
+    """Flush a folder and everything in it to the disk."""
     for path in folder.rglob("*"):
         sync_one(path)
     sync_one(folder)
 
 
 def sync_one(path: Path) -> None:
-    """Have one file, or the names in one folder, on the disk."""
+    """Flush one file, or the entries of one folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -114,7 +113,7 @@ def _state_and_files(file: Path, if_damaged: str) -> tuple[dict[str, Any], dict[
         )
     content = {key: record.get(key) for key in ("state", "files")}
     if record.get("crc32") != _content_crc(content):
-        raise DataError(f"{file}: its content does not have its checksum; it is damaged, {if_damaged}")
+        raise DataError(f"{file}: its content does not match its checksum; it is damaged, {if_damaged}")
     state, files = content["state"], content["files"]
     if not isinstance(state, dict) or not isinstance(files, dict) or not all(map(_is_entry, files.values())):
         raise DataError(f"{file}: expected a state, and files with bytes and crc32; {if_damaged}")
@@ -131,10 +130,10 @@ def _read_json(file: Path, if_damaged: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _check_index(file: Path, names: Mapping[str, Any], if_damaged: str) -> None:
-    """See that the index of a model in several files names files of the checkpoint and no others.
+    """Check that the index of a model in several files names only files of the checkpoint.
 
     Raises:
-        DataError: It does not.
+        DataError: It names others.
     """
     record = _read_json(file, if_damaged)
     places = record.get("weight_map") if isinstance(record, dict) else None
@@ -145,7 +144,7 @@ def _check_index(file: Path, names: Mapping[str, Any], if_damaged: str) -> None:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Every file but the record, by its name within the folder."""
+    """All files except the record, by name within the folder."""
     found = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
     return {
         p.relative_to(folder).as_posix(): p for p in sorted(found) if p != folder / RECORD and p.is_file()

@@ -1,11 +1,11 @@
 """Attention over a packed row on GPUs, with torch's FlexAttention. Untested on a GPU.
 
-Tokens lie in depth-first order, so everything between a token and the end of its segment's subtree descends from it.
+Tokens are in depth-first order, so everything between a token and the end of its segment's subtree descends from it.
 Key kv is visible to query q iff kv <= q, q lies before the end of the subtree of kv's segment, and both have the same
-context root: a segment without a parent starts a new context, also where it lies inside another's subtree. That takes
-two numbers a token. Which blocks of keys a block of queries sees in part or in full is counted from the segments, so
-that no mask over pairs of tokens exists. Rows are padded to multiples of 128, so that few shapes are compiled; padding
-sees itself alone and is seen by nothing else.
+context root. (A segment without a parent starts a new context, even inside another segment's subtree.) This takes two
+numbers per token. Which blocks of keys a block of queries sees in part or in full is counted from the segments, so no
+mask over pairs of tokens exists. Rows are padded to multiples of 128, so that few shapes are compiled. A padding token
+sees only itself, and no other token sees it.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class FlexTreeAttention:
 
     Args:
         segments: Spans that cover the row in depth-first order, parents before children.
-        device: Where the row is.
+        device: Device of the row.
         compiled: False runs the uncompiled function, which computes all scores at once.
     """
 
@@ -89,8 +89,8 @@ def _visible_blocks(
     """Which blocks of queries see a block of keys in part, and which in full. [B, B] each"""
     count = size // _BLOCK
     partial, full = np.zeros((count, count), dtype=bool), np.zeros((count, count), dtype=bool)
-    # Segments cut at the edges of blocks: all queries of a piece see the same of an earlier block, and so do all
-    # keys of a piece see the same queries of a later one.
+    # Cut the segments at block edges: then all queries of a piece see the same keys of an earlier block, and all keys
+    # of a piece are seen by the same queries of a later block.
     starts = np.array([segment.start for segment in segments])
     borders = np.arange(0, segments[-1].stop, _BLOCK)
     edges = np.unique(np.concatenate([starts, borders]))
@@ -109,7 +109,7 @@ def _visible_blocks(
 
 
 def _listed(blocks: npt.NDArray[np.bool_], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each block of queries the number of its blocks of keys, and all blocks, its own first. [1, 1, B], [1, 1, B, B]"""
+    """For each block of queries: how many blocks of keys it sees, and all blocks, those first. [1, 1, B], [1, 1, B, B]"""
     numbers = blocks.sum(1, dtype=np.int32)
     order = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
     return torch.from_numpy(numbers)[None, None].to(device), torch.from_numpy(order)[None, None].to(device)

@@ -18,7 +18,7 @@ from ramify.modeling.head import written_backward, written_logprobs
 from ramify.modeling.load import packs_trees
 
 RowLoss: TypeAlias = Callable[[Ints, torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""The loss of some written tokens: their numbers in the row, logprobs and entropies, [P] each -> a scalar."""
+"""The loss of some written tokens, from their indices in the row, logprobs and entropies. [P] each -> a scalar"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class PassSettings:
     """How a row is computed.
 
     Attributes:
-        temperature: Of the sampling distribution; logits are divided by it.
-        chunk_tokens: Tokens whose logits exist at a time.
+        temperature: Temperature of the sampling distribution; logits are divided by it.
+        chunk_tokens: Number of tokens whose logits exist at a time.
         with_entropy: Whether entropies are computed.
     """
 
@@ -39,12 +39,12 @@ class PassSettings:
 def forward_row(
     model: PreTrainedModel, row: PackedRow, settings: PassSettings
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities, and entropies on request, of the written tokens of a row, without gradient. [W] each
+    """Logprobs, and entropies on request, of the written tokens of a row, without gradient. Nats, [W] each
 
     Args:
         model: Loaded by `ramify.modeling`.
-        row: One tree or several; one context where the model's layers do not take an attention plan.
-        settings: How.
+        row: One or more trees; a single context if the model's layers do not take an attention plan.
+        settings: How the row is computed.
 
     Raises:
         DataError: A context of the row is longer than the model's.
@@ -56,7 +56,7 @@ def forward_row(
 def backward_row(
     model: PreTrainedModel, row: PackedRow, settings: PassSettings, loss: RowLoss
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The same, and the gradient of `loss`, summed over stages, is added to that of the model's parameters.
+    """As `forward_row`; also adds the gradient of `loss`, summed over stages, to the gradients of the parameters.
 
     Raises:
         DataError: A context of the row is longer than the model's.
@@ -97,9 +97,9 @@ def _run(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """What a stage computes: `tokens` of the row, and those of its `written` tokens that they predict, by numbers.
+    """What a stage computes: indices of its `tokens` in the row, and of the `written` tokens that these predict.
 
-    `predictor` is the place of each predicting token among `tokens`.
+    `predictor` is the index of each predicting token among `tokens`.
     """
 
     tokens: Ints
@@ -118,7 +118,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Alive:
-    """A stage between its forward and its backward pass; the head is computed last, as it takes the most."""
+    """A stage between its forward and its backward pass; the head is computed last, as it needs the most memory."""
 
     part: _Part
     plan: "_StagePlan"
@@ -126,7 +126,7 @@ class _Alive:
 
 
 class _StagePlan:
-    """Attention of a stage: its own keys and values behind those of the stages above it."""
+    """Attention of a stage: over the keys and values of the stages above it, then its own."""
 
     def __init__(self, attention: AttentionPlan, above: Sequence["_StagePlan"], keep: bool) -> None:
         self._attention, self._above, self._keep = attention, above, keep
@@ -136,7 +136,7 @@ class _StagePlan:
     def __call__(
         self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
-        # A layer that is computed again in the backward pass comes here twice.
+        # A layer that is recomputed in the backward pass calls this twice.
         if self._keep and layer_index not in self._read:
             self._computed[layer_index] = key, value
             self._read[layer_index] = (
@@ -149,7 +149,7 @@ class _StagePlan:
         return self._attention(layer_index, query, key, value, scaling)
 
     def backward(self, slope: "_Slope | None") -> None:
-        """Go back from the states under the head, and from keys and values as the stages below have left their gradients."""
+        """Backward pass from the states below the head, and from the key and value gradients of the stages below."""
         roots: list[torch.Tensor] = []
         grads: list[torch.Tensor] = []
         if slope is not None and slope.states.requires_grad:
@@ -166,7 +166,7 @@ class _StagePlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slope:
-    """States under the head, and the gradient of the loss by them. [P, H] each"""
+    """The states below the head, and the gradient of the loss with respect to them. [P, H] each"""
 
     states: torch.Tensor
     grad: torch.Tensor
@@ -193,8 +193,8 @@ def _head(
     settings: PassSettings,
     loss: RowLoss | None,
 ) -> tuple[_Slope | None, torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities and entropies of the written tokens that a stage predicts; with a loss, its gradient."""
-    # An embedding look-up gathers rows with a fast backward pass, also where a row predicts many tokens.
+    """Logprobs and entropies of the written tokens that a stage predicts; with a loss, also its gradient."""
+    # An embedding look-up gathers rows with a fast backward pass, even if one row predicts many tokens.
     states = F.embedding(torch.from_numpy(part.predictor).to(model.device), hidden)
     targets = torch.from_numpy(row.token_ids[row.written[part.written]]).to(model.device)
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -224,7 +224,7 @@ def _attention(
         segments.append(SegmentSpan(place.get(span.parent, outside), start, stop))
     if device.type != "cuda":
         return TreeAttention(segments, device, dtype, context)
-    # Only a GPU pays for the import of torch's compiler.
+    # Imported here so that only a GPU run pays for the import of torch's compiler.
     from ramify.learner.flex_attention import FlexTreeAttention
 
     return FlexTreeAttention(segments, device)

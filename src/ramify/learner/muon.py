@@ -1,8 +1,8 @@
 """Muon: momentum whose matrices are orthogonalised before each step (K. Jordan and others, 2024).
 
-Source: "Muon: An optimizer for hidden layers in neural networks", https://kellerjordan.github.io/posts/muon/. It is
-`torch.optim.Muon` but for the precision of the products: that one computes in bfloat16 on every device, which is several
-times slower than float32 on a CPU without bfloat16 instructions and rounds differently from one CPU to the next.
+Source: "Muon: An optimizer for hidden layers in neural networks", https://kellerjordan.github.io/posts/muon/. It differs
+from `torch.optim.Muon` only in the precision of the products. That one computes in bfloat16 on every device, which is
+several times slower than float32 on a CPU without bfloat16 instructions, and rounds differently from one CPU to the next.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""a, b, c of the polynomial a s + b s^3 + c s^5, which one iteration applies to every singular value."""
+"""a, b, c of the polynomial a s + b s^3 + c s^5 that one iteration applies to every singular value s."""
 MIN_NORM = 1e-7
 
 
@@ -21,10 +21,10 @@ class Muon(torch.optim.Optimizer):
     A matrix [R, C] moves by lr sqrt(max(1, R / C)) times its orthogonalised momentum. State: `momentum_buffer`.
 
     Args:
-        matrices: Parameters of two dimensions.
-        lr: Of a square matrix: how far each of its singular directions moves, about.
+        matrices: Two-dimensional parameters.
+        lr: Learning rate; for a square matrix, about how far each of its singular directions moves.
         momentum: Share of the past in the running mean of gradients.
-        ns_steps: Newton-Schulz iterations.
+        ns_steps: Number of Newton-Schulz iterations.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalized(matrix: torch.Tensor, steps: int) -> torch.Tensor:
-    """About U V^T of `matrix` = U S V^T: its singular values are driven towards one, into about [0.7, 1.2]. [R, C]
+    """Approximately U V^T for `matrix` = U S V^T: moves its singular values to about [0.7, 1.2]. [R, C]
 
-    Newton-Schulz iterations; in bfloat16 on a GPU, in the matrix's own type on a CPU.
+    Uses Newton-Schulz iterations, in bfloat16 on a GPU and in the matrix's own type on a CPU.
     """
     tall = matrix.shape[0] > matrix.shape[1]
     wide = matrix.T if tall else matrix

@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedules.
 
-Several optimizers act as one here, with state that is named by parameter, so that a checkpoint does not depend
-on the order of parameters.
+Several optimizers act as one here. Their state is named by parameter, so that a checkpoint does not depend on the
+order of parameters.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,10 +16,10 @@ from ramify.learner.muon import Muon
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Factor on the learning rates as a function of the step alone.
+    """A factor on the learning rates that depends on the step alone.
 
-    It rises over `warmup_steps`, stays at one, and falls in a straight line from `decay_start` (a fraction of the
-    run) to `final_fraction` at the end; a final fraction of one keeps it constant.
+    It rises over `warmup_steps`, stays at one, and falls linearly from `decay_start` (a fraction of the run) to
+    `final_fraction` at the end of the run; with a final fraction of one it stays constant.
     """
 
     warmup_steps: int = 0
@@ -52,9 +52,9 @@ class AdamWSettings:
 
 @dataclass(frozen=True, slots=True)
 class MuonSettings:
-    """Muon on the hidden matrices; AdamW, with rates of their own, on vectors and on the embeddings.
+    """Muon on the hidden matrices; AdamW on vectors and embeddings, each with a rate of its own.
 
-    `weight_decay` is that of AdamW; the matrices have none.
+    `weight_decay` applies to AdamW only; the matrices have none.
     """
 
     matrix_lr: float
@@ -84,7 +84,7 @@ class Optimizers:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """Everything that is trained."""
+        """All trained parameters."""
         return list(self._named.values())
 
     def step(self, factor: float) -> None:
@@ -100,7 +100,7 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        """Momenta and counters, as "kind.parameter name"."""
+        """Momenta and counters, named "kind.parameter name"."""
         return {
             f"{kind}.{name}": tensor
             for name, parameter in self._named.items()
@@ -108,16 +108,16 @@ class Optimizers:
         }
 
     def state_bytes(self) -> int:
-        """Size of `state_tensors` once every parameter has been stepped."""
+        """Size of `state_tensors` in bytes once every parameter has been updated."""
         return sum(
             tensor.nbytes for parameter in self.parameters for tensor in self._template(parameter).values()
         )
 
     def load_state_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `state_tensors` gave, instead of all that is there.
+        """Replace the whole state by what `state_tensors` returned.
 
         Raises:
-            DataError: It is not the state of these optimizers of this model; nothing is changed.
+            DataError: The tensors are not the state of these optimizers and this model; nothing is changed.
         """
         found: dict[str, dict[str, torch.Tensor]] = {}
         for key, tensor in tensors.items():
@@ -144,7 +144,7 @@ class Optimizers:
             }
 
     def _template(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What the state of a parameter looks like: tensors without memory, by kind."""
+        """The shape of a parameter's state: tensors without memory, by kind."""
         like = torch.empty_like(parameter, device="meta")
         if isinstance(self._owner(parameter), torch.optim.AdamW):
             return {

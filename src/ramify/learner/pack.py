@@ -1,7 +1,7 @@
-"""Lay trees out as rows of unique tokens, depth-first, for one forward pass each.
+"""Packs trees into rows of unique tokens, depth-first, for one forward pass each.
 
 A run of nodes without a fork is one segment. A node that opens a context starts again at position 0 without
-ancestors. The first token of a branch is predicted by the last token before it, wherever in the row that lies.
+ancestors. The first token of a branch is predicted by the last token before it on its path, wherever that is in the row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -34,24 +34,23 @@ def pack(
     keep_dead: bool = False,
     share_prefixes: bool = True,
 ) -> tuple[PackedRow, ...]:
-    """Lay out all trees that have credit, as many whole ones to a row as fit into `token_budget` tokens.
+    """Pack all trees that have credit, as many whole trees per row as fit into `token_budget` tokens.
 
     A tree larger than the budget is a row of its own, which is computed in stages (`learner.stages`). Trees without any
     credit are left out; they count in the denominator only.
 
     Args:
-        trees: Of one optimizer step.
-        credits: Of each tree.
-        token_budget: Tokens that are computed at a time.
-        notes: Of each tree, with its old and reference logprobs; None: the old ones are the engine's.
-        keep_dead: Keep what has weight without advantage: a KL term or an entropy bonus acts on it too.
-        share_prefixes: False gives each context of each trajectory a row of its own, for models whose layers do not see
-            all of the context in the same way (sliding windows, linear attention).
+        trees: Trees of one optimizer step.
+        credits: Credit of each tree, by node id.
+        token_budget: Number of tokens computed at a time.
+        notes: Notes of each tree, with its old and reference logprobs; None: the old ones are the engine's.
+        keep_dead: Keep nodes with weight but without advantage, because a KL term or an entropy bonus acts on them too.
+        share_prefixes: False gives each context of each trajectory a row of its own, for models whose layers do not all
+            see the whole context (sliding windows, linear attention).
 
     Raises:
         ValueError: Credit and tree do not match, or a context starts with a written token.
-        DataError: An advantage or a logprob is not a finite number; or the tokens of a tree need not be those that were
-            sampled.
+        DataError: An advantage or a logprob is not a finite number; or a tree's tokens need not be the sampled ones.
     """
     rows: list[PackedRow] = []
     first_path = 0
@@ -78,14 +77,14 @@ def pack(
 
 
 def is_dead(credits: Iterable[NodeCredit], keep_weighted: bool = False) -> bool:
-    """Whether no token of some nodes has credit, so that a loss on them is zero with zero gradient."""
+    """Whether no token of these nodes has credit, so that their loss and its gradient are zero."""
     return not any(
         node.s_plus.any() or node.s_minus.any() or (keep_weighted and node.weight.any()) for node in credits
     )
 
 
 def join(rows: Sequence[PackedRow], token_budget: int) -> tuple[PackedRow, ...]:
-    """Join rows, in order, into rows of at most `token_budget` tokens; a larger one stays alone."""
+    """Join rows, in order, into rows of at most `token_budget` tokens; a larger row stays alone."""
     groups: list[list[PackedRow]] = []
     room = 0
     for row in rows:
@@ -119,9 +118,9 @@ def _flatten(
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Where a context stands after a node: its segment, its last token in the row, its length.
+    """The end of a context after a node: its segment, its last token in the row, its length.
 
-    `forks` says that more than one node goes on from here, so that none may lengthen the segment.
+    `forks` says that more than one node continues from here, so none of them may extend the segment.
     """
 
     segment: int
@@ -135,7 +134,7 @@ _START = _End(segment=-1, last=-1, depth=0, forks=True)
 
 @dataclass(slots=True)
 class _Layout:
-    """A row in the making."""
+    """A row under construction."""
 
     tree: int
     first_path: int
@@ -155,7 +154,7 @@ class _Layout:
     num_repeated: int = 0
 
     def add(self, node: Node, before: _End, forks: bool) -> _End:
-        """Append a node's tokens behind `before`."""
+        """Append a node's tokens, which continue from `before`."""
         size = len(node.token_ids)
         if not size:
             return replace(before, forks=before.forks or forks)
@@ -175,7 +174,7 @@ class _Layout:
         return before.segment
 
     def write(self, node: Node, before: int, credit: NodeCredit, notes: NodeNotes, paths: Ints) -> None:
-        """Mark the node that was added last as written by the policy; `before` is the row index that predicts it."""
+        """Mark the last added node as written by the policy; the token at row index `before` predicts its first token."""
         size = len(node.token_ids)
         if before < 0:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What of a tree goes into a row: all of it, or one context of one path where a model cannot share prefixes."""
+"""The part of a tree that goes into a row: all of it, or one context of one path if a model cannot share prefixes."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from ramify.core.tree import Node, Tree
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of a tree's contexts, each from its first token.
+    """Some of a tree's contexts, each from its first token on.
 
     Attributes:
-        nodes: In depth-first order, with all that stands before them in their contexts.
-        trained: Ids of the nodes that belong to this piece; the others are context that an earlier piece owns.
-        paths: Numbers of the trajectories of the whole tree through each node, by node id. [d] each
+        nodes: The nodes in depth-first order, with all that precede them in their contexts.
+        trained: Ids of the nodes that are trained in this piece; the others are context that an earlier piece trains.
+        paths: Indices, in the whole tree, of the trajectories through each node, by node id. [d] each
     """
 
     nodes: tuple[Node, ...]
@@ -24,17 +24,17 @@ class Piece:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of all nodes."""
+        """Ids of all nodes."""
         return frozenset(node.id for node in self.nodes)
 
 
 def whole(tree: Tree) -> Piece:
-    """All of a tree."""
+    """The piece that is the whole tree."""
     return next(_pieces(tree, [{node.id for node in tree.nodes}]))
 
 
 def one_context_each(tree: Tree) -> Iterator[Piece]:
-    """A piece for each context of each trajectory; a context that several share comes once for each of them."""
+    """A piece for each context of each trajectory; a context that several trajectories share comes once for each."""
     segments = [segment for trajectory in tree.trajectories for segment in trajectory.segments]
     return _pieces(tree, [{node.id for node in segment.nodes} for segment in segments])
 

@@ -7,12 +7,12 @@ import torch.distributed as dist
 
 
 def num_ranks() -> int:
-    """Processes that train together."""
+    """Number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def sum_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
-    """Add numbers up over all ranks in float64, in the order of ranks; a name that a rank lacks counts as zero."""
+    """Sum values over all ranks in float64, in rank order; a name that a rank lacks counts as zero."""
     if num_ranks() == 1:
         return dict(values)
     parts = _gathered(dict(values))
@@ -22,7 +22,7 @@ def sum_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def max_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
-    """The largest of all ranks' numbers, by name; a rank that lacks a name has no say in it."""
+    """The maximum over all ranks, by name; a rank that lacks a name is left out."""
     if num_ranks() == 1:
         return dict(values)
     parts = _gathered(dict(values))
@@ -39,7 +39,7 @@ def _gathered(values: dict[str, float]) -> list[dict[str, float]]:
 
 
 def sum_gradients(parameters: Sequence[torch.Tensor]) -> None:
-    """Add gradients up over all ranks, in place; a rank without rows adds zeros."""
+    """Sum gradients over all ranks, in place; a rank without rows adds zeros."""
     if num_ranks() == 1:
         return
     for parameter in parameters:

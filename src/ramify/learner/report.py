@@ -20,18 +20,18 @@ class UpdateReport:
     """What one optimizer step did; everything was measured before the step.
 
     Attributes:
-        outcome: `empty` when there were no rows, `non_finite` when the step was skipped for that.
+        outcome: `empty` if there were no rows, `non_finite` if the step was skipped for that.
         loss: Sum over tokens / denominator.
-        grad_norm: Before clipping.
-        lr_factor: What the schedule gave.
-        num_written: Unique written tokens of the rows.
-        num_tokens: Tokens that were computed, repeated ones included.
-        num_repeated: Those computed again because the model cannot share prefixes.
-        gap_mean, gap_max: |ln(policy / behavior)| over written tokens, nats; at the first step after a rollout this is
-            the difference between engine and learner.
+        grad_norm: Gradient norm before clipping.
+        lr_factor: The schedule's factor on the learning rates.
+        num_written: Number of unique written tokens in the rows.
+        num_tokens: Number of tokens that were computed, repeated ones included.
+        num_repeated: Number of tokens computed again because the model cannot share prefixes.
+        gap_mean, gap_max: Mean and maximum of |ln(policy / behavior)| over written tokens, nats; at the first step after a
+            rollout this is the difference between engine and learner.
         gap_ess: Effective sample size of the weights policy / behavior of whole trajectories, as a share of their number;
-            1 where engine and learner agree.
-        entropy: Mean over written tokens, nats.
+            1 if engine and learner agree.
+        entropy: Mean entropy over written tokens, nats.
         metrics: The losses' own means (such as `clip_fraction`).
     """
 
@@ -59,7 +59,7 @@ class Totals:
         self._log_weights: dict[int, float] = {}
 
     def add(self, row: PackedRow, logprobs: torch.Tensor, entropies: torch.Tensor) -> None:
-        """Count a row. `logprobs` and `entropies`: [W], detached."""
+        """Add a row. `logprobs` and `entropies`: [W], nats, detached."""
         difference = logprobs.double().cpu().numpy() - row.behavior_logprobs
         self._count(
             rows=1,
@@ -77,12 +77,12 @@ class Totals:
                 self._log_weights[path] = self._log_weights.get(path, 0.0) + part
 
     def add_token_loss(self, output: LossOutput) -> None:
-        """Count a loss of a row."""
+        """Add the loss of a row."""
         self.loss += float(output.loss.detach())
         self._count(**{f"loss.{key}": float(value) for key, value in output.sums.items()})
 
     def add_path_loss(self, output: PathOutput, num_trajectories: int) -> None:
-        """Count the loss of a step on whole trajectories."""
+        """Add the loss of a step on whole trajectories."""
         self.loss += output.loss
         self._count(
             trajectories=num_trajectories, **{f"path.{key}": value for key, value in output.sums.items()}
@@ -93,7 +93,7 @@ class Totals:
             self._sums[name] += value
 
     def over_ranks(self) -> "StepSums":
-        """Everything added up over all ranks."""
+        """The sums over all ranks."""
         weights = np.exp(np.clip(list(self._log_weights.values()), -MAX_LOG_RATIO, MAX_LOG_RATIO))
         sums = sum_over_ranks(
             {
@@ -116,12 +116,12 @@ class StepSums:
 
     @property
     def is_empty(self) -> bool:
-        """No rank had a row."""
+        """Whether no rank had a row."""
         return not self.sums.get("rows")
 
     @property
     def loss(self) -> float:
-        """Not divided by anything."""
+        """The sum of the loss, not divided by the denominator."""
         return self.sums["loss"]
 
     @property

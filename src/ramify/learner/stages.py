@@ -1,9 +1,9 @@
 """Stages of a row: parts of a tree that are computed one after the other, forward and backward.
 
-A tree that is larger than the token budget is cut at branch points, depth-first. A segment with more below it than the
-budget is a stage by itself, whose keys and values the stages below it read; their gradients wait there until the last
-of these is done. So no token is computed twice, and what is alive at a time is one path and one stage: memory grows
-with the depth of a tree, not with its size.
+A tree that is larger than the token budget is cut at branch points, depth-first. A segment with more tokens below it
+than the budget is a stage by itself. The stages below read its keys and values, whose gradients are accumulated until
+the last of these stages is done. So no token is computed twice, and only one path and one stage are in memory at a
+time: memory grows with the depth of a tree, not with its size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ class Stage:
     """Segments that are computed together.
 
     Attributes:
-        segments: Their numbers in the row, ascending.
-        above: Numbers of the stages, of one segment each, that all of it goes on from, the root first.
-        release: Number of the last stage that needs this one, directly or through others; its own where there is none.
+        segments: Indices of the segments in the row, ascending.
+        above: Indices of the stages above, of one segment each, from the root down.
+        release: Index of the last stage that needs this one, directly or through others; its own index if none does.
     """
 
     segments: tuple[int, ...]
@@ -32,8 +32,8 @@ def stages(segments: Sequence[SegmentSpan], token_budget: int) -> tuple[Stage, .
     """Cut a row into stages of at most `token_budget` tokens; a longer segment is a stage of its own.
 
     Args:
-        segments: Of the row, parents before children.
-        token_budget: Tokens of a stage.
+        segments: Segments of the row, parents before children.
+        token_budget: Most tokens of a stage.
     """
     below: list[list[int]] = [[] for _ in segments]
     roots: list[int] = []
@@ -54,7 +54,7 @@ def stages(segments: Sequence[SegmentSpan], token_budget: int) -> tuple[Stage, .
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """`below`: children of each segment; `sizes`: tokens of each with all below it; `found`: stages so far."""
+    """`below`: children of each segment; `sizes`: tokens of each segment's subtree; `found`: stages so far."""
 
     below: Sequence[Sequence[int]]
     sizes: Sequence[int]
@@ -62,7 +62,7 @@ class _Cut:
     found: list[tuple[tuple[int, ...], tuple[int, ...]]]
 
     def children(self, numbers: Sequence[int], above: tuple[int, ...]) -> None:
-        """Stages of siblings: as many whole subtrees to a stage as fit."""
+        """Add the stages of siblings, with as many whole subtrees per stage as fit."""
         group: list[int] = []
         room = 0
         for number in numbers:

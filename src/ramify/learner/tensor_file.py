@@ -1,4 +1,4 @@
-"""Named tensors in one safetensors file: written one at a time, so that a GPU's state is never held twice.
+"""Named tensors in one safetensors file, written one at a time, so that a GPU's state is never held a second time.
 
 The format (github.com/huggingface/safetensors): 8 bytes with the header's length, a JSON header, then the bytes of
 all tensors. safetensors' own writer copies everything that is not on the CPU before it writes.
@@ -20,7 +20,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a new file.
 
     Raises:
-        OSError: It exists, or cannot be written.
+        OSError: The file exists, or cannot be written.
     """
     # The widest types first, so that every tensor is aligned.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
@@ -43,7 +43,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read a file; the tensors are views of it, which the system reads as they are used.
+    """Read a file; the tensors are views of the file, which the system reads when they are used.
 
     Raises:
         ValueError: The file cannot be read, is not of this format, or holds a number that is not finite.
@@ -60,5 +60,5 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Whether no number is NaN or infinite; without the copies that `torch.isfinite` of a whole tensor makes."""
+    """Whether no number is NaN or infinite; avoids the copies that `torch.isfinite` makes of a whole tensor."""
     return not tensor.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(tensor.detach()))

@@ -1,9 +1,9 @@
 """Attention over a packed row: each segment attends to its ancestors and causally to itself, and to nothing else.
 
-No mask over the row exists. The row is cut into runs of at most `_RUN` queries, and each run is multiplied with the
-keys that it can see and nothing more, so that a block of scores stays in the processor's cache. Small segments that
-lie side by side share a run, with a mask over the few keys that not all of them see. The backward pass computes the
-scores again: nothing but queries, keys and values is kept.
+There is no mask over the whole row. The row is cut into runs of at most `_RUN` queries, and each run is multiplied only
+with the keys that it can see, so that a block of scores stays in the processor's cache. Small neighbouring segments share
+a run, with a mask over the few keys that not all of them see. The backward pass recomputes the scores; only queries, keys
+and values are kept.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from ramify.modeling.attention import grouped_sdpa
 
 _RUN = 128
 _WASTE = 8192
-"""Hidden (query, key) pairs that are computed rather than start another run: about what a run costs by itself."""
+"""How many hidden (query, key) pairs to compute rather than start another run: about the fixed cost of a run."""
 
 _Range: TypeAlias = tuple[int, int]
 
@@ -29,7 +29,7 @@ _Range: TypeAlias = tuple[int, int]
 class _Run:
     """Queries [start, stop), and the ranges of keys that at least one of them sees, ascending.
 
-    `mask` is added to the scores of the last M keys; all queries see the keys before those. [L, M]
+    `mask` is added to the scores of the last M keys; all queries see all keys before those. [L, M]
     """
 
     start: int
@@ -43,9 +43,9 @@ class TreeAttention:
 
     Args:
         segments: Spans that cover the row, parents before children.
-        device: Where the row is.
-        dtype: Of the model's activations.
-        context: Tokens at the start of the row, in segments of their own, that have keys and no queries.
+        device: Device of the row.
+        dtype: Type of the model's activations.
+        context: Number of tokens at the start of the row, in segments of their own, that have keys but no queries.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class _RunAttention(torch.autograd.Function):
 
 
 def _queries(states: torch.Tensor, run: _Run, num_kv_heads: int) -> torch.Tensor:
-    """The run's rows, heads that share a key head one below the other. [Hq, Q, D] -> [Hkv, G L, D]"""
+    """The run's rows, with the heads that share a key head stacked. [Hq, Q, D] -> [Hkv, G L, D]"""
     return states[:, run.start : run.stop].reshape(num_kv_heads, -1, states.shape[2])
 
 
@@ -147,7 +147,7 @@ def _runs(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """At most `_RUN` tokens of one segment, and the ranges that the last of them sees, ascending, itself included."""
+    """At most `_RUN` tokens of one segment, and the key ranges that the last one sees, itself included, ascending."""
 
     start: int
     stop: int
@@ -155,7 +155,7 @@ class _Piece:
 
 
 def _pieces(segments: Sequence[SegmentSpan]) -> list[_Piece]:
-    """In the order of the row."""
+    """The pieces of all segments, in row order."""
     above: list[tuple[_Range, ...]] = []
     pieces: list[_Piece] = []
     for segment in segments:
@@ -170,7 +170,7 @@ def _pieces(segments: Sequence[SegmentSpan]) -> list[_Piece]:
 
 
 def _groups(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
-    """Neighbours share a run as long as it stays short and computes few hidden pairs."""
+    """Group neighbouring pieces into runs, as long as a run stays short and computes few hidden pairs."""
     groups: list[list[_Piece]] = []
     context: tuple[_Range, ...] = ()
     for piece in pieces:
@@ -210,7 +210,7 @@ def _inside(keys: Ints, ranges: Sequence[_Range]) -> npt.NDArray[np.bool_]:
 
 
 def _merged(ranges: Sequence[_Range]) -> tuple[_Range, ...]:
-    """The union, ascending, neighbours joined."""
+    """The union of the ranges, ascending, with adjacent ranges joined."""
     merged: list[_Range] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1]:

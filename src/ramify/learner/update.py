@@ -1,7 +1,7 @@
 """The one learner: forward and backward over packed rows, clipping, one optimizer step.
 
 Losses are sums over tokens, divided once by a denominator that the caller counts over the whole optimizer step and all
-ranks (dead groups included), so that how tokens are split into rows, or rows over ranks, changes nothing.
+ranks (dead groups included). So it does not matter how tokens are split into rows, or rows over ranks.
 """
 
 import math
@@ -28,14 +28,14 @@ class Learner:
 
     Args:
         model: Loaded by `ramify.modeling`.
-        optimizer: What to step with.
-        schedule: Factor on its rates.
-        total_steps: Length of the run, for the schedule.
+        optimizer: Settings of the optimizer.
+        schedule: Factor on the learning rates.
+        total_steps: Length of the run in optimizer steps, for the schedule.
         objective: What to minimise.
-        temperature: Of the sampling distribution; logits are divided by it.
+        temperature: Temperature of the sampling distribution; logits are divided by it.
         max_grad_norm: Gradients are scaled down to this norm.
-        chunk_tokens: Tokens whose logits exist at a time.
-        max_skipped_in_a_row: Steps that were not finite, in a row, after which training ends; None: it goes on.
+        chunk_tokens: Number of tokens whose logits exist at a time.
+        max_skipped_in_a_row: Training ends after this many consecutive non-finite steps; None: it goes on.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Learner:
 
         Args:
             rows: This rank's part of the mini-batch.
-            denominator: Of the whole mini-batch, over all ranks.
-            paths: The trajectories that the rows' spans number; needed by a loss on whole paths.
-            max_gap: Refuse to step when the mean |ln(policy / behavior)| is above it, nats per token.
+            denominator: Denominator of the whole mini-batch, over all ranks.
+            paths: The trajectories that the rows' spans index; needed for a loss on whole trajectories.
+            max_gap: Refuse to step if the mean |ln(policy / behavior)| is above this, nats per token.
 
         Raises:
             TrainingError: Loss or gradient were not finite too often in a row, or the gap is too large.
@@ -97,7 +97,7 @@ class Learner:
         return sums.report(outcome, norm, factor, denominator)
 
     def logprobs(self, rows: Sequence[PackedRow]) -> tuple[Floats, ...]:
-        """Log-probabilities of the written tokens of each row under the current weights. [W] each"""
+        """Logprobs of the written tokens of each row under the current weights, nats. [W] each"""
         settings = replace(self._pass, with_entropy=False)
         parts = [forward_row(self.model, row, settings)[0] for row in rows]
         return tuple(part.double().cpu().numpy() for part in parts)
@@ -113,20 +113,20 @@ class Learner:
         if limit is not None and self.skipped_in_a_row >= limit:
             raise TrainingError(
                 f"loss or gradient not finite {limit} optimizer steps in a row, up to number {self.step}: lower "
-                "learner.optimizer.rate, or the coefficients of what is added to the loss"
+                "learner.optimizer.rate, or the coefficient of a KL or entropy term"
             )
 
     def _path_slopes(
         self, rows: Sequence[PackedRow], paths: PathCredit | None, totals: Totals
     ) -> Floats | None:
-        """d loss / d (sum of policy logprobs) of each trajectory, where the surrogate looks at whole paths. [J]"""
+        """d loss / d (sum of policy logprobs) of each trajectory, for a surrogate on whole trajectories. [J]"""
         loss = self._objective.path_loss
         if loss is None:
             return None
         if paths is None:
             raise ValueError("a loss on whole trajectories needs them: pass paths")
         size = len(paths.advantages)
-        # A rank without rows has no trajectories either, or none that is learned from: its sums are empty or zero.
+        # A rank without rows has no trajectories, or none that it learns from: its sums are empty or zero.
         has_ref = all(row.ref_logprobs is not None for row in rows)
         output = loss(
             PathInputs(
@@ -179,7 +179,7 @@ class Learner:
 
 
 def _check_gap(sums: StepSums, max_gap: float | None) -> None:
-    # A gap that is no number comes from a forward pass that is none: that step is skipped and counted.
+    # A NaN gap comes from a forward pass with NaNs; that step is skipped and counted.
     if max_gap is not None and sums.gap_mean > max_gap:
         raise TrainingError(
             f"the engine's logprobs differ from the learner's by {sums.gap_mean:.2g} nats a token in the mean "
@@ -198,7 +198,7 @@ def _path_sums(rows: Sequence[PackedRow], tokens: Sequence[Floats], size: int) -
 
 
 def _token_slopes(row: PackedRow, slopes: Floats) -> Floats:
-    """The sum over the trajectories through each written token of their slopes. [W]"""
+    """For each written token, the sum of the slopes of the trajectories through it. [W]"""
     return np.concatenate(
         [np.empty(0), *(np.full(span.stop - span.start, slopes[span.paths].sum()) for span in row.spans)]
     )

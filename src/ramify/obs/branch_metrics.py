@@ -1,8 +1,7 @@
-"""What the branching rule did: in numbers for each step, and in words for a run.
+"""What the branching rule did: metrics for each step, and a summary in words for a run.
 
-Rates and spreads are over the decisions that a grant could follow, those with budget left in the order of grants
-(`BranchDecision.had_budget`). Most trees spend their budget on the first tool results; what a rule says of later ones
-changes no tree.
+Rates and spreads cover only decisions that still had budget in the order of grants (`BranchDecision.had_budget`). Most
+trees spend their budget on the first tool results; what a rule decides about later ones changes no tree.
 """
 
 from collections import Counter
@@ -21,14 +20,14 @@ MAX_UNDECIDED = 0.2
 
 
 def branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    """Metrics of one step by name; means are absent where no decision had budget.
+    """Metrics of one step by name; means are absent if no decision had budget. Entropy deltas are nats per token.
 
-    Totals of children: `branch/planned` (wanted, also too late), `branch/taken` (granted), `branch/by_entropy` (granted
-    where the rule would have wanted none at an entropy delta of zero). Totals of decisions: `branch/decisions`, of these
-    `branch/withheld` (entropy turned them against a branch), and `branch/after_budget` (came too late). `branch/flat` is
-    the share of problems that had decisions and no budget at all: a rule that splits n by its first trajectory gave all of
-    it to roots. `branch/matched_rate` is the rate at which a `random` rule is expected to be granted as many branches (see
-    `matched_rate`). Deltas are nats per token.
+    Numbers of children: `branch/planned` (wanted, also after the budget was spent), `branch/taken` (granted) and
+    `branch/by_entropy` (granted although the rule would have wanted none at an entropy delta of zero). Numbers of
+    decisions: `branch/decisions` (with budget), `branch/withheld` (those of them that entropy turned against a branch) and
+    `branch/after_budget` (after the budget was spent). `branch/flat` is the share of problems that had decisions but never
+    any budget, because a rule that splits n by its first trajectory gave all of it to roots. `branch/matched_rate` is the
+    rate at which a `random` rule is expected to be granted as many branches (see `matched_rate`).
     """
     made = [decision for tree in trees for decision in tree.decisions]
     decisions = [decision for decision in made if decision.had_budget]
@@ -81,9 +80,9 @@ class BranchTotals:
     """What the rule did in a whole run.
 
     Attributes:
-        planned, taken, by_entropy: Children wanted (also when it was too late), granted, and granted because entropy had
-            changed.
-        decisions, withheld: Decisions, and those that entropy turned against a branch.
+        planned, taken, by_entropy: Children wanted (also after the budget was spent), granted, and granted because entropy
+            had changed.
+        decisions, withheld: Decisions with budget, and those of them that entropy turned against a branch.
         rate: Share of decisions that wanted a branch.
         probability, entropy_delta: Mean and standard deviation over all decisions; nats per token.
     """
@@ -128,21 +127,21 @@ def branch_totals(history: Sequence[MetricsRow]) -> BranchTotals | None:
 
 
 def rate_of_control(history: Sequence[MetricsRow]) -> float | None:
-    """The rate at which a `random` rule branches as often as a run's rule did; None where its metrics do not say."""
+    """The rate at which a `random` rule branches as often as a run's rule did; None if its metrics do not have it."""
     rows = [row for row in history if row.get("branch/decisions")]
     return _mean(rows, "branch/matched_rate") if rows else None
 
 
 def _mean(rows: Sequence[MetricsRow], name: str) -> float:
-    """Over all decisions of all steps."""
+    """Mean of a metric over all decisions of all steps."""
     counts = [_value(row, "branch/decisions") for row in rows]
     return float(np.average([_value(row, name) for row in rows], weights=counts))
 
 
 def branch_notes(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tuple[str, ...]:
-    """A line on how much of a run's branching entropy decided, and one where problems could not branch.
+    """A line on how many of a run's branches entropy decided, and one if some problems could not branch.
 
-    Nothing for a rule that does not look at entropy.
+    Empty for a rule that does not use entropy.
     """
     if not looks_at_entropy:
         return ()
@@ -165,10 +164,10 @@ def branch_notes(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tu
 
 
 def entropy_warnings(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -> tuple[str, ...]:
-    """One line for each way in which an entropy rule does not act.
+    """One line for each way in which an entropy rule has no effect.
 
-    Looks at the last 20 steps that had decisions and says nothing before there are 20, except that there were none at
-    all in 20 steps. A rule that does not look at entropy is never warned about.
+    Uses the last 20 steps with decisions, and is empty before there are 20; but 20 steps without any decision give a line
+    of their own. Empty for a rule that does not use entropy.
     """
     asked = [
         _value(row, "branch/decisions") + _value(row, "branch/after_budget")

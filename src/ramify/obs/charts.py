@@ -45,7 +45,7 @@ class BarGroup:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Maps values to pixels: `low` at `start`, `high` at `stop`."""
+    """Maps values to pixels: `low` to `start`, `high` to `stop`."""
 
     low: float
     high: float
@@ -60,10 +60,10 @@ class _Scale:
 def line_chart(
     title: str, lines: Sequence[Line], x_label: str, y_label: str, y_range: tuple[float, float] | None = None
 ) -> Markup:
-    """Curves over steps with their names at their right ends.
+    """Curves over steps, with their names at their right ends.
 
-    Curves of more than 200 points are drawn as means of runs of neighbours. `y_range` fixes the axis (a share
-    is 0 to 1); else it spans the data.
+    For a curve of more than 200 points, means of neighbouring points are drawn. `y_range` fixes the axis (0 to 1 for a
+    share); otherwise it spans the data.
     """
     drawn = [Line(line.name, _thin(line.points), line.colour) for line in lines if line.points]
     if not drawn:

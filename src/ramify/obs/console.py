@@ -1,4 +1,4 @@
-"""What a run says while it goes: the only place that writes to the console."""
+"""What a run prints: the only module that writes to the console."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ PLAIN_INTERVAL_SECONDS = 5.0
 
 
 class Phase:
-    """A stretch of work with a known number of steps, and what it shows beside them."""
+    """A part of a run with a known number of steps, and the values shown beside its progress."""
 
     def __init__(self, name: str, total: int, draw: Callable[["Phase"], None]) -> None:
         self.name = name
@@ -29,9 +29,9 @@ class Phase:
         self._draw = draw
 
     def advance(self, n: int = 1, waiting: str | None = None, **shown: float | str) -> None:
-        """Count `n` steps as done; show these values, and what is being waited for ("3 tool calls").
+        """Count `n` steps as done; show these values, and what the run is waiting for ("3 tool calls").
 
-        `n` = 0 only refreshes. Values stay until they are given anew; None keeps what was waited for, "" clears it.
+        `n` = 0 only refreshes. A value stays until a new one is given. `waiting`: None keeps the text, "" clears it.
         """
         self.done += n
         self.shown.update(shown)
@@ -49,7 +49,7 @@ class Phase:
 
 
 class _QuietConsole(Console):
-    """Goes silent when nobody reads any more (`| head`): a run must not end for that."""
+    """Stops printing when its reader is gone (`| head`), which must not end the run."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -59,7 +59,7 @@ class _QuietConsole(Console):
 
 
 class RunConsole:
-    """Progress bars on a terminal; elsewhere one plain line every few seconds and at the end of a phase."""
+    """Progress bars on a terminal; otherwise one plain line every few seconds and at the end of a phase."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = _QuietConsole(file=stream or sys.stdout, highlight=False, markup=False, emoji=False)
@@ -67,7 +67,7 @@ class RunConsole:
         self._clock = clock
 
     def note(self, text: str) -> None:
-        """Write one line (or several), safe for a terminal whoever it quotes (`net.secrets.shown`)."""
+        """Write one or several lines; quoted text cannot control the terminal (`net.secrets.shown`)."""
         self._console.print(Text(shown(text, keep="\n")), soft_wrap=True)
 
     @contextmanager

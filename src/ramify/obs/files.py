@@ -1,7 +1,7 @@
-"""Files that survive a crash, JSON whose unreadable rows are named, and folders that hold nothing but files.
+"""Files that survive a crash, JSON with errors that name the row, and folders without links.
 
-A file is written under another name, synced and renamed, so that a kill or a power cut leaves the old one or the new
-one. Every OSError that leaves this module names its file.
+A file is written under another name, synced and renamed, so that a kill or a power cut leaves the old file or the new
+one. Every OSError that this module raises names its file.
 """
 
 import fcntl
@@ -20,14 +20,14 @@ from ramify.core.plain_files import read_small_file
 LOCK = ".lock"
 
 UNFINISHED = ".part"
-"""Ends the name of a file that is being written; a kill may leave one, and the next write replaces it."""
+"""Suffix of a file that is being written; a kill may leave one behind, and the next write replaces it."""
 
 
 def dump_line(record: object) -> str:
-    """One line of JSON. ASCII only, so that any text (lone surrogates too) comes back as it was.
+    """One line of JSON. It is ASCII only, so that any text (lone surrogates too) is read back unchanged.
 
     Raises:
-        TypeError: A value that JSON does not know.
+        TypeError: A value that JSON cannot represent.
         ValueError: NaN or an infinity.
     """
     return json.dumps(record, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
@@ -58,13 +58,13 @@ def make_folder(key: str, path: Path) -> None:
 
 
 def entries(folder: Path) -> frozenset[str]:
-    """Names in a folder, without the lock and what a kill left unfinished: these never make it somebody's."""
+    """Names in a folder, without the lock and unfinished files: a folder with only these counts as empty."""
     names = (entry.name for entry in folder.iterdir())
     return frozenset(name for name in names if name != LOCK and not name.endswith(UNFINISHED))
 
 
 def require_plain_files(key: str, folder: Path) -> None:
-    """See that a folder holds regular files and folders alone, so that nothing outside of it is read or written.
+    """Check that a folder holds only regular files and folders, so that nothing outside of it is read or written.
 
     `folder` itself may be a link. `key` names the setting in the message.
 
@@ -88,7 +88,7 @@ def locked_folder(key: str, path: Path) -> Iterator[None]:
     """Hold a folder for this process alone while the block runs; `key` names the setting in the message.
 
     Raises:
-        ConfigError: Another process has it.
+        ConfigError: Another process holds it.
     """
     lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
@@ -104,7 +104,7 @@ def locked_folder(key: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the file's name into an OSError that has none: Python's own names it when it opens one, not when it writes."""
+    """Add the file's name to an OSError without one: Python names the file when opening fails, not when writing does."""
     try:
         yield
     except OSError as error:
@@ -113,7 +113,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Have the content of a file, or the names in a folder, on the disk."""
+    """Flush the content of a file, or the entries of a folder, to the disk."""
     with naming(path):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -124,10 +124,10 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def claimed_folder(key: str, path: Path) -> Iterator[None]:
-    """Make a folder, hold it as `locked_folder` does, and leave none behind that nothing was put into.
+    """Make a folder and hold it as `locked_folder` does; if nothing was put into a new folder, remove it again.
 
     Raises:
-        ConfigError: It cannot be made or written, or another process has it.
+        ConfigError: It cannot be made or written, or another process holds it.
     """
     is_new = not path.exists()
     make_folder(key, path)
@@ -147,7 +147,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def replace_pieces(path: Path, pieces: Iterable[bytes]) -> None:
-    """As `replace_file`, for content that is too large to be held as a whole."""
+    """As `replace_file`, for content that is too large to hold in memory at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + UNFINISHED)
     unfinished.unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def replace_pieces(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def append_line(path: Path, record: object, *, synced: bool) -> None:
-    """Add one line of JSON; a crash leaves it whole, cut off or absent.
+    """Append one line of JSON; after a crash the line is complete, cut off or absent.
 
     Raises:
         TypeError, ValueError: As `dump_line`; nothing is written.
@@ -214,7 +214,7 @@ def parse_line(path: Path, row: int, line: str) -> dict[str, Any]:
         DataError: The line is cut off, is not JSON or is not an object.
     """
     try:
-        # What a run writes holds rows of data, which are a little less deep.
+        # Files of a run contain rows of data, so they may be nested a little deeper than these.
         record = parse_json(line, max_depth=2 * MAX_DEPTH)
     except ValueError as error:
         raise DataError(f"{path} row {row}: the line is cut off or not JSON ({error})") from None

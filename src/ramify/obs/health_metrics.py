@@ -1,4 +1,4 @@
-"""Signs of a policy that falls apart, measured on the trees of a step."""
+"""Signs of a collapsing policy, measured on the trees of a step."""
 
 from collections.abc import Sequence
 
@@ -12,15 +12,18 @@ NGRAM = 8
 
 
 def health_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    """Repetition, length, invalid calls and entropy; a name is absent where there is nothing to measure.
+    """Repetition, length, invalid calls and entropy; a name is absent if there is nothing to measure.
 
-    `health/repetition` is the share of the tokens that trajectories wrote that lie in an 8-gram which the same
-    trajectory had written before, in any of its turns. A cycle of p tokens that goes on for n has about 1 - p / n. Eight
-    tokens are about what the tags around a call take, so calls of one form with other words in them count for little.
+    `health/repetition` is the share of written tokens that lie in an 8-gram which the same trajectory had written before,
+    in any of its turns. A cycle of p tokens repeated over n tokens gives about 1 - p / n. The tags around a call take
+    about eight tokens, so calls of the same form with different words count for little.
+
     `health/written` is the mean number of tokens that a trajectory wrote. `health/invalid_calls` is the share of all
-    calls that could not be read or named no tool. `health/entropy` is the mean of -ln p over all tokens that were
-    sampled, each counted once, nats: an estimate of the mean entropy of the distributions that they were drawn
-    from. It needs no pass of the learner and takes in groups that teach nothing, which the update does not compute.
+    calls that could not be read or named no tool.
+
+    `health/entropy` is the mean of -ln p over all sampled tokens, each counted once, nats. It estimates the mean entropy
+    of the distributions that they were drawn from. It needs no pass of the learner, and includes dead groups, which the
+    update does not compute.
     """
     written = [turns_of(trajectory) for tree in trees for trajectory in tree.trajectories]
     tokens = sum(len(turn) for turns in written for turn in turns)
@@ -47,7 +50,7 @@ def health_metrics(trees: Sequence[Tree]) -> dict[str, float]:
 
 
 def turns_of(trajectory: Trajectory) -> list[Ints]:
-    """The tokens of each turn of the policy, also where it is two nodes. [turns][N]"""
+    """The tokens of each turn of the policy; a turn may be two nodes. [turns][N]"""
     turns: list[list[int]] = []
     before = Source.PROMPT
     for node in trajectory.nodes:
@@ -66,7 +69,7 @@ def repeated_tokens(turns: Sequence[Ints]) -> int:
         return 0
     grams = np.concatenate([np.lib.stride_tricks.sliding_window_view(turn, NGRAM) for turn in long])
     starts = np.concatenate([np.arange(len(turn)) < len(turn) - NGRAM + 1 for turn in long])
-    # Rows as opaque values: one sort finds each one's first occurrence.
+    # Treat rows as opaque values, so that one sort finds the first occurrence of each.
     rows = np.ascontiguousarray(grams).view(np.dtype((np.void, grams.itemsize * NGRAM)))[:, 0]
     _, first, which = np.unique(rows, return_index=True, return_inverse=True)
     again = np.zeros(len(starts), bool)

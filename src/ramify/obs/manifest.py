@@ -1,9 +1,9 @@
-"""`manifest.json` of a run: what it is made from and with, so that a resume can refuse to go on with something else.
+"""`manifest.json` of a run: what it is made from and with, so that a resume can refuse to continue with something else.
 
     {"schema": 2, PART: {...}, "made_with": [{...}, ...], ...}
 
-PART is "scores" of an evaluation and "made_from" of training; every resume compares it. `made_with` has an entry for each
-session that ran other code, other packages or another device than the one before.
+PART is "scores" for an evaluation and "made_from" for training; every resume compares it. `made_with` has an entry for
+each session whose code, packages or device differ from those of the session before.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "numpy", "tantivy"
 
 
 def made_with(device: str) -> dict[str, Any]:
-    """Versions of the code and of what it runs on; `commit` is None outside of a git checkout, `device` a name."""
+    """Versions of the code, Python and packages, and the device's name; `commit` is None outside of a git checkout."""
     versions = {}
     for name in _PACKAGES:
         try:
@@ -49,15 +49,15 @@ def made_with(device: str) -> dict[str, Any]:
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write `manifest.json`, its schema included."""
+    """Write `manifest.json`; adds the schema number."""
     replace_file(folder / MANIFEST, (json.dumps({"schema": SCHEMA, **manifest}, indent=2) + "\n").encode())
 
 
 def read_manifest(folder: Path, part: str) -> dict[str, Any]:
-    """Read `manifest.json`, which has to have `part`.
+    """Read `manifest.json`, which must have `part`.
 
     Raises:
-        DataError: It is missing, cannot be read, or is of another schema.
+        DataError: The file is missing, cannot be read, or has another schema.
     """
     record = read_object(folder / MANIFEST)
     sessions = record.get("made_with")
@@ -70,7 +70,7 @@ def read_manifest(folder: Path, part: str) -> dict[str, Any]:
 
 
 def refuse_other(folder: Path, what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Compare what is in a folder with what is to go on there; `what` says what it is, for the message.
+    """Compare what a folder was made from with what is wanted now; `what` names the content, for the message.
 
     Raises:
         ConfigError: They differ; names the first key.
@@ -80,21 +80,21 @@ def refuse_other(folder: Path, what: str, found: Mapping[str, Any], wanted: Mapp
         key, before, now = difference
         raise ConfigError(
             f"run.dir: {folder} holds {what} with {key} = {shown(before)}, now it is {shown(now)}; name a new "
-            "folder, or go on with what it was"
+            "folder, or put back what it was made from"
         )
 
 
 def note_session(
     folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], note: Callable[[str], None]
 ) -> None:
-    """Add what this session runs with to the manifest, and say so, where it is not what the last one ran with."""
+    """If this session runs with something else than the last one, add it to the manifest and say so."""
     if before["made_with"][-1] != now:
-        note("the code, a package or the device is not that of what is done so far; see manifest.json")
+        note("the code, a package or the device differs from the session before; see manifest.json")
         write_manifest(folder, {**before, "made_with": [*before["made_with"], now]})
 
 
 def first_difference(before: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | None:  # noqa: ANN401 - JSON
-    """The first key, in alphabetical order, at which two tables differ, with both values; None where they are equal.
+    """The first key, in alphabetical order, at which two tables differ, with both values; None if they are equal.
 
     `now` may hold tuples, which JSON turns into lists.
     """
@@ -109,10 +109,10 @@ def first_difference(before: Any, now: Any, key: str = "") -> tuple[str, Any, An
 
 
 def file_sha256(path: Path) -> str:
-    """Of all bytes of a file.
+    """SHA-256 of a file, in hexadecimal.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: The file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -146,7 +146,7 @@ def shown(value: Any) -> str:  # noqa: ANN401 - JSON
 
 
 def _commit() -> str | None:
-    """Of the checkout that this code lies in; "-dirty" when its files differ from the commit."""
+    """The commit of the checkout that holds this code, with "-dirty" if its files differ from the commit."""
     here = Path(__file__).resolve().parents[1]
     try:
         asked = [

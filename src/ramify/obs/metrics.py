@@ -18,7 +18,7 @@ _KEYS = ("step", "time")
 
 
 def finite(value: float) -> float | None:
-    """The value, or None where it is NaN or infinite: what a log line can hold of a step that was skipped."""
+    """The value, or None if it is NaN or infinite, since a log line cannot hold these."""
     return value if math.isfinite(value) else None
 
 
@@ -43,7 +43,7 @@ class MetricsLog:
         append_line(self._path, {"step": step, "time": time.time(), **values}, synced=True)
 
     def last_step(self) -> int:
-        """The highest step that has a line; 0 where there is none.
+        """The highest step that has a line; 0 if there is none.
 
         Raises:
             DataError: A line in the file cannot be read.
@@ -62,14 +62,14 @@ class MetricsLog:
         return tuple(number for number in range(1, step + 1) if number not in there)
 
     def is_cut_off(self) -> bool:
-        """Whether the last line has no end of line, as a crash leaves it."""
+        """Whether the last line lacks its newline, as after a crash."""
         content = read_small_file(self._path) if self._path.is_file() else b""
         return bool(content) and not content.endswith(b"\n")
 
     def truncate_after(self, step: int) -> None:
-        """Drop the lines of later steps, and a line cut off by a kill: those steps are done again.
+        """Drop the lines of later steps, and a line cut off by a kill: those steps are repeated.
 
-        To be called at every resume, before the first `append`. The lines that stay are not touched.
+        Call it at every resume, before the first `append`. The lines that stay are not changed.
 
         Raises:
             DataError: A line in the file cannot be read.
@@ -80,11 +80,11 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> tuple[MetricsRow, ...]:
-    """Read all finished lines, in order; a last line without its end of line is still being written.
+    """Read all finished lines, in order; a last line without its newline is still being written and left out.
 
     Raises:
-        DataError: Missing file, or a line that is not an object of finite numbers with a step above that of the line
-            before it; names file and row, and says what to do.
+        DataError: The file is missing, or a line is not an object of finite numbers with a higher step than the line
+            before; names file and row, and says what to do.
     """
     rows: list[MetricsRow] = []
     for number, line in enumerate(read_text(path).split("\n")[:-1], start=1):
@@ -93,7 +93,7 @@ def read_metrics(path: Path) -> tuple[MetricsRow, ...]:
 
 
 def curve(rows: Sequence[MetricsRow], name: str) -> Curve:
-    """The (step, value) pairs of one metric, where it has a value."""
+    """The (step, value) pairs of one metric, for the steps at which it has a value."""
     return tuple((_number(row, "step"), value) for row in rows if (value := row.get(name)) is not None)
 
 

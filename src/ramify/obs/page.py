@@ -1,4 +1,4 @@
-"""Self-contained pages without scripts or network: cards, charts and tables in the one style of all reports."""
+"""Self-contained pages without scripts or network access: cards, charts and tables in the style of all reports."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Cell: TypeAlias = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One figure that is read first."""
+    """One of the key figures at the top of a page."""
 
     title: str
     value: str
@@ -21,7 +21,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a header; numbers stand at the right, None is an empty cell."""
+    """Rows under a header; numbers are right-aligned, None is an empty cell."""
 
     title: str
     header: Sequence[str]
@@ -52,7 +52,7 @@ def render_page(title: str, subtitle: str, cards: Sequence[Card], sections: Sequ
 
 
 def render_template(name: str, **values: object) -> str:
-    """A template of this package with everything escaped; a name that it uses and that is not given is an error."""
+    """Render a template of this package, escaping all values; a missing value is an error."""
     environment = Environment(
         loader=PackageLoader("ramify.obs", "."),
         autoescape=True,
@@ -64,7 +64,7 @@ def render_template(name: str, **values: object) -> str:
 
 
 def flat(config: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    """Dotted keys with their values, as a recipe's `-s` option spells them."""
+    """Dotted keys with their values, as the `-s` option spells them."""
     pairs: list[tuple[str, object]] = []
     for key, value in config.items():
         if isinstance(value, Mapping):

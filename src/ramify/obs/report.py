@@ -25,7 +25,7 @@ class Estimate(TypedDict):
 
 
 class ByStage(TypedDict):
-    """The same measure of the untrained model, after supervised training and after reinforcement learning."""
+    """One measure of the untrained model, after supervised training and after reinforcement learning."""
 
     base: Estimate
     sft: Estimate
@@ -49,7 +49,7 @@ class PhaseSeconds(TypedDict):
 
 
 class NumSteps(TypedDict):
-    """Optimiser steps of each kind of training."""
+    """Optimizer steps of each kind of training."""
 
     sft: int
     rl: int
@@ -58,7 +58,7 @@ class NumSteps(TypedDict):
 class BranchSummary(TypedDict):
     """What the branching rule did in RL: see `branch_metrics.BranchTotals`.
 
-    `rate` and `p_std` (of the probability) are None in a run without decisions.
+    `rate` and `p_std` (standard deviation of the probability) are None in a run without decisions.
     """
 
     planned: int
@@ -89,7 +89,7 @@ class Report(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """What the page draws by step; entropies are nats per token, see `obs.tree_metrics`."""
+    """The curves of the page, by step; entropies are nats per token, see `obs.tree_metrics`."""
 
     sft_loss: Curve
     rl_reward: Curve

@@ -1,4 +1,4 @@
-"""What took how long, keyed by node; kept apart from the trace because no two runs agree on it."""
+"""How long things took, keyed by node; kept apart from the trace because no two runs agree on it."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -19,9 +19,9 @@ class TimingLog:
         self._events.append(event)
 
     def flush(self, path: Path, held_up: HeldUp) -> None:
-        """Write the events since the last flush as JSON lines (`timing/STEP.jsonl`) and forget them.
+        """Write the events since the last flush as JSON lines (`timing/STEP.jsonl`) and drop them from memory.
 
-        The first line says how long the agent's event loop was held up meanwhile.
+        The first line says how long the agent's event loop was blocked in that time.
         """
         replace_lines(
             path,

@@ -16,12 +16,12 @@ SCHEMA = 3
 
 @dataclass(frozen=True, slots=True)
 class TracedTree:
-    """A tree with what became of its leaves.
+    """A tree with the rewards and advantages of its leaves.
 
     Attributes:
         tree: The tree.
         rewards: One for each trajectory, in the order of `tree.trajectories`. [G]
-        advantages: Mean advantage over the written tokens of each trajectory; None where nothing trained. [G]
+        advantages: Mean advantage over the written tokens of each trajectory; None if the tree was not trained on. [G]
     """
 
     tree: Tree
@@ -38,11 +38,11 @@ class TracedTree:
 
 
 def write_trees(path: Path, graded: Sequence[TracedTree]) -> None:
-    """Write one tree a line; the file appears whole or not at all.
+    """Write one tree per line; the file appears as a whole or not at all.
 
     Raises:
-        DataError: A problem's info, a call's arguments or a result's info holds something that would not come
-            back from JSON as it was (a tuple, an array, NaN, a key that is no string).
+        DataError: A problem's info, a call's arguments or a result's info holds something that JSON would not
+            give back unchanged (a tuple, an array, NaN, a key that is not a string).
     """
     replace_lines(path, [_dump(traced) for traced in graded])
 
@@ -80,7 +80,7 @@ def read_trees(path: Path) -> tuple[TracedTree, ...]:
     """Read what `write_trees` wrote; every tree equals the one written.
 
     Raises:
-        DataError: Missing file, newer schema, a line that is cut off or lacks a field; names file and row.
+        DataError: A missing file, a newer schema, or a line that is cut off or lacks a field; names file and row.
     """
     lines = read_text(path).split("\n")
     if lines[-1]:
@@ -133,7 +133,7 @@ def _node_record(node: Node) -> dict[str, Any]:
 
 
 def _plain(value: object, place: str) -> object:
-    """The value as JSON knows it, equal to the original."""
+    """The value in JSON types, equal to the original."""
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise DataError(f"{place}: keys must be strings")

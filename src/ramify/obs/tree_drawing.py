@@ -1,4 +1,4 @@
-"""One tree as inline SVG with the full text of its trajectories below it, for people."""
+"""One tree as inline SVG, with the full text of its trajectories below."""
 
 import re
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ _TAG = re.compile(r"</?\w+>")
 
 
 def draw_tree(traced: TracedTree) -> Markup:
-    """Draw a tree: nodes from left to right by depth, one row a leaf, a branch below the path it left.
+    """Draw a tree: nodes from left to right by depth, one row per leaf, a branch below the path that it left.
 
-    Boxes are coloured by who wrote them; a policy box carries its entropy, a tool box a mark where the branching
-    rule decided (filled: branched; hollow: wanted to, no budget left; dot: went straight on), a leaf its reward,
-    advantage and stop reason. Hovering a box shows its text; each trajectory opens below with all of its text.
+    Boxes are coloured by who wrote them. A policy box shows its entropy, a leaf its reward, advantage and stop reason. A
+    tool box has a mark if the branching rule decided there (filled: branched; hollow: wanted to, but no budget was left;
+    dot: did not want to). Hovering over a box shows its text; each trajectory below unfolds to its full text.
     """
     tree = traced.tree
     rows = _rows(tree)
@@ -56,7 +56,7 @@ def draw_tree(traced: TracedTree) -> Markup:
 
 
 def _rows(tree: Tree) -> Mapping[str, float]:
-    """The row of each node: a leaf's own, else its first child's; the prompt stands in the middle of its roots."""
+    """The row of each node: a leaf's own, else that of its first child; the prompt is at the middle of its roots."""
     rows: dict[str, float] = {
         trajectory.leaf.id: float(row) for row, trajectory in enumerate(tree.trajectories)
     }
@@ -151,7 +151,7 @@ def _name(node: Node) -> str:
 
 
 def _snippet(node: Node) -> str:
-    """What fits in a box: a turn's call, a leaf's last words, else the first words."""
+    """The text in a box: a turn's call, a leaf's last words, or else the first words."""
     if node.calls:
         values = " ".join(map(str, node.calls[0].arguments.values()))
         return _cut_line(f"{node.calls[0].name}: {' '.join(values.split())}")

@@ -1,4 +1,4 @@
-"""Numbers about a batch of trees: rewards, groups, tokens, calls and what the branching rule did."""
+"""Metrics of a batch of trees: rewards, groups, tokens, calls and what the branching rule did."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ from ramify.obs.health_metrics import health_metrics
 def omega(tree: Tree) -> Floats:
     """The weight of each leaf in a mean over leaves: its mass (see `leaf_masses`). [G]
 
-    A reward weighted so is an unbiased estimate of the policy's mean reward when branching depends on the prefix
-    only; the plain mean over leaves is not, because the leaves of a tree are not independent.
+    With these weights the mean reward is an unbiased estimate of the policy's mean reward if branching depends on the
+    prefix only. The plain mean over leaves is not, because the leaves of a tree are not independent.
     """
     return leaf_masses(tree)
 
 
 def tree_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
-    """Metrics of one step by name; a name is absent where there is nothing to measure.
+    """Metrics of one step by name; a name is absent if there is nothing to measure.
 
-    Entropies are nats per token, means over nodes of the lower end of each bracket, which is the end that the
-    branching rules use. `tokens/*` are totals of the batch. `rewards` has one reward for each trajectory of each tree. [P][G]
+    Entropies are nats per token: means over nodes of the lower end of each bracket, which is what branching rules use.
+    `tokens/*` are totals of the batch. `rewards` has one reward for each trajectory of each tree. [P][G]
 
     Raises:
         ValueError: No tree, or a group whose rewards do not match its leaves.
@@ -61,7 +61,7 @@ def _reward_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) 
 
 
 def _share_without(leaves: Sequence[Reward], name: str) -> float:
-    """Of the leaves: a judge that gave no verdict, a part that does not apply."""
+    """Share of the leaves without a part: a judge gave no verdict, or the part does not apply."""
     return sum(name not in leaf.parts for leaf in leaves) / len(leaves)
 
 

@@ -1,1 +1,1 @@
-"""The agent loop and the growth of trees."""
+"""The agent loop, and growing trees with it."""

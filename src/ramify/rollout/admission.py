@@ -1,4 +1,4 @@
-"""Back-pressure: how many trees may be in flight, so that no trajectory of theirs loses its slot in the engine."""
+"""Back-pressure: limits the trees in flight, so that none of their trajectories loses its slot in the engine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 
 class SlotGate:
-    """Lets trees in, in the order in which they asked, while their trajectories fit the engine's slots.
+    """Admits trees, first come first served, while their trajectories fit into the engine's slots.
 
     A tree holds one slot for each trajectory that has not ended; a tree that is larger than the engine runs alone.
     """
@@ -19,7 +19,7 @@ class SlotGate:
 
     @asynccontextmanager
     async def tree(self, trajectories: int) -> AsyncIterator[Callable[[], None]]:
-        """Hold `trajectories` slots; the callback gives one back, the end of the block the rest."""
+        """Hold `trajectories` slots. The callback returns one of them, the end of the block returns the rest."""
         async with self._turn:
             while not self._fits(trajectories):
                 self._freed.clear()

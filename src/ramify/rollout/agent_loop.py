@@ -1,4 +1,4 @@
-"""The agent's event loop, in a thread of its own: whatever the main thread computes, tools and deadlines are served."""
+"""The agent's event loop, in its own thread, so that it serves tools and deadlines while the main thread computes."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ class AgentLoop:
     """Runs coroutines in its thread for callers in other threads.
 
     Attributes:
-        delays: Of its event loop.
+        delays: How long the event loop was blocked.
     """
 
     def __init__(self) -> None:
@@ -32,13 +32,13 @@ class AgentLoop:
         self._started.result()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What `work` returns or raises; the calling thread waits for it, and hears signals meanwhile."""
+        """Run `work` in the loop; return or raise what it does. The calling thread receives signals meanwhile."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def settle(self) -> None:
-        """What has been built so far stays until `end`: the garbage collector need not walk through it.
+        """Exclude all objects that exist now from garbage collection until `end`.
 
-        With torch and transformers loaded such a walk takes 0.2 to 0.4 s, in which nobody is served.
+        With torch and transformers loaded, collecting them takes 0.2 to 0.4 s, during which nothing else runs.
         """
         gc.collect()
         gc.freeze()
@@ -48,16 +48,16 @@ class AgentLoop:
         self._loop.call_soon_threadsafe(task.cancel)
 
     def end(self, patience_seconds: float) -> None:
-        """Cancel what still runs, wait for it, and end the thread.
+        """Cancel the tasks that still run, wait for them, and end the thread.
 
-        A loop with a task that does not end in time is left as it is: it ends with the process.
+        If a task does not end in time, the loop is left as it is and ends with the process.
         """
         gc.unfreeze()
         if self.run(self._all_end(patience_seconds)):
             self._loop.call_soon_threadsafe(self._ended.set)
             self._thread.join()
         else:
-            # What is left says so when it is destroyed; its call has long been told to the policy as a timeout.
+            # asyncio reports tasks that are destroyed unfinished; the policy has long read these calls as timeouts.
             self._loop.set_exception_handler(lambda _loop, _context: None)
 
     def _serve(self) -> None:
@@ -74,7 +74,7 @@ class AgentLoop:
         await self._ended.wait()
 
     async def _all_end(self, seconds: float) -> bool:
-        """Cancel every other task; whether all of them ended in time."""
+        """Cancel every other task; returns whether all of them ended in time."""
         others = asyncio.all_tasks() - {asyncio.current_task(), self._main}
         for task in others:
             abandon(task)
@@ -86,9 +86,9 @@ class AgentLoop:
 
 @contextmanager
 def agent_loop(patience_seconds: float = PATIENCE_SECONDS) -> Iterator[AgentLoop]:
-    """A loop for as long as the block runs; its end waits at most `patience_seconds` for tasks that were cancelled.
+    """A loop for the duration of the block; at its end it waits at most `patience_seconds` for cancelled tasks.
 
-    asyncio's own end waits for ever, so that one call that ignores its cancellation would keep the process alive.
+    asyncio's own shutdown waits for ever, so a single call that ignores its cancellation would keep the process alive.
     """
     loop = AgentLoop()
     try:

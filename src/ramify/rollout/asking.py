@@ -1,4 +1,4 @@
-"""Asking code that is not ours: it may hang, raise anything, or not agree to be cancelled."""
+"""Calling code that is not ours: it may hang, raise anything, or ignore its cancellation."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why nothing came of asking: the time was up (`raised` is None), or it raised."""
+    """Why a call gave no value: its time was up (`raised` is None), or it raised."""
 
     raised: BaseException | None
 
@@ -32,22 +32,22 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Issued(Generic[Value]):
-    """Asking that is under way. The task ends in a value or a failure; ramify's own errors are raised."""
+    """A call in progress. The task returns a value or a failure; only ramify's own errors are raised."""
 
     task: "asyncio.Task[Value | Failure]"
     clock: CallClock
 
 
 def issue(ask: Callable[[], Awaitable[Value]]) -> Issued[Value]:
-    """Start asking, and a clock that measures what it takes itself."""
+    """Start a call, and a clock that measures the call's own time."""
     clock = CallClock(asyncio.get_running_loop().time, seconds_held_up)
     return Issued(asyncio.ensure_future(_caught(ask, clock)), clock)
 
 
 async def first_good(issued: "tuple[Issued[Value], ...]", seconds: float) -> Value | Failure:
-    """The first value, or the last failure once all have failed; the others are abandoned.
+    """The first value, or the last failure once all calls have failed; calls that still run are abandoned.
 
-    A failure without an exception once the first of them has taken `seconds` itself.
+    Once the first call has taken `seconds` of its own time, the result is a failure without an exception.
     """
     clock = issued[0].clock
     pending = {one.task for one in issued}
@@ -69,15 +69,15 @@ async def first_good(issued: "tuple[Issued[Value], ...]", seconds: float) -> Val
 
 
 async def within(seconds: float, ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
-    """What asking gives within `seconds` of its own, or why it gives nothing."""
+    """The value of a call that may take `seconds` of its own time, or why it gave none."""
     return await first_good((issue(ask),), seconds)
 
 
 async def detached(who: str, asked: Coroutine[Any, Any, Value]) -> Value:
-    """What `asked` returns or raises, but a cancellation does not wait until `asked` agrees to it.
+    """Return or raise what `asked` does; but when the caller is cancelled, do not wait for `asked` to end.
 
     Raises:
-        RuntimeError: `asked` was cancelled although nobody here did so; the trajectory would be lost silently.
+        RuntimeError: `asked` cancelled itself; passing that on would lose the trajectory silently.
     """
     task = asyncio.ensure_future(asked)
     try:
@@ -85,12 +85,12 @@ async def detached(who: str, asked: Coroutine[Any, Any, Value]) -> Value:
     finally:
         abandon(task)
     if task.cancelled():
-        raise RuntimeError(f"{who} cancelled what it was asked for")
+        raise RuntimeError(f"{who} cancelled its own call")
     return task.result()
 
 
 def abandon(task: "asyncio.Task[Any]") -> None:
-    """Cancel without waiting, and without a word about how it ends."""
+    """Cancel a task without waiting for it, and ignore how it ends."""
     if task.cancel():
         task.add_done_callback(_forget)
     else:
@@ -98,7 +98,7 @@ def abandon(task: "asyncio.Task[Any]") -> None:
 
 
 def _forget(ended: "asyncio.Task[Any]") -> None:
-    """Look at how it ended, or asyncio complains that nobody did."""
+    """Retrieve the task's result, or asyncio complains that nobody did."""
     ended.cancelled() or ended.exception()
 
 
@@ -108,6 +108,6 @@ async def _caught(ask: Callable[[], Awaitable[Value]], clock: CallClock) -> Valu
         return await ask()
     except (RamifyError, KeyboardInterrupt):
         raise
-    # Also SystemExit, a library's panic, or a cancellation of its own: the policy is told, the run goes on.
+    # Also SystemExit, a library's panic, or a call that cancels itself: the policy reads it and the run goes on.
     except BaseException as error:  # noqa: BLE001
         return Failure(error)

@@ -1,4 +1,4 @@
-"""The branching of one tree: puts tool results to the rule, and starts what the budget allows."""
+"""Branching in one tree: asks the rule about tool results, and starts the branches that the budget allows."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from ramify.rollout.walk import Walk
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A walk, forked where the tree could branch, that waits for its grant; times are the event loop's."""
+    """A walk, forked where the tree could branch, that waits for its grant; times are on the event loop's clock."""
 
     walk: Walk
     forks: tuple[Sessions, ...]
@@ -28,8 +28,8 @@ class _Candidate:
 class Branching:
     """The rule, the budget and the candidates of one tree.
 
-    The number of roots is known at once, or when the roots that the rule monitors have ended; until then nothing
-    is granted and nobody waits.
+    The number of roots is known at once, or when the roots that the rule monitors have ended. Until then nothing is
+    granted, and no trajectory waits for that.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Branching:
 
         Args:
             parts: The agent.
-            problem: What the tree is about.
-            key: Of the tree.
-            keeper: Of the sessions.
-            start_root: Starts a root, given its number and its place in the order of grants (None: it never
+            problem: The problem to solve.
+            key: Key of the tree.
+            keeper: Holds the tool sessions.
+            start_root: Starts a root, given its index and its place in the order of grants (None: it never
                 branches).
             start_branch: Starts a branch.
 
@@ -65,7 +65,7 @@ class Branching:
         self._places: dict[str, tuple[BranchKey, int]] = {}
         self._candidates: dict[tuple[BranchKey, int], _Candidate] = {}
         brancher = parts.brancher
-        # A rule that never wants a child is not asked: what it "decided" would look like a rule that is stuck.
+        # A rule that never wants a child is not asked: in the metrics it would look like a rule that is stuck.
         self.asks = brancher.max_children > 0 and all(tool.spec.forks for tool in parts.tools.values())
         if self.asks and brancher.probe_tokens < 1:
             raise ConfigError(f"branching: probe_tokens = {brancher.probe_tokens}, expected at least 1")
@@ -82,7 +82,7 @@ class Branching:
             self._open_budget()
 
     def root_ended(self, root: int, trajectory: Trajectory) -> None:
-        """A root has come to its end by itself; the rule may have waited for that."""
+        """Note that a root's own trajectory has ended; the rule may monitor it."""
         if root >= self._parts.brancher.num_monitor:
             return
         self._monitored[root] = trajectory
@@ -90,20 +90,20 @@ class Branching:
             self._open_budget()
 
     def ended(self, key: BranchKey | None) -> None:
-        """A trajectory has ended and can claim nothing more."""
+        """Note that a trajectory has ended and can claim no more budget."""
         if key is not None:
             self._book.finish(key)
             self._settle()
 
     async def decide(self, walk: Walk, turns: tuple[Entropy, ...]) -> BranchDecision:
-        """Put the tool result before `walk`'s turn to the rule; fork now, while the tools' state is its own.
+        """Ask the rule about the tool result before `walk`'s turn, and fork the sessions before the parent's next call.
 
         Args:
-            walk: What a branch would go on from; its path is that of the node that the branch would hang at.
+            walk: Where a branch would continue; its path is that of the node at which the branch would start.
             turns: Entropies of all turns so far, the one after the result included.
 
         Returns:
-            The plan. Grants are not known in logical time, so later decisions see it and never what was taken.
+            The plan. Later decisions see the plan and never what was granted, which is not known in logical time.
         """
         assert walk.key is not None
         assert walk.sessions is not None
@@ -135,14 +135,14 @@ class Branching:
         return decision
 
     def finished_decisions(self) -> list[BranchDecision]:
-        """All decisions, with what came of them; to be asked for when every trajectory has ended."""
+        """All decisions with the budget that was left for them; call it when every trajectory has ended."""
         return [
             replace(decision, budget_left=self._book.left_for(*self._places[node]))
             for node, decision in self._decisions.items()
         ]
 
     def skip(self, walk: Walk) -> None:
-        """There is nothing to branch from after this result: its turn ended within the shared tokens."""
+        """Decide against a branch after this result, because its turn ended within the shared tokens."""
         assert walk.key is not None
         self._book.resolve(walk.key, walk.depth, 0)
         self._settle()
@@ -204,7 +204,7 @@ class Branching:
         self._parts.events.emit(
             Event("grant", (self._key.step, self._key.slot), place, waited, {"children": children})
         )
-        # What a branch waited for its grant is not time that it took itself.
+        # The wait for the grant does not count towards the branch's deadline.
         deadline = None if walk.deadline is None else walk.deadline + waited
         for index, key in enumerate(grant.child_keys, start=1):
             self._start_branch(

@@ -1,4 +1,4 @@
-"""Tool calls under a deadline: whatever a tool does, the loop gets a typed answer in time."""
+"""Tool calls under a deadline: whatever a tool does, the loop gets a typed result in time."""
 
 import asyncio
 import json
@@ -22,9 +22,9 @@ async def run_calls(
     calls: tuple[ToolCall, ...],
     sessions: Mapping[str, ToolSession],
 ) -> tuple[ToolResult, ...]:
-    """Run the calls of one turn in order. Whatever happens to one is a typed result.
+    """Run the calls of one turn in order; whatever happens to a call, it gives a typed result.
 
-    `node` is the id of the policy node that called.
+    `node` is the id of the policy node with the calls.
     """
     return tuple([await _run_call(parts, key, node, call, sessions) for call in calls])
 
@@ -55,7 +55,7 @@ async def _run_call(
 async def _ask(
     session: ToolSession, call: ToolCall, spec: ToolSpec
 ) -> tuple[ToolResult | Failure, tuple[Issued[ToolResult], ...]]:
-    """The answer, and every time that the call was issued: a slow one that may run twice is issued once more."""
+    """The answer, and every issue of the call: a slow call that may run twice is issued a second time."""
     first = issue(partial(_answer, session, call))
     if spec.hedge_seconds is None or spec.hedge_seconds >= spec.timeout_seconds:
         return await first_good((first,), spec.timeout_seconds), (first,)
@@ -69,10 +69,10 @@ async def _ask(
 
 
 async def _answer(session: ToolSession, call: ToolCall) -> ToolResult:
-    """The answer of a tool that keeps its promise: it can be shown, recorded and read back.
+    """The answer of a tool, checked: it must be possible to show it, record it and read it back.
 
     Raises:
-        TypeError: Of one that does not.
+        TypeError: It is not.
     """
     answer: object = await session.call(call)
     if not isinstance(answer, ToolResult):
@@ -85,7 +85,7 @@ async def _answer(session: ToolSession, call: ToolCall) -> ToolResult:
 
 
 def _keeps(info: Mapping[str, Any]) -> bool:
-    """Whether JSON gives it back as it was."""
+    """Whether `info` survives a round trip through JSON unchanged."""
     try:
         return bool(json.loads(json.dumps(info, allow_nan=False, default=dict)) == info)
     except (TypeError, ValueError, RecursionError):
@@ -103,7 +103,7 @@ def _typed(answer: ToolResult | Failure, call: ToolCall, spec: ToolSpec) -> Tool
 
 
 def _without_keys(result: ToolResult) -> ToolResult:
-    """A tool of the user's own may fail with an address that holds a key; no model should read it, and no trace keep it."""
+    """Remove keys: a user's own tool may fail with an address that holds one, which no model or trace should see."""
     text = redact(result.text)
     return result if text == result.text else replace(result, text=text)
 

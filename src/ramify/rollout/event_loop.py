@@ -1,4 +1,4 @@
-"""An event loop that knows how long it was held up, so that deadlines need not count it."""
+"""An event loop that measures how long it was blocked, so that deadlines need not count that time."""
 
 import asyncio
 import selectors
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from ramify.core.call_clock import HeldUp
 
 NOTICEABLE_SECONDS = 0.005
-"""A turn of the loop that takes longer held up everything else."""
+"""An iteration of the loop that takes longer than this blocks everything else noticeably."""
 
 
 @dataclass(slots=True)
 class LoopDelays:
-    """How long the event loop was held up, because a callback ran or the interpreter was busy elsewhere.
+    """How long the event loop was blocked, because a callback ran or another thread kept the interpreter busy.
 
-    `seconds` counts from its beginning.
+    `seconds` is the total since the loop was made.
     """
 
     seconds: float = 0.0
@@ -23,20 +23,20 @@ class LoopDelays:
     _longest: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """A turn of the loop took so long, or began so late."""
+        """Count an iteration that took, or started late by, `seconds`."""
         if seconds >= NOTICEABLE_SECONDS:
             self.seconds += seconds
             self._longest = max(self._longest, seconds)
 
     def take(self) -> HeldUp:
-        """What came since the last time that this was asked."""
+        """The blocked time since the last call of this method."""
         held_up = HeldUp(self.seconds - self._taken, self._longest)
         self._taken, self._longest = self.seconds, 0.0
         return held_up
 
 
 class _TimedSelector(selectors.DefaultSelector):
-    """Notes the time from the end of one wait to the beginning of the next: that of the callbacks between them."""
+    """Measures the time between two waits, which is the time of the callbacks, and how late a wait ends."""
 
     def __init__(self, delays: LoopDelays) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _TimedSelector(selectors.DefaultSelector):
 
 
 class TimedEventLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop that knows how long it was held up."""
+    """An asyncio loop that measures how long it was blocked."""
 
     def __init__(self) -> None:
         self.delays = LoopDelays()
@@ -62,6 +62,6 @@ class TimedEventLoop(asyncio.SelectorEventLoop):
 
 
 def seconds_held_up() -> float:
-    """Of the running event loop so far; 0 for one that does not know."""
+    """Seconds for which the running event loop has been blocked so far; 0 for a loop that does not measure it."""
     loop = asyncio.get_running_loop()
     return loop.delays.seconds if isinstance(loop, TimedEventLoop) else 0.0

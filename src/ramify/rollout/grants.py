@@ -1,10 +1,10 @@
-"""Spending a problem's branch budget in logical time, so that the tree does not depend on who was fast.
+"""Spending a problem's branch budget in logical time, so that the tree does not depend on latencies.
 
-A candidate is a tool result on a trajectory. Candidates are ordered by a key that no clock enters: (tool results
-on the path, seeded rank of the root, place among the branches). A wanting candidate is granted as soon as
-what smaller keys hold, plus the most that they could still claim, leaves room; it is refused once smaller keys
-hold the whole budget. Nobody's own continuation ever waits for that. What the branches cannot use any more
-starts afresh from the prompt (top-ups), which never branch.
+A candidate is a tool result on a trajectory. Candidates are ordered by a key that does not depend on any clock:
+(tool results on the path, seeded rank of the root, place among the branches). A candidate that wants children is
+granted as soon as there is room besides what smaller keys hold and the most that they could still claim. It is
+refused once smaller keys hold the whole budget. The parent's own continuation never waits for this. Budget that
+branches can no longer use goes to fresh trajectories from the prompt (top-ups), which never branch.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ class Grant:
 
     @property
     def child_keys(self) -> tuple[BranchKey, ...]:
-        """The places of the new trajectories; the book counts them as alive from the grant on."""
+        """The keys of the new trajectories; the book counts them as alive from the grant on."""
         return tuple((*self.key, self.depth, index) for index in range(1, self.children + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What can be decided now: grants and refusals in order, and how many fresh roots to start."""
+    """What can be decided now: grants and refusals in order, and the number of top-ups to start."""
 
     grants: tuple[Grant, ...]
     top_ups: int
@@ -38,9 +38,7 @@ class Settlement:
 
 @dataclass
 class GrantBook:
-    """The budget of one problem.
-
-    Until `open` says what the budget is, nothing is decided.
+    """The accounts of one problem's budget; nothing is decided until `open` sets the budget.
 
     Attributes:
         max_depth: Most tool results that a path can have.
@@ -62,28 +60,28 @@ class GrantBook:
         return self._budget is not None and self._used + self._top_ups >= self._budget and not self._waiting
 
     def open(self, budget: int) -> None:
-        """There are `budget` trajectories beyond the roots (n - m)."""
+        """Set the budget: the number of trajectories beyond the roots, n - m."""
         self._budget = budget
 
     def left_for(self, key: BranchKey, depth: int) -> int:
-        """What smaller keys left of the budget for a candidate at this place; final once all trajectories have ended.
+        """The budget that smaller keys left for a candidate at this place; final once all trajectories have ended.
 
-        It asks what they were granted, never when: the answer is the same for all latencies.
+        It depends on what was granted and never on when, so it is the same for all latencies.
         """
         return 0 if self._budget is None else self._budget - self._held_before(depth, key)
 
     def start_root(self, key: BranchKey) -> None:
-        """A root starts."""
+        """Count a root that starts as alive."""
         self._alive[key] = 0
 
     def resolve(self, key: BranchKey, depth: int, wanted: int) -> None:
-        """The rule has decided tool result `depth` of trajectory `key`: it wants `wanted` children."""
+        """Note that the rule wants `wanted` children at tool result `depth` of trajectory `key`."""
         self._alive[key] = depth
         if wanted:
             self._waiting[depth, key] = wanted
 
     def finish(self, key: BranchKey) -> None:
-        """Trajectory `key` has ended and can claim nothing more."""
+        """Note that trajectory `key` has ended and can claim nothing more."""
         del self._alive[key]
 
     def settle(self) -> Settlement:
@@ -97,7 +95,7 @@ class GrantBook:
         return Settlement(grants, top_ups)
 
     def _decide(self, budget: int) -> Iterator[Grant]:
-        # A grant only ever takes room from larger keys, so one pass in key order decides all that can be.
+        # A grant only takes room from larger keys, so one pass in key order decides everything that can be decided.
         for depth, key in sorted(self._waiting):
             room = budget - self._held_before(depth, key)
             claims = self._claims_before(depth, key, budget)
@@ -117,7 +115,7 @@ class GrantBook:
         return sum(count for place, count in self._granted.items() if place < (depth, key))
 
     def _growth(self, levels: int, budget: int) -> int:
-        """Trajectories that one can become when it branches fully at `levels` tool results: (1 + Z)^levels."""
+        """How many trajectories one can become if it branches fully at `levels` tool results: (1 + Z)^levels."""
         # Beyond the budget the exact number does not matter, and the power would grow without bound.
         return int(min((1 + self.fanout) ** min(levels, 64), budget + 1)) if levels > 0 else 1
 
@@ -129,7 +127,7 @@ class GrantBook:
         )
 
     def _claims_before(self, depth: int, key: BranchKey, budget: int) -> int:
-        """Most children that undecided candidates with keys smaller than (depth, key) can still be granted."""
+        """The most children that candidates with keys smaller than (depth, key) can still be granted."""
         claims = 0
         for other, done in self._alive.items():
             at_same_depth = other < key

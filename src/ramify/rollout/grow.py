@@ -43,15 +43,15 @@ async def grow_trees(
     first_slot: int = 0,
     attempt: int = 0,
 ) -> tuple[Tree, ...]:
-    """Grow one tree for each problem, side by side; the trees come in the order of the problems.
+    """Grow one tree for each problem, concurrently; returns them in the order of the problems.
 
     Args:
         parts: The agent.
         problems: One batch.
-        step: Of the run; with the place in the batch and the attempt it names the draws.
-        on_tree: Called with each tree as soon as it is whole (progress).
-        first_slot: Place of the first problem, where a step grows more trees than these.
-        attempt: Which round of the step this is.
+        step: Step of the run; with the place in the batch and the attempt it names the random streams.
+        on_tree: Called with each tree as soon as it is complete (for progress).
+        first_slot: Place of the first problem, if a step grows more trees than these.
+        attempt: Round of growing within the step.
 
     Raises:
         EngineError: The engine broke its contract, or a prompt does not fit its context.
@@ -81,7 +81,7 @@ async def grow_trees(
 
 
 def first_failure(failure: BaseException) -> BaseException:
-    """The first cause of a failure; the trajectories beside it were only cancelled."""
+    """The first cause of a failure; the other trajectories were only cancelled."""
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure
@@ -89,7 +89,7 @@ def first_failure(failure: BaseException) -> BaseException:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What comes after a turn: its end, or what is added to the context."""
+    """What follows a turn: the end of the trajectory, or tokens that are added to the context."""
 
     stop: StopReason | None = None
     calls: tuple[ToolCall, ...] = ()
@@ -142,7 +142,7 @@ class TreeGrower:
             async with group:
                 self._branching.start()
         finally:
-            # Trajectories close their own sessions as they end; after a failure some are still open.
+            # Trajectories close their sessions when they end; after a failure some are still open.
             await self._keeper.close_all()
         tree = make_tree(
             self._problem, self._key, list(self._nodes.values()), self._branching.finished_decisions()
@@ -159,7 +159,7 @@ class TreeGrower:
         ends = [time for time in (walk.deadline, self._ends) if time is not None]
         task = group.create_task(self._run(replace(walk, deadline=min(ends, default=None))))
         self._parts.live.enter()
-        # Not at the end of `_run`: a task that is cancelled before it first runs never enters its body.
+        # Not at the end of `_run`, because a task that is cancelled before it first runs never enters its body.
         task.add_done_callback(lambda _: self._parts.live.leave())
 
     async def _run(self, walk: Walk) -> None:
@@ -211,7 +211,7 @@ class TreeGrower:
         if self._asks(walk):
             if turn.finish is Finish.LENGTH and len(turn.token_ids) < room:
                 return await self._branch_after(walk, node)
-            # The turn ended within the tokens that branches would share: there is nothing to branch from.
+            # The turn ended within the tokens that branches would share, so there is nothing to branch from.
             self._branching.skip(walk)
             walk = replace(walk, decided=walk.depth)
         parsed: ParsedTurn | None = self._parts.renderer.parse(text)
@@ -238,12 +238,12 @@ class TreeGrower:
             place = replace(walk, path=walk.path[:-1])
             made.append(await self._branching.decide(place, (*walk.turns, entropy)))
 
-        # Also when the budget is spent already: whether it is depends on who was fast, and requests must not.
+        # Do this even if the budget is spent: whether it is depends on latencies, and requests must not.
         turn = await write_probed(self._parts, request, decide)
         return turn, made[0]
 
     async def _branch_after(self, walk: Walk, node: Node) -> Walk:
-        # A character that the node breaks off in belongs to the text of what comes next.
+        # If the node ends in the middle of a character, that character belongs to the text of the next node.
         shared_text = node.text.rstrip("\N{REPLACEMENT CHARACTER}")
         self._add(replace(node, text=shared_text))
         going = replace(
@@ -251,11 +251,11 @@ class TreeGrower:
         )
         place = replace(going, path=walk.path)
         decision = await self._in_time(walk, self._branching.decide(place, going.turns))
-        # Without a decision the deadline has passed, and the next step ends the trajectory.
+        # If there is no decision, the deadline has passed, and the next step ends the trajectory.
         return going.heard(None, decision)
 
     async def _reply(self, walk: Walk, node: Node, parsed: ParsedTurn | None, room: int) -> _Reply:
-        """What comes after the turn `parsed` (None: it was cut by its budget of tokens)."""
+        """What follows the turn `parsed` (None: the token budget cut it)."""
         reply = await self._answer(walk, node, parsed)
         fresh = await self._fresh_context(walk, node, reply)
         if fresh is not None:
@@ -265,7 +265,7 @@ class TreeGrower:
         return reply
 
     async def _fresh_context(self, walk: Walk, node: Node, reply: _Reply) -> tuple[int, ...] | None:
-        """What the rewriter puts in the place of the context, if that leaves room to go on."""
+        """The context that the rewriter puts in place of the current one; None if it leaves no room to continue."""
         if self._parts.rewriter is None:
             return None
         nodes = [replace(node, calls=reply.calls, stop=reply.stop)]
@@ -336,7 +336,7 @@ class TreeGrower:
         self._contexts[leaf.id] = walk.context + leaf.token_ids
 
     def _cut(self, walk: Walk) -> None:
-        """A deadline has passed in mid-turn: a forced end writes no token."""
+        """End the trajectory because a deadline passed in mid-turn; this adds no token."""
         leaf = Node(
             id=node_id(walk.path),
             path=walk.path,
@@ -349,13 +349,13 @@ class TreeGrower:
         self._end(walk, leaf)
 
     def _trajectory(self, *last: Node) -> Trajectory:
-        """The path from the prompt through `last`, of which only the first need be below a known node."""
+        """The path from the prompt through `last`; the parent of the first of these must be in the tree already."""
         path = last[0].path
         above = [self._nodes[node_id(path[:depth])] for depth in range(len(path))]
         return Trajectory(self._problem, (*above, *last))
 
     def _audit(self, tree: Tree) -> None:
-        """There are n trajectories, and each context of each of them is what its nodes say."""
+        """Check that there are n trajectories, and that each context is the concatenation of its nodes' tokens."""
         place = f"problem {self._problem.id!r}"
         if len(tree.trajectories) != self._parts.limits.n:
             raise RuntimeError(f"{place}: {len(tree.trajectories)} trajectories")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM that lose nothing: the first stops the run at the next safe point, a second one ends it at once."""
+"""Ctrl-C and SIGTERM lose nothing: the first stops the run at the next safe point, a second one ends it at once."""
 
 import asyncio
 import signal
@@ -17,10 +17,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopOnSignal:
-    """While entered, SIGINT and SIGTERM ask the run to stop; what `run` waits for is cancelled at once."""
+    """While this is entered, SIGINT and SIGTERM ask the run to stop; a coroutine under `run` is cancelled at once."""
 
     def __init__(self, loop: AgentLoop | None = None) -> None:
-        """`loop` is where `run` runs things."""
+        """`loop` is the loop in which `run` runs coroutines."""
         self._loop = loop
         self._number: int | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -36,7 +36,7 @@ class StopOnSignal:
         self._give_back()
 
     def check(self) -> None:
-        """A safe point.
+        """Mark a point at which the run can stop safely.
 
         Raises:
             Interrupted: A stop was asked for.
@@ -71,7 +71,7 @@ class StopOnSignal:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
         self._number = number
-        # A second one does what it would have done without us.
+        # A second signal has its default effect.
         self._give_back()
         if self._loop is not None and self._task is not None:
             self._loop.cancel(self._task)

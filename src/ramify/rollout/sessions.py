@@ -1,4 +1,4 @@
-"""The tools' states of a trajectory: opened with it, copied for a branch, closed at its end."""
+"""The tool sessions of a trajectory: opened when it starts, forked for a branch, closed when it ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,12 +11,12 @@ from ramify.core.protocols import Tool, ToolSession
 from ramify.rollout.asking import Failure, within
 
 Sessions: TypeAlias = Mapping[str, ToolSession]
-"""By the tool's name."""
+"""Sessions by tool name."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenSession:
-    """Stands in for a session that the tool could not give: every call is told why."""
+    """Stands in for a session that the tool could not open; every call gets the reason as an error."""
 
     reason: str
 
@@ -26,16 +26,16 @@ class BrokenSession:
         return ToolResult(call.id, ToolStatus.ERROR, text)
 
     async def fork(self) -> ToolSession:
-        """It has no state."""
+        """Return itself, as there is no state."""
         return self
 
     async def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing, as it holds nothing."""
 
 
 @dataclass(slots=True)
 class SessionKeeper:
-    """Opens, copies and closes the sessions of one tree, so that none is left behind whatever fails."""
+    """Opens, forks and closes the sessions of one tree, so that none is left open whatever fails."""
 
     tools: Mapping[str, Tool]
     problem: Problem
@@ -43,21 +43,21 @@ class SessionKeeper:
     _closing: list["asyncio.Task[object]"] = field(default_factory=list)
 
     async def open(self) -> Sessions:
-        """Sessions for a new root; a tool that fails or is late answers with errors from then on."""
+        """Sessions for a new root; a tool that fails or is too slow answers with errors from then on."""
         opened = self._hold()
         for name, tool in self.tools.items():
             await self._take(opened, name, partial(tool.open, self.problem))
         return opened
 
     async def fork(self, sessions: Sessions) -> Sessions:
-        """Copies of `sessions` as they are now."""
+        """Forks of `sessions` in their current state."""
         copies = self._hold()
         for name, session in sessions.items():
             await self._take(copies, name, partial(_fork, session))
         return copies
 
     def close(self, *groups: Sessions) -> None:
-        """Close and forget. Nobody waits for it but `close_all`."""
+        """Close sessions in the background; only `close_all` waits for it."""
         for sessions in groups:
             self._held.pop(id(sessions), None)
             for name, session in sessions.items():
@@ -65,9 +65,9 @@ class SessionKeeper:
                 self._closing.append(asyncio.create_task(within(seconds, partial(_close, session))))
 
     async def close_all(self) -> None:
-        """Close what is still held (after a failure, also what was half opened or half copied); wait for it.
+        """Close all sessions still held (after a failure, also those half opened or half forked), and wait for it.
 
-        A tool that does not close within its deadline has lost its claim to be waited for.
+        A tool that does not close within its deadline is not waited for.
         """
         self.close(*self._held.values())
         await asyncio.gather(*self._closing, return_exceptions=True)
@@ -80,7 +80,7 @@ class SessionKeeper:
     async def _take(
         self, sessions: dict[str, ToolSession], name: str, give: Callable[[], Awaitable[ToolSession]]
     ) -> None:
-        """Put the session that `give` gives among `sessions`; one that comes too late is closed."""
+        """Add the session that `give` returns to `sessions`; a session that comes too late is closed."""
 
         async def take() -> None:
             session = await give()
@@ -94,7 +94,7 @@ class SessionKeeper:
             sessions[name] = BrokenSession(answer.reason)
 
 
-# Looked up within the task that asks: what a tool calls a session may lack even these.
+# Functions, so that the attribute is looked up within the guarded task: a tool's "session" may lack even these methods.
 async def _fork(session: ToolSession) -> ToolSession:
     return await session.fork()
 

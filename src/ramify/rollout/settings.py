@@ -1,4 +1,4 @@
-"""What a rollout is told: its limits, and the parts it runs on."""
+"""The settings of a rollout: its limits, and the parts it runs on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from ramify.core.quiescence import LiveCount
 from ramify.rollout.waits import WaitBoard
 
 BranchAt: TypeAlias = Literal["before_probe", "after_probe"]
-"""Where branches hang: at the tool result, as in the papers, or behind the k tokens whose entropy decided."""
+"""Where branches start: at the tool result, as in the papers, or after the k tokens whose entropy decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +18,14 @@ class RolloutLimits:
     """The size of a tree and the time it may take.
 
     Attributes:
-        n: Trajectories (leaves) of a problem.
+        n: Trajectories (leaves) per problem.
         max_tokens: Tokens of one trajectory after its prompt, tool results included.
         max_calls: Tool calls of one trajectory; one call more ends it (StopReason.CALLS).
-        temperature: Of sampling; training allows no other transformation of the distribution.
-        top_p: See `Request.top_p`; 1 in training, whose logprobs are those of the whole distribution.
+        temperature: Sampling temperature; training allows no other transformation of the distribution.
+        top_p: See `Request.top_p`; 1 in training, where logprobs are those of the whole distribution.
         max_result_chars: A longer tool result is cut, and says so.
-        trajectory_seconds: Time that a trajectory may take, its waiting for tools included (StopReason.DEADLINE).
-        step_seconds: The same for all trajectories of a step together; the tools' time to close comes on top.
+        trajectory_seconds: Time limit of a trajectory, waiting for tools included (StopReason.DEADLINE).
+        step_seconds: Time limit of a whole step; the tools' time to close comes on top.
     """
 
     n: int
@@ -53,14 +53,14 @@ class RolloutLimits:
 class AgentParts:
     """Everything an agent runs on; the same for training, evaluation and data making.
 
-    A problem's tree is started when `slots` trajectories leave room for all of its own (None: all at once), so
-    that no waiting trajectory loses its slot in the engine to a tree that has not started.
+    A problem's tree starts when all of its trajectories fit into `slots` (None: all trees start at once), so that no
+    waiting trajectory loses its slot in the engine to a new tree.
 
     `all_entropies`: the nodes keep the exact entropy of every token, not only the mean of the first k.
 
     Raises:
-        ConfigError: The engine speaks the ids of another tokenizer, or gives no exact entropies where those of all
-            tokens are asked for.
+        ConfigError: The engine uses the ids of another tokenizer, or `all_entropies` is set and the engine gives no
+            exact entropies.
     """
 
     engine: Engine
@@ -81,8 +81,8 @@ class AgentParts:
         info = self.engine.info()
         if info.tokenizer != self.renderer.fingerprint:
             raise ConfigError(
-                f"engine {info.name!r} speaks the ids of another tokenizer ({info.tokenizer}) than the one that "
-                f"writes prompts and trains ({self.renderer.fingerprint}); give both the same model folder"
+                f"engine {info.name!r} uses the ids of another tokenizer ({info.tokenizer}) than the one "
+                f"for prompts and training ({self.renderer.fingerprint}); give both the same model folder"
             )
         if self.all_entropies and not info.exact_entropy:
             raise ConfigError(

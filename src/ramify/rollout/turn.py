@@ -1,4 +1,4 @@
-"""One turn of the policy: requests to the engine, and what comes back checked."""
+"""One turn of the policy: requests to the engine, and checks of its answers."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -14,9 +14,9 @@ from ramify.rollout.settings import AgentParts
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one node of the policy holds: chunks (a probe and its continuation) joined.
+    """The content of one policy node: a probe and its continuation, joined.
 
-    `entropy` is the mean over the probe; `token_entropies` are those of all tokens where the agent keeps them.
+    `entropy` is the mean over the probe; `token_entropies` are those of all tokens if the agent keeps them, nats.
     """
 
     token_ids: tuple[int, ...]
@@ -28,7 +28,7 @@ class Turn:
 
 
 def turn_seed(run_seed: int, key: TreeKey, problem_id: str, path: NodePath) -> int:
-    """The stream of the draws of the node at `path`: no two nodes of a run share one."""
+    """The random stream of the node at `path`; no two nodes of a run share one."""
     return stream(run_seed, key.step, key.slot, key.attempt, problem_id, path)
 
 
@@ -41,15 +41,15 @@ def turn_request(
     shared: int,
     budget: int,
 ) -> Request:
-    """Ask for the turn at `path` after `context`.
+    """The request for the turn at `path` after `context`.
 
     Args:
         parts: The agent.
-        key: Of the tree.
-        problem_id: Of the tree.
-        path: Of the policy node; names the stream of its draws.
+        key: Key of the tree.
+        problem_id: Id of the tree's problem.
+        path: Path of the policy node; names its random stream.
         context: Tokens so far.
-        shared: Tokens at the end of `context` that belong to this turn already.
+        shared: Number of tokens at the end of `context` that already belong to this turn.
         budget: Most tokens to write, at least 1.
     """
     return Request(
@@ -66,7 +66,7 @@ def turn_request(
 
 
 async def write(parts: AgentParts, request: Request) -> Turn:
-    """Have `request` written.
+    """Have the engine answer `request`, and check the answer.
 
     Raises:
         EngineError: The engine broke its contract, or changed its weights within the turn.
@@ -86,7 +86,7 @@ async def write(parts: AgentParts, request: Request) -> Turn:
 async def write_probed(
     parts: AgentParts, request: Request, on_probe: Callable[[Entropy], Awaitable[None]]
 ) -> Turn:
-    """The same in two requests: `on_probe` gets the entropy of the first k tokens as soon as they are written."""
+    """As `write`, but in two requests: `on_probe` gets the entropy of the first k tokens as soon as they are written."""
     budget, window = request.max_new_tokens, parts.brancher.probe_tokens
     probe = await write(parts, replace(request, max_new_tokens=min(window, budget)))
     assert probe.entropy is not None
@@ -135,7 +135,7 @@ def _mixed(engine: str, versions: set[int]) -> EngineError:
 
 
 def _broken(request: Request, done: Completion, exact_ids: bool) -> str:
-    """What is wrong with an answer to `request`; "" where nothing is."""
+    """What is wrong with an answer to `request`; "" if nothing is."""
     count = len(done.token_ids)
     if not 1 <= count <= request.max_new_tokens:
         return f"{count} tokens for a request of 1 to {request.max_new_tokens}"

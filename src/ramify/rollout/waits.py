@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 
 class WaitBoard:
-    """Counts the waits that are under way, by what they are for."""
+    """Counts the current waits, by what they wait for."""
 
     def __init__(self) -> None:
         self._since: dict[str, dict[int, float]] = {}
@@ -14,7 +14,7 @@ class WaitBoard:
 
     @contextmanager
     def on(self, what: str) -> Iterator[None]:
-        """Wait for `what` within the block."""
+        """Count a wait for `what` while the block runs."""
         self._next += 1
         ticket = self._next
         group = self._since.setdefault(what, {})
@@ -26,7 +26,7 @@ class WaitBoard:
 
     @asynccontextmanager
     async def shown(self, show: Callable[[str], None], every_seconds: float = 1.0) -> AsyncIterator[None]:
-        """Within the block, hand what is being waited for to `show` from time to time."""
+        """While the block runs, pass a description of the waits to `show` from time to time."""
 
         async def tick() -> None:
             while True:
@@ -40,7 +40,7 @@ class WaitBoard:
             task.cancel()
 
     def describe(self, now: float) -> str:
-        """One short line, "engine 12, search 3 (9 s)", with the age of the oldest wait from a second on."""
+        """One short line, "engine 12, search 3 (9 s)", with the age of the oldest wait if it is at least a second."""
         parts = []
         for what, group in sorted(self._since.items()):
             if group:

@@ -1,4 +1,4 @@
-"""Where a trajectory stands between two nodes of the policy."""
+"""The state of a trajectory between two policy nodes."""
 
 from dataclasses import dataclass, replace
 
@@ -13,19 +13,19 @@ class Walk:
 
     Attributes:
         key: Its place in the order of grants; None for a top-up, which never branches.
-        path: Of the policy node that comes next.
+        path: Path of the next policy node.
         context: Tokens of the current context so far.
-        spent: Tokens after the prompt.
-        calls: Tool calls made.
-        depth: Tool results on the path.
-        decided: Of these, how many the branching rule has decided on.
+        spent: Number of tokens after the prompt.
+        calls: Number of tool calls made.
+        depth: Number of tool results on the path.
+        decided: How many of these the branching rule has decided on.
         turns: Entropies of the first k tokens of the turns so far.
         own_from: How many of `turns` were inherited.
-        history: Decisions on its path.
-        sessions: Its tools' states; None before they are opened.
+        history: Branching decisions on the path.
+        sessions: Its tool sessions; None before they are opened.
         deadline: When it is cut, on the event loop's clock; None: never.
-        shared: Tokens at the end of `context` that belong to the turn that comes next: its branches share them.
-        shared_text: These tokens as text, without the beginning of a character that they break off in.
+        shared: Number of tokens at the end of `context` that belong to the next turn, whose branches share them.
+        shared_text: The text of these tokens, without an incomplete character at the end.
     """
 
     key: BranchKey | None
@@ -44,14 +44,14 @@ class Walk:
     shared_text: str = ""
 
     def heard(self, entropy: Entropy | None, decision: BranchDecision | None) -> "Walk":
-        """After a turn has begun: its entropy, and what was decided on the result before it."""
+        """The walk after a turn has begun: adds its entropy, and the decision on the result before it."""
         walk = self if entropy is None else replace(self, turns=(*self.turns, entropy))
         if decision is None:
             return walk
         return replace(walk, history=(*walk.history, decision), decided=walk.depth)
 
     def added(self, path: NodePath, token_ids: tuple[int, ...]) -> "Walk":
-        """With tokens added to the context; the next policy node is the first child of `path`."""
+        """The walk with tokens added to its context; the next policy node is the first child of `path`."""
         return replace(
             self,
             path=(*path, 0),

@@ -48,7 +48,7 @@ def run_dpo(
 def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference]) -> Lessons:
     renderer = TagRenderer(build_tokenizer(source), ())
     limit = recipe.data.max_tokens
-    # What cannot be trained on is found now, not in the middle of the run.
+    # Find examples that cannot be trained on now, not in the middle of the run.
     for item in preferences:
         with told_with_row(recipe.data.train, item.row):
             sides = [
@@ -64,7 +64,7 @@ def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference])
     spelt = [renderer.foreign_control(item.problem, item.chosen, item.rejected) for item in preferences]
 
     def make_update(learner: Learner) -> Update:
-        # The recipe's model, not the checkpoint that a resumed run starts from.
+        # The reference is the recipe's model, not the checkpoint that a resumed run starts from.
         reference = build_reference(recipe.model, learner.model)
 
         def update(indices: Sequence[int], step: int) -> UpdateReport:
@@ -90,8 +90,8 @@ def pair_tree(renderer: TagRenderer, preference: Preference, key: TreeKey, max_t
     """A pair as a tree with two leaves, the chosen side first.
 
     Raises:
-        DataError: A side does not begin and end in a turn of the assistant or has more than `max_tokens` tokens, the
-            prompt included; or both sides are the same tokens.
+        DataError: A side does not begin and end in a turn of the assistant, or has more than `max_tokens` tokens
+            including the prompt; or both sides have the same tokens.
     """
     problem = preference.problem
 
@@ -110,7 +110,7 @@ def pair_tree(renderer: TagRenderer, preference: Preference, key: TreeKey, max_t
 
 
 def prefer(learner: Learner, trees: Sequence[Tree], reference: Reference, token_budget: int) -> UpdateReport:
-    """One optimiser step on the mean loss of the pairs, after one pass of the reference model."""
+    """One optimizer step on the mean loss of the pairs, after one pass of the reference model."""
     notes = annotate(
         learner.model,
         trees,

@@ -1,7 +1,7 @@
-"""The collapse detector: decides from the metrics of a step whether it may train, and what follows if not.
+"""The collapse detector: decides from the metrics of a step whether it may train, and what the run does if not.
 
-A step that breaks a threshold trains on nothing, and is counted. Some thresholds can be checked on the trees, before
-the update; the others on what the update's mini-batches report, and then the rest of them is skipped.
+A step that violates a threshold is counted and not trained on. Some thresholds are checked on the trees, before the
+update. The others are checked on the reports of the update's mini-batches; after a violation the rest are skipped.
 """
 
 from collections.abc import Mapping
@@ -37,11 +37,11 @@ class GuardState:
     """What the guard remembers.
 
     Attributes:
-        in_a_row: Steps up to now that broke a threshold, without one between them that did not.
-        fallbacks: How often the run went back.
-        is_clean: No step since the last checkpoint broke a threshold.
-        candidate: Step of a clean checkpoint whose weights no step has been looked at with yet.
-        last_good: Step of the latest checkpoint that was clean, and whose weights passed at the step after it.
+        in_a_row: Number of consecutive steps, up to now, that violated a threshold.
+        fallbacks: How often the run fell back to an earlier checkpoint.
+        is_clean: Whether no step since the last checkpoint violated a threshold.
+        candidate: Step of a clean checkpoint whose weights no later step has tested yet.
+        last_good: Step of the latest good checkpoint: it was clean, and the step after it passed too.
     """
 
     in_a_row: int = 0
@@ -56,7 +56,7 @@ class GuardState:
         return frozenset(step for step in (self.candidate, self.last_good) if step is not None)
 
     def saved(self, step: int) -> "GuardState":
-        """After the checkpoint of `step` was due. The one of step 0, the recipe's own model, is good."""
+        """The state after the scheduled checkpoint of `step`. That of step 0, the recipe's own model, is good."""
         if step == 0:
             return replace(self, last_good=0)
         return replace(self, candidate=step if self.is_clean else self.candidate, is_clean=True)
@@ -64,18 +64,18 @@ class GuardState:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Pure decisions on values.
+    """Pure decisions on metrics.
 
     Attributes:
         section: The thresholds.
-        max_tokens: What one trajectory may have, for `max_length`.
+        max_tokens: Most tokens of a trajectory, for `max_length`.
     """
 
     section: GuardSection
     max_tokens: int
 
     def look(self, metrics: Mapping[str, float | None]) -> Violation | None:
-        """The first threshold that is broken; a metric that is absent or None breaks none."""
+        """The first threshold that is violated; a metric that is absent or None violates none."""
         section = self.section
         upper = (
             ("health/repetition", 1.0, "max_repetition", section.max_repetition),
@@ -88,18 +88,18 @@ class Guard:
             value = metrics.get(metric)
             if threshold is not None and value is not None and value * scale > threshold:
                 return Violation(metric, value * scale, setting, threshold)
-        # Of all that was sampled: the update's own is of groups that are not dead, and has no value where all are.
+        # Over all sampled tokens: the update's own entropy leaves out dead groups, and has no value if all are dead.
         entropy = metrics.get("health/entropy")
         if section.min_entropy is not None and entropy is not None and entropy < section.min_entropy:
             return Violation("health/entropy", entropy, "min_entropy", section.min_entropy)
         return None
 
     def count(self, state: GuardState, found: Violation | None) -> tuple[GuardState, Action]:
-        """What follows from a step."""
+        """The new state and what the run does next, given what `look` found in a step."""
         if found is None:
             passed = state.last_good if state.candidate is None else state.candidate
             return replace(state, in_a_row=0, candidate=None, last_good=passed), Action.GO_ON
-        # The candidate's weights are under suspicion: one that broke a threshold is never gone back to.
+        # The candidate's weights are suspect: the run never falls back to a checkpoint that violated a threshold.
         worse = replace(state, in_a_row=state.in_a_row + 1, is_clean=False, candidate=None)
         if worse.in_a_row < self.section.patience:
             return worse, Action.GO_ON

@@ -27,28 +27,28 @@ from ramify.learner.update import Learner
 from ramify.modeling.load import packs_trees
 
 GAP_TOLERANCE = 1e-4
-"""Mean |ln(policy / behavior)| in nats a token up to which an engine's logprobs may serve as the old ones (float32)."""
+"""Largest mean |ln(policy / behavior)|, nats per token, at which an engine's logprobs may be the old ones (float32)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """An algorithm at work on a learner.
+    """An algorithm applied to a learner.
 
     Attributes:
-        learner: What is trained.
-        estimator: Rewards to advantages.
+        learner: The model and its optimizer.
+        estimator: Turns rewards into advantages.
         weighting: How much each token counts.
         correction: Importance weights, if any.
-        masks_truncated: Whether trajectories that were cut carry no loss.
-        wanted: What the annotation pass has to find.
-        reference: Opens the reference model, where it is needed.
-        has_penalties: A KL term or an entropy bonus acts on tokens without advantage too.
-        whole_paths: The surrogate looks at whole trajectories.
-        problems_per_minibatch: Whole trees in one optimizer step.
-        minibatches: Optimizer steps in a step of the run whose batch is full.
-        token_budget: Tokens of a row.
-        temperature: Of the sampling distribution.
-        max_gap: See `Learner.update`; None where the old logprobs are the learner's own.
+        masks_truncated: Whether truncated trajectories carry no loss.
+        wanted: What the annotation pass has to compute.
+        reference: Opens the reference model, if one is needed.
+        has_penalties: Whether a KL term or an entropy bonus also acts on tokens without advantage.
+        whole_paths: Whether the surrogate uses ratios of whole trajectories.
+        problems_per_minibatch: Number of trees in one optimizer step.
+        minibatches: Optimizer steps in a step of the run with a full batch.
+        token_budget: Most tokens of a row.
+        temperature: Temperature of the sampling distribution.
+        max_gap: See `Learner.update`; None if the old logprobs are the learner's own.
     """
 
     learner: Learner
@@ -67,7 +67,7 @@ class Learning:
     max_gap: float | None
 
     def annotate(self, trees: Sequence[Tree]) -> tuple[Notes, ...]:
-        """Old logprobs, and what else the engine did not give."""
+        """The old logprobs, and whatever else the engine did not provide."""
         return annotate(
             self.learner.model,
             trees,
@@ -96,11 +96,11 @@ class Learning:
     ) -> list[UpdateReport]:
         """One optimizer step for each mini-batch of whole problems, until the reports so far are `refused`.
 
-        Every rank takes as many as the one with the most trees: a step adds up over all of them, so a rank that has
-        none left takes part without rows. Reports, and so what is refused, are the same on all ranks.
+        Every rank takes as many steps as the rank with the most trees. A step sums over all ranks, so a rank that has
+        no trees left takes part without rows. Reports, and so refusals, are the same on all ranks.
         """
         reports: list[UpdateReport] = []
-        # Until a step has changed the weights, they are those that the rollout was sampled from.
+        # Until a step has changed the weights, they are the ones that sampled the rollout.
         max_gap = self.max_gap
         most = int(max_over_ranks({"trees": len(trees)})["trees"])
         for start in range(0, most, self.problems_per_minibatch):
@@ -113,7 +113,7 @@ class Learning:
         return reports
 
     def end_step(self, steps_done: int) -> None:
-        """Put the schedule where so many steps of the run end, however many mini-batches each of them had."""
+        """Set the schedule to the end of step `steps_done` of the run, however many mini-batches the steps had."""
         self.learner.step = steps_done * self.minibatches
 
     def _step(
@@ -162,7 +162,7 @@ class Learning:
 def _weights_seen(
     rho: Sequence[Sequence[Floats]], correction: ImportanceCorrection | None
 ) -> dict[str, float]:
-    """Mean importance weight over the written tokens of all trajectories, and the share that was held or masked."""
+    """Mean importance weight over the written tokens of all trajectories, and the share that was capped or masked."""
     assert correction is not None
     weights = np.concatenate([np.empty(0), *(array for of_tree in rho for array in of_tree)])
     bound = correction.cap if correction.kind == "truncate" else 0.0
@@ -174,7 +174,7 @@ def _weights_seen(
 
 
 def build_learning(recipe: TrainRecipe, learner: Learner, minibatches: int) -> Learning:
-    """The algorithm of a recipe, at work on a learner.
+    """The algorithm of a recipe, applied to a learner.
 
     Raises:
         DataError: The reference model cannot be read.

@@ -1,7 +1,7 @@
-"""What a training run is made from beside its recipe, by checksum, and what it is made with: its `manifest.json`.
+"""`manifest.json` of a training run: checksums of what it is made from besides its recipe, and what it is made with.
 
-Weights are read once a process (CRC-32 over all tensors, 2 GB/s on one core where the disk keeps up); a file's time
-stamp is not believed. The corpus is known by the fingerprint of its index.
+Weights are read once per process (CRC-32 over all tensors, 2 GB/s on one core if the disk keeps up); time stamps of
+files are not trusted. The corpus is identified by the fingerprint of its index.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ def make_manifest(
     """`made_from` and `made_with`.
 
     Args:
-        model: The recipe's; its weights are where the policy starts, and the reference.
+        model: The recipe's model; its weights are the policy's start and the reference.
         data: File of problems, demonstrations or pairs.
-        tokenizer: Fingerprint.
-        own: What else a kind of training is made from.
+        tokenizer: Fingerprint of the tokenizer.
+        own: What else this kind of training is made from.
 
     Raises:
         DataError: A file cannot be read.
@@ -42,9 +42,9 @@ def make_manifest(
 
 
 def task_manifest(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, Any]:
-    """`make_manifest` with the problems that are left of the data, the tools, the rewards and the script.
+    """`make_manifest` with the problems that are used, the tools, the rewards and the script.
 
-    The sandbox's level is noted, not compared: a run may go on on another machine.
+    The sandbox level is noted, not compared: a run may continue on another machine.
 
     Raises:
         DataError: A file cannot be read.

@@ -1,4 +1,4 @@
-"""Before the first step: does the model as it is get rewards that differ, in the form and with the tools that are asked for?"""
+"""Before the first step: do the untrained model's rewards differ, and does it use the form and the tools it is asked for?"""
 
 import json
 from collections.abc import Sequence
@@ -20,22 +20,22 @@ from ramify.train.rollout import Rollout
 from ramify.train.run_folder import RunFolder
 
 ATTEMPT = 1_000_000
-"""Beyond every round of a step, so that no draw of the preflight is one of training."""
+"""Larger than any attempt of a step, so that the preflight shares no random draw with training."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """What a few trees of the untrained policy say.
+    """What a few trees of the untrained policy show.
 
     Attributes:
         problems, trajectories: How many were grown.
         reward_mean, reward_std: Over all trajectories, each counted once.
-        reward_min, reward_max: The ends of their range.
+        reward_min, reward_max: The smallest and the largest reward.
         groups_that_differ: Problems whose trajectories have more than one reward.
-        correct: Mean of the reward's part `correct`; None where it has none.
-        format: Mean of its part `format`: the share of well-formed trajectories; None where it has none.
+        correct: Mean of the reward's part `correct`; None if it has no such part.
+        format: Mean of its part `format`, the share of well-formed trajectories; None if it has no such part.
         call_rate: Share of trajectories that called a tool.
-        truncated: Share of trajectories that a limit ended.
+        truncated: Share of trajectories that a limit cut.
     """
 
     problems: int
@@ -52,7 +52,7 @@ class PreflightReport:
 
     @property
     def never_differ(self) -> bool:
-        """Whether no comparison can teach anything: within groups, or over all where a group is one trajectory."""
+        """Whether no comparison can teach anything: within groups, or overall if a group is one trajectory."""
         if self.trajectories == self.problems:
             return self.reward_min == self.reward_max
         return not self.groups_that_differ
@@ -80,10 +80,10 @@ def run_preflight(
     loop: AgentLoop,
     stop: StopOnSignal,
 ) -> PreflightReport:
-    """Grow the trees, say what came out, and write `preflight/` into the run's folder.
+    """Grow the trees, report the result, and write `preflight/` into the run's folder.
 
     Raises:
-        ConfigError: No reward differs from another one, and that is not allowed.
+        ConfigError: All rewards are equal, and the recipe does not allow that.
         Interrupted: A stop was asked for.
     """
     task = rollout.task
@@ -94,7 +94,7 @@ def run_preflight(
             rollout.grow([task.problems[index] for index in indices], 0, phase, attempt=ATTEMPT)
         )
         phase.advance(len(indices), waiting="")
-    # A rule that learns from what it sees starts its training as it would without this.
+    # A rule that learns from candidates must start training as if there had been no preflight.
     rollout.agent.brancher.restore(remembered)
     report = make_report(trees, rewards)
     console.note(f"preflight: {report.in_words}")
@@ -111,7 +111,7 @@ def run_preflight(
 
 
 def make_report(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> PreflightReport:
-    """Sum up trees with the rewards of their leaves. [P][G]"""
+    """Summarise trees and the rewards of their leaves. [P][G]"""
     given = [reward for group in rewards for reward in group]
     values = np.array([reward.value for reward in given])
     trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]

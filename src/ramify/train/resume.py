@@ -1,4 +1,4 @@
-"""Where a run begins: at the recipe's model, or at its latest checkpoint, if that belongs to it and is whole."""
+"""Where a run starts: at the recipe's model, or at its latest checkpoint, which must belong to it and be undamaged."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ from ramify.train.run_folder import RunFolder, recipe_fingerprint
 from ramify.train.state import LoopState, RunRecord, Saver
 
 TrainingRecipe: TypeAlias = TrainRecipe | SftRecipe | DpoRecipe
-"""Of a command that takes --resume."""
+"""A recipe of a command that takes --resume."""
 
 _SIZES = (
     "model_type",
@@ -54,7 +54,7 @@ _RECORD = TypeAdapter(RunRecord)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a run begins: the model folder to load, and the record beside it where that is a checkpoint of the run."""
+    """Where a run starts: the model folder to load, and the record beside it if that is a checkpoint of the run."""
 
     source: Path
     tokenizer: str
@@ -62,11 +62,11 @@ class Start:
 
 
 def starting_point(folder: RunFolder, recipe: TrainingRecipe, console: RunConsole) -> Start:
-    """The run's latest checkpoint, or the recipe's model where there is none; says which.
+    """The run's latest checkpoint, or the recipe's model if there is none; prints which.
 
     Raises:
-        DataError: The checkpoint is damaged, or of another run, seed, tokenizer or model; there is none although the
-            run has got further; or the recipe's model is itself a checkpoint and damaged.
+        DataError: The checkpoint is damaged, or belongs to another run, seed, tokenizer or model; there is none although
+            the run should have one by now; or the recipe's model is itself a checkpoint and damaged.
     """
     path = latest_checkpoint(folder.root)
     tokenizer = ChatTokenizer(recipe.model.path).fingerprint
@@ -85,18 +85,18 @@ def starting_point(folder: RunFolder, recipe: TrainingRecipe, console: RunConsol
     _require_own(path, record, folder, recipe, tokenizer)
     if missing := folder.metrics.missing(record.loop.step):
         console.note(
-            f"warning: {folder.root / 'metrics.jsonl'} has no line of {len(missing)} of {record.loop.step} steps, the "
-            f"first is step {missing[0]}: put it back from a copy; training does not need it"
+            f"warning: {folder.root / 'metrics.jsonl'} has no line for {len(missing)} of {record.loop.step} "
+            f"steps, the first is step {missing[0]}: restore it from a copy; training itself does not need it"
         )
     console.note(f"going on from {path}")
     return Start(path, tokenizer, record)
 
 
 def _read_record(path: Path) -> RunRecord:
-    """Check every file of a checkpoint, and read what it says of its run.
+    """Check every file of a checkpoint and read its record.
 
     Raises:
-        DataError: It is damaged, or lies under the name of another step.
+        DataError: The checkpoint is damaged, or its folder has the name of another step.
     """
     advice = advice_on_damaged(path)
     try:
@@ -116,26 +116,26 @@ def _read_record(path: Path) -> RunRecord:
 def _require_own(
     path: Path, record: RunRecord, folder: RunFolder, recipe: TrainingRecipe, tokenizer: str
 ) -> None:
-    """A checkpoint has to be of this run: equal shapes do not make it so.
+    """Check that a checkpoint belongs to this run, for which equal shapes are not enough.
 
     Raises:
-        DataError: It is of another one, or its recipe was changed.
+        DataError: It belongs to another run, or the recipe was changed.
     """
     if record.seed != recipe.run.seed:
         raise DataError(
-            f"{path}: of a run with seed {record.seed}, the recipe's run.seed is {recipe.run.seed}; put the seed back "
+            f"{path}: of a run with seed {record.seed}, but the recipe's run.seed is {recipe.run.seed}; put back the seed "
             "that the run began with"
         )
     if record.tokenizer != tokenizer:
         raise DataError(
             f"{path}: of a run with tokenizer {record.tokenizer}, that of model.path = {recipe.model.path} is "
-            f"{tokenizer}; put the tokenizer back that the run began with"
+            f"{tokenizer}; put back the tokenizer that the run began with"
         )
     _require_same_model(path, recipe.model)
     name = folder.name()
     if name is None:
         raise DataError(
-            f"{folder.root / MANIFEST}: missing or not readable, so that nobody knows whether {path} is of this run; put "
+            f"{folder.root / MANIFEST}: missing or not readable, so it is unknown whether {path} is of this run; put "
             f"it back, or name a new run.dir and model.path = {path}"
         )
     if record.run.name != name:
@@ -151,10 +151,10 @@ def _require_own(
 
 
 def restore(start: Start, make_learner: Callable[[], Learner]) -> tuple[Learner, LoopState]:
-    """Make the learner, and give it the state of the checkpoint that the run starts from, if it is one.
+    """Make the learner; if the run starts from a checkpoint, restore the learner's state from it.
 
     Raises:
-        DataError: The optimizers' state cannot be read.
+        DataError: The optimizer state cannot be read.
     """
     learner = make_learner()
     if start.record is None:
@@ -174,14 +174,14 @@ def begin_run(
     total_steps: int,
     manifest: Mapping[str, Any],
 ) -> Saver:
-    """Make the folder a run that stands at `state`, when it is known that its checkpoints can be written there.
+    """Check that checkpoints can be written, then make the folder a run that is at `state`.
 
     Raises:
         UserError: No checkpoint could be written, or a file of the run is damaged.
-        TrainingError: The disk takes nothing.
+        TrainingError: Nothing can be written to the disk.
     """
     companions = companion_files(recipe.model.path)
-    # What a kill left of a checkpoint takes as much room as one.
+    # A partial checkpoint that a kill left behind can take as much space as a whole one.
     prune_checkpoints(folder.root, recipe.run.keep_last, state.kept)
     check_saving(folder.root, learner.model, learner.optimizers, companions)
     identity = folder.begin(recipe, manifest)
@@ -190,13 +190,13 @@ def begin_run(
 
 
 def _require_no_progress(folder: RunFolder, save_every: int) -> None:
-    """A run that got past its first checkpoint and has none has lost it.
+    """Check that a run without checkpoints has not got past its first one.
 
     Raises:
-        DataError: That is so.
+        DataError: It has, so its checkpoints are lost.
     """
     last = folder.metrics.last_step()
-    # The line of a step is written before its checkpoint, so a kill may leave exactly the first `save_every`.
+    # A step's line is written before its checkpoint, so a kill may leave exactly the first `save_every` lines.
     if last > save_every:
         raise DataError(
             f"{folder.root}: metrics.jsonl has {last} steps, but there is no checkpoint in "
@@ -205,7 +205,7 @@ def _require_no_progress(folder: RunFolder, save_every: int) -> None:
 
 
 def _require_same_model(checkpoint: Path, model: TrainedModelSection) -> None:
-    """Compare the configurations, and whether an adapter is trained.
+    """Compare the model configurations, and whether an adapter is trained.
 
     Raises:
         DataError: They differ.
@@ -221,13 +221,13 @@ def _require_same_model(checkpoint: Path, model: TrainedModelSection) -> None:
         base = whole_folder(model.path) if is_adapter_folder(model.path) else model.path
         if whole_folder(checkpoint).resolve() != base.resolve():
             raise DataError(
-                f"{checkpoint}: an adapter of the model in {whole_folder(checkpoint)}, the recipe's is in {base}; put the "
-                "base back that the run began with, or name a new run.dir"
+                f"{checkpoint}: an adapter of the model in {whole_folder(checkpoint)}, the recipe's is in {base}; put "
+                "back the base that the run began with, or name a new run.dir"
             )
     saved, expected = read_model_config(checkpoint), read_model_config(model.path)
     for key in _SIZES:
         if key in saved and key in expected and saved[key] != expected[key]:
             raise DataError(
                 f"{checkpoint}: of a model with {key} = {saved[key]!r}, that of model.path = {model.path} is "
-                f"{expected[key]!r}; put the model back that the run began with, or name a new run.dir"
+                f"{expected[key]!r}; put back the model that the run began with, or name a new run.dir"
             )

@@ -91,9 +91,10 @@ def run_rl(
 
 
 def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
-    """The preflight, then the checkpoint that a guard can always go back to; what the preflight refuses was never a run.
+    """Run the preflight, then save the checkpoint of step 0 that a guard can always fall back to.
 
-    A kill in between leaves no checkpoint, so that the next start does all of this.
+    If the preflight refuses, the folder is no run any more. A kill in between leaves no checkpoint, so the next start
+    repeats all of this.
 
     Raises:
         ConfigError: The rewards never differ.
@@ -109,7 +110,7 @@ def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
 
 
 def train(run: RlRun, state: LoopState, last: int, stop: StopOnSignal) -> LoopState:
-    """Steps until `last` is done.
+    """Run steps up to and including `last`.
 
     Raises:
         Interrupted: A stop was asked for; the state was saved.
@@ -130,7 +131,7 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
     """One step of the run: from a batch of problems to updated weights and a written record.
 
     Raises:
-        TrainingError: The guard has seen enough.
+        TrainingError: The guard stops the run.
     """
     batch = stop.run(take_batch(run.rollout, run.recipe.rollout, state.cursor, state.step, phase))
     grown = tree_metrics(batch.trees, batch.rewards)
@@ -168,10 +169,10 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
 def learn(
     run: RlRun, batch: Batch, step: int, grown: Mapping[str, float]
 ) -> tuple[Sequence[Sequence[Floats]], Sequence[UpdateReport], Violation | None]:
-    """Advantages and updates of a batch, as far as the guard lets it train.
+    """Compute the advantages of a batch and update on it, as far as the guard allows.
 
-    What decides is the same on all ranks: the guard looks at the largest of their metrics (of the entropy as well: all
-    of them sampled from one policy), and a rank without trees takes part as long as another one has some.
+    All ranks decide alike: the guard looks at the maximum of each metric over ranks (also of the entropy, since all
+    ranks sample from one policy), and a rank without trees takes part as long as another one has some.
     """
     trees, rewards = batch.learned
     found = run.guard.look(max_over_ranks(grown)) if run.guard else None
@@ -194,10 +195,10 @@ def learn(
 
 
 def follow(run: RlRun, step: int, state: GuardState, found: Violation, action: Action) -> None:
-    """Say what the guard found, and do what it decided.
+    """Report what the guard found, and do what it decided.
 
     Raises:
-        TrainingError: It stops the run.
+        TrainingError: The guard stops the run.
     """
     assert state.last_good is not None
     if action is Action.STOP:
@@ -221,7 +222,7 @@ def record(
     metrics: Mapping[str, float | None],
     held_up: HeldUp,
 ) -> None:
-    """Write the trace, the times and the metrics of a step; `advantages` are those of the trees it learned from."""
+    """Write the trace, the timing and the metrics of a step; `advantages` belong to the trees it learned from."""
     means = iter([tuple(float(a.mean()) if len(a) else 0.0 for a in of_tree) for of_tree in advantages])
     traced = [
         TracedTree(tree, tuple(given), next(means) if is_kept else None)
@@ -234,9 +235,9 @@ def record(
 
 
 def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
-    """What the mini-batches of one step report; None where nothing was measured or no number came out."""
-    # Dead groups alone measure nothing and change no weight, so the first mini-batch that has more is still that
-    # of the policy that sampled: its gap is engine against learner.
+    """The metrics of one step's mini-batches; None where nothing was measured or the value is not finite."""
+    # A mini-batch of dead groups measures nothing and changes no weight. So the first other one is still computed with
+    # the weights that sampled: its gap is that between engine and learner.
     measured = [report for report in reports if report.outcome != "empty"]
     first = measured[0] if measured else None
     told = (first or reports[0]).metrics if reports else {}
@@ -257,7 +258,7 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
 
 
 def update_warnings(history: Sequence[MetricsRow]) -> tuple[str, ...]:
-    """A line when no step of a run changed the weights: why not, the most frequent cause first."""
+    """A line if no step of a run changed the weights: why, with the most frequent cause first."""
     if not history or any(row.get("update/steps") for row in history):
         return ()
     causes = Counter(map(_why_no_step, history)).most_common()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be solved, with what, and what it earns, before there is a model."""
+    """The problems, the tools and the reward of a recipe; needs no model."""
 
     problems: Sequence[Problem]
     order: ProblemOrder
@@ -56,7 +56,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """An agent at its task, and what scores it."""
+    """An agent with its task and its reward."""
 
     task: Task
     agent: AgentParts
@@ -72,17 +72,17 @@ class Rollout:
         first_slot: int = 0,
         attempt: int = 0,
     ) -> tuple[tuple[Tree, ...], list[Sequence[Reward]]]:
-        """Trees of one step of the run with the rewards of their leaves.
+        """Grow the trees of one step and score their leaves.
 
         Args:
-            problems: What to grow them for.
-            step: Of the run.
-            phase: Shows what is waited for.
+            problems: One tree is grown for each.
+            step: Step of the run.
+            phase: Shows what the rollout is waiting for.
             first_slot: Place of the first problem among those of the step.
             attempt: Round of growing within the step.
 
         Raises:
-            DataError: A reward is no number.
+            DataError: A reward is not a number.
         """
         if attempt == 0:
             await self.agent.engine.load_weights("shared", step)
@@ -131,7 +131,7 @@ def build_task(recipe: TrainRecipe, tokenizer_dir: Path, console: RunConsole) ->
 
 
 def build_rollout(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrainedModel]") -> Rollout:
-    """Put the agent together; `model` is called only by an engine that has one."""
+    """Assemble the agent; `model` is called only if the engine needs one."""
     timing = TimingLog()
     entropy = recipe.algorithm.entropy_advantage
     agent = build_agent(
@@ -156,7 +156,7 @@ def run_rollout(
 ) -> dict[str, float]:
     """Grow the trees of a run's first step and write `trees/` and `timing/`; returns their metrics.
 
-    `num_problems` is `rollout.problems_per_step` when it is None. Nothing is trained.
+    If `num_problems` is None, it is `rollout.problems_per_step`. Nothing is trained.
 
     Raises:
         UserError: The recipe, the data, the machine or the run folder is wrong.

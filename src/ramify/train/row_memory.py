@@ -1,4 +1,4 @@
-"""How the rows of a run are computed, decided once at its start and said."""
+"""How the rows of a run are computed: decided once, at the start of the run, and reported."""
 
 from transformers import PreTrainedModel
 
@@ -8,12 +8,12 @@ from ramify.obs.console import RunConsole
 
 
 def prepare_rows(model: PreTrainedModel, row_tokens: int, console: RunConsole) -> None:
-    """Recompute layers in the backward pass if the largest row asks for it; say so, and where prefixes are not shared.
+    """Turn on recomputation of layers if the largest row needs it; report that, and if prefixes are not shared.
 
     Args:
-        model: That is trained.
+        model: The model that is trained.
         row_tokens: Unique tokens of the largest row: the budget, or the longest context.
-        console: Where to say it.
+        console: Gets the report.
     """
     if not packs_trees(model):
         console.note(

@@ -2,7 +2,7 @@
 
 RUN/manifest.json  recipe.json  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
 
-`recipe.json` comes first: a folder without it has never been a run, whatever a kill left.
+`recipe.json` is written first: a folder without it has never been a run, whatever files a kill left there.
 """
 
 import hashlib
@@ -50,11 +50,11 @@ _OF_A_STEP = re.compile(r"([0-9]{6,15})\.jsonl(\.part)?")
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """Which run a checkpoint is of.
+    """The run that a checkpoint belongs to.
 
     Attributes:
-        name: Drawn when the run began.
-        recipe: Fingerprint of its recipe without `[run]`.
+        name: Random name, drawn when the run began.
+        recipe: Fingerprint of the run's recipe without `[run]`.
     """
 
     name: str
@@ -63,7 +63,7 @@ class RunIdentity:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths inside a run's folder; `resume`: the run was asked to go on where it is."""
+    """Paths inside a run's folder; `resume`: the user asked to continue the run."""
 
     root: Path
     resume: bool = False
@@ -78,7 +78,7 @@ class RunFolder:
 
     @property
     def preflight(self) -> Path:
-        """What was seen before the first step."""
+        """The results of the preflight."""
         return self.root / _PREFLIGHT
 
     @property
@@ -87,7 +87,7 @@ class RunFolder:
         return MetricsLog(self.root / _METRICS)
 
     def rewind(self, step: int) -> None:
-        """Forget what was written of later steps: they are done again, or not at all.
+        """Delete what later steps wrote: they are repeated, or not done at all.
 
         Raises:
             DataError: A line of the metrics cannot be read.
@@ -100,11 +100,11 @@ class RunFolder:
                     path.unlink()
 
     def take_up(self, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """See that a run that has begun goes on from what it was made from; notes code or a device that is another.
+        """Check that an existing run continues with what it was made from; note another code version or device.
 
         Raises:
-            ConfigError: Data, weights, tools or rewards are others; names the first key that differs.
-            DataError: Its manifest is damaged.
+            ConfigError: Data, weights, tools or rewards differ; names the first key that does.
+            DataError: The manifest is damaged.
         """
         if (self.root / MANIFEST).exists():
             before = read_manifest(self.root, "made_from")
@@ -116,7 +116,7 @@ class RunFolder:
             note_session(self.root, before, manifest["made_with"][-1], note)
 
     def begin(self, recipe: BaseModel, manifest: Mapping[str, Any]) -> RunIdentity:
-        """Make it a run, unless it is one; called when all else is known to be right. Returns which run it is.
+        """Make the folder a run, unless it is one; call it after all other checks. Returns the run's identity.
 
         Raises:
             ConfigError: The folder cannot be written.
@@ -138,13 +138,13 @@ class RunFolder:
         replace_file(self.root / RECIPE, resolved(recipe).encode())
 
     def forget(self) -> None:
-        """Take back what made it a run; only for one that has not trained a step."""
+        """Undo `begin`; only for a run that has not trained a step."""
         shutil.rmtree(self.preflight, ignore_errors=True)
         for name in (MANIFEST, RECIPE):
             (self.root / name).unlink(missing_ok=True)
 
     def name(self) -> str | None:
-        """What the run was called when it began; None where no readable manifest says it."""
+        """The name that the run drew when it began; None without a readable manifest."""
         try:
             name = read_object(self.root / MANIFEST).get("name")
         except DataError:
@@ -153,13 +153,13 @@ class RunFolder:
 
 
 def recipe_fingerprint(recipe: BaseModel) -> str:
-    """Of all that a recipe says but `[run]`, which decides where and how often rather than what."""
+    """Fingerprint of a recipe without `[run]`, which decides where and how often a run saves, not what it computes."""
     table = recipe.model_dump(mode="json", exclude={"run"})
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
-    """See that a run may have the folder; nothing is written.
+    """Check that a run may use the folder; writes nothing.
 
     Raises:
         ConfigError: It holds a run and `resume` is false, it holds something else or links, or the recipe changed.
@@ -196,21 +196,21 @@ def _difference(record: Path, expected: bytes) -> str:
 
 @contextmanager
 def claim_run_folder(path: Path, recipe: BaseModel, resume: bool) -> Iterator[RunFolder]:
-    """Take up or make the folder of a run, for this process alone while the block runs.
+    """Open or create the folder of a run, and hold it for this process alone while the block runs.
 
     Raises:
-        ConfigError: As for `check_run_folder`; it cannot be written; or another process has it.
+        ConfigError: As for `check_run_folder`; the folder cannot be written; or another process holds it.
     """
     check_run_folder(path, recipe, resume)
     is_new = not path.exists()
     make_folder("run.dir", path)
     with locked_folder("run.dir", path):
-        # Somebody else may have made a run of it since the first look.
+        # Another process may have made it a run since the first check.
         check_run_folder(path, recipe, resume)
         try:
             yield RunFolder(path, resume)
         finally:
-            # What never became a run (bad data, say) leaves nothing behind.
+            # A run that never began (because of bad data, say) leaves nothing behind.
             if not (path / RECIPE).is_file():
                 (path / LOCK).unlink()
                 if is_new and not any(path.iterdir()):

@@ -1,4 +1,4 @@
-"""Which problems a step learns from: the next ones of the order, or of these only the ones that can teach (DAPO)."""
+"""Which problems a step learns from: the next ones in data order, or only those with differing rewards (DAPO)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Batch:
     """The trees of one step, in data order, with the rewards of their leaves. [P], [P][G], [P]
 
     Attributes:
-        trees: All that were grown.
-        rewards: Of their leaves.
-        kept: Whether a tree is learned from.
-        attempts: Rounds of growing that it took.
-        cursor: Behind the last problem that was taken, kept or refused.
+        trees: All trees that were grown.
+        rewards: Rewards of their leaves.
+        kept: Whether the step learns from each tree.
+        attempts: Number of rounds of growing.
+        cursor: Place in the data after the last problem taken, whether kept or refused.
     """
 
     trees: tuple[Tree, ...]
@@ -31,13 +31,13 @@ class Batch:
 
     @property
     def learned(self) -> tuple[tuple[Tree, ...], tuple[Sequence[Reward], ...]]:
-        """The trees that are learned from, with their rewards."""
+        """The trees that the step learns from, with their rewards."""
         chosen = [index for index, is_kept in enumerate(self.kept) if is_kept]
         return tuple(self.trees[i] for i in chosen), tuple(self.rewards[i] for i in chosen)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Trees that were refused, the tokens that the policy wrote on them, rounds, and whether nothing is left."""
+        """Refused trees, the tokens that the policy wrote in them, rounds, and whether no tree was kept."""
         refused = [tree for tree, is_kept in zip(self.trees, self.kept, strict=True) if not is_kept]
         tokens = [
             len(node.token_ids) for tree in refused for node in tree.nodes if node.source is Source.POLICY
@@ -67,9 +67,9 @@ async def mixed_batch(
 ) -> Batch:
     """Grow trees until `size` of them hold both right and wrong answers (DAPO, arXiv 2503.14476, equation 11).
 
-    Each round takes as many problems as are missing, so that none is started in vain, and waits for all of them:
-    what is kept depends on the order of the data and not on which tree was ready first. After `max_attempts` rounds
-    the batch is as large as it is. Every tree's key has its place among the problems of the step and its round.
+    Each round takes as many problems as are missing, so none is started for nothing, and waits for all of them. So the
+    order of the data decides what is kept, not which tree was ready first. After `max_attempts` rounds the batch stays
+    as it is. A tree's key holds its place among the problems of the step and its round.
     """
     trees: list[Tree] = []
     rewards: list[Sequence[Reward]] = []
@@ -87,9 +87,9 @@ async def mixed_batch(
 
 
 def is_mixed(rewards: Sequence[Reward]) -> bool:
-    """Whether some leaves of a tree are better than others, by `correct`: 1 and more is right, 0 and less is wrong.
+    """Whether some leaves of a tree are better than others by `correct`: 1 or more is right, 0 or less is wrong.
 
-    Partial credit that is the same on all leaves teaches nothing either.
+    Equal partial credit on all leaves does not count as mixed either.
     """
     correct = [min(max(reward.parts["correct"], 0.0), 1.0) for reward in rewards]
     return max(correct) > min(correct)

@@ -52,7 +52,7 @@ def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstra
         check_size(tree, "demonstration", limit)
         return tree
 
-    # What cannot be trained on is found now, not in the middle of the run.
+    # Find demonstrations that cannot be trained on now, not in the middle of the run.
     for item in demonstrations:
         with told_with_row(recipe.data.train, item.row):
             parts = renderer.turns(f"demonstration {item.problem.id!r}", item.completion)
@@ -78,7 +78,7 @@ def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstra
 
 
 def train_on(learner: Learner, trees: Sequence[Tree], token_budget: int) -> UpdateReport:
-    """One optimiser step on the mean negative log-likelihood of the assistant's tokens."""
+    """One optimizer step on the mean negative log-likelihood of the assistant's tokens."""
     credits = [supervised_credit(tree) for tree in trees]
     rows = pack(trees, credits, token_budget, share_prefixes=packs_trees(learner.model))
     whole = sum_over_ranks({"denominator": denominator(trees, SUPERVISED)})["denominator"]

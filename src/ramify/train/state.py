@@ -1,4 +1,4 @@
-"""What a training loop carries from step to step, and the checkpoints that keep it."""
+"""The state that a training loop carries from step to step, and the checkpoints that store it."""
 
 import math
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ Score = Annotated[float, Field(ge=-1e100, le=1e100)]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A checkpoint with its score: the mean over the steps from it to the next one."""
+    """A checkpoint's score: the mean score of the steps from this checkpoint to the next."""
 
     step: NaturalNumber
     score: Score
@@ -39,17 +39,17 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """Where a run stands after `step` steps; draws are hashes of (seed, step, ...), so no generator is saved.
+    """The state of a run after `step` steps; draws are hashes of (seed, step, ...), so no generator is saved.
 
     Attributes:
-        step: Steps that were taken.
-        cursor: In the data.
-        scores: Of the steps since the last checkpoint that was due; None where a step had none. They are that
-            checkpoint's: a step's reward is that of the weights before its update.
+        step: Number of steps done.
+        cursor: Place in the data.
+        scores: Scores of the steps since the last scheduled checkpoint; None for a step without one. They count for
+            that checkpoint, because a step's reward is measured with the weights before its update.
         due: Step of that checkpoint; 0 before there is one.
-        ranking: The best of the checkpoints that were due and are judged, the best first.
-        branching: What the branching rule remembers (`Brancher.state`).
-        guard: What the collapse detector remembers; None in a run without one.
+        ranking: The best scheduled checkpoints with their scores, the best first.
+        branching: State of the branching rule (`Brancher.state`).
+        guard: State of the collapse detector; None in a run without one.
     """
 
     step: NaturalNumber = 0
@@ -61,21 +61,21 @@ class LoopState:
     guard: GuardState | None = None
 
     def after_step(self, cursor: DataCursor, score: float | None) -> "LoopState":
-        """One step further; a score is better when it is higher."""
+        """The state after one more step; a higher score is better."""
         return replace(self, step=self.step + 1, cursor=cursor, scores=(*self.scores, score))
 
     def went_back(self, step: int) -> "LoopState":
-        """The weights are those of an earlier checkpoint again."""
+        """The state after a fallback to the weights of the checkpoint of `step`."""
         return replace(self, scores=(), due=step)
 
     @property
     def kept(self) -> frozenset[int]:
-        """Steps whose checkpoints stay beside the last ones."""
+        """Steps whose checkpoints are kept besides the last ones."""
         needed = self.guard.needed if self.guard else frozenset()
         return needed | {judged.step for judged in self.ranking}
 
     def judged(self, most: int) -> "LoopState":
-        """The last checkpoint that was due takes its place among the `most` best; of equal ones the later is better."""
+        """Rank the last scheduled checkpoint among the `most` best; on a tie the later one is better."""
         known = [score for score in self.scores if score is not None]
         if not known or not self.due:
             return replace(self, scores=())
@@ -87,7 +87,7 @@ class LoopState:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What `state.json` holds: the loop's state, the learner's, and what the checkpoint is of."""
+    """The content of `state.json`: the state of the loop and the learner, and the run it belongs to."""
 
     loop: LoopState
     learner_step: NaturalNumber
@@ -102,13 +102,13 @@ class Saver:
     """Writes and prunes the checkpoints of a run.
 
     Attributes:
-        folder: Of the run.
-        learner: What is saved.
-        companions: Files of the recipe's model that every checkpoint has (`companion_files`).
-        tokenizer: Its fingerprint.
-        identity: Which run it is.
-        run: When to save, how many to keep.
-        total_steps: The last step has a checkpoint in any case.
+        folder: Folder of the run.
+        learner: Holds the weights and the optimizer state.
+        companions: Files that every checkpoint copies from the recipe's model (`companion_files`).
+        tokenizer: Fingerprint of the tokenizer.
+        identity: The run that the checkpoints belong to.
+        run: When to save and how many checkpoints to keep.
+        total_steps: Steps of the run; the last one always has a checkpoint.
     """
 
     folder: RunFolder
@@ -120,7 +120,7 @@ class Saver:
     total_steps: int
 
     def keep(self, state: LoopState) -> LoopState:
-        """Write the checkpoint of a step where one is due; returns the state to go on from."""
+        """Write a checkpoint if one is scheduled for this step; returns the state to continue with."""
         if state.step % self.run.save_every and state.step != self.total_steps:
             return state
         guard = state.guard.saved(state.step) if state.guard else None
@@ -129,17 +129,17 @@ class Saver:
         return kept
 
     def save(self, state: LoopState) -> Path:
-        """The checkpoint of `state`, written now unless it was due; it is never judged."""
+        """Write a checkpoint of `state` now, unless the scheduled one exists; it gets no score. Returns its folder."""
         path = checkpoint_folder(self.folder.root, state.step)
         if not path.exists():
             self._write(state)
         return path
 
     def fall_back(self, step: int) -> Path:
-        """Give the learner the weights and the optimizer state of an earlier step; its own count of steps goes on.
+        """Load the weights and the optimizer state of an earlier step; the learner's own step count is unchanged.
 
         Raises:
-            DataError: That checkpoint is damaged.
+            DataError: The checkpoint is damaged.
         """
         path = checkpoint_folder(self.folder.root, step)
         if_damaged = "the run cannot go back to it: start a new run.dir from another checkpoint as model.path"
@@ -150,17 +150,17 @@ class Saver:
         return path
 
     def best_note(self, state: LoopState) -> str | None:
-        """One line about the best checkpoint; None where none is kept."""
+        """One line about the best checkpoint; None if no best ones are kept."""
         if not state.ranking:
             return None
         best = state.ranking[0]
         return f"best checkpoint: {checkpoint_folder(self.folder.root, best.step)} (score {best.score:.4g})"
 
     def _write(self, state: LoopState) -> None:
-        """Write and prune.
+        """Write a checkpoint, then prune.
 
         Raises:
-            TrainingError: A weight or a momentum is not finite, and nothing is written; or the disk takes nothing.
+            TrainingError: A weight or a momentum is not finite, and nothing is written; or the disk cannot be written.
         """
         learner = self.learner
         for what, tensors in (

@@ -1,4 +1,4 @@
-"""The loop of training on a file of examples, in an order of its own each epoch: demonstrations and preference pairs."""
+"""The training loop for files of examples (demonstrations, preference pairs), shuffled anew each epoch."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,20 +32,20 @@ from ramify.train.run_folder import RunFolder, claim_run_folder
 Example = TypeVar("Example")
 
 Update: TypeAlias = Callable[[Sequence[int], int], UpdateReport]
-"""Trains on the examples with these numbers; the second argument is the step."""
+"""Trains on the examples with these indices; the second argument is the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """What a kind of training on examples brings to the loop.
+    """What distinguishes one kind of training on examples from another.
 
     Attributes:
         title: Name of the phase on the console.
-        num_examples: In the file.
+        num_examples: Number of examples in the file.
         objective: What is minimised.
-        make_update: Given the learner, how it takes a step.
-        metrics: Of the updates' reports, beside those that all kinds have.
-        notes: What is to be known about the examples.
+        make_update: Given the learner, returns the function that takes a step.
+        metrics: Metrics of the updates' reports, besides those that all kinds have.
+        notes: What the user should know about the examples.
     """
 
     title: str
@@ -69,14 +69,14 @@ def train_on_examples(
 
     Args:
         recipe: What to run.
-        console: Shows how far it is.
+        console: Shows the progress.
         load: Reads the file of examples.
-        make_lessons: Given the folder with the tokenizer, and the examples.
-        resume: Go on from the last checkpoint.
-        max_steps: Of the run.
+        make_lessons: Makes the lessons from the folder with the tokenizer and the examples.
+        resume: Continue from the last checkpoint.
+        max_steps: Stop after this many steps of the run.
 
     Raises:
-        UserError: The data are wrong, the model does not fit the recipe, or the run cannot be taken up.
+        UserError: The data are wrong, the model does not fit the recipe, or the run cannot be resumed.
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
@@ -157,7 +157,7 @@ def _train(
 
 
 def step_metrics(report: UpdateReport) -> dict[str, float | None]:
-    """What one step reports, whatever the examples are; None where no number came out."""
+    """The metrics that every kind of example has; None where a value is not finite."""
     return {
         "loss": finite(report.loss),
         "grad_norm": finite(report.grad_norm),
@@ -168,7 +168,7 @@ def step_metrics(report: UpdateReport) -> dict[str, float | None]:
 
 @contextmanager
 def told_with_row(path: Path, row: int) -> Iterator[None]:
-    """Put file and row in front of what is wrong with an example."""
+    """Prefix an error about an example with its file and row."""
     try:
         yield
     except DataError as error:
@@ -176,7 +176,7 @@ def told_with_row(path: Path, row: int) -> Iterator[None]:
 
 
 def check_size(tree: Tree, what: str, max_tokens: int) -> None:
-    """See that a tree of one trajectory fits; cutting it would teach a wrong end.
+    """Check that a tree of one trajectory fits; cutting it would teach a wrong end.
 
     Raises:
         DataError: It has more than `max_tokens` tokens; `what` begins the message.
@@ -188,10 +188,10 @@ def check_size(tree: Tree, what: str, max_tokens: int) -> None:
 
 
 def may_be_long(renderer: TagRenderer, problem: Problem, parts: Parts, what: str, max_tokens: int) -> bool:
-    """Whether a demonstration has to be encoded to know that it fits.
+    """Whether a demonstration must be encoded to tell whether it fits.
 
     Raises:
-        DataError: It surely has more than `max_tokens` tokens; `what` begins the message.
+        DataError: It certainly has more than `max_tokens` tokens; `what` begins the message.
     """
     fewest, most = renderer.token_bounds(problem, parts)
     if fewest > max_tokens:

@@ -196,7 +196,7 @@ def test_a_folder_without_its_record_is_refused(tmp_path, model_folder):
     save(tmp_path / "c", trained(0), model_folder)
     (tmp_path / "c" / "state.json").unlink()
     with pytest.raises(
-        DataError, match=r"state\.json is missing, so it was never finished or is none; do this"
+        DataError, match=r"state\.json is missing, so it was never finished or is no checkpoint; do this"
     ):
         read_state(tmp_path / "c", ADVICE)
 
@@ -206,8 +206,8 @@ def test_a_folder_without_its_record_is_refused(tmp_path, model_folder):
     [
         ({"schema": 3}, "a checkpoint of schema 3, expected 4; it was written by another version"),
         ({"schema": "4"}, "a checkpoint of schema '4'"),
-        ({"state": {**STATE, "step": 4}}, "its content does not have its checksum"),
-        ({"state": None}, "its content does not have its checksum"),
+        ({"state": {**STATE, "step": 4}}, "its content does not match its checksum"),
+        ({"state": None}, "its content does not match its checksum"),
         ({"state": [], "crc32": None}, "expected a state, and files with bytes and crc32"),
         ({"files": ["config.json"], "crc32": None}, "expected a state, and files with bytes and crc32"),
         ({"files": {"config.json": 7}, "crc32": None}, "expected a state, and files with bytes and crc32"),
@@ -413,7 +413,7 @@ def test_a_file_that_the_record_does_not_name_is_refused_where_a_run_goes_on(sea
     _, folder, _ = sealed
     (folder / "README.md").write_text("mine")
     check_model_folder(folder)
-    with pytest.raises(DataError, match=r"README\.md is none of its files; move it away"):
+    with pytest.raises(DataError, match=r"README\.md is not one of its files; move it away"):
         read_state(folder, ADVICE)
 
 

@@ -130,7 +130,7 @@ class Quitting(WrappedEngine):
 
 def test_an_engine_that_gives_up_by_itself_does_not_lose_a_trajectory_silently(model_folder):
     parts = with_engine(agent(model_folder, RULE, n=4), Quitting)
-    with pytest.raises(RuntimeError, match="engine 'scripted' cancelled what it was asked for"):
+    with pytest.raises(RuntimeError, match="engine 'scripted' cancelled its own call"):
         grow(parts)
     assert parts.live.value == 0
 
@@ -143,7 +143,7 @@ def test_an_engine_with_another_tokenizer_is_refused_when_the_parts_are_put_toge
     info = replace(parts.engine.info(), tokenizer=tokenizer_of(tmp_path / "other").fingerprint)
     engine = WrappedEngine(parts.engine)
     engine.info = lambda: info
-    with pytest.raises(ConfigError, match="engine 'scripted' speaks the ids of another tokenizer"):
+    with pytest.raises(ConfigError, match="engine 'scripted' uses the ids of another tokenizer"):
         replace(parts, engine=engine)
 
 

@@ -113,7 +113,7 @@ def test_without_a_checkpoint_a_run_begins_at_the_recipes_model(tmp_path, model_
         ({"loop": {"cursor": [1, 4]}}, "loop.cursor: Input should be"),
         ({"loop": {"guard": {"in_a_row": True}}}, "loop.guard.in_a_row: Input should be a valid integer"),
         ({"loop": None}, "loop: Input should be"),
-        ({"seed": 4}, "of a run with seed 4, the recipe's run.seed is 3"),
+        ({"seed": 4}, "of a run with seed 4, but the recipe's run.seed is 3"),
     ],
 )
 def test_a_record_of_wrong_types_or_another_seed_is_refused(tmp_path, saved, model_folder, change, told):
@@ -149,7 +149,7 @@ def test_another_tokenizer_is_refused(tmp_path, saved, model_folder):
     shutil.copytree(model_folder, other)
     write_tokenizer(other, vocab_size=500)
     with pytest.raises(
-        DataError, match=r"with tokenizer \w{16}, that of model\.path = .* is \w{16}; put the"
+        DataError, match=r"with tokenizer \w{16}, that of model\.path = .* is \w{16}; put back the tokenizer"
     ):
         begin(saved, other)
 
@@ -160,7 +160,9 @@ def test_another_tokenizer_is_refused(tmp_path, saved, model_folder):
 )
 def test_another_model_is_refused(tmp_path, saved, key, changes):
     other = write_model(tmp_path / "other", **changes)
-    with pytest.raises(DataError, match=rf"of a model with {key}, that of model\.path = .*; put the model"):
+    with pytest.raises(
+        DataError, match=rf"of a model with {key}, that of model\.path = .*; put back the model"
+    ):
         begin(saved, other)
 
 
@@ -274,7 +276,7 @@ def test_lost_lines_of_metrics_are_told_and_stop_nothing(tmp_path, saved, model_
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(lines[:2] + lines[4:]))
     assert begin(tmp_path / "run", model_folder, stream=said).record is not None
-    assert f"warning: {file} has no line of 2 of 7 steps, the first is step 3: put it back" in said.getvalue()
+    assert f"warning: {file} has no line for 2 of 7 steps, the first is step 3: restore it" in said.getvalue()
 
 
 def test_an_adapter_of_another_base_is_refused(tmp_path, model_folder):
