@@ -22,6 +22,11 @@ def task(tmp_path, model_folder):
     [
         ((), "ramify: the following arguments are required: COMMAND"),
         (("fly",), "ramify: argument COMMAND: invalid choice: 'fly'"),
+        (("trian",), "did you mean train?"),
+        (
+            ("train", "r.toml", "--dryrun"),
+            "ramify: unrecognized arguments: --dryrun, did you mean --dry-run?",
+        ),
         (("train",), "ramify train: the following arguments are required: RECIPE.toml"),
         (("train", "r.toml", "--fast"), "ramify: unrecognized arguments: --fast"),
         (
@@ -79,6 +84,14 @@ def test_wrong_recipes_before_anything_is_loaded(refused, task, override, told):
     assert told in line
     assert line.startswith("ramify train: ")
     assert not (task.parent / "run").exists()
+
+
+def test_all_that_is_missing_is_told_at_once(refused, task):
+    settings = ("model.path=nowhere", "data.train=none.jsonl", "tools.search.corpus=none.jsonl")
+    told = refused("train", task, *(word for setting in settings for word in ("-s", setting)))
+    assert "3 mistakes: (1) model.path: " in told
+    assert "(2) data.train: expected a file" in told
+    assert "(3) tools.search.corpus: expected a file" in told
 
 
 def test_recipes_that_are_none(refused, tmp_path):

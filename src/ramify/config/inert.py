@@ -145,12 +145,14 @@ def refuse_inert_rewards(reward: RewardSection, rollout: RolloutSection, tools: 
         )
 
 
-def refuse_inert_guard(guard: GuardSection, rollout: RolloutSection) -> None:
+def refuse_inert_guard(guard: GuardSection | None, rollout: RolloutSection) -> None:
     """What the guard looks at must be able to be right as well as wrong.
 
     Raises:
         ValueError: A threshold is broken in every step, or never.
     """
+    if guard is None:
+        return
     if guard.max_zero_variance is not None and rollout.n == 1:
         raise ValueError(
             "guard.max_zero_variance: groups of one trajectory never vary, so every step would break it; leave it out"

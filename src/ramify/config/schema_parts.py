@@ -3,6 +3,7 @@
 A required field has no default; an unknown key is refused. Paths are relative to the working directory.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -57,6 +58,22 @@ class Section(BaseModel):
             if bool in kinds and not isinstance(given, bool) and not (given is None and type(None) in kinds):
                 raise ValueError(f"{name}: expected true or false, got {given!r:.80}")
         return table
+
+
+def refuse_all(*checks: Callable[[], None]) -> None:
+    """Make every check of a recipe, so that all its mistakes are told at once.
+
+    Raises:
+        ValueError: Some raised one; a line for each.
+    """
+    found = []
+    for check in checks:
+        try:
+            check()
+        except ValueError as error:
+            found.append(str(error))
+    if found:
+        raise ValueError("\n".join(found))
 
 
 def is_changed(section: Section, key: str) -> bool:

@@ -22,6 +22,7 @@ from ramify.config.schema_parts import (
     TrainedModelSection,
     TrainingRunSection,
     UserPath,
+    refuse_all,
     refuse_clocks,
 )
 from ramify.config.schema_preflight import PreflightSection
@@ -74,15 +75,15 @@ class TrainRecipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainRecipe":
-        refuse_inert_rollout(self.rollout)
-        refuse_inert_algorithm(self.algorithm, self.rollout, self.engine.name == "local")
-        refuse_inert_clips(
-            self.algorithm, self.rollout.problems_per_step, self.learner.problems_per_minibatch
+        rollout, algorithm, learner = self.rollout, self.algorithm, self.learner
+        refuse_all(
+            lambda: refuse_inert_rollout(rollout),
+            lambda: refuse_inert_algorithm(algorithm, rollout, self.engine.name == "local"),
+            lambda: refuse_inert_clips(algorithm, rollout.problems_per_step, learner.problems_per_minibatch),
+            lambda: refuse_inert_rewards(self.reward, rollout, self.tools),
+            lambda: refuse_inert_rates(learner.optimizer, self.model.lora is not None),
+            lambda: refuse_inert_guard(self.guard, rollout),
+            lambda: refuse_idle_sandbox(self.tools, self.sandbox),
+            lambda: refuse_clocks(self.run, rollout, "rollout"),
         )
-        refuse_inert_rewards(self.reward, self.rollout, self.tools)
-        refuse_inert_rates(self.learner.optimizer, self.model.lora is not None)
-        if self.guard is not None:
-            refuse_inert_guard(self.guard, self.rollout)
-        refuse_idle_sandbox(self.tools, self.sandbox)
-        refuse_clocks(self.run, self.rollout, "rollout")
         return self
