@@ -154,13 +154,6 @@ def test_data_that_cannot_be_used_leave_no_run_behind(refused, task, tmp_path, n
             "learner.batch_size=1000000000",
             "learner.batch_size: expected at most {rows}, the number of usable rows of data.train, got 1000000000",
         ),
-        (
-            "train",
-            TRAIN,
-            "learner.optimizer.warmup_steps=1000",
-            "the optimizer steps of the whole run, got 1000",
-        ),
-        ("sft", SFT, "learner.optimizer.warmup_steps=1000", "the optimizer steps of the whole run, got 1000"),
     ],
 )
 def test_steps_that_the_data_do_not_have(refused, tmp_path, model_folder, command, text, override, told):

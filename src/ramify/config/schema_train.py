@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field, model_validator
 from ramify.config.bounds import PositiveInt, Tokens
 from ramify.config.inert import (
     refuse_inert_algorithm,
-    refuse_inert_clips,
     refuse_inert_guard,
     refuse_inert_rates,
     refuse_inert_rewards,
@@ -75,13 +74,12 @@ class TrainRecipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainRecipe":
-        rollout, algorithm, learner = self.rollout, self.algorithm, self.learner
+        rollout = self.rollout
         refuse_all(
             lambda: refuse_inert_rollout(rollout),
-            lambda: refuse_inert_algorithm(algorithm, rollout, self.engine.name == "local"),
-            lambda: refuse_inert_clips(algorithm, rollout.problems_per_step, learner.problems_per_minibatch),
+            lambda: refuse_inert_algorithm(self.algorithm, rollout, self.engine.name == "local"),
             lambda: refuse_inert_rewards(self.reward, rollout, self.tools),
-            lambda: refuse_inert_rates(learner.optimizer, self.model.lora is not None),
+            lambda: refuse_inert_rates(self.learner.optimizer, self.model.lora is not None),
             lambda: refuse_inert_guard(self.guard, rollout),
             lambda: refuse_idle_sandbox(self.tools, self.sandbox),
             lambda: refuse_clocks(self.run, rollout, "rollout"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ramify.config.against_data import refuse_large_steps, refuse_long_warmup
+from ramify.config.against_data import note_long_warmup, refuse_large_steps
 from ramify.config.build import build_optimizer
 from ramify.config.build_algorithm import build_objective
 from ramify.config.build_model import build_model
@@ -297,13 +297,13 @@ def build_rl(
     guard = None if recipe.guard is None else Guard(recipe.guard, rollout.max_tokens)
     looks_at_non_finite = recipe.guard is not None and recipe.guard.max_non_finite is not None
     minibatches = math.ceil(rollout.problems_per_step / recipe.learner.problems_per_minibatch)
-    refuse_long_warmup(recipe.learner.optimizer, steps * minibatches)
-    for note in note_inert_clips(
+    idle = note_inert_clips(
         recipe.algorithm,
         rollout.problems_per_step,
         recipe.learner.problems_per_minibatch,
         recipe.engine.name == "local",
-    ):
+    )
+    for note in (*idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
         console.note(note)
 
     def make_learner() -> Learner:

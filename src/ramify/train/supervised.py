@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ramify.algos.losses import Objective
 from ramify.chat.renderer import Parts, TagRenderer
-from ramify.config.against_data import refuse_large_steps, refuse_long_warmup
+from ramify.config.against_data import note_long_warmup, refuse_large_steps
 from ramify.config.build import build_optimizer
 from ramify.config.build_model import build_model
 from ramify.config.schema_dpo import DpoRecipe
@@ -99,13 +99,12 @@ def _train(
     lessons: Lessons,
     max_steps: int | None,
 ) -> Path:
-    for note in lessons.notes:
-        console.note(note)
     order = ProblemOrder(lessons.num_examples, recipe.run.seed)
     batch = recipe.learner.batch_size
     refuse_large_steps("learner.batch_size", batch, lessons.num_examples)
     total = math.ceil(lessons.num_examples * recipe.data.epochs / batch)
-    refuse_long_warmup(recipe.learner.optimizer, total)
+    for note in (*lessons.notes, *note_long_warmup(recipe.learner.optimizer, total)):
+        console.note(note)
 
     def make_learner() -> Learner:
         optimizer, schedule = build_optimizer(recipe.learner.optimizer)

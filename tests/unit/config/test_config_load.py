@@ -418,6 +418,15 @@ def test_shipped_recipes_load_and_survive(path):
     assert check_recipe(schema, json.loads(resolved(loaded)), "again") == loaded
 
 
+@pytest.mark.parametrize("size", [1, 8])
+@pytest.mark.parametrize(
+    "path", [path for path in RECIPES if "[rollout]" in path.read_text()], ids=lambda path: path.stem
+)
+def test_a_papers_recipe_can_be_tried_small(path, size):
+    loaded = load_recipe(TrainRecipe, path, [f"rollout.problems_per_step={size}"])
+    assert loaded.rollout.problems_per_step == size
+
+
 def test_flat_sampling_from_the_command_line(recipe):
     told = refusal(recipe, "rollout.branching=none")
     assert told == 'rollout.m: branching "none" starts all n = 8 from the prompt; leave m out, got 4'
