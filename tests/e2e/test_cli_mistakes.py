@@ -257,7 +257,7 @@ def test_a_run_is_neither_repeated_nor_resumed_with_another_recipe(refused, task
     run = task.parent / "run"
     assert f"run.dir: {run} holds a run; go on with --resume" in refused("train", task)
     other = refused("train", task, "--resume", "-s", "learner.optimizer.rate=1e-4")
-    assert f"{run}/recipe.json differs from the recipe given" in other
+    assert f"{run}/recipe.toml differs from the recipe given" in other
 
 
 @pytest.mark.parametrize("command", ["train", "rollout", "eval", "sft", "quickstart"])

@@ -41,14 +41,14 @@ def run(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from ramify.commands.check_files import check_eval_files
-    from ramify.config.load import resolved
+    from ramify.commands.estimate import dry_run
     from ramify.eval.folder import check_eval_folder
 
     recipe = _recipe(options)
     check_eval_files(recipe)
     check_eval_folder(recipe.run.dir, options.resume)
     if options.dry_run:
-        sys.stdout.write(resolved(recipe) + "\n")
+        sys.stdout.write(dry_run(recipe))
         return
     from ramify.eval.run import run_eval
     from ramify.eval.summary import tool_table

@@ -14,7 +14,9 @@ def add_override_arguments(parser: argparse.ArgumentParser) -> None:
     """-s and --dry-run."""
     add_override(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="check the recipe and print it with all defaults"
+        "--dry-run",
+        action="store_true",
+        help="check the recipe; print it with all defaults, and what it asks of this machine",
     )
 
 

@@ -1,7 +1,14 @@
-"""Settings that only the data can refuse: steps larger than the file, and notes about those that the data leave idle."""
+"""How long a run is, and settings that only the data can refuse: steps larger than the file, and notes about those that the data leave idle."""
 
-from ramify.config.schema_parts import OptimizerSection
+import math
+
+from ramify.config.schema_parts import OptimizerSection, TrainingRunSection
 from ramify.core.errors import ConfigError
+
+
+def num_steps(run: TrainingRunSection, epochs: int, examples: int, per_step: int) -> int:
+    """Steps of a whole run: `run.steps`, or as many as `epochs` times the `examples` of the file take."""
+    return run.steps or math.ceil(examples * epochs / per_step)
 
 
 def refuse_large_steps(key: str, per_step: int, available: int) -> None:

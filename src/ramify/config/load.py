@@ -1,6 +1,5 @@
 """Reading a recipe: TOML, `-s a.b=c` overrides, validation that names every mistake, in one line."""
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ramify.config.near_names import near_key, schemas_in
+from ramify.config.toml_text import toml_text
 from ramify.core.errors import ConfigError, in_one_line
 
 Recipe = TypeVar("Recipe", bound=BaseModel)
@@ -85,8 +85,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def resolved(recipe: BaseModel) -> str:
-    """The whole recipe with every default, as JSON."""
-    return json.dumps(recipe.model_dump(mode="json"), indent=2)
+    """The whole recipe with every default, as TOML that loads again."""
+    return toml_text(recipe.model_dump(mode="json"))
 
 
 def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) -> None:

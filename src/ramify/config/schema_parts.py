@@ -37,6 +37,11 @@ from ramify.config.bounds import (
 def _usable(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("expected a path without a null character")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        # Recipes are UTF-8: one with this path could not be written into the run's folder.
+        raise ValueError("expected a path in UTF-8; give the file or folder another name") from None
     return path
 
 
@@ -186,8 +191,12 @@ class RunSection(Section):
 
 
 class TrainingRunSection(RunSection):
-    """And which checkpoints stay: the last ones and those of the best score."""
+    """And how many steps it has, and which checkpoints stay: the last ones and those of the best score.
 
+    Without `steps` a run ends after `data.epochs`. The schedule of the rate follows either.
+    """
+
+    steps: PositiveInt | None = None
     save_every: PositiveInt = 5
     keep_last: PositiveInt = 2
     keep_best: Count = 1

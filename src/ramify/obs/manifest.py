@@ -10,7 +10,8 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -64,14 +65,12 @@ def refuse_other(folder: Path, what: str, found: Mapping[str, Any], wanted: Mapp
     """Compare what is in a folder with what is to go on there; `what` says what it is, for the message.
 
     Raises:
-        ConfigError: They differ; names the first key.
+        ConfigError: They differ; names each key.
     """
-    difference = first_difference(found, wanted)
-    if difference is not None:
-        key, before, now = difference
+    told = "; ".join(map(str, differences(found, wanted)))
+    if told:
         raise ConfigError(
-            f"run.dir: {folder} holds {what} with {key} = {shown(before)}, now it is {shown(now)}; name a new "
-            "folder, or go on with what it was"
+            f"run.dir: {folder} holds {what} with {told}; name a new folder, or go on with what it was"
         )
 
 
@@ -84,19 +83,30 @@ def note_session(
         write_manifest(folder, {**before, "made_with": [*before["made_with"], now]})
 
 
-def first_difference(before: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | None:  # noqa: ANN401 - JSON
-    """The first key, in alphabetical order, at which two tables differ, with both values; None where they are equal.
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key at which two tables differ, with both values; None where a table has none."""
+
+    key: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        """For a message."""
+        return f"{self.key} = {shown(self.before)}, now it is {shown(self.now)}"
+
+
+def differences(before: Any, now: Any, key: str = "") -> Iterator[Difference]:  # noqa: ANN401 - JSON
+    """The keys at which two tables differ, in alphabetical order.
 
     `now` may hold tuples, which JSON turns into lists.
     """
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for name in sorted({*before, *now}):
             place = f"{key}.{name}" if key else name
-            found = first_difference(before.get(name), now.get(name), place)
-            if found is not None:
-                return found
-        return None
-    return None if before == json.loads(json.dumps(now)) else (key, before, now)
+            yield from differences(before.get(name), now.get(name), place)
+    elif before != json.loads(json.dumps(now)):
+        yield Difference(key, before, now)
 
 
 def file_sha256(path: Path) -> str:
@@ -114,7 +124,7 @@ def file_sha256(path: Path) -> str:
 
 def shown(value: Any) -> str:  # noqa: ANN401 - JSON
     """A value for a message, cut to a line."""
-    text = json.dumps(value)
+    text = "not set" if value is None else json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

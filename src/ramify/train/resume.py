@@ -13,7 +13,7 @@ from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_parts import TrainedModelSection
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import DataError
+from ramify.core.errors import ConfigError, DataError
 from ramify.learner.checkpoint import (
     advice_on_damaged,
     check_model_folder,
@@ -145,7 +145,7 @@ def _require_own(
         )
     if record.run.recipe != recipe_fingerprint(recipe):
         raise DataError(
-            f"{path}: written under another recipe than {folder.root / 'recipe.json'}; put the recipe back, or name a "
+            f"{path}: written under another recipe than {folder.root / 'recipe.toml'}; put the recipe back, or name a "
             "new run.dir with this checkpoint as model.path"
         )
 
@@ -177,9 +177,14 @@ def begin_run(
     """Make the folder a run that stands at `state`, when it is known that its checkpoints can be written there.
 
     Raises:
-        UserError: No checkpoint could be written, or a file of the run is damaged.
+        UserError: No checkpoint could be written, a file of the run is damaged, or the run is to end before it stands.
         TrainingError: The disk takes nothing.
     """
+    if state.step > total_steps:
+        key = "data.epochs" if recipe.run.steps is None else "run.steps"
+        raise ConfigError(
+            f"{key}: expected at least {state.step} steps, which {folder.root} has taken, got {total_steps}"
+        )
     companions = companion_files(recipe.model.path)
     # What a kill left of a checkpoint takes as much room as one.
     prune_checkpoints(folder.root, recipe.run.keep_last, state.kept)

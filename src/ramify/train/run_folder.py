@@ -1,8 +1,8 @@
 """The folder of one run: its recipe, what it is made from, metrics, traces, timings and checkpoints.
 
-RUN/manifest.json  recipe.json  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
+RUN/manifest.json  recipe.toml  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
 
-`recipe.json` comes first: a folder without it has never been a run, whatever a kill left.
+`recipe.toml` comes first: a folder without it has never been a run, whatever a kill left.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ramify.config.load import resolved
+from ramify.config.may_change import changes, lasting
 from ramify.core.errors import ConfigError, DataError
 from ramify.obs.files import (
     LOCK,
@@ -31,7 +32,6 @@ from ramify.obs.files import (
 )
 from ramify.obs.manifest import (
     MANIFEST,
-    first_difference,
     note_session,
     read_manifest,
     refuse_other,
@@ -40,7 +40,7 @@ from ramify.obs.manifest import (
 )
 from ramify.obs.metrics import MetricsLog
 
-RECIPE = "recipe.json"
+RECIPE = "recipe.toml"
 _METRICS, _PREFLIGHT = "metrics.jsonl", "preflight"
 _FOLDERS = ("checkpoints", "trees", "timing", _PREFLIGHT)
 _FILES = (RECIPE, MANIFEST, _METRICS)
@@ -53,7 +53,7 @@ class RunIdentity:
 
     Attributes:
         name: Drawn when the run began.
-        recipe: Fingerprint of its recipe without `[run]`.
+        recipe: Fingerprint of what lasts of its recipe.
     """
 
     name: str
@@ -98,8 +98,10 @@ class RunFolder:
                 if found and int(found[1]) > step:
                     path.unlink()
 
-    def take_up(self, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """See that a run that has begun goes on from what it was made from; notes code or a device that is another.
+    def take_up(self, recipe: BaseModel, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """See that a run that has begun goes on from what it was made from.
+
+        Notes code or a device that is another, and keys of the recipe that have changed.
 
         Raises:
             ConfigError: Data, weights, tools or rewards are others; names the first key that differs.
@@ -113,6 +115,9 @@ class RunFolder:
                 )
             refuse_other(self.root, "a run", before["made_from"], manifest["made_from"])
             note_session(self.root, before, manifest["made_with"][-1], note)
+            for change in changes(self.root / RECIPE, recipe):
+                if change.key != "run.dir":
+                    note(f"goes on with {change.key} = {shown(change.now)}, it was {shown(change.before)}")
 
     def begin(self, recipe: BaseModel, manifest: Mapping[str, Any]) -> RunIdentity:
         """Make it a run, unless it is one; called when all else is known to be right. Returns which run it is.
@@ -123,6 +128,8 @@ class RunFolder:
         if not (self.root / MANIFEST).exists():
             self.create(recipe)
             write_manifest(self.root, {"name": os.urandom(8).hex(), **manifest})
+        elif changes(self.root / RECIPE, recipe):
+            self.create(recipe)
         name = self.name()
         assert name is not None
         return RunIdentity(name, recipe_fingerprint(recipe))
@@ -152,8 +159,8 @@ class RunFolder:
 
 
 def recipe_fingerprint(recipe: BaseModel) -> str:
-    """Of all that a recipe says but `[run]`, which decides where and how often rather than what."""
-    table = recipe.model_dump(mode="json", exclude={"run"})
+    """Of all that a recipe says and a run that goes on must not change; `[run]` decides where and how often, not what."""
+    table = lasting(recipe.model_dump(mode="json"))
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -161,13 +168,15 @@ def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
     """See that a run may have the folder; nothing is written.
 
     Raises:
-        ConfigError: It holds a run and `resume` is false, it holds something else or links, or the recipe changed.
+        ConfigError: It holds a run and `resume` is false, it holds something else or links, or the recipe has changed in a key that must not.
     """
     if not path.exists() or (path.is_dir() and not entries(path)):
         return
     record = path / RECIPE
     if not record.exists():
-        raise ConfigError(f"run.dir: {path} exists and is no run folder; expected a new or empty folder")
+        raise ConfigError(
+            f"run.dir: {path} exists and is no run folder ({RECIPE} is missing); expected a new or empty folder"
+        )
     if not resume:
         raise ConfigError(f"run.dir: {path} holds a run; go on with --resume or name a new folder")
     require_plain_files("run.dir", path)
@@ -177,20 +186,7 @@ def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
                 raise ConfigError(
                     f"run.dir: {path / name} is no {kind}; put it back from a copy, or remove it"
                 )
-    expected = resolved(recipe).encode()
-    if record.read_bytes() != expected:
-        raise ConfigError(
-            f"run.dir: {record} differs from the recipe given{_difference(record, expected)}; --resume goes on with the "
-            "same"
-        )
-
-
-def _difference(record: Path, expected: bytes) -> str:
-    try:
-        found = first_difference(read_object(record), json.loads(expected))
-    except DataError as error:
-        return f" ({error})"
-    return "" if found is None else f": {found[0]} = {shown(found[1])}, now {shown(found[2])}"
+    changes(record, recipe)
 
 
 @contextmanager

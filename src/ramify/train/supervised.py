@@ -1,6 +1,5 @@
 """The loop of training on a file of examples, in an order of its own each epoch: demonstrations and preference pairs."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ramify.algos.losses import Objective
 from ramify.chat.renderer import Parts, TagRenderer
-from ramify.config.against_data import note_long_warmup, refuse_large_steps
+from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
 from ramify.config.build import build_optimizer
 from ramify.config.build_model import build_model
 from ramify.config.schema_dpo import DpoRecipe
@@ -84,7 +83,7 @@ def train_on_examples(
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         start = starting_point(folder, recipe, console)
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer)
-        folder.take_up(manifest, console.note)
+        folder.take_up(recipe, manifest, console.note)
         return _train(
             recipe, console, folder, start, manifest, make_lessons(recipe.model.path, examples), max_steps
         )
@@ -102,7 +101,7 @@ def _train(
     order = ProblemOrder(lessons.num_examples, recipe.run.seed)
     batch = recipe.learner.batch_size
     refuse_large_steps("learner.batch_size", batch, lessons.num_examples)
-    total = math.ceil(lessons.num_examples * recipe.data.epochs / batch)
+    total = num_steps(recipe.run, recipe.data.epochs, lessons.num_examples, batch)
     for note in (*lessons.notes, *note_long_warmup(recipe.learner.optimizer, total)):
         console.note(note)
 
