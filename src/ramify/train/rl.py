@@ -91,7 +91,7 @@ def run_rl(
 
 
 def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
-    """The preflight, then the checkpoint that a guard can always go back to; what the preflight refuses was never a run.
+    """The preflight, then the checkpoint that a guard can always go back to; what the preflight refuses was never a run, and only what it saw stays.
 
     A kill in between leaves no checkpoint, so that the next start does all of this.
 

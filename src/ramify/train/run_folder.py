@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,10 +143,12 @@ class RunFolder:
         replace_file(self.root / RECIPE, resolved(recipe).encode())
 
     def forget(self) -> None:
-        """Take back what made it a run; only for one that has not trained a step."""
-        shutil.rmtree(self.preflight, ignore_errors=True)
-        for name in (MANIFEST, RECIPE):
-            (self.root / name).unlink(missing_ok=True)
+        """Take back what made it a run; only for one that has not trained a step. What a preflight saw stays, with the recipe."""
+        (self.root / MANIFEST).unlink(missing_ok=True)
+        if self.preflight.is_dir():
+            (self.root / RECIPE).replace(self.preflight / RECIPE)
+        else:
+            (self.root / RECIPE).unlink(missing_ok=True)
 
     def name(self) -> str | None:
         """What the run was called when it began; None where no readable manifest says it."""
@@ -170,7 +171,11 @@ def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
     Raises:
         ConfigError: It holds a run and `resume` is false, it holds something else or links, or the recipe has changed in a key that must not.
     """
-    if not path.exists() or (path.is_dir() and not entries(path)):
+    if not path.exists():
+        return
+    if path.is_dir() and entries(path) <= {_PREFLIGHT}:
+        # New, or what a preflight saw that refused to start.
+        require_plain_files("run.dir", path)
         return
     record = path / RECIPE
     if not record.exists():
