@@ -108,8 +108,8 @@ class LoraSection(Section):
     `targets` names modules such as "q_proj"; "all-linear" is all linear maps but the head.
     """
 
-    rank: Reserved
-    alpha: Magnitude
+    rank: Reserved = 16
+    alpha: Magnitude = 32.0
     targets: Annotated[
         Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)], BeforeValidator(_one_target)
     ] = "all-linear"
