@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramify.commands.recipe_arguments import add_override
+from ramify import __version__
+from ramify.commands.recipe_arguments import add_override, recipe_file
 from ramify.core.errors import MachineError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _GIB = 1 << 30
 _KEYS = ("BRIGHTDATA_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
-_PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "tantivy")
+_PACKAGES = ("torch", "transformers", "tokenizers", "tantivy")
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -51,7 +52,7 @@ class _Plan:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE.toml", help="can it run here?")
+    parser.add_argument("recipe", type=recipe_file, nargs="?", metavar="RECIPE.toml", help="can it run here?")
     add_override(parser)
 
 
@@ -81,6 +82,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _machine() -> Iterator[str]:
     yield _row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield _row("ramify", __version__)
     for name in _PACKAGES:
         try:
             yield _row(name, metadata.version(name))

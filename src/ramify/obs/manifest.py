@@ -16,17 +16,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ramify import __version__
 from ramify.core.errors import ConfigError, DataError
 from ramify.obs.files import read_object, replace_file
 
 MANIFEST = "manifest.json"
 SCHEMA = 2
-_PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
+_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
 
 
 def made_with(device: str) -> dict[str, Any]:
     """Versions of the code and of what it runs on; `commit` is None outside of a git checkout, `device` a name."""
-    versions = {}
+    versions = {"ramify": __version__}
     for name in _PACKAGES:
         try:
             versions[name] = metadata.version(name)
