@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from e2e_runs import EVAL, SFT, TRAIN, ramify, write_task
 from safetensors.numpy import load_file
 
 from ramify.cli import COMMANDS, main
+from ramify.obs.metrics import read_metrics
 
 HEAVY = ("torch", "transformers", "pydantic", "rich", "numpy", "jinja2", "tokenizers", "pyarrow")
 
@@ -43,21 +45,77 @@ def test_a_dry_run_prints_the_whole_recipe_and_touches_nothing(
     recipe = write_task(tmp_path / "task", model_folder, text)
     before = sorted(recipe.parent.iterdir())
     assert main([command, str(recipe), "--dry-run", "-s", "run.seed=7"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["run"] == {
-        "dir": f"{tmp_path}/task/run",
-        "seed": 7,
-        "threads": None,
-        "deterministic": False,
-        **kept,
-    }
+    said = capsys.readouterr().out
+    shown = tomllib.loads(said)
+    assert shown["run"] == {"dir": f"{tmp_path}/task/run", "seed": 7, "deterministic": False, **kept}
     assert sorted(recipe.parent.iterdir()) == before
+    again = tmp_path / "again.toml"
+    again.write_text(said)
+    assert main([command, str(again), "--dry-run"]) == 0
+    assert capsys.readouterr().out == said
+
+
+ASKED = {
+    "sft": (SFT, ["3 steps of 2 demonstrations (6 rows, 1 epoch)", "6 sequences, at most 1,200 tokens in the whole"]),
+    "train": (TRAIN, ["9 steps of 2 problems x 6 trajectories (18 rows", "12 trajectories a step, at most 768 tokens"]),
+    "eval": (EVAL, ["18 problems x 2 attempts", "36 trajectories, at most 1,152 tokens in the whole run"]),
+    "rollout": (TRAIN, ["1 steps of 2 problems x 6 trajectories", "keys and values of 12 slots"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ASKED)
+def test_a_dry_run_says_what_the_recipe_asks_for(tmp_path, model_folder, capsys, command):
+    text, expected = ASKED[command]
+    assert main([command, str(write_task(tmp_path / "task", model_folder, text)), "--dry-run"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# ")]
+    for part in (*expected, "device: ", "memory: about ", "weights "):
+        assert any(part in line for line in told), (part, told)
+
+
+def test_a_runs_recipe_runs_again(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, SFT)
+    assert main(["sft", str(recipe), "-s", "run.steps=2", "-s", "run.deterministic=true"]) == 0
+    written = recipe.parent / "run" / "recipe.toml"
+    assert main(["sft", str(written), "-s", f"run.dir={tmp_path / 'again'}"]) == 0
+    model = "checkpoints/step-000002/model.safetensors"
+    assert (tmp_path / "again" / model).read_bytes() == (recipe.parent / "run" / model).read_bytes()
+    assert tomllib.loads((tmp_path / "again" / "recipe.toml").read_text()) == {
+        **tomllib.loads(written.read_text()),
+        "run": {**tomllib.loads(written.read_text())["run"], "dir": str(tmp_path / "again")},
+    }
+
+
+def test_a_finished_run_is_made_longer(tmp_path, model_folder, capsys):
+    recipe = write_task(tmp_path / "task", model_folder, SFT)
+    run = recipe.parent / "run"
+    rates = ("-s", "learner.optimizer.final_rate=0.0")
+    assert main(["sft", str(recipe), *rates, "-s", "run.steps=4"]) == 0
+    assert [row["lr_factor"] for row in read_metrics(run / "metrics.jsonl")] == [1.0, 0.75, 0.5, 0.25]
+    # The recipe of the run itself, which is longer than the data, too.
+    assert main(["sft", str(run / "recipe.toml"), "--resume", "-s", "run.steps=8"]) == 0
+    assert "goes on with run.steps = 8, it was 4" in capsys.readouterr().out
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert [row["lr_factor"] for row in rows[4:]] == [0.5, 0.375, 0.25, 0.125]
+    assert tomllib.loads((run / "recipe.toml").read_text())["run"]["steps"] == 8
+    assert main(["sft", str(recipe), *rates, "--resume", "-s", "run.steps=5"]) == 2
+    assert "run.steps: expected at least 8 steps" in capsys.readouterr().err
+
+
+def test_a_finished_run_of_trees_is_made_longer(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder)
+    for more in (("-s", "run.steps=1"), ("--resume", "-s", "run.steps=2", "-s", "run.save_every=2")):
+        assert main(["train", str(recipe), *more]) == 0
+    run = recipe.parent / "run"
+    assert [row["step"] for row in read_metrics(run / "metrics.jsonl")] == [1, 2]
+    assert (run / "checkpoints" / "step-000002").is_dir()
 
 
 def test_a_dry_run_loads_neither_torch_nor_transformers(tmp_path, model_folder):
     recipe = write_task(tmp_path / "task", model_folder)
     code = f"""
 import sys
+import tomllib
 from safetensors.numpy import load_file
 
 from ramify.cli import main
@@ -138,6 +196,8 @@ def test_doctor_says_whether_a_recipe_can_run(tmp_path, model_folder, capsys, te
     weights = load_file(model_folder / "model.safetensors")
     assert f"{sum(tensor.size for tensor in weights.values()):,} parameters" in told
     assert ("AdamW" in told) == (text is not EVAL)
+    assert "\nwork " in told
+    assert "seconds a step" in told
     assert ("sandbox.min_level 0: met" in told) == (text is None)
 
 
@@ -189,6 +249,15 @@ def test_doctor_wants_the_key_of_the_engine(tmp_path, model_folder, capsys):
     engine = "{name = 'openai', url = 'http://a', model = 'm', key_variable = 'NO_SUCH_KEY'}"
     assert main(["doctor", str(recipe), "-s", f"engine={engine}"]) == 2
     assert "NO_SUCH_KEY" in capsys.readouterr().err
+
+
+def test_doctor_refuses_what_does_not_fit_into_memory(tmp_path, model_folder, capsys):
+    recipe = write_task(tmp_path / "task", model_folder)
+    large = ("-s", "engine.slots=65536", "-s", "rollout.max_tokens=1000000")
+    assert main(["doctor", str(recipe), *large]) == 2
+    told = capsys.readouterr()
+    assert "the model takes at least" in told.err
+    assert "can run here" not in told.out
 
 
 def test_doctor_makes_no_cache(tmp_path, model_folder, capsys):

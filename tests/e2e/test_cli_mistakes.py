@@ -22,6 +22,11 @@ def task(tmp_path, model_folder):
     [
         ((), "ramify: the following arguments are required: COMMAND"),
         (("fly",), "ramify: argument COMMAND: invalid choice: 'fly'"),
+        (("trian",), "did you mean train?"),
+        (
+            ("train", "r.toml", "--dryrun"),
+            "ramify: unrecognized arguments: --dryrun, did you mean --dry-run?",
+        ),
         (("train",), "ramify train: the following arguments are required: RECIPE.toml"),
         (("train", "r.toml", "--fast"), "ramify: unrecognized arguments: --fast"),
         (
@@ -79,6 +84,14 @@ def test_wrong_recipes_before_anything_is_loaded(refused, task, override, told):
     assert told in line
     assert line.startswith("ramify train: ")
     assert not (task.parent / "run").exists()
+
+
+def test_all_that_is_missing_is_told_at_once(refused, task):
+    settings = ("model.path=nowhere", "data.train=none.jsonl", "tools.search.corpus=none.jsonl")
+    told = refused("train", task, *(word for setting in settings for word in ("-s", setting)))
+    assert "3 mistakes: (1) model.path: " in told
+    assert "(2) data.train: expected a file" in told
+    assert "(3) tools.search.corpus: expected a file" in told
 
 
 def test_recipes_that_are_none(refused, tmp_path):
@@ -141,13 +154,6 @@ def test_data_that_cannot_be_used_leave_no_run_behind(refused, task, tmp_path, n
             "learner.batch_size=1000000000",
             "learner.batch_size: expected at most {rows}, the number of usable rows of data.train, got 1000000000",
         ),
-        (
-            "train",
-            TRAIN,
-            "learner.optimizer.warmup_steps=1000",
-            "the optimizer steps of the whole run, got 1000",
-        ),
-        ("sft", SFT, "learner.optimizer.warmup_steps=1000", "the optimizer steps of the whole run, got 1000"),
     ],
 )
 def test_steps_that_the_data_do_not_have(refused, tmp_path, model_folder, command, text, override, told):
@@ -251,7 +257,7 @@ def test_a_run_is_neither_repeated_nor_resumed_with_another_recipe(refused, task
     run = task.parent / "run"
     assert f"run.dir: {run} holds a run; go on with --resume" in refused("train", task)
     other = refused("train", task, "--resume", "-s", "learner.optimizer.rate=1e-4")
-    assert f"{run}/recipe.json differs from the recipe given" in other
+    assert f"{run}/recipe.toml differs from the recipe given" in other
 
 
 @pytest.mark.parametrize("command", ["train", "rollout", "eval", "sft", "quickstart"])

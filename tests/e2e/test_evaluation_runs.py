@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import time
+import tomllib
 
 import pytest
 from e2e_runs import EVAL, ramify, start, write_lines, write_task
@@ -225,7 +226,7 @@ def test_without_a_recipe(task, capsys, refused, caller, tmp_path):
     plain = ["--model", str(caller), "--dataset", str(task.parent / "problems.jsonl")]
     more = ["--limit", "3", "--attempts", "2", "--out", str(out), "-s", "sandbox.min_level=0"]
     assert main(["eval", *plain, *more, "--dry-run"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = tomllib.loads(capsys.readouterr().out)
     assert (shown["sampling"]["k"], shown["data"]["limit"], shown["engine"]["name"]) == ([1, 2], 3, "local")
     assert main(["eval", *plain, *more, "-s", "sampling.max_tokens=32"]) == 0
     assert len(read_records(out)) == 6

@@ -124,7 +124,7 @@ COMMANDS = {
         TRAIN,
         ("guard.max_repetition=0.99", "preflight.enabled=true", "preflight.problems=2"),
         (
-            (r"^os.rename .*/recipe\.json\.part", 1),
+            (r"^os.rename .*/recipe\.toml\.part", 1),
             (r"^open .*/preflight/report\.json\.part", 1),
             (r"^open .*/metrics\.jsonl a", 2),
             (r"^open .*" + PARTIAL % 3 + r"/state/optimizer\.safetensors x", 1),
@@ -146,7 +146,7 @@ COMMANDS = {
         DPO,
         ("data.epochs=3", "run.save_every=2"),
         (
-            (r"^open .*/recipe\.json\.part", 1),
+            (r"^open .*/recipe\.toml\.part", 1),
             (r"^open .*" + PARTIAL % 2 + r"/state\.json", 1),
             (r"^open .*/metrics\.jsonl a", 2),
             (r"^os.rename .*/step-000002 ", 1),

@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def test_interrupted(task):
 def test_a_dry_run_and_doctor_know_the_recipe(task, capsys):
     files = set(task.parent.rglob("*"))
     assert main(["dpo", str(task), "--dry-run", "-s", "learner.beta=0.5"]) == 0
-    assert json.loads(capsys.readouterr().out)["learner"]["beta"] == 0.5
+    assert tomllib.loads(capsys.readouterr().out)["learner"]["beta"] == 0.5
     assert main(["doctor", str(task)]) == 0
     assert f"{task} is for ramify dpo" in capsys.readouterr().out
     assert set(task.parent.rglob("*")) == files

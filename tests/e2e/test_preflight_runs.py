@@ -33,10 +33,16 @@ def test_rewards_that_never_differ_are_refused_unless_allowed(tmp_path, model_fo
     told = refused("train", recipe, "--max-steps", "1", *settings)
     assert "preflight: there is nothing to learn from, the rewards never differ (3 problems" in told
     assert "preflight.allow_zero_variance = true" in told
-    assert not (recipe.parent / "run").exists()
+    run = recipe.parent / "run"
+    assert f"what it saw is in {run / 'preflight'}" in told
+    seen = {"recipe.toml", "report.json", "timing.jsonl", "trees.jsonl"}
     guarded = ("-s", "guard.max_length=1.0")
-    refused("train", recipe, "--max-steps", "1", *settings, *guarded)
-    assert not (recipe.parent / "run").exists()
+    # What it saw is in nobody's way.
+    for more in ((), guarded, ("--resume",)):
+        refused("train", recipe, "--max-steps", "1", *settings, *more)
+        assert {path.name for path in run.iterdir()} == {"preflight"}
+        assert {path.name for path in (run / "preflight").iterdir()} == seen
+        assert len(read_trees(run / "preflight" / "trees.jsonl")) == 3
     allowed = ("-s", "preflight.allow_zero_variance=true")
     assert main(["train", str(recipe), "--max-steps", "1", *settings, *allowed]) == 0
     assert "reward -1 (std 0, -1 to -1), rewards differ in 0 of 3 groups" in capsys.readouterr().out

@@ -26,8 +26,6 @@ def settings(shared_dir, model_folder, tmp_path_factory):
         "model.path": model_folder,
         "data.train": shared_dir / "data" / "rl" / "train_10k.parquet",
         "rollout.problems_per_step": 8,
-        # Eight problems are one optimizer step, next to which a dual clip cannot act.
-        "algorithm.loss": "{name='clip'}",
         "tools.search.provider": "local",
         "tools.search.corpus": task / "passages.jsonl",
         "reward.name": "length",
@@ -75,6 +73,7 @@ def test_one_step_of_the_recipe(settings, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "repaired \\boxed in 10000 prompts" in said
     assert "dropped 1 row with a blank answer: row 5274" in said
+    assert "algorithm.loss.dual_clip do not act" in said
     (row,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert row["update/grad_norm"] > 0
     assert row["update/steps"] == 1

@@ -211,7 +211,7 @@ LINKS = (
     ".lock",
     "metrics.jsonl",
     "metrics.jsonl.part",
-    "recipe.json",
+    "recipe.toml",
     "manifest.json",
     "trees",
     "trees/000002.jsonl",
@@ -249,10 +249,6 @@ def test_a_folder_from_a_stranger_runs_nothing_and_leads_nowhere(tmp_path, finis
     run, outside = tmp_path / "run", tmp_path / "outside"
     shutil.copytree(finished.parent / "run", run)
     outside.mkdir()
-    # The recipe is that of the run, whose folder lies elsewhere now.
-    (run / "recipe.json").write_text(
-        (run / "recipe.json").read_text().replace(str(finished.parent / "run"), str(run))
-    )
     settings = words(f"run.dir={run}")
     change(run, outside)
     before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}

@@ -1,57 +1,51 @@
 """Checks of a recipe that need a look at the disk but nothing heavy, made before anything is loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ramify.config.build_evaluation import require_dataset
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_dpo import DpoRecipe
-from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_parts import (
-    EngineSection,
-    LocalEngineSection,
-    ScriptedEngineSection,
-)
+from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
+from ramify.config.schema_parts import LocalEngineSection, ScriptedEngineSection
 from ramify.config.schema_rollout import RandomBranching, RolloutSection
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_tools import DenseSearchSection, LocalSearchSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
 
 
 def check_example_files(recipe: SftRecipe | DpoRecipe) -> None:
     """Raise ConfigError unless every file that a recipe of supervised training names is there."""
-    require_model(recipe.model.path)
-    require_file("data.train", recipe.data.train)
+    _check_all(
+        lambda: require_model(recipe.model.path), lambda: require_file("data.train", recipe.data.train)
+    )
 
 
 def check_train_files(recipe: TrainRecipe) -> None:
     """Raise ConfigError unless every file that the recipe names is there."""
-    require_model(recipe.model.path)
-    _require_for_trees(recipe)
+    _check_all(lambda: require_model(recipe.model.path), *_for_trees(recipe))
 
 
 def check_rollout_files(recipe: TrainRecipe) -> None:
     """Raise ConfigError unless every file that growing trees takes is there; a script plays without weights."""
-    if isinstance(recipe.engine, ScriptedEngineSection):
-        require_tokenizer(recipe.model.path)
-    else:
-        require_model(recipe.model.path)
-    _require_for_trees(recipe)
+    plays = isinstance(recipe.engine, ScriptedEngineSection)
+    model = require_tokenizer if plays else require_model
+    _check_all(lambda: model(recipe.model.path), *_for_trees(recipe))
 
 
 def check_eval_files(recipe: EvalRecipe) -> None:
     """Raise ConfigError unless every file that the recipe names is there; only the local engine needs weights."""
-    if isinstance(recipe.engine, LocalEngineSection):
-        require_model(recipe.model.path)
-    else:
-        require_tokenizer(recipe.model.path)
-    require_dataset(recipe.data.test)
-    require_tools(recipe.tools)
-    if isinstance(recipe.engine, ScriptedEngineSection):
-        require_file("engine.script", recipe.engine.script)
+    engine = recipe.engine
+    model = require_model if isinstance(engine, LocalEngineSection) else require_tokenizer
+    _check_all(
+        lambda: model(recipe.model.path),
+        lambda: require_dataset(recipe.data.test),
+        lambda: require_tools(recipe.tools),
+        lambda: require_script(engine),
+    )
 
 
 def require_file(key: str, path: Path) -> None:
@@ -103,7 +97,7 @@ def require_tools(section: ToolsSection) -> None:
         require_file("tools.cache.path", section.cache.path)
 
 
-def require_script(section: EngineSection) -> None:
+def require_script(section: EvalEngineSection) -> None:
     """Raise ConfigError unless a scripted engine's script is there."""
     if isinstance(section, ScriptedEngineSection):
         require_file("engine.script", section.script)
@@ -116,9 +110,27 @@ def require_rate(section: RolloutSection) -> None:
         read_rate(rule.rate_from)
 
 
-def _require_for_trees(recipe: TrainRecipe) -> None:
-    require_file("data.train", recipe.data.train)
-    require_excluded(recipe.data.exclude)
-    require_tools(recipe.tools)
-    require_script(recipe.engine)
-    require_rate(recipe.rollout)
+def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
+    return (
+        lambda: require_file("data.train", recipe.data.train),
+        lambda: require_excluded(recipe.data.exclude),
+        lambda: require_tools(recipe.tools),
+        lambda: require_script(recipe.engine),
+        lambda: require_rate(recipe.rollout),
+    )
+
+
+def _check_all(*checks: Callable[[], None]) -> None:
+    """Make every check, so that all that is missing is told at once.
+
+    Raises:
+        ConfigError: Something is.
+    """
+    told = []
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            told.append(str(error))
+    if told:
+        raise ConfigError(in_one_line(told))

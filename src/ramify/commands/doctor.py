@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import importlib
-import math
 import os
 import platform
 from collections.abc import Iterator
@@ -13,18 +12,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramify.commands.recipe_arguments import add_override
+from ramify import __version__
+from ramify.commands.recipe_arguments import add_override, recipe_file
 from ramify.core.errors import MachineError
 
 if TYPE_CHECKING:
+    from ramify.commands.estimate import AnyRecipe
     from ramify.config.schema_reward import RewardSection
     from ramify.config.schema_tools import SandboxSection, ToolsSection
 
+_GIB = 1 << 30
 _KEYS = ("BRIGHTDATA_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
-_PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "tantivy")
-_MIB, _GIB = 1 << 20, 1 << 30
-_BYTES_PER_TRAINED_PARAMETER = 16
-"""Weight, gradient and two moments of AdamW in float32."""
+_PACKAGES = ("torch", "transformers", "tokenizers", "tantivy")
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _Plan:
     """What a recipe asks of the machine; `task` is None where no tree is grown."""
 
     command: str
-    model: Path
+    recipe: "AnyRecipe"
     task: _Task | None = None
 
     @property
@@ -52,7 +52,7 @@ class _Plan:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE.toml", help="can it run here?")
+    parser.add_argument("recipe", type=recipe_file, nargs="?", metavar="RECIPE.toml", help="can it run here?")
     add_override(parser)
 
 
@@ -82,6 +82,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _machine() -> Iterator[str]:
     yield _row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield _row("ramify", __version__)
     for name in _PACKAGES:
         try:
             yield _row(name, metadata.version(name))
@@ -134,7 +135,7 @@ def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
 
     plan = _load(path, overrides)
     yield _row("recipe", f"{path} is for ramify {plan.command}")
-    yield _row("model", _weights(plan.model, plan.command))
+    yield from _needs(path, plan.recipe)
     if plan.min_level is not None:
         met = level >= plan.min_level
         yield _row("", f"sandbox.min_level {plan.min_level}: {'met' if met else 'not met'}")
@@ -188,31 +189,67 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
         if isinstance(engine, OpenAIEngineSection) and engine.key_variable is not None:
             read_key(engine.key_variable)
         task = _Task(evaluation.tools, evaluation.sandbox, evaluation.reward)
-        return _Plan("eval", evaluation.model.path, task)
+        return _Plan("eval", evaluation, task)
     if "rollout" in tables:
         training = load_recipe(TrainRecipe, path, overrides)
         check_files.check_train_files(training)
         task = _Task(training.tools, training.sandbox, training.reward)
-        return _Plan("train", training.model.path, task)
+        return _Plan("train", training, task)
     if "beta" in tables.get("learner", {}):
         preference = load_recipe(DpoRecipe, path, overrides)
         check_files.check_example_files(preference)
-        return _Plan("dpo", preference.model.path)
+        return _Plan("dpo", preference)
     supervised = load_recipe(SftRecipe, path, overrides)
     check_files.check_example_files(supervised)
-    return _Plan("sft", supervised.model.path)
+    return _Plan("sft", supervised)
 
 
-def _weights(folder: Path, command: str) -> str:
-    from ramify.modeling.weight_files import read_head
+def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:
+    """Lines about the work of a recipe, the memory that it takes and the time.
 
-    files = folder.glob("*.safetensors")
-    parameters = sum(math.prod(tensor.shape) for file in files for tensor in read_head(file).values())
-    size = f"{parameters:,} parameters"
-    if command == "eval":
-        return size
-    need = parameters * _BYTES_PER_TRAINED_PARAMETER / _MIB
-    return f"{size}; weights, gradients and AdamW's state take {need:,.0f} MiB in float32, beside activations"
+    Raises:
+        MachineError: The memory is not there.
+    """
+    from ramify.commands.estimate import device_of, in_bytes, memory_of, work_of
+    from ramify.commands.pace import measure_pace
+
+    work = work_of(recipe)
+    device, why = device_of(recipe.model)
+    yield from (_row("work", line) for line in work.in_words)
+    memory = memory_of(recipe, work, device)
+    if memory is None:
+        yield _row("model", "runs at a service")
+        return
+    yield _row("model", f"on {device} ({why}), takes {memory.in_words}")
+    there = _memory_of(device)
+    if memory.least > there:
+        raise MachineError(
+            f"{path}: the model takes at least {in_bytes(memory.least)} of memory, and there are {in_bytes(there)} on "
+            f"{device}; take a smaller model, an adapter ([model.lora]) or fewer engine.slots"
+        )
+    slots = getattr(getattr(recipe, "engine", None), "slots", work.per_step)
+    size = 2 if recipe.model.dtype == "bfloat16" else 4
+    seconds = measure_pace(device).seconds(work, memory.parameters, slots, size)
+    whole = "" if work.steps in (None, 1) else f", {_duration(seconds * (work.steps or 1))} for the whole run"
+    yield _row(
+        "time", f"roughly {_duration(seconds)} a step{whole}, if all tokens are used; tools not counted"
+    )
+
+
+def _memory_of(device: str) -> int:
+    if device == "cpu":
+        return memory_bytes()
+    torch: Any = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        raise MachineError('model.device: expected a GPU, torch finds none; set it to "cpu"')
+    return int(torch.cuda.get_device_properties(0).total_memory)
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.2g} seconds" if seconds < 10 else f"{seconds:.0f} seconds"
 
 
 def num_cpus() -> int:
@@ -223,8 +260,12 @@ def num_cpus() -> int:
 
 
 def memory_bytes() -> int:
-    """Memory of the machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Memory that this process may have: the machine's, or less where its control group (a container) is limited."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(whole, int(_CGROUP_LIMIT.read_text(encoding="ascii")))
+    except (OSError, ValueError):  # not Linux, another version of control groups, or "max"
+        return whole
 
 
 def _row(name: str, text: str) -> str:

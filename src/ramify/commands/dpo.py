@@ -14,7 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.check_files import check_example_files
-    from ramify.config.load import load_recipe, resolved
+    from ramify.commands.estimate import dry_run
+    from ramify.config.load import load_recipe
     from ramify.config.schema_dpo import DpoRecipe
     from ramify.train.run_folder import check_run_folder
 
@@ -22,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
     check_example_files(recipe)
     check_run_folder(recipe.run.dir, recipe, options.resume)
     if options.dry_run:
-        sys.stdout.write(resolved(recipe) + "\n")
+        sys.stdout.write(dry_run(recipe))
         return
     from ramify.obs.console import RunConsole
     from ramify.train.dpo import run_dpo

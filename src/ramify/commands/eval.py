@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.recipe_arguments import add_override_arguments, at_least_one
+from ramify.commands.recipe_arguments import add_override_arguments, at_least_one, recipe_file
 from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE.toml", help="what to run")
+    parser.add_argument("recipe", type=recipe_file, nargs="?", metavar="RECIPE.toml", help="what to run")
     add_override_arguments(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the attempts that run.dir lacks")
     plain = parser.add_argument_group("without a recipe (the rest of it has defaults; -s changes them)")
@@ -41,14 +41,14 @@ def run(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from ramify.commands.check_files import check_eval_files
-    from ramify.config.load import resolved
+    from ramify.commands.estimate import dry_run
     from ramify.eval.folder import check_eval_folder
 
     recipe = _recipe(options)
     check_eval_files(recipe)
     check_eval_folder(recipe.run.dir, options.resume)
     if options.dry_run:
-        sys.stdout.write(resolved(recipe) + "\n")
+        sys.stdout.write(dry_run(recipe))
         return
     from ramify.eval.run import run_eval
     from ramify.eval.summary import tool_table

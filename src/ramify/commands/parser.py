@@ -1,13 +1,18 @@
 """The parser of the command line. Only the command that is asked for is imported, and with it no heavy library."""
 
 import argparse
+import difflib
 import importlib
+import re
 from collections.abc import Mapping
 from types import ModuleType
 from typing import NoReturn
 
 from ramify import __version__
 from ramify.core.errors import UserError
+
+_GIVEN = re.compile(r"argument COMMAND: invalid choice: '([^']*)'|unrecognized arguments: (\S+)")
+"""What argparse's messages say of a word that it does not know."""
 
 
 class UsageError(UserError):
@@ -17,8 +22,15 @@ class UsageError(UserError):
 class _Parser(argparse.ArgumentParser):
     """Says in one line what was wrong, where argparse prints its usage too."""
 
+    words: tuple[str, ...] = ()
+    """The commands, and the options of the one that is asked for."""
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
+        given = _GIVEN.match(message)
+        word = (given[1] or given[2]).partition("=")[0] if given else ""
+        near = difflib.get_close_matches(word, self.words, n=1)
+        meant = f", did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{self.prog}: {message}{meant} (see {self.prog} --help)")
 
 
 def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.ArgumentParser:
@@ -26,10 +38,13 @@ def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.Ar
     parser = _Parser(prog="ramify", description="Branching reinforcement learning for LLM agents.")
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.words = tuple(commands)
     for name, text in commands.items():
         below = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if name == command:
             module_of(name).add_arguments(below)
+            options = [word for action in below._actions for word in action.option_strings]
+            parser.words += tuple(options)
     return parser
 
 

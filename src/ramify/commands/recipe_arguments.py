@@ -6,7 +6,12 @@ from pathlib import Path
 
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, -s and --dry-run."""
-    parser.add_argument("recipe", type=Path, metavar="RECIPE.toml", help="what to run")
+    parser.add_argument(
+        "recipe",
+        type=recipe_file,
+        metavar="RECIPE.toml",
+        help="what to run: a file, or the name of a recipe that ships, such as arpo_reasoning_7b",
+    )
     add_override_arguments(parser)
 
 
@@ -14,7 +19,9 @@ def add_override_arguments(parser: argparse.ArgumentParser) -> None:
     """-s and --dry-run."""
     add_override(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="check the recipe and print it with all defaults"
+        "--dry-run",
+        action="store_true",
+        help="check the recipe; print it with all defaults, and what it asks of this machine",
     )
 
 
@@ -35,6 +42,21 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
     parser.add_argument("--max-steps", type=at_least_one, metavar="N", help="stop after step N of the run")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in run.dir")
+
+
+def recipe_file(text: str) -> Path:
+    """A recipe file, or the one that ships under this name (with `recipes/` and `.toml` or without) where there is none."""
+    path = Path(text)
+    shipped = shipped_recipes() / f"{path.name.removesuffix('.toml')}.toml"
+    is_name = path.parent in (Path(), Path("recipes"))
+    return shipped if is_name and not path.exists() and shipped.is_file() else path
+
+
+def shipped_recipes() -> Path:
+    """Where the recipes lie: inside an installed package, beside the sources of a checkout."""
+    package = Path(__file__).parents[1]
+    inside = package / "recipes"
+    return inside if inside.is_dir() else package.parents[1] / "recipes"
 
 
 def at_least_one(text: str) -> int:

@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.check_files import check_rollout_files
-    from ramify.config.load import load_recipe, resolved
+    from ramify.commands.estimate import dry_run
+    from ramify.config.load import load_recipe
     from ramify.config.schema_train import TrainRecipe
     from ramify.obs.files import require_new_folder
 
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
     check_rollout_files(recipe)
     require_new_folder("run.dir", recipe.run.dir)
     if options.dry_run:
-        sys.stdout.write(resolved(recipe) + "\n")
+        sys.stdout.write(dry_run(recipe, options.problems or recipe.rollout.problems_per_step))
         return
     from ramify.obs.console import RunConsole
     from ramify.train.rollout import run_rollout

@@ -81,41 +81,26 @@ def refuse_inert_algorithm(
         )
 
 
-def refuse_inert_clips(
-    algorithm: AlgorithmSection, problems_per_step: int, problems_per_minibatch: int
-) -> None:
-    """With one optimizer step a rollout the ratio is 1: what tells one clip from another cannot act.
-
-    Raises:
-        ValueError: Something asks for more than the plain clipped surrogate, which is then the policy gradient.
-    """
-    if problems_per_minibatch < problems_per_step:
-        return
-    why = f"problems_per_minibatch = {problems_per_minibatch} makes one optimizer step of each rollout, where every ratio is 1"
-    if algorithm.loss.name != "clip":
-        raise ValueError(
-            f'algorithm.loss.name: "{algorithm.loss.name}" is the same as "clip" here, because learner.{why}; use "clip" '
-            "or smaller mini-batches"
-        )
-    if algorithm.loss.dual_clip is not None:
-        raise ValueError(f"algorithm.loss.dual_clip: cannot act, because learner.{why}; leave it out")
-    if algorithm.advantage == "hard" and algorithm.hard_is_soft_where_linear:
-        raise ValueError(f'algorithm.advantage: "hard" is the same as "soft" here, because learner.{why}')
-
-
 def note_inert_clips(
     algorithm: AlgorithmSection, problems_per_step: int, problems_per_minibatch: int, is_local: bool
 ) -> tuple[str, ...]:
     """A line that names what is set and does not act with one optimizer step a rollout; none where all acts.
 
-    It is no error, since it is part of what papers report. `is_local`: the engine samples from the learner's weights, so
-    that the ratio is 1 up to rounding; to another engine's logprobs it may be anything, and is clipped.
+    It is no error: papers report such settings, and a paper's recipe that is tried small has them too. `is_local`: the
+    engine samples from the learner's weights, so that the ratio is 1 up to rounding; to another engine's logprobs it may
+    be anything, and is clipped.
     """
     recomputes = algorithm.old == "recompute"
     if problems_per_minibatch < problems_per_step or not (is_local or recomputes):
         return ()
     loss = algorithm.loss
     idle = [f"algorithm.loss.{key}" for key in ("clip_low", "clip_high") if key in loss.model_fields_set]
+    if loss.name != "clip":
+        idle.append(f'algorithm.loss.name = "{loss.name}"')
+    elif loss.dual_clip is not None:
+        idle.append("algorithm.loss.dual_clip")
+    if algorithm.advantage == "hard" and algorithm.hard_is_soft_where_linear:
+        idle.append('algorithm.advantage = "hard"')
     if recomputes and is_local and algorithm.correction is None:
         idle.append('algorithm.old = "recompute"')
     if not idle:
@@ -145,12 +130,14 @@ def refuse_inert_rewards(reward: RewardSection, rollout: RolloutSection, tools: 
         )
 
 
-def refuse_inert_guard(guard: GuardSection, rollout: RolloutSection) -> None:
+def refuse_inert_guard(guard: GuardSection | None, rollout: RolloutSection) -> None:
     """What the guard looks at must be able to be right as well as wrong.
 
     Raises:
         ValueError: A threshold is broken in every step, or never.
     """
+    if guard is None:
+        return
     if guard.max_zero_variance is not None and rollout.n == 1:
         raise ValueError(
             "guard.max_zero_variance: groups of one trajectory never vary, so every step would break it; leave it out"

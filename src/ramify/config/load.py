@@ -1,7 +1,5 @@
-"""Reading a recipe: TOML, `-s a.b=c` overrides, validation that names the first mistake in one line."""
+"""Reading a recipe: TOML, `-s a.b=c` overrides, validation that names every mistake, in one line."""
 
-import difflib
-import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,7 +10,9 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ramify.core.errors import ConfigError
+from ramify.config.near_names import near_key, schemas_in
+from ramify.config.toml_text import toml_text
+from ramify.core.errors import ConfigError, in_one_line
 
 Recipe = TypeVar("Recipe", bound=BaseModel)
 Schemas: TypeAlias = Sequence[type[BaseModel]]
@@ -64,7 +64,7 @@ def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> R
     try:
         return schema.model_validate(dict(table))
     except ValidationError as error:
-        raise ConfigError(" ".join(f"{name}: {_first_mistake(schema, error)}".split())) from None
+        raise ConfigError(" ".join(f"{name}: {in_one_line(_mistakes(schema, error))}".split())) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def resolved(recipe: BaseModel) -> str:
-    """The whole recipe with every default, as JSON."""
-    return json.dumps(recipe.model_dump(mode="json"), indent=2)
+    """The whole recipe with every default, as TOML that loads again."""
+    return toml_text(recipe.model_dump(mode="json"))
 
 
 def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) -> None:
@@ -133,33 +133,54 @@ def _value(text: str) -> Any:  # noqa: ANN401 - any TOML value
     return text if len(parsed) > 1 or isinstance(value, date | datetime | time) else value
 
 
-def _first_mistake(schema: type[BaseModel], error: ValidationError) -> str:
-    # A misspelt required key is both unknown and missing; the first of the two says what to do.
-    first = min(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
-    place, schemas = _locate((schema,), first["loc"])
+def _mistakes(schema: type[BaseModel], error: ValidationError) -> list[str]:
+    """A line for each key that is wrong, in the order of the schema, unknown keys first."""
+    told: dict[str, list[str]] = {}
+    meant: set[str] = set()
+    # A misspelt required key is both unknown and missing: only the first is told, and says what was meant.
+    for item in sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden"):
+        place, schemas = _locate((schema,), item["loc"])
+        key = ".".join(place) or "recipe"
+        if item["type"] == "extra_forbidden":
+            near = near_key(schema, _locate((schema,), item["loc"][:-1])[1], place)
+            lines = [f"{key}: unknown key" + (f", did you mean {near}?" if near else "")]
+            meant |= {str(near), ".".join([*place[:-1], str(near)])}
+        elif item["type"] == "missing" and key in meant:
+            continue
+        else:
+            lines = _described(schemas, place, item)
+        # A value that fits none of several types has a mistake for each of them: the first is enough.
+        if not any(key == other or key.startswith(f"{other}.") for other in told):
+            told[key] = lines
+    return [line for lines in told.values() for line in lines]
+
+
+def _described(schemas: Schemas, place: Sequence[str], mistake: ErrorDetails) -> list[str]:
     key = ".".join(place) or "recipe"
-    if first["type"] == "extra_forbidden":
-        _, above = _locate((schema,), first["loc"][:-1])
-        near = difflib.get_close_matches(place[-1], [k for s in above for k in s.model_fields], n=1)
-        return f"{key}: unknown key" + (f", did you mean {near[0]}?" if near else "")
-    if first["type"].startswith("union_tag"):
+    if mistake["type"].startswith("union_tag"):
         names = ", ".join(name for s in schemas for name in _form(s)[1])
         form_key = _form(schemas[0])[0]
-        given = f"got {first['input'][form_key]!r}" if first["type"] == "union_tag_invalid" else "found none"
-        return f"{key}.{form_key}: expected one of {names}, {given}"
-    return _described(place, first)
-
-
-def _described(place: Sequence[str], mistake: ErrorDetails) -> str:
+        given = (
+            f"got {mistake['input'][form_key]!r}" if mistake["type"] == "union_tag_invalid" else "found none"
+        )
+        return [f"{key}.{form_key}: expected one of {names}, {given}"]
     message = _PLAIN_WORDS.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
-    if mistake["type"] == "value_error" and _NAMED_KEY.match(message):
-        return ".".join([*place, message])
+    if mistake["type"] == "value_error":
+        # A check of several sections may have found several mistakes.
+        return [_with_key(place, line) for line in message.split("\n")]
     message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
     message = re.sub("^Input should (be|have) ", "expected ", message)
     given = mistake["input"]
-    told = mistake["type"] in ("missing", "value_error")
+    told = mistake["type"] == "missing"
     got = "" if told else ", got a table" if isinstance(given, dict) else f", got {given!r}"
-    return f"{'.'.join(place) or 'recipe'}: {message[0].lower()}{message[1:]}{got}"
+    return [f"{key}: {message[0].lower()}{message[1:]}{got}"]
+
+
+def _with_key(place: Sequence[str], message: str) -> str:
+    """Checks of a table name the key that they are about; others are about the place itself."""
+    if _NAMED_KEY.match(message):
+        return ".".join([*place, message])
+    return f"{'.'.join(place) or 'recipe'}: {message[0].lower()}{message[1:]}"
 
 
 def _locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schemas]:
@@ -173,18 +194,15 @@ def _locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Sche
         if form:
             schemas = form
             continue
+        if key and not schemas and isinstance(part, str):
+            # Below a plain value, where a key may have several types, pydantic puts the type's name.
+            continue
         key.append(str(part))
         if isinstance(part, int):
             continue
         fields = [schema.model_fields[part] for schema in schemas if part in schema.model_fields]
-        schemas = [option for field in fields for option in _schemas_in(field.annotation)]
+        schemas = [option for field in fields for option in schemas_in(field.annotation)]
     return key, schemas
-
-
-def _schemas_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - any annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for option in get_args(annotation) for found in _schemas_in(option)]
 
 
 def _form(schema: type[BaseModel]) -> tuple[str, tuple[str, ...]]:

@@ -13,6 +13,7 @@ from ramify.config.schema_parts import (
     RunSection,
     ScriptedEngineSection,
     Section,
+    refuse_all,
     refuse_clocks,
 )
 from ramify.config.schema_reward import RewardSection
@@ -116,6 +117,15 @@ class EvalRecipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "EvalRecipe":
+        refuse_all(
+            self._has_verdict,
+            self._repeats,
+            lambda: refuse_idle_sandbox(self.tools, self.sandbox),
+            lambda: refuse_clocks(self.run, self.sampling, "sampling"),
+        )
+        return self
+
+    def _has_verdict(self) -> None:
         if self.sampling.right_by == "judge":
             if self.reward.name == "length" or self.reward.judge is None:
                 raise ValueError('sampling.right_by: "judge" takes [reward.judge], which is missing')
@@ -123,10 +133,9 @@ class EvalRecipe(Section):
             raise ValueError(
                 f'reward.name: expected a reward that tells right from wrong, "{self.reward.name}" does not'
             )
+
+    def _repeats(self) -> None:
         if self.run.deterministic and self.engine.name == "openai":
             raise ValueError(
                 "run.deterministic: expected false, a service does not answer the same way twice"
             )
-        refuse_idle_sandbox(self.tools, self.sandbox)
-        refuse_clocks(self.run, self.sampling, "sampling")
-        return self

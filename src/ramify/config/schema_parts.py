@@ -3,6 +3,7 @@
 A required field has no default; an unknown key is refused. Paths are relative to the working directory.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -36,6 +37,11 @@ from ramify.config.bounds import (
 def _usable(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("expected a path without a null character")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        # Recipes are UTF-8: one with this path could not be written into the run's folder.
+        raise ValueError("expected a path in UTF-8; give the file or folder another name") from None
     return path
 
 
@@ -57,6 +63,22 @@ class Section(BaseModel):
             if bool in kinds and not isinstance(given, bool) and not (given is None and type(None) in kinds):
                 raise ValueError(f"{name}: expected true or false, got {given!r:.80}")
         return table
+
+
+def refuse_all(*checks: Callable[[], None]) -> None:
+    """Make every check of a recipe, so that all its mistakes are told at once.
+
+    Raises:
+        ValueError: Some raised one; a line for each.
+    """
+    found = []
+    for check in checks:
+        try:
+            check()
+        except ValueError as error:
+            found.append(str(error))
+    if found:
+        raise ValueError("\n".join(found))
 
 
 def is_changed(section: Section, key: str) -> bool:
@@ -86,8 +108,8 @@ class LoraSection(Section):
     `targets` names modules such as "q_proj"; "all-linear" is all linear maps but the head.
     """
 
-    rank: Reserved
-    alpha: Magnitude
+    rank: Reserved = 16
+    alpha: Magnitude = 32.0
     targets: Annotated[
         Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)], BeforeValidator(_one_target)
     ] = "all-linear"
@@ -169,8 +191,12 @@ class RunSection(Section):
 
 
 class TrainingRunSection(RunSection):
-    """And which checkpoints stay: the last ones and those of the best score."""
+    """And how many steps it has, and which checkpoints stay: the last ones and those of the best score.
 
+    Without `steps` a run ends after `data.epochs`. The schedule of the rate follows either.
+    """
+
+    steps: PositiveInt | None = None
     save_every: PositiveInt = 5
     keep_last: PositiveInt = 2
     keep_best: Count = 1

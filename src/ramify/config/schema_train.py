@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field, model_validator
 from ramify.config.bounds import PositiveInt, Tokens
 from ramify.config.inert import (
     refuse_inert_algorithm,
-    refuse_inert_clips,
     refuse_inert_guard,
     refuse_inert_rates,
     refuse_inert_rewards,
@@ -22,6 +21,7 @@ from ramify.config.schema_parts import (
     TrainedModelSection,
     TrainingRunSection,
     UserPath,
+    refuse_all,
     refuse_clocks,
 )
 from ramify.config.schema_preflight import PreflightSection
@@ -74,15 +74,14 @@ class TrainRecipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainRecipe":
-        refuse_inert_rollout(self.rollout)
-        refuse_inert_algorithm(self.algorithm, self.rollout, self.engine.name == "local")
-        refuse_inert_clips(
-            self.algorithm, self.rollout.problems_per_step, self.learner.problems_per_minibatch
+        rollout = self.rollout
+        refuse_all(
+            lambda: refuse_inert_rollout(rollout),
+            lambda: refuse_inert_algorithm(self.algorithm, rollout, self.engine.name == "local"),
+            lambda: refuse_inert_rewards(self.reward, rollout, self.tools),
+            lambda: refuse_inert_rates(self.learner.optimizer, self.model.lora is not None),
+            lambda: refuse_inert_guard(self.guard, rollout),
+            lambda: refuse_idle_sandbox(self.tools, self.sandbox),
+            lambda: refuse_clocks(self.run, rollout, "rollout"),
         )
-        refuse_inert_rewards(self.reward, self.rollout, self.tools)
-        refuse_inert_rates(self.learner.optimizer, self.model.lora is not None)
-        if self.guard is not None:
-            refuse_inert_guard(self.guard, self.rollout)
-        refuse_idle_sandbox(self.tools, self.sandbox)
-        refuse_clocks(self.run, self.rollout, "rollout")
         return self

@@ -1,11 +1,12 @@
 """Whether a model was trained on the problems that it is evaluated on, as far as its run's folder tells."""
 
-import json
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
+from ramify.obs.manifest import MANIFEST
 
 _MAX_PARENTS = 3
 """RUN/checkpoints/step-000010/: a model lies at most so deep in the folder of its run."""
@@ -39,10 +40,11 @@ def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[st
 def _training_data(model: Path) -> tuple[str, tuple[str, ...]] | None:
     """`data.train` and `data.exclude` of the run that `model` lies in; None outside of a run."""
     for folder in (model, *model.parents[:_MAX_PARENTS]):
-        recipe = folder / "recipe.json"
-        if recipe.is_file():
+        recipe = folder / "recipe.toml"
+        # A recipe without a manifest beside it is a file of the user's.
+        if recipe.is_file() and (folder / MANIFEST).is_file():
             try:
-                data = json.loads(recipe.read_bytes())["data"]
+                data = tomllib.loads(recipe.read_text(encoding="utf-8"))["data"]
                 return str(data["train"]), tuple(map(str, data.get("exclude", ())))
             except (ValueError, KeyError, TypeError):
                 return None

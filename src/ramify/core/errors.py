@@ -5,6 +5,7 @@ message is one line that names the place (file, key or row) and says what was ex
 """
 
 import signal
+from collections.abc import Sequence
 
 
 class RamifyError(Exception):
@@ -66,6 +67,14 @@ class Stopped(KeyboardInterrupt):
         """The message names the signal."""
         self.number = number
         super().__init__(_stopped_by(number))
+
+
+def in_one_line(mistakes: Sequence[str]) -> str:
+    """Several mistakes as one line, numbered; a single one stands as it is."""
+    if len(mistakes) == 1:
+        return mistakes[0]
+    listed = " ".join(f"({number}) {mistake}" for number, mistake in enumerate(mistakes, 1))
+    return f"{len(mistakes)} mistakes: {listed}"
 
 
 def _stopped_by(number: int) -> str:

@@ -1,6 +1,6 @@
 """The folder of an evaluation: whether it may be used, looked at before anything is loaded.
 
-RUN/recipe.json  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the end times.json  results.csv  report.html  summary.json
+RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the end times.json  results.csv  report.html  summary.json
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from ramify.obs.manifest import MANIFEST
 _OURS = frozenset(
     {
         MANIFEST,
-        "recipe.json",
+        "recipe.toml",
         "results.jsonl",
         "times.jsonl",
         "trees.jsonl",
@@ -23,7 +23,7 @@ _OURS = frozenset(
     }
 )
 
-_BEFORE_ATTEMPTS = frozenset({MANIFEST, "recipe.json"})
+_BEFORE_ATTEMPTS = frozenset({MANIFEST, "recipe.toml"})
 """What there is before the first attempt: an evaluation that was refused for its model leaves nothing to go on with."""
 
 

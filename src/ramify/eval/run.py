@@ -156,7 +156,7 @@ class _Run:
         elif resume:
             console.note(f"nothing to resume in {folder}: starting from the first attempt")
         done = frozenset((record.problem, record.attempt) for record in records)
-        replace_file(folder / "recipe.json", resolved(recipe).encode())
+        replace_file(folder / "recipe.toml", resolved(recipe).encode())
         if not done:
             write_manifest(folder, manifest)
         return cls(

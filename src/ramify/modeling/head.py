@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 import torch
 
-CACHED_LOGITS = 1 << 20
-"""Logits that a processor works on at a time."""
+from ramify.modeling.row_bytes import CACHED_LOGITS
 
 PartLoss: TypeAlias = Callable[[slice, torch.Tensor, torch.Tensor | None], torch.Tensor]
 """The loss of some of the tokens: which, their logprobs and their entropies, [P] each -> a scalar."""

@@ -11,75 +11,14 @@ from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ramify.modeling.head import CACHED_LOGITS
-
-_HEAD_TOKENS = 1024
-"""Tokens whose logits the head may hold at once."""
-
-_WIDE = 4
-"""Bytes of a float32, in which norms compute whatever the model's type is."""
-
-_LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-_NORMS = {"gemma3_text": 4}
-"""Of a layer, where they are not two."""
+from ramify.modeling.row_bytes import activation_bytes
 
 _SHARES = {"cuda": 0.8, "cpu": 0.6}
 """Of free memory that a row may take. A process on a CPU rose by up to 1.4 times the estimate: the allocator keeps
 pieces that fit nothing, and other programs take memory too."""
-
-
-def activation_bytes(
-    config: PretrainedConfig, tokens: int, dtype: torch.dtype, device_type: str = "cpu"
-) -> int:
-    """Estimate the most that forward and backward of one row take above weights and gradients, without recomputing.
-
-    It counts what each layer of a dense decoder keeps (with attention that keeps no scores), the copies of keys and
-    queries that a packed tree makes, and the head. For linear attention and routed experts it is a guess.
-
-    Args:
-        config: Of the model.
-        tokens: Unique tokens of the row.
-        dtype: Of the activations.
-        device_type: Where; on a CPU the head works in parts that its cache holds.
-    """
-    size = dtype.itemsize
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
-    # A norm keeps its input in float32, the normalised values and, for the product behind it, the scaled ones; in
-    # `lean_layers` the input alone.
-    is_lean = config.model_type in _LEAN_FAMILIES
-    norm = config.hidden_size * (max(size, _WIDE) + 2 * size)
-    norms = 2 * size * config.hidden_size if is_lean else _NORMS.get(config.model_type, 2) * norm
-    # Queries, output and output in the row's order; keys and values, and gathered again behind their ancestors.
-    attention = size * (3 * queries + 6 * keys)
-    if config.model_type in ("qwen3", "qwen3_next", "gemma3_text"):
-        attention += (size if is_lean else max(size, _WIDE) + size) * (queries + keys)
-    # What `lean_layers` keeps, and for other activations what autograd does.
-    mlp = (2 if getattr(config, "hidden_act", None) == "silu" else 4) * size * _mlp_width(config)
-    per_token: int = config.num_hidden_layers * (norms + attention + mlp) + norm
-    return tokens * per_token + _head_bytes(config, tokens, size, device_type)
-
-
-def _head_bytes(config: PretrainedConfig, tokens: int, size: int, device_type: str) -> int:
-    """Of blocks of logits, and of copies of the weight's gradient on the way to where it is added up."""
-    # Logits, probabilities, and the gradient where a loss looks at entropies or has another type; a CPU's blocks are small.
-    at_once = _HEAD_TOKENS if device_type != "cpu" else max(CACHED_LOGITS // config.vocab_size, 1)
-    blocks = 3 * min(tokens, at_once)
-    # The embedding's, and of a narrow type the head's, summed in float32.
-    copies = config.hidden_size * (1 if size >= _WIDE else 2)
-    rows: int = blocks + copies
-    return rows * max(size, _WIDE) * int(config.vocab_size)
-
-
-def _mlp_width(config: PretrainedConfig) -> int:
-    if getattr(config, "num_experts", 0):
-        routed: int = config.num_experts_per_tok * config.moe_intermediate_size
-        return routed + int(getattr(config, "shared_expert_intermediate_size", 0))
-    width: int = config.intermediate_size
-    return width
 
 
 def available_bytes(device: torch.device) -> int:
@@ -108,7 +47,7 @@ def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: in
         if parameter.requires_grad and parameter.grad is None
     )
     device = model.device.type
-    row = activation_bytes(model.config, tokens, model.dtype, device)
+    row = activation_bytes(model.config, tokens, model.dtype.itemsize, device)
     return row > _SHARES[device] * (available_bytes - gradients)
 
 

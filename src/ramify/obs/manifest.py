@@ -10,11 +10,13 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ramify import __version__
 from ramify.core.errors import ConfigError, DataError
 from ramify.modeling.model_config import whole_folder
 from ramify.obs.files import read_object, replace_file
@@ -29,12 +31,12 @@ _MODEL_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
-_PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
+_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
 
 
 def made_with(device: str) -> dict[str, Any]:
     """Versions of the code, Python and packages, and the device's name; `commit` is None outside of a git checkout."""
-    versions = {}
+    versions = {"ramify": __version__}
     for name in _PACKAGES:
         try:
             versions[name] = metadata.version(name)
@@ -73,14 +75,12 @@ def refuse_other(folder: Path, what: str, found: Mapping[str, Any], wanted: Mapp
     """Compare what a folder was made from with what is wanted now; `what` names the content, for the message.
 
     Raises:
-        ConfigError: They differ; names the first key.
+        ConfigError: They differ; names each key.
     """
-    difference = first_difference(found, wanted)
-    if difference is not None:
-        key, before, now = difference
+    told = "; ".join(map(str, differences(found, wanted)))
+    if told:
         raise ConfigError(
-            f"run.dir: {folder} holds {what} with {key} = {shown(before)}, now it is {shown(now)}; name a new "
-            "folder, or put back what it was made from"
+            f"run.dir: {folder} holds {what} with {told}; name a new folder, or put back what it was made from"
         )
 
 
@@ -93,19 +93,30 @@ def note_session(
         write_manifest(folder, {**before, "made_with": [*before["made_with"], now]})
 
 
-def first_difference(before: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | None:  # noqa: ANN401 - JSON
-    """The first key, in alphabetical order, at which two tables differ, with both values; None if they are equal.
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key at which two tables differ, with both values; None where a table has none."""
+
+    key: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        """For a message."""
+        return f"{self.key} = {shown(self.before)}, now it is {shown(self.now)}"
+
+
+def differences(before: Any, now: Any, key: str = "") -> Iterator[Difference]:  # noqa: ANN401 - JSON
+    """The keys at which two tables differ, in alphabetical order.
 
     `now` may hold tuples, which JSON turns into lists.
     """
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for name in sorted({*before, *now}):
             place = f"{key}.{name}" if key else name
-            found = first_difference(before.get(name), now.get(name), place)
-            if found is not None:
-                return found
-        return None
-    return None if before == json.loads(json.dumps(now)) else (key, before, now)
+            yield from differences(before.get(name), now.get(name), place)
+    elif before != json.loads(json.dumps(now)):
+        yield Difference(key, before, now)
 
 
 def file_sha256(path: Path) -> str:
@@ -141,7 +152,7 @@ def model_files(folder: Path) -> dict[str, str]:
 
 def shown(value: Any) -> str:  # noqa: ANN401 - JSON
     """A value for a message, cut to a line."""
-    text = json.dumps(value)
+    text = "not set" if value is None else json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -1,4 +1,4 @@
-"""Search provider `dense`: passages of a file by the exact dot product of embeddings; needs `ramify[dense]`."""
+"""Search provider `dense`: passages of a file by the exact dot product of embeddings; needs sentence-transformers (`ramify-rl[dense]`)."""
 
 import asyncio
 import hashlib
@@ -113,7 +113,7 @@ def load_embedder(model: str, device: str | None = None) -> Embed:
         library: Any = importlib.import_module("sentence_transformers")
     except ImportError:
         raise MachineError(
-            "dense search needs sentence-transformers, which is not installed: pip install 'ramify[dense]'"
+            "dense search needs sentence-transformers, which is not installed: pip install sentence-transformers"
         ) from None
     try:
         encoder = library.SentenceTransformer(model, device=device)

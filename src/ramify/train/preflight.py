@@ -105,7 +105,8 @@ def run_preflight(
     if report.never_differ and not section.allow_zero_variance:
         raise ConfigError(
             f"preflight: there is nothing to learn from, the rewards never differ ({report.in_words}); teach the model the "
-            "form first (ramify sft), take easier problems or another reward, or set preflight.allow_zero_variance = true"
+            "form first (ramify sft), take easier problems or another reward, or set preflight.allow_zero_variance = true; "
+            f"what it saw is in {where}"
         )
     return report
 

@@ -13,7 +13,7 @@ from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_parts import TrainedModelSection
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import DataError
+from ramify.core.errors import ConfigError, DataError
 from ramify.learner.checkpoint import (
     advice_on_damaged,
     check_model_folder,
@@ -145,7 +145,7 @@ def _require_own(
         )
     if record.run.recipe != recipe_fingerprint(recipe):
         raise DataError(
-            f"{path}: written under another recipe than {folder.root / 'recipe.json'}; put the recipe back, or name a "
+            f"{path}: written under another recipe than {folder.root / 'recipe.toml'}; put the recipe back, or name a "
             "new run.dir with this checkpoint as model.path"
         )
 
@@ -177,9 +177,14 @@ def begin_run(
     """Check that checkpoints can be written, then make the folder a run that is at `state`.
 
     Raises:
-        UserError: No checkpoint could be written, or a file of the run is damaged.
+        UserError: No checkpoint could be written, a file of the run is damaged, or the run has taken more steps already.
         TrainingError: Nothing can be written to the disk.
     """
+    if state.step > total_steps:
+        key = "data.epochs" if recipe.run.steps is None else "run.steps"
+        raise ConfigError(
+            f"{key}: expected at least {state.step} steps, which {folder.root} has taken, got {total_steps}"
+        )
     companions = companion_files(recipe.model.path)
     # A partial checkpoint that a kill left behind can take as much space as a whole one.
     prune_checkpoints(folder.root, recipe.run.keep_last, state.kept)

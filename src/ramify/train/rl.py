@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ramify.config.against_data import refuse_large_steps, refuse_long_warmup
+from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
 from ramify.config.build import build_optimizer
 from ramify.config.build_algorithm import build_objective
 from ramify.config.build_model import build_model
@@ -93,7 +93,7 @@ def run_rl(
 def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
     """Run the preflight, then save the checkpoint of step 0 that a guard can always fall back to.
 
-    If the preflight refuses, the folder is no run any more. A kill in between leaves no checkpoint, so the next start
+    If the preflight refuses, the folder is no run any more; only what the preflight saw stays. A kill in between leaves no checkpoint, so the next start
     repeats all of this.
 
     Raises:
@@ -291,20 +291,20 @@ def build_rl(
     start = starting_point(folder, recipe, console)
     task = build_task(recipe, recipe.model.path, console)
     manifest = task_manifest(recipe, task, start.tokenizer)
-    folder.take_up(manifest, console.note)
+    folder.take_up(recipe, manifest, console.note)
     rollout = recipe.rollout
     refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))
-    steps = math.ceil(len(task.problems) * recipe.data.epochs / rollout.problems_per_step)
+    steps = num_steps(recipe.run, recipe.data.epochs, len(task.problems), rollout.problems_per_step)
     guard = None if recipe.guard is None else Guard(recipe.guard, rollout.max_tokens)
     looks_at_non_finite = recipe.guard is not None and recipe.guard.max_non_finite is not None
     minibatches = math.ceil(rollout.problems_per_step / recipe.learner.problems_per_minibatch)
-    refuse_long_warmup(recipe.learner.optimizer, steps * minibatches)
-    for note in note_inert_clips(
+    idle = note_inert_clips(
         recipe.algorithm,
         rollout.problems_per_step,
         recipe.learner.problems_per_minibatch,
         recipe.engine.name == "local",
-    ):
+    )
+    for note in (*idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
         console.note(note)
 
     def make_learner() -> Learner:

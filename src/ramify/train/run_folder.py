@@ -1,15 +1,14 @@
 """The folder of one run: its recipe, what it is made from, metrics, traces, timings and checkpoints.
 
-RUN/manifest.json  recipe.json  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
+RUN/manifest.json  recipe.toml  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
 
-`recipe.json` is written first: a folder without it has never been a run, whatever files a kill left there.
+`recipe.toml` is written first: a folder without it has never been a run, whatever files a kill left there.
 """
 
 import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from ramify.config.load import resolved
+from ramify.config.may_change import changes, lasting
 from ramify.core.errors import ConfigError, DataError
-from ramify.core.plain_files import read_small_file
 from ramify.obs.files import (
     LOCK,
     entries,
@@ -32,7 +31,6 @@ from ramify.obs.files import (
 )
 from ramify.obs.manifest import (
     MANIFEST,
-    first_difference,
     note_session,
     read_manifest,
     refuse_other,
@@ -41,7 +39,7 @@ from ramify.obs.manifest import (
 )
 from ramify.obs.metrics import MetricsLog
 
-RECIPE = "recipe.json"
+RECIPE = "recipe.toml"
 _METRICS, _PREFLIGHT = "metrics.jsonl", "preflight"
 _FOLDERS = ("checkpoints", "trees", "timing", _PREFLIGHT)
 _FILES = (RECIPE, MANIFEST, _METRICS)
@@ -54,7 +52,7 @@ class RunIdentity:
 
     Attributes:
         name: Random name, drawn when the run began.
-        recipe: Fingerprint of the run's recipe without `[run]`.
+        recipe: Fingerprint of those keys of the run's recipe that must not change.
     """
 
     name: str
@@ -99,8 +97,10 @@ class RunFolder:
                 if found and int(found[1]) > step:
                     path.unlink()
 
-    def take_up(self, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Check that an existing run continues with what it was made from; note another code version or device.
+    def take_up(self, recipe: BaseModel, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Check that an existing run continues with what it was made from.
+
+        Notes another code version or device, and keys of the recipe that have changed.
 
         Raises:
             ConfigError: Data, weights, tools or rewards differ; names the first key that does.
@@ -114,6 +114,9 @@ class RunFolder:
                 )
             refuse_other(self.root, "a run", before["made_from"], manifest["made_from"])
             note_session(self.root, before, manifest["made_with"][-1], note)
+            for change in changes(self.root / RECIPE, recipe):
+                if change.key != "run.dir":
+                    note(f"goes on with {change.key} = {shown(change.now)}, it was {shown(change.before)}")
 
     def begin(self, recipe: BaseModel, manifest: Mapping[str, Any]) -> RunIdentity:
         """Make the folder a run, unless it is one; call it after all other checks. Returns the run's identity.
@@ -124,6 +127,8 @@ class RunFolder:
         if not (self.root / MANIFEST).exists():
             self.create(recipe)
             write_manifest(self.root, {"name": os.urandom(8).hex(), **manifest})
+        elif changes(self.root / RECIPE, recipe):
+            self.create(recipe)
         name = self.name()
         assert name is not None
         return RunIdentity(name, recipe_fingerprint(recipe))
@@ -138,10 +143,12 @@ class RunFolder:
         replace_file(self.root / RECIPE, resolved(recipe).encode())
 
     def forget(self) -> None:
-        """Undo `begin`; only for a run that has not trained a step."""
-        shutil.rmtree(self.preflight, ignore_errors=True)
-        for name in (MANIFEST, RECIPE):
-            (self.root / name).unlink(missing_ok=True)
+        """Undo `begin`; only for a run that has not trained a step. What a preflight saw stays, with the recipe."""
+        (self.root / MANIFEST).unlink(missing_ok=True)
+        if self.preflight.is_dir():
+            (self.root / RECIPE).replace(self.preflight / RECIPE)
+        else:
+            (self.root / RECIPE).unlink(missing_ok=True)
 
     def name(self) -> str | None:
         """The name that the run drew when it began; None without a readable manifest."""
@@ -153,8 +160,8 @@ class RunFolder:
 
 
 def recipe_fingerprint(recipe: BaseModel) -> str:
-    """Fingerprint of a recipe without `[run]`, which decides where and how often a run saves, not what it computes."""
-    table = recipe.model_dump(mode="json", exclude={"run"})
+    """Fingerprint of the keys of a recipe that a run which continues must not change."""
+    table = lasting(recipe.model_dump(mode="json"))
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -162,13 +169,19 @@ def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
     """Check that a run may use the folder; writes nothing.
 
     Raises:
-        ConfigError: It holds a run and `resume` is false, it holds something else or links, or the recipe changed.
+        ConfigError: It holds a run and `resume` is false, it holds something else or links, or the recipe has changed in a key that must not.
     """
-    if not path.exists() or (path.is_dir() and not entries(path)):
+    if not path.exists():
+        return
+    if path.is_dir() and entries(path) <= {_PREFLIGHT}:
+        # New, or what a preflight saw that refused to start.
+        require_plain_files("run.dir", path)
         return
     record = path / RECIPE
     if not record.exists():
-        raise ConfigError(f"run.dir: {path} exists and is no run folder; expected a new or empty folder")
+        raise ConfigError(
+            f"run.dir: {path} exists and is no run folder ({RECIPE} is missing); expected a new or empty folder"
+        )
     if not resume:
         raise ConfigError(f"run.dir: {path} holds a run; go on with --resume or name a new folder")
     require_plain_files("run.dir", path)
@@ -178,20 +191,7 @@ def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
                 raise ConfigError(
                     f"run.dir: {path / name} is no {kind}; put it back from a copy, or remove it"
                 )
-    expected = resolved(recipe).encode()
-    if read_small_file(record) != expected:
-        raise ConfigError(
-            f"run.dir: {record} differs from the recipe given{_difference(record, expected)}; --resume goes on with the "
-            "same"
-        )
-
-
-def _difference(record: Path, expected: bytes) -> str:
-    try:
-        found = first_difference(read_object(record), json.loads(expected))
-    except DataError as error:
-        return f" ({error})"
-    return "" if found is None else f": {found[0]} = {shown(found[1])}, now {shown(found[2])}"
+    changes(record, recipe)
 
 
 @contextmanager

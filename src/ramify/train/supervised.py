@@ -1,6 +1,5 @@
 """The training loop for files of examples (demonstrations, preference pairs), shuffled anew each epoch."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ramify.algos.losses import Objective
 from ramify.chat.renderer import Parts, TagRenderer
-from ramify.config.against_data import refuse_large_steps, refuse_long_warmup
+from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
 from ramify.config.build import build_optimizer
 from ramify.config.build_model import build_model
 from ramify.config.schema_dpo import DpoRecipe
@@ -84,7 +83,7 @@ def train_on_examples(
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         start = starting_point(folder, recipe, console)
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer)
-        folder.take_up(manifest, console.note)
+        folder.take_up(recipe, manifest, console.note)
         return _train(
             recipe, console, folder, start, manifest, make_lessons(recipe.model.path, examples), max_steps
         )
@@ -99,13 +98,12 @@ def _train(
     lessons: Lessons,
     max_steps: int | None,
 ) -> Path:
-    for note in lessons.notes:
-        console.note(note)
     order = ProblemOrder(lessons.num_examples, recipe.run.seed)
     batch = recipe.learner.batch_size
     refuse_large_steps("learner.batch_size", batch, lessons.num_examples)
-    total = math.ceil(lessons.num_examples * recipe.data.epochs / batch)
-    refuse_long_warmup(recipe.learner.optimizer, total)
+    total = num_steps(recipe.run, recipe.data.epochs, lessons.num_examples, batch)
+    for note in (*lessons.notes, *note_long_warmup(recipe.learner.optimizer, total)):
+        console.note(note)
 
     def make_learner() -> Learner:
         optimizer, schedule = build_optimizer(recipe.learner.optimizer)

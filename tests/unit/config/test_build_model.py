@@ -113,3 +113,10 @@ def test_an_adapter_of_a_higher_rank_than_every_target_is_refused_with_a_size(fo
         build_model(with_lora(folder, rank=65), 100)
     with pytest.raises(ConfigError, match=r"expected at most 32, .* k_proj \[32, 64\], got 33"):
         build_model(with_lora(folder, rank=33, targets=["k_proj"]), 100)
+
+
+def test_an_empty_table_asks_for_an_adapter_with_defaults(folder):
+    section = TrainedModelSection(path=folder, lora={})
+    assert (section.lora.rank, section.lora.alpha, section.lora.targets) == (16, 32.0, "all-linear")
+    settings = adapter_settings(build_model(section, 100))
+    assert (settings.rank, settings.alpha) == (16, 32.0)

@@ -167,19 +167,6 @@ def algorithm(recipe, *settings):
             ],
             'algorithm.advantage: loss "cispo" clips both signs alike',
         ),
-        # one optimizer step a rollout
-        (
-            ["learner.problems_per_minibatch=4", "algorithm.loss={name='gppo'}"],
-            'algorithm.loss.name: "gppo" is the same as "clip" here',
-        ),
-        (
-            ["learner.problems_per_minibatch=9", "algorithm.loss.dual_clip=3.0"],
-            "algorithm.loss.dual_clip: cannot act",
-        ),
-        (
-            ["learner.problems_per_minibatch=4", "algorithm.advantage=hard"],
-            'algorithm.advantage: "hard" is the same as "soft" here',
-        ),
         # the guard, and an adapter
         (
             [

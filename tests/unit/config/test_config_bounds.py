@@ -186,6 +186,9 @@ SCRIPTED = ("engine.name=scripted", "engine.script=turns.toml")
     [
         ([*CLIPS], "algorithm.loss.clip_low and algorithm.loss.clip_high do not act"),
         (["algorithm.loss.clip_high=0.3"], "algorithm.loss.clip_high does not act"),
+        (["algorithm.loss={name='gppo'}"], 'algorithm.loss.name = "gppo" does not act'),
+        (["algorithm.loss.dual_clip=3.0"], "algorithm.loss.dual_clip does not act"),
+        (["algorithm.advantage=hard"], 'algorithm.advantage = "hard" does not act'),
         ([RECOMPUTE], 'algorithm.old = "recompute" does not act'),
         ([CLIPS[0], RECOMPUTE], 'algorithm.loss.clip_low and algorithm.old = "recompute" do not act'),
         ([CLIPS[0], RECOMPUTE, CORRECTED], "algorithm.loss.clip_low does not act"),

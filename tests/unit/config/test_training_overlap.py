@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from ramify.config.toml_text import toml_text
 from ramify.config.training_overlap import training_overlap_notes
 from ramify.core.messages import Message, Problem
 
@@ -16,7 +17,8 @@ def run(tmp_path):
     )
     folder = tmp_path / "run"
     (folder / "checkpoints" / "step-000002").mkdir(parents=True)
-    (folder / "recipe.json").write_text(json.dumps({"data": {"train": str(train)}}))
+    (folder / "recipe.toml").write_text(toml_text({"data": {"train": str(train)}}))
+    (folder / "manifest.json").write_text("{}")
     return folder
 
 
@@ -33,7 +35,7 @@ def test_what_the_run_kept_out_was_not_learnt(run):
     kept_out = run.parent / "kept_out.jsonl"
     kept_out.write_text('{"question": "Who?"}\n')
     recipe = {"data": {"train": str(run.parent / "train.jsonl"), "exclude": [str(kept_out)]}}
-    (run / "recipe.json").write_text(json.dumps(recipe))
+    (run / "recipe.toml").write_text(toml_text(recipe))
     assert training_overlap_notes(run, PROBLEMS)[0].startswith("1 of 3 problems stand in")
 
 
@@ -43,6 +45,11 @@ def test_a_model_that_no_run_made_and_data_that_are_gone(run, tmp_path):
     (note,) = training_overlap_notes(run, PROBLEMS)
     assert note.startswith(f"not checked whether {run} was trained on these problems: ")
     assert note.endswith("no such file or folder")
-    for broken in ("{", "[]", '{"data": {"test": "t.jsonl"}}'):
-        (run / "recipe.json").write_text(broken)
+    for broken in ("{", "data = []", '[data]\ntest = "t.jsonl"'):
+        (run / "recipe.toml").write_text(broken)
         assert training_overlap_notes(run, PROBLEMS) == ()
+
+
+def test_a_recipe_of_the_users_above_a_model_is_no_run(run):
+    (run / "manifest.json").unlink()
+    assert training_overlap_notes(run / "checkpoints" / "step-000002", PROBLEMS) == ()

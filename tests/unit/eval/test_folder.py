@@ -6,7 +6,7 @@ from ramify.core.errors import ConfigError
 from ramify.eval.folder import check_eval_folder
 
 
-@pytest.mark.parametrize("left", [".lock", "recipe.json.part", "manifest.json.part", "results.jsonl.part"])
+@pytest.mark.parametrize("left", [".lock", "recipe.toml.part", "manifest.json.part", "results.jsonl.part"])
 def test_what_a_kill_left_does_not_count(tmp_path, left):
     (tmp_path / left).write_text("{")
     check_eval_folder(tmp_path, resume=False)

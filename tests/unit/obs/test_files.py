@@ -80,7 +80,7 @@ def test_the_lock_is_held_by_one_and_no_link_is_followed(tmp_path):
 
 
 def test_a_lock_and_unfinished_files_make_no_folder_somebodys(tmp_path):
-    for name in (LOCK, "recipe.json.part", ".checkpoint.part"):
+    for name in (LOCK, "recipe.toml.part", ".checkpoint.part"):
         (tmp_path / name).write_text("")
     assert entries(tmp_path) == frozenset()
     (tmp_path / "thesis.tex").write_text("")
@@ -103,7 +103,7 @@ def _socket(path):
 @pytest.mark.parametrize("make", [_link, _broken_link, os.mkfifo, _socket])
 def test_only_files_and_folders_are_a_runs_own(tmp_path, make, monkeypatch):
     (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)
-    (tmp_path / "recipe.json").write_text("{}")
+    (tmp_path / "recipe.toml").write_text("{}")
     require_plain_files("run.dir", tmp_path)
     monkeypatch.chdir(tmp_path)
     make(Path("checkpoints/step-000001/a"))

@@ -6,8 +6,8 @@ import pytest
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.obs.manifest import (
+    differences,
     file_sha256,
-    first_difference,
     note_session,
     read_manifest,
     refuse_other,
@@ -18,19 +18,18 @@ MADE = {"made_from": {"weights": {"model": "a"}, "tools": {}}, "made_with": [{"c
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "key"),
+    ("before", "now", "keys"),
     [
-        ({"a": 1, "b": [1, 2]}, {"b": (1, 2), "a": 1}, None),
-        ({"a": {"b": {"c": 1}}}, {"a": {"b": {"c": 2}}}, "a.b.c"),
-        ({"a": 1}, {}, "a"),
-        ({}, {"a": {"b": 1}}, "a"),
-        ({"b": 1, "a": 1}, {"b": 2, "a": 2}, "a"),
-        ({"a": [1]}, {"a": {"b": 1}}, "a"),
+        ({"a": 1, "b": [1, 2]}, {"b": (1, 2), "a": 1}, []),
+        ({"a": {"b": {"c": 1}}}, {"a": {"b": {"c": 2}}}, ["a.b.c"]),
+        ({"a": 1}, {}, ["a"]),
+        ({}, {"a": {"b": 1}}, ["a"]),
+        ({"b": 1, "a": 1}, {"b": 2, "a": 2}, ["a", "b"]),
+        ({"a": [1]}, {"a": {"b": 1}}, ["a"]),
     ],
 )
-def test_the_first_key_that_differs_is_found(before, now, key):
-    found = first_difference(before, now)
-    assert (found and found[0]) == key
+def test_the_keys_that_differ_are_found(before, now, keys):
+    assert [difference.key for difference in differences(before, now)] == keys
 
 
 def test_another_origin_is_refused_by_its_key(tmp_path):

@@ -224,7 +224,7 @@ def test_a_checkpoint_of_another_run_is_refused_though_all_shapes_agree(tmp_path
 
 def test_a_recipe_that_was_changed_with_its_record_is_refused(saved, model_folder):
     with pytest.raises(
-        DataError, match=r"written under another recipe than .*recipe\.json; put the recipe back, or name"
+        DataError, match=r"written under another recipe than .*recipe\.toml; put the recipe back, or name"
     ):
         begin(saved, model_folder, rate=0.02)
 

@@ -3,7 +3,8 @@ import io
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from ramify.modeling.load import load_model, save_model
-from ramify.modeling.memory import activation_bytes, available_bytes
+from ramify.modeling.memory import available_bytes
+from ramify.modeling.row_bytes import activation_bytes
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.obs.console import RunConsole
 from ramify.train.row_memory import prepare_rows
@@ -33,7 +34,7 @@ def test_rows_that_do_not_fit_are_recomputed_and_it_is_said():
     model = make_tiny_qwen3(
         **SIZES, intermediate=48, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
     )
-    per_token = activation_bytes(model.config, 1_000_000, model.dtype) / 1_000_000
+    per_token = activation_bytes(model.config, 1_000_000, model.dtype.itemsize) / 1_000_000
     tokens = int(2 * available_bytes(model.device) / per_token)
     assert f"rows of up to {tokens} tokens do not fit into memory" in said(model, tokens)
     assert recomputes(model) == [True, True]

@@ -9,7 +9,7 @@ from ramify.core.errors import ConfigError, DataError
 from ramify.obs.files import LOCK, replace_lines
 from ramify.obs.manifest import read_manifest, write_manifest
 from ramify.obs.metrics import read_metrics
-from ramify.train.run_folder import RunFolder, check_run_folder, claim_run_folder
+from ramify.train.run_folder import RunFolder, check_run_folder, claim_run_folder, recipe_fingerprint
 
 MADE = {"made_from": {"data": {"sha256": "a"}}, "made_with": [{"commit": "1"}]}
 
@@ -57,13 +57,13 @@ def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path):
         pass
     with pytest.raises(ConfigError, match="differs from the recipe"):
         check_run_folder(path, Recipe(name="b"), resume=True)
-    (path / "recipe.json").write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="differs from the recipe"):
+    (path / "recipe.toml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"recipe\.toml: expected TOML"):
         check_run_folder(path, Recipe(), resume=True)
 
 
 @pytest.mark.parametrize(
-    "left", ["recipe.json.part", "manifest.json.part", ".checkpoint.part", LOCK, "metrics.jsonl.part"]
+    "left", ["recipe.toml.part", "manifest.json.part", ".checkpoint.part", LOCK, "metrics.jsonl.part"]
 )
 def test_what_a_kill_left_of_a_start_does_not_block_the_next(tmp_path, left):
     path = tmp_path / "run"
@@ -82,7 +82,7 @@ def test_a_kill_between_the_recipe_and_the_manifest_is_a_run_that_has_not_begun(
     with claim_run_folder(path, Recipe(), resume=False) as folder:
         folder.create(Recipe())
     with claim_run_folder(path, Recipe(), resume=True) as folder:
-        folder.take_up(MADE, pytest.fail)
+        folder.take_up(Recipe(), MADE, pytest.fail)
         name = folder.begin(Recipe(), MADE).name
         assert folder.begin(Recipe(), {}).name == name == folder.name()
 
@@ -90,34 +90,74 @@ def test_a_kill_between_the_recipe_and_the_manifest_is_a_run_that_has_not_begun(
 def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
     folder, said = RunFolder(tmp_path), []
     folder.begin(Recipe(), MADE)
-    folder.take_up(MADE, said.append)
+    folder.take_up(Recipe(), MADE, said.append)
     assert said == []
-    folder.take_up(MADE | {"made_with": [{"commit": "2"}]}, said.append)
+    folder.take_up(Recipe(), MADE | {"made_with": [{"commit": "2"}]}, said.append)
     assert len(said) == 1
     assert [session["commit"] for session in read_manifest(tmp_path, "made_from")["made_with"]] == ["1", "2"]
     with pytest.raises(ConfigError, match=r'holds a run with data\.sha256 = "a", now it is "b"'):
-        folder.take_up(MADE | {"made_from": {"data": {"sha256": "b"}}}, said.append)
+        folder.take_up(Recipe(), MADE | {"made_from": {"data": {"sha256": "b"}}}, said.append)
     write_manifest(tmp_path, MADE)
     with pytest.raises(DataError, match=r"manifest\.json: expected the 'name' of the run"):
-        folder.take_up(MADE, said.append)
+        folder.take_up(Recipe(), MADE, said.append)
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(DataError, match=r"manifest\.json: expected a JSON object"):
-        folder.take_up(MADE, said.append)
+        folder.take_up(Recipe(), MADE, said.append)
 
 
 def test_the_key_of_the_recipe_that_differs_is_named(tmp_path):
     RunFolder(tmp_path).begin(Recipe(), MADE)
     with pytest.raises(
-        ConfigError, match=r'recipe\.json differs from the recipe given: name = "a", now "b"; '
+        ConfigError, match=r'recipe\.toml differs from the recipe given: name = "a", now it is "b"; '
     ):
         check_run_folder(tmp_path, Recipe(name="b"), resume=True)
-    (tmp_path / "recipe.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"differs from the recipe given \(.*broken JSON"):
-        check_run_folder(tmp_path, Recipe(), resume=True)
+
+
+class RunPart(BaseModel):
+    steps: int | None = None
+    threads: int = 1
+    seed: int = 0
+    deterministic: bool = False
+
+
+class Parts(BaseModel):
+    name: str = "a"
+    run: RunPart = RunPart()
+
+
+def test_a_run_that_goes_on_may_be_longer_and_says_so(tmp_path):
+    RunFolder(tmp_path).begin(Parts(), MADE)
+    longer, said = Parts(run=RunPart(steps=20, threads=2)), []
+    with claim_run_folder(tmp_path, longer, resume=True) as folder:
+        folder.take_up(longer, MADE, said.append)
+        identity = folder.begin(longer, MADE)
+    assert said == [
+        "goes on with run.steps = 20, it was not set",
+        "goes on with run.threads = 2, it was 1",
+    ]
+    assert identity.recipe == recipe_fingerprint(Parts())
+    check_run_folder(tmp_path, longer, resume=True)
+
+
+def test_every_key_that_must_not_change_is_named(tmp_path):
+    RunFolder(tmp_path).begin(Parts(run=RunPart(deterministic=True)), MADE)
+    other = Parts(name="b", run=RunPart(seed=1, threads=2, steps=3, deterministic=True))
+    with pytest.raises(ConfigError) as caught:
+        check_run_folder(tmp_path, other, resume=True)
+    told = str(caught.value)
+    # The number of threads decides the last bits of a sum.
+    for difference in (
+        'name = "a", now it is "b"',
+        "run.seed = 0, now it is 1",
+        "run.threads = 1, now it is 2",
+    ):
+        assert difference in told
+    assert "run.steps =" not in told
+    assert "may change data.epochs" in told
 
 
 @pytest.mark.parametrize(
-    "place", ["recipe.json", "manifest.json", "metrics.jsonl", "trees", "timing", "preflight", "checkpoints"]
+    "place", ["recipe.toml", "manifest.json", "metrics.jsonl", "trees", "timing", "preflight", "checkpoints"]
 )
 @pytest.mark.parametrize("kind", ["link", "pipe", "other"])
 def test_what_is_not_a_runs_own_is_refused_before_it_is_touched(tmp_path, place, kind):

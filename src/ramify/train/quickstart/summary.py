@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from ramify import __version__
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.eval.evaluation import Evaluation
@@ -17,7 +18,7 @@ from ramify.obs.metrics import MetricsRow, curve, read_metrics
 from ramify.obs.report import AfterTraining, BranchSummary, ByStage, Curves, Estimate, PhaseSeconds, Report
 from ramify.obs.trace import TracedTree, read_trees
 
-_PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "tantivy", "numpy")
+_PACKAGES = ("torch", "transformers", "tokenizers", "tantivy", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ def make_report(
         config={"sft": sft.model_dump(mode="json"), "rl": rl.model_dump(mode="json")},
         versions={
             "python": platform.python_version(),
+            "ramify": __version__,
             **{name: metadata.version(name) for name in _PACKAGES},
         },
         sandbox_level=sandbox_level,
