@@ -106,7 +106,7 @@ def build_model(section: ModelSection, context_tokens: int, seed: int = 0) -> "P
     if section.device == "cuda" and not has_gpu:
         raise ConfigError('model.device: expected a GPU, torch finds none; set it to "cpu"')
     device = ("cuda" if has_gpu else "cpu") if section.device == "auto" else section.device
-    model = load_model(section.path, section.dtype, device)
+    model = load_model(section.folder, section.dtype, device)
     limit = int(model.config.max_position_embeddings)
     if context_tokens > limit:
         raise ConfigError(
@@ -145,7 +145,7 @@ def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Referen
     from ramify.modeling.lora import adapters_off, has_adapters
     from ramify.modeling.model_config import is_adapter_folder
 
-    if has_adapters(model) and not is_adapter_folder(section.path):
+    if has_adapters(model) and not is_adapter_folder(section.folder):
 
         @contextmanager
         def base() -> "Iterator[PreTrainedModel]":
@@ -153,7 +153,7 @@ def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Referen
                 yield model
 
         return base
-    frozen = load_model(section.path, section.dtype, str(model.device)).requires_grad_(False)
+    frozen = load_model(section.folder, section.dtype, str(model.device)).requires_grad_(False)
 
     @contextmanager
     def copy() -> "Iterator[PreTrainedModel]":

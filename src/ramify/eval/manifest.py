@@ -52,7 +52,7 @@ def make_manifest(
         **table,
         "seed": recipe.run.seed,
         "deterministic": recipe.run.deterministic,
-        "weights": checksums(recipe.model.path) if recipe.engine.name == "local" else None,
+        "weights": checksums(recipe.model.folder) if recipe.engine.name == "local" else None,
         "tokenizer": tokenizer,
         "problems": {"count": len(problems), "sha256": problems_sha256(problems)},
         "prompts": {"first": prompts[0], "sha256": _sha256("\0".join(prompts))},

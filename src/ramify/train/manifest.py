@@ -32,7 +32,7 @@ def make_manifest(
         DataError: A file cannot be read.
     """
     made_from = {
-        "weights": checksums(model.path),
+        "weights": checksums(model.folder),
         "tokenizer": tokenizer,
         "data": {"sha256": file_sha256(data)},
         **(own or {}),

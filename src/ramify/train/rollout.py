@@ -164,7 +164,7 @@ def run_rollout(
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     require_new_folder("run.dir", recipe.run.dir)
-    task = build_task(recipe, recipe.model.path, console)
+    task = build_task(recipe, recipe.model.folder, console)
     rollout = build_rollout(recipe, task, lambda: build_model(recipe.model, task.context_tokens))
     make_folder("run.dir", recipe.run.dir)
     count = min(num_problems or recipe.rollout.problems_per_step, len(task.problems))
