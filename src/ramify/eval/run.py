@@ -127,7 +127,7 @@ class _Run:
         toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
         if recipe.engine.name == "local":
             check_model_folder(recipe.model.folder)
-        renderer = build_renderer(build_tokenizer(recipe.model.folder), toolbox.tools)
+        renderer = build_renderer(build_tokenizer(recipe.model.folder, console.note), toolbox.tools)
         problems, notes = build_eval_problems(recipe.data, renderer, toolbox.tools, recipe.model.folder)
         for note in (*toolbox.notes, *reward.notes, *notes):
             console.note(note)

@@ -115,7 +115,7 @@ def build_task(recipe: TrainRecipe, tokenizer_dir: Path, console: RunConsole) ->
     """
     reward = build_reward(recipe.reward)
     toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
-    renderer = build_renderer(build_tokenizer(tokenizer_dir), toolbox.tools)
+    renderer = build_renderer(build_tokenizer(tokenizer_dir, console.note), toolbox.tools)
     data = recipe.data
     problems, notes = build_problems(data.train, renderer, data.max_prompt_tokens, exclude=data.exclude)
     for note in (*toolbox.notes, *reward.notes, *notes):
