@@ -57,7 +57,11 @@ class Work:
     @property
     def in_words(self) -> Iterator[str]:
         """Lines for a user."""
-        steps = "as many steps as the data give" if self.steps is None else f"{self.steps:,} steps"
+        steps = (
+            "as many steps as the data give"
+            if self.steps is None
+            else f"{self.steps:,} step{'s' * (self.steps != 1)}"
+        )
         yield f"{steps} of {self.unit}"
         what = "trajectories" if self.writes else "sequences"
         each = f"{self.per_step:,} {what} a step, at most {self.per_step * self.tokens:,} tokens"
