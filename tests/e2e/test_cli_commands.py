@@ -59,7 +59,7 @@ ASKED = {
     "sft": (SFT, ["3 steps of 2 demonstrations (6 rows, 1 epoch)", "6 sequences, at most 1,200 tokens in the whole"]),
     "train": (TRAIN, ["9 steps of 2 problems x 6 trajectories (18 rows", "12 trajectories a step, at most 768 tokens"]),
     "eval": (EVAL, ["18 problems x 2 attempts", "36 trajectories, at most 1,152 tokens in the whole run"]),
-    "rollout": (TRAIN, ["1 steps of 2 problems x 6 trajectories", "keys and values of 12 slots"]),
+    "rollout": (TRAIN, ["1 step of 2 problems x 6 trajectories", "keys and values of 12 slots"]),
 }  # fmt: skip
 
 

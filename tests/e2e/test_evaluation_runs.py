@@ -287,6 +287,7 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_f
     with pytest.raises(DataError, match="train on trees of an engine that gives ids"):
         pack((tree,), (credit,), 100)
     assert json.loads((run / "manifest.json").read_text())["scores"]["weights"] is None
+    assert f"m at {server.url}/v1 (tokenizer " in (run / "report.html").read_text()
     (note,) = [note for note in json.loads((run / "summary.json").read_text())["notes"] if "openai" in note]
     assert ("gets token ids" in note) == says_which
     training = write_task(folder / "training", folder)

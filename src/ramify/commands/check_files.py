@@ -7,41 +7,43 @@ from ramify.config.build_evaluation import require_dataset
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
-from ramify.config.schema_parts import LocalEngineSection, ScriptedEngineSection
+from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
 from ramify.config.schema_rollout import RandomBranching, RolloutSection
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_tools import DenseSearchSection, LocalSearchSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
+from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
 
 
-def check_example_files(recipe: SftRecipe | DpoRecipe) -> None:
+def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that a recipe of supervised training names is there."""
     _check_all(
-        lambda: require_model(recipe.model.path), lambda: require_file("data.train", recipe.data.train)
+        _model_check(recipe.model, require_model, fetch),
+        lambda: require_file("data.train", recipe.data.train),
     )
 
 
-def check_train_files(recipe: TrainRecipe) -> None:
+def check_train_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that the recipe names is there."""
-    _check_all(lambda: require_model(recipe.model.path), *_for_trees(recipe))
+    _check_all(_model_check(recipe.model, require_model, fetch), *_for_trees(recipe))
 
 
-def check_rollout_files(recipe: TrainRecipe) -> None:
+def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that growing trees takes is there; a script plays without weights."""
     plays = isinstance(recipe.engine, ScriptedEngineSection)
     model = require_tokenizer if plays else require_model
-    _check_all(lambda: model(recipe.model.path), *_for_trees(recipe))
+    _check_all(_model_check(recipe.model, model, fetch), *_for_trees(recipe))
 
 
-def check_eval_files(recipe: EvalRecipe) -> None:
+def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that the recipe names is there; only the local engine needs weights."""
     engine = recipe.engine
     model = require_model if isinstance(engine, LocalEngineSection) else require_tokenizer
     _check_all(
-        lambda: model(recipe.model.path),
+        _model_check(recipe.model, model, fetch),
         lambda: require_dataset(recipe.data.test),
         lambda: require_tools(recipe.tools),
         lambda: require_script(engine),
@@ -118,6 +120,22 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
         lambda: require_script(recipe.engine),
         lambda: require_rate(recipe.rollout),
     )
+
+
+def _model_check(section: ModelSection, require: Callable[[Path], None], fetch: bool) -> Callable[[], None]:
+    """Look at the model's folder; one of the hub is fetched first, or else left out where it is not here yet."""
+
+    def check() -> None:
+        try:
+            if fetch:
+                fetch_model(section.path, weights=require is require_model)
+            elif not is_fetched(section.path):
+                return
+        except UserError as error:
+            raise ConfigError(f"model.path: {error}") from None
+        require(section.folder)
+
+    return check
 
 
 def _check_all(*checks: Callable[[], None]) -> None:

@@ -184,7 +184,7 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
     tables = read_toml(path)
     if "sampling" in tables:
         evaluation = load_recipe(EvalRecipe, path, overrides)
-        check_files.check_eval_files(evaluation)
+        check_files.check_eval_files(evaluation, fetch=False)
         engine = evaluation.engine
         if isinstance(engine, OpenAIEngineSection) and engine.key_variable is not None:
             read_key(engine.key_variable)
@@ -192,15 +192,15 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
         return _Plan("eval", evaluation, task)
     if "rollout" in tables:
         training = load_recipe(TrainRecipe, path, overrides)
-        check_files.check_train_files(training)
+        check_files.check_train_files(training, fetch=False)
         task = _Task(training.tools, training.sandbox, training.reward)
         return _Plan("train", training, task)
     if "beta" in tables.get("learner", {}):
         preference = load_recipe(DpoRecipe, path, overrides)
-        check_files.check_example_files(preference)
+        check_files.check_example_files(preference, fetch=False)
         return _Plan("dpo", preference)
     supervised = load_recipe(SftRecipe, path, overrides)
-    check_files.check_example_files(supervised)
+    check_files.check_example_files(supervised, fetch=False)
     return _Plan("sft", supervised)
 
 
@@ -218,7 +218,7 @@ def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:
     yield from (_row("work", line) for line in work.in_words)
     memory = memory_of(recipe, work, device)
     if memory is None:
-        yield _row("model", "runs at a service")
+        yield _row("model", "runs at a service, or is not fetched from the hub yet")
         return
     yield _row("model", f"on {device} ({why}), takes {memory.in_words}")
     there = _memory_of(device)

@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> None:
     from ramify.train.run_folder import check_run_folder
 
     recipe = load_recipe(DpoRecipe, options.recipe, options.overrides)
-    check_example_files(recipe)
+    check_example_files(recipe, fetch=not options.dry_run)
     check_run_folder(recipe.run.dir, recipe, options.resume)
     if options.dry_run:
         sys.stdout.write(dry_run(recipe))

@@ -15,6 +15,7 @@ from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_parts import LocalEngineSection, LoraSection, ModelSection, TrainedModelSection
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
+from ramify.modeling.hub import is_fetched
 from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
 from ramify.modeling.row_bytes import activation_bytes
 from ramify.modeling.weight_files import stored_tensors
@@ -56,7 +57,11 @@ class Work:
     @property
     def in_words(self) -> Iterator[str]:
         """Lines for a user."""
-        steps = "as many steps as the data give" if self.steps is None else f"{self.steps:,} steps"
+        steps = (
+            "as many steps as the data give"
+            if self.steps is None
+            else f"{self.steps:,} step{'s' * (self.steps != 1)}"
+        )
         yield f"{steps} of {self.unit}"
         what = "trajectories" if self.writes else "sequences"
         each = f"{self.per_step:,} {what} a step, at most {self.per_step * self.tokens:,} tokens"
@@ -132,17 +137,17 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
 
 
 def memory_of(recipe: AnyRecipe, work: Work, device: str) -> Memory | None:
-    """What a recipe takes on `device` ("cpu" or "cuda"); None where no weights are loaded or their sizes are not told.
+    """What a recipe takes on `device` ("cpu" or "cuda"); None where no weights are loaded or they are not here yet.
 
     Raises:
         DataError: The model's folder cannot be read.
     """
     engine = None if isinstance(recipe, SftRecipe | DpoRecipe) else recipe.engine
     is_local = isinstance(engine, LocalEngineSection)
-    if not (is_local or work.trains):
+    if not (is_local or work.trains) or not is_fetched(recipe.model.path):
         return None
     model = recipe.model
-    folder = whole_folder(model.path)
+    folder = whole_folder(model.folder)
     shapes = {name: tensor.shape for name, tensor in stored_tensors(folder).items()}
     parameters = sum(map(prod, shapes.values()))
     size = _FLOAT if model.dtype == "float32" else 2
@@ -153,7 +158,7 @@ def memory_of(recipe: AnyRecipe, work: Work, device: str) -> Memory | None:
         trained = _trained(model, shapes, parameters)
         parts["weights"] += 0 if trained == parameters else trained * size
         parts[f"gradients and {_NAMES[recipe.learner.optimizer.name]}"] = trained * _TRAINED
-        if _has_reference(recipe) and (trained == parameters or is_adapter_folder(model.path)):
+        if _has_reference(recipe) and (trained == parameters or is_adapter_folder(model.folder)):
             parts["reference model"] = parameters * size
         if config is not None:
             row = activation_bytes(config, max(recipe.learner.token_budget, work.context), size, device)
@@ -188,6 +193,8 @@ def dry_run(recipe: AnyRecipe, problems: int | None = None) -> str:
     device, why = device_of(recipe.model)
     memory = memory_of(recipe, work, device)
     lines = [*work.in_words, f"device: {device} ({why})"]
+    if not is_fetched(recipe.model.path):
+        lines.append(f"model: {recipe.model.path} is fetched from the hub when the run starts")
     if memory is not None:
         lines.append(f"memory: {memory.in_words}")
     return resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in lines)
@@ -227,8 +234,8 @@ def _sizes(folder: Path) -> SimpleNamespace | None:
 
 def _trained(model: ModelSection, shapes: Mapping[str, tuple[int, ...]], parameters: int) -> int:
     """Trained parameters: all, or those of an adapter."""
-    if is_adapter_folder(model.path):
-        return sum(prod(tensor.shape) for tensor in stored_tensors(model.path).values())
+    if is_adapter_folder(model.folder):
+        return sum(prod(tensor.shape) for tensor in stored_tensors(model.folder).values())
     section = model.lora if isinstance(model, TrainedModelSection) else None
     return parameters if section is None else sum(_adapters(section, shapes))
 

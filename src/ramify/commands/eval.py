@@ -45,7 +45,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     from ramify.eval.folder import check_eval_folder
 
     recipe = _recipe(options)
-    check_eval_files(recipe)
+    check_eval_files(recipe, fetch=not options.dry_run)
     check_eval_folder(recipe.run.dir, options.resume)
     if options.dry_run:
         sys.stdout.write(dry_run(recipe))

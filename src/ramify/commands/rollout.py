@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     from ramify.obs.files import require_new_folder
 
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
-    check_rollout_files(recipe)
+    check_rollout_files(recipe, fetch=not options.dry_run)
     require_new_folder("run.dir", recipe.run.dir)
     if options.dry_run:
         sys.stdout.write(dry_run(recipe, options.problems or recipe.rollout.problems_per_step))

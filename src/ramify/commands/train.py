@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
     from ramify.train.run_folder import check_run_folder
 
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
-    check_train_files(recipe)
+    check_train_files(recipe, fetch=not options.dry_run)
     check_run_folder(recipe.run.dir, recipe, options.resume)
     if options.dry_run:
         sys.stdout.write(dry_run(recipe))

@@ -10,7 +10,7 @@ from ramify.config.schema_parts import LoraSection, ModelSection, TrainedModelSe
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from transformers import PreTrainedModel
 
@@ -23,8 +23,12 @@ _PROBE = f"What is 12 + 30?\n<think> 1372 </think> {_SAID}"
 """What the user of the first chat says, with which a tokenizer is tried."""
 
 
-def build_tokenizer(folder: Path) -> "ChatTokenizer":
-    """Read a tokenizer and check that transformers reads the same ids from the folder.
+def build_tokenizer(folder: Path, note: "Callable[[str], None] | None" = None) -> "ChatTokenizer":
+    """Read a tokenizer and check that transformers reads the same ids from the folder's tokenizer.json.
+
+    Args:
+        folder: Of the model.
+        note: Told where transformers' AutoTokenizer makes another tokenizer of the folder than the file says.
 
     Raises:
         DataError: They differ, a file is missing or damaged, or the model has fewer rows than the tokenizer has ids.
@@ -39,7 +43,12 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
         raise DataError(f"{folder}: the chat template leaves out or changes what the user says")
     if not ours.encode(text):
         raise DataError(f"{folder}: tokenizer.json makes no tokens of a text")
-    _compare(ours, text)
+    other = _compare(ours, text)
+    if other is not None and note is not None:
+        note(
+            f"{folder}: its own tokenizer.json is used; transformers' AutoTokenizer makes a {other} of this folder, which gives "
+            "other ids: elsewhere, open the model with PreTrainedTokenizerFast"
+        )
     if (folder / "config.json").is_file() or is_adapter_folder(folder):
         rows = read_model_config(folder).get("vocab_size")
         if isinstance(rows, int) and rows < ours.vocab_size:
@@ -50,12 +59,15 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
     return ours
 
 
-def _compare(ours: "ChatTokenizer", text: str) -> None:
+def _compare(ours: "ChatTokenizer", text: str) -> str | None:
     """Hold a tokenizer against the one that transformers builds from the folder.
+
+    For some families (Qwen2) AutoTokenizer builds the family's tokenizer whatever the folder holds; then the folder's own
+    fast tokenizer is what counts. Returns the name of the other one in that case.
 
     The template is compared as it is written: transformers would render it without limits on time and memory.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     from ramify.chat.tokenizer import naming_panics
     from ramify.modeling.quiet import quiet_transformers
@@ -66,6 +78,8 @@ def _compare(ours: "ChatTokenizer", text: str) -> None:
             theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             template, special = theirs.get_chat_template(), theirs.special_tokens_map
             ids = theirs(text, add_special_tokens=False)["input_ids"]
+            own = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+            own_ids = own(text, add_special_tokens=False)["input_ids"]
     except DataError:
         raise
     # A reader of foreign files: what transformers raises about them is of any kind.
@@ -84,11 +98,12 @@ def _compare(ours: "ChatTokenizer", text: str) -> None:
                 f"{folder}/tokenizer_config.json: {name}: transformers reads {token!r:.80}, expected "
                 f"{ours.special.get(name)!r:.80} as the chat template is given it"
             )
-    if list(ours.encode(text)) != ids:
+    mine = list(ours.encode(text))
+    if mine != own_ids:
         raise DataError(
-            f"{folder}: tokenizer.json and transformers' {type(theirs).__name__} give different ids; "
-            "set tokenizer_class to PreTrainedTokenizerFast or use the model's own tokenizer"
+            f"{folder}: tokenizer.json gives other ids here than in transformers; use the model's own tokenizer"
         )
+    return None if mine == ids else type(theirs).__name__
 
 
 def build_model(section: ModelSection, context_tokens: int, seed: int = 0) -> "PreTrainedModel":
@@ -111,7 +126,7 @@ def build_model(section: ModelSection, context_tokens: int, seed: int = 0) -> "P
     if section.device == "cuda" and not has_gpu:
         raise ConfigError('model.device: expected a GPU, torch finds none; set it to "cpu"')
     device = ("cuda" if has_gpu else "cpu") if section.device == "auto" else section.device
-    model = load_model(section.path, section.dtype, device)
+    model = load_model(section.folder, section.dtype, device)
     limit = int(model.config.max_position_embeddings)
     if context_tokens > limit:
         raise ConfigError(
@@ -150,7 +165,7 @@ def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Referen
     from ramify.modeling.lora import adapters_off, has_adapters
     from ramify.modeling.model_config import is_adapter_folder
 
-    if has_adapters(model) and not is_adapter_folder(section.path):
+    if has_adapters(model) and not is_adapter_folder(section.folder):
 
         @contextmanager
         def base() -> "Iterator[PreTrainedModel]":
@@ -158,7 +173,7 @@ def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Referen
                 yield model
 
         return base
-    frozen = load_model(section.path, section.dtype, str(model.device)).requires_grad_(False)
+    frozen = load_model(section.folder, section.dtype, str(model.device)).requires_grad_(False)
 
     @contextmanager
     def copy() -> "Iterator[PreTrainedModel]":

@@ -32,6 +32,9 @@ MAY_CHANGE = frozenset(
 _ROUNDS = frozenset({"run.threads", "engine.slots", "learner.token_budget", "model.device"})
 """Of these a result depends by its last bits, so that a deterministic run keeps them."""
 
+_WITH_VALUES = 8
+"""Differences that are told with both values; of another run's folder there are dozens."""
+
 
 def changes(record: Path, recipe: BaseModel) -> tuple[Difference, ...]:
     """The keys at which `recipe` differs from the one that a run was begun with.
@@ -43,7 +46,9 @@ def changes(record: Path, recipe: BaseModel) -> tuple[Difference, ...]:
     found = tuple(differences(before, now))
     allowed = MAY_CHANGE - _ROUNDS if now.get("run", {}).get("deterministic") else MAY_CHANGE
     if refused := [difference for difference in found if difference.key not in allowed]:
-        told = "; ".join(f"{difference}" for difference in refused)
+        told = "; ".join(map(str, refused[:_WITH_VALUES]))
+        if rest := [difference.key for difference in refused[_WITH_VALUES:]]:
+            told += f"; and so do {', '.join(rest)}"
         raise ConfigError(
             f"run.dir: {record} differs from the recipe given: {told}; put "
             f"{'it' if len(refused) == 1 else 'them'} back, or name a new folder (a run that goes on may change "

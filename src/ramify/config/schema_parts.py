@@ -32,6 +32,7 @@ from ramify.config.bounds import (
     Tokens,
     Weight,
 )
+from ramify.modeling.hub import local_folder
 
 
 def _usable(path: Path) -> Path:
@@ -87,7 +88,9 @@ def is_changed(section: Section, key: str) -> bool:
 
 
 class ModelSection(Section):
-    """Which model: a Hugging Face folder. "auto" is a GPU where there is one, else the CPU.
+    """Which model: a Hugging Face folder, or an id of the hub ("org/name", "org/name@revision"), which is fetched.
+
+    "auto" is a GPU where there is one, else the CPU.
 
     Training keeps its weights in float32: at the papers' rates most updates are too small for bfloat16.
     """
@@ -95,6 +98,15 @@ class ModelSection(Section):
     path: UserPath
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @property
+    def folder(self) -> Path:
+        """Where the model lies on this machine.
+
+        Raises:
+            MachineError: An id of the hub that has not been fetched.
+        """
+        return local_folder(self.path)
 
 
 def _one_target(value: Any) -> Any:  # noqa: ANN401 - any TOML value

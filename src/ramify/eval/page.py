@@ -26,7 +26,7 @@ def write_page(
     """Write `report.html`: one file, without scripts or network."""
     scores = manifest["scores"]
     subtitle = (
-        f"{scores['model']['path']} on {scores['data']['test']}: {summary['num_problems']} problems, "
+        f"{_model_name(scores)} on {scores['data']['test']}: {summary['num_problems']} problems, "
         f"{summary['attempts']} independent attempts at each, temperature {scores['sampling']['temperature']:g}, seed "
         f"{scores['seed']}. Intervals are 95 %, over problems."
     )
@@ -50,6 +50,16 @@ def write_page(
     )
     page = render_page("Evaluation of an agent", subtitle, _cards(summary), sections)
     replace_file(path, page.encode("utf-8", "replace"))
+
+
+def _model_name(scores: Mapping[str, Any]) -> str:
+    """Who answered: at a service `model.path` is the tokenizer's folder alone."""
+    engine = scores["engine"]
+    if engine["name"] == "openai":
+        return f"{engine['model']} at {engine['url']} (tokenizer {scores['model']['path']})"
+    if engine["name"] == "scripted":
+        return f"the script {engine['script']} (tokenizer {scores['model']['path']})"
+    return str(scores["model"]["path"])
 
 
 def shown(interval: Mapping[str, Any]) -> str:

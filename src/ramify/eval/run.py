@@ -132,9 +132,9 @@ class _Run:
         reward = build_reward(recipe.reward, REPORTED)
         toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
         if recipe.engine.name == "local":
-            check_model_folder(recipe.model.path)
-        renderer = build_renderer(build_tokenizer(recipe.model.path), toolbox.tools)
-        problems, notes = build_eval_problems(recipe.data, renderer, toolbox.tools, recipe.model.path)
+            check_model_folder(recipe.model.folder)
+        renderer = build_renderer(build_tokenizer(recipe.model.folder, console.note), toolbox.tools)
+        problems, notes = build_eval_problems(recipe.data, renderer, toolbox.tools, recipe.model.folder)
         for note in (*toolbox.notes, *reward.notes, *notes):
             console.note(note)
         prompts = [renderer.prompt_text(problem) for problem in problems]

@@ -46,7 +46,8 @@ def run_dpo(
 
 
 def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference]) -> Lessons:
-    renderer = TagRenderer(build_tokenizer(source), ())
+    told: list[str] = []
+    renderer = TagRenderer(build_tokenizer(source, told.append), ())
     limit = recipe.data.max_tokens
     # Find examples that cannot be trained on now, not in the middle of the run.
     for item in preferences:
@@ -82,7 +83,7 @@ def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference])
         objective=Objective(DpoLoss(recipe.learner.beta)),
         make_update=make_update,
         metrics=lambda report: report.metrics,
-        notes=control_notes(recipe.data.train, spelt),
+        notes=(*told, *control_notes(recipe.data.train, spelt)),
     )
 
 

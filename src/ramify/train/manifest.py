@@ -32,8 +32,8 @@ def make_manifest(
         DataError: A file cannot be read.
     """
     made_from = {
-        "weights": checksums(model.path),
-        "model": model_files(model.path),
+        "weights": checksums(model.folder),
+        "model": model_files(model.folder),
         "tokenizer": tokenizer,
         "data": {"sha256": file_sha256(data)},
         **(own or {}),

@@ -69,7 +69,7 @@ def starting_point(folder: RunFolder, recipe: TrainingRecipe, console: RunConsol
             the run should have one by now; or the recipe's model is itself a checkpoint and damaged.
     """
     path = latest_checkpoint(folder.root)
-    tokenizer = ChatTokenizer(recipe.model.path).fingerprint
+    tokenizer = ChatTokenizer(recipe.model.folder).fingerprint
     if folder.metrics.is_cut_off():
         console.note(
             f"{folder.root / 'metrics.jsonl'}: the last line was cut off by a crash and is dropped; a step that has "
@@ -77,10 +77,10 @@ def starting_point(folder: RunFolder, recipe: TrainingRecipe, console: RunConsol
         )
     if path is None:
         _require_no_progress(folder, recipe.run.save_every)
-        check_model_folder(recipe.model.path)
+        check_model_folder(recipe.model.folder)
         if folder.resume:
             console.note(f"nothing to resume in {folder.root}: starting from step 0")
-        return Start(recipe.model.path, tokenizer, None)
+        return Start(recipe.model.folder, tokenizer, None)
     record = _read_record(path)
     _require_own(path, record, folder, recipe, tokenizer)
     if missing := folder.metrics.missing(record.loop.step):
@@ -185,7 +185,7 @@ def begin_run(
         raise ConfigError(
             f"{key}: expected at least {state.step} steps, which {folder.root} has taken, got {total_steps}"
         )
-    companions = companion_files(recipe.model.path)
+    companions = companion_files(recipe.model.folder)
     # A partial checkpoint that a kill left behind can take as much space as a whole one.
     prune_checkpoints(folder.root, recipe.run.keep_last, state.kept)
     check_saving(folder.root, learner.model, learner.optimizers, companions)
@@ -215,7 +215,7 @@ def _require_same_model(checkpoint: Path, model: TrainedModelSection) -> None:
     Raises:
         DataError: They differ.
     """
-    asked = model.lora is not None or is_adapter_folder(model.path)
+    asked = model.lora is not None or is_adapter_folder(model.folder)
     found = is_adapter_folder(checkpoint)
     if asked != found:
         kinds = {True: "an adapter (LoRA)", False: "a whole model"}
@@ -223,13 +223,13 @@ def _require_same_model(checkpoint: Path, model: TrainedModelSection) -> None:
             f"{checkpoint}: {kinds[found]}, the recipe trains {kinds[asked]}; it is of another run, name a new run.dir"
         )
     if found:
-        base = whole_folder(model.path) if is_adapter_folder(model.path) else model.path
+        base = whole_folder(model.folder)
         if whole_folder(checkpoint).resolve() != base.resolve():
             raise DataError(
                 f"{checkpoint}: an adapter of the model in {whole_folder(checkpoint)}, the recipe's is in {base}; put "
                 "back the base that the run began with, or name a new run.dir"
             )
-    saved, expected = read_model_config(checkpoint), read_model_config(model.path)
+    saved, expected = read_model_config(checkpoint), read_model_config(model.folder)
     for key in _SIZES:
         if key in saved and key in expected and saved[key] != expected[key]:
             raise DataError(

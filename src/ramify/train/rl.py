@@ -289,7 +289,7 @@ def build_rl(
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     start = starting_point(folder, recipe, console)
-    task = build_task(recipe, recipe.model.path, console)
+    task = build_task(recipe, recipe.model.folder, console)
     manifest = task_manifest(recipe, task, start.tokenizer)
     folder.take_up(recipe, manifest, console.note)
     rollout = recipe.rollout

@@ -115,7 +115,7 @@ def build_task(recipe: TrainRecipe, tokenizer_dir: Path, console: RunConsole) ->
     """
     reward = build_reward(recipe.reward)
     toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
-    renderer = build_renderer(build_tokenizer(tokenizer_dir), toolbox.tools)
+    renderer = build_renderer(build_tokenizer(tokenizer_dir, console.note), toolbox.tools)
     data = recipe.data
     problems, notes = build_problems(data.train, renderer, data.max_prompt_tokens, exclude=data.exclude)
     for note in (*toolbox.notes, *reward.notes, *notes):
@@ -164,7 +164,7 @@ def run_rollout(
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     require_new_folder("run.dir", recipe.run.dir)
-    task = build_task(recipe, recipe.model.path, console)
+    task = build_task(recipe, recipe.model.folder, console)
     rollout = build_rollout(recipe, task, lambda: build_model(recipe.model, task.context_tokens))
     make_folder("run.dir", recipe.run.dir)
     count = min(num_problems or recipe.rollout.problems_per_step, len(task.problems))

@@ -44,7 +44,8 @@ def run_sft(
 
 
 def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstration]) -> Lessons:
-    renderer = TagRenderer(build_tokenizer(source), ())
+    told: list[str] = []
+    renderer = TagRenderer(build_tokenizer(source, told.append), ())
     limit = recipe.data.max_tokens
 
     def chain(item: Demonstration, key: TreeKey) -> Tree:
@@ -73,7 +74,7 @@ def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstra
         objective=Objective(NegativeLogLikelihood()),
         make_update=make_update,
         metrics=lambda _: {},
-        notes=control_notes(recipe.data.train, spelt),
+        notes=(*told, *control_notes(recipe.data.train, spelt)),
     )
 
 

@@ -85,7 +85,7 @@ def train_on_examples(
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer)
         folder.take_up(recipe, manifest, console.note)
         return _train(
-            recipe, console, folder, start, manifest, make_lessons(recipe.model.path, examples), max_steps
+            recipe, console, folder, start, manifest, make_lessons(recipe.model.folder, examples), max_steps
         )
 
 

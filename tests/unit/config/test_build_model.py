@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from model_folders import write_model
 from ramify.config.build_model import build_model, build_reference, build_tokenizer
@@ -19,6 +20,20 @@ def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 20}))
     with pytest.raises(DataError, match=r"tokenizer\.json has \d+ tokens, config\.json vocab_size = 20"):
         build_tokenizer(folder)
+
+
+def test_a_folders_own_fast_tokenizer_is_honoured(tmp_path):
+    """AutoTokenizer makes a Qwen2Tokenizer of every folder of that family, whatever its tokenizer.json says."""
+    folder = write_model(tmp_path / "m", "qwen2")
+    said = []
+    ours = build_tokenizer(folder, said.append)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    text = "12 + 30 \u4e2d"
+    assert theirs(text, add_special_tokens=False)["input_ids"] != list(ours.encode(text))
+    assert ours.decode(ours.encode(text)) == text
+    (note,) = said
+    assert "its own tokenizer.json is used" in note
+    assert "Qwen2Tokenizer" in note
 
 
 @pytest.fixture

@@ -156,6 +156,17 @@ def test_every_key_that_must_not_change_is_named(tmp_path):
     assert "may change data.epochs" in told
 
 
+def test_of_many_differences_the_rest_is_named_without_values(tmp_path):
+    class Many(BaseModel):
+        keys: dict[str, int]
+
+    RunFolder(tmp_path).begin(Many(keys={f"k{i}": 0 for i in range(10)}), MADE)
+    with pytest.raises(
+        ConfigError, match=r"keys\.k7 = 0, now it is 1; and so do keys\.k8, keys\.k9; put them back"
+    ):
+        check_run_folder(tmp_path, Many(keys={f"k{i}": 1 for i in range(10)}), resume=True)
+
+
 @pytest.mark.parametrize(
     "place", ["recipe.toml", "manifest.json", "metrics.jsonl", "trees", "timing", "preflight", "checkpoints"]
 )

@@ -1,0 +1,132 @@
+"""A model by its id of the hub, from a stand-in for it; the real hub was never asked."""
+
+import json
+import os
+import subprocess
+import sys
+from urllib.parse import unquote
+
+import pytest
+from e2e_runs import SFT, write_task
+
+from loopback import Reply, as_json, serve
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+SCRIPT = """
+import json, sys
+from ramify.cli import main
+print(json.dumps([main(arguments) for arguments in json.loads(sys.argv[1])]), file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(model_folder):
+    """`org/tiny`, with a pickle and a program that nobody wants."""
+    files = {path.name: path.read_bytes() for path in model_folder.iterdir() if path.is_file()}
+    files |= {"pytorch_model.bin": b"pickle", "modeling.py": b"raise SystemExit"}
+
+    def answer(asked):
+        parts = unquote(asked.path.partition("?")[0]).strip("/").split("/")
+        if parts[:2] == ["api", "models"]:
+            if parts[2:4] == ["org", "gated"]:
+                return as_json({"error": "restricted"}, 403, **{"X-Error-Code": "GatedRepo"})
+            if parts[2:4] != ["org", "tiny"]:
+                return as_json({"error": "Not found"}, 404, **{"X-Error-Code": "RepoNotFound"})
+            if "absent" in parts:
+                return as_json({"error": "Not found"}, 404, **{"X-Error-Code": "RevisionNotFound"})
+            if "tree" in parts:
+                entries = [
+                    {"type": "file", "path": name, "size": len(body), "oid": f"{len(body):040x}"}
+                    for name, body in files.items()
+                ]
+                return Reply(200, json.dumps(entries).encode(), {"Content-Type": "application/json"})
+            return as_json(
+                {"id": "org/tiny", "sha": SHA, "siblings": [{"rfilename": name} for name in files]}
+            )
+        body = files[parts[-1]]
+        return Reply(200, body, {"ETag": f'"{len(body):x}"', "X-Repo-Commit": SHA})
+
+    with serve(answer) as here:
+        yield here
+
+
+def run(endpoint, home, *commands, **more):
+    """Statuses, what was said and what was told, of commands in one process: the hub's client reads its variables once."""
+    settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_ETAG_TIMEOUT": "5"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps([list(map(str, command)) for command in commands])],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **settings, **more},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    *told, statuses = done.stderr.splitlines()
+    return json.loads(statuses), done.stdout, told
+
+
+@pytest.fixture(scope="module")
+def fetched(hub, model_folder, tmp_path_factory):
+    """A cache with `org/tiny` in it, and what came of two steps of training it."""
+    folder = tmp_path_factory.mktemp("hub")
+    recipe = write_task(folder / "task", model_folder, SFT)
+    given = ("sft", recipe, "-s", "model.path=org/tiny", "--max-steps", 2)
+    before = run(hub.url, folder / "home", (*given, "--dry-run"))
+    statuses, _, told = run(hub.url, folder / "home", given)
+    assert statuses == [0], told
+    return folder / "home", recipe, before
+
+
+def test_a_dry_run_fetches_nothing(fetched):
+    statuses, said, told = fetched[2]
+    assert (statuses, told) == ([0], [])
+    assert 'path = "org/tiny"' in said
+    assert "# model: org/tiny is fetched from the hub when the run starts" in said
+
+
+def test_a_model_is_fetched_and_trained_without_pickles_or_code(fetched):
+    home, recipe, _ = fetched
+    names = {path.name for path in home.rglob("snapshots/*/*")}
+    assert "model.safetensors" in names
+    assert not names & {"pytorch_model.bin", "modeling.py"}
+    run_folder = recipe.parent / "run"
+    assert 'path = "org/tiny"' in (run_folder / "recipe.toml").read_text()
+    assert (run_folder / "checkpoints" / "step-000002" / "model.safetensors").is_file()
+
+
+def test_what_was_fetched_is_used_without_a_network(fetched):
+    home, recipe, _ = fetched
+    again = ("sft", recipe.parent / "run" / "recipe.toml", "--resume")
+    looked = (
+        "sft",
+        recipe,
+        "-s",
+        "model.path=org/tiny",
+        "-s",
+        f"run.dir={recipe.parent / 'new'}",
+        "--dry-run",
+    )
+    statuses, said, told = run("http://127.0.0.1:9", home, again, looked)
+    assert statuses == [0, 0], told
+    assert "# memory: about " in said
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "expected"),
+    [
+        ("org/tiny", "nowhere", "model.path: org/tiny: no such folder here, and the hub cannot be reached"),
+        ("org/tiny", "offline", "model.path: org/tiny: no such folder here, and the hub cannot be reached"),
+        ("org/none", "hub", "model.path: org/none: no such folder here and no such model on the hub"),
+        ("org/gated", "hub", "model.path: org/gated: gated; accept its terms"),
+        ("org/tiny@absent", "hub", "model.path: org/tiny@absent: the model has no such revision"),
+        ("models/none", "hub", "model.path: model folder models/none: no such folder"),
+    ],
+)
+def test_what_cannot_be_had_is_one_line(hub, tmp_path, model_folder, path, place, expected):
+    recipe = write_task(tmp_path / "task", model_folder, SFT)
+    endpoint = hub.url if place == "hub" else "http://127.0.0.1:9"
+    offline = {"HF_HUB_OFFLINE": "1"} if place == "offline" else {}
+    statuses, _, told = run(endpoint, tmp_path, ("sft", recipe, "-s", f"model.path={path}"), **offline)
+    assert (statuses, len(told)) == ([2], 1), told
+    assert expected in told[0]
+    assert not (recipe.parent / "run").exists()
