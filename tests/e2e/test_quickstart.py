@@ -1,11 +1,17 @@
 """The quick start in miniature: all of its phases run and the report is whole."""
 
+import io
 import json
 import re
 
 import pytest
 
 from ramify.cli import main
+from ramify.core.errors import MachineError
+from ramify.obs.console import RunConsole
+from ramify.train.quickstart.evaluations import evaluate
+from ramify.train.quickstart.recipes import eval_recipe
+from ramify.train.quickstart.sizes import SMOKE
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +53,23 @@ def test_the_page_stands_alone(finished):
     assert page.count("<svg") >= 4
     for kind in report["by_kind"]:
         assert kind in page
+
+
+def test_an_evaluation_that_cannot_be_made_ends_the_quick_start_with_its_reason(finished):
+    gone = {
+        stage: eval_recipe(
+            finished / "eval" / f"{stage}-again",
+            1,
+            SMOKE,
+            model,
+            finished / "world" / "test.jsonl",
+            finished / "world" / "passages.jsonl",
+            1.0,
+        )
+        for stage, model in (("base", finished / "base"), ("rl", finished / "gone"))
+    }
+    with pytest.raises(MachineError, match=f"^evaluation: .*{finished / 'gone'}"):
+        evaluate(gone, RunConsole(io.StringIO()))
 
 
 def test_every_model_of_the_quick_start_opens(finished):

@@ -51,9 +51,7 @@ if TYPE_CHECKING:
     from ramify.chat.renderer import TagRenderer
 
 
-def run_eval(
-    recipe: EvalRecipe, console: RunConsole, title: str = "evaluation", *, resume: bool = False
-) -> Evaluation:
+def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
     """Evaluate and write the results into `run.dir`; `resume` goes on with what is there.
 
     Raises:
@@ -65,7 +63,7 @@ def run_eval(
     check_eval_folder(folder, resume)
     with claimed_folder("run.dir", folder):
         run = _Run.opened(recipe, console, resume)
-        held_up = run.attempt_all(title)
+        held_up = run.attempt_all()
         if held_up.is_noticeable:
             console.note(
                 f"the event loop was held up for up to {held_up.longest:.2f} s at a time (times.json)"
@@ -157,7 +155,7 @@ class _Run:
             recipe, console, folder, toolbox, reward, renderer, problems, groups, done, notes, unjudged
         )
 
-    def attempt_all(self, title: str) -> HeldUp:
+    def attempt_all(self) -> HeldUp:
         """Make every attempt that is not done; how long the event loop was held up meanwhile.
 
         Raises:
@@ -170,7 +168,7 @@ class _Run:
             try:
                 agent = self._agent(events) if groups else None
                 loop.settle()
-                stop.run(self._attempt(agent, events, groups, title))
+                stop.run(self._attempt(agent, events, groups))
                 return loop.delays.take()
             except Interrupted as stopped:
                 after = f"the attempts that have ended are in {self.folder}, go on with --resume"
@@ -180,7 +178,7 @@ class _Run:
                 loop.run(close_all((*engines, self.toolbox, self.reward)))
 
     async def _attempt(
-        self, agent: AgentParts | None, events: _AttemptEvents, groups: Sequence[Sequence[Place]], title: str
+        self, agent: AgentParts | None, events: _AttemptEvents, groups: Sequence[Sequence[Place]]
     ) -> None:
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
 
@@ -206,7 +204,7 @@ class _Run:
         if self.unjudged:
             await self._judge_again()
         if agent is not None:
-            with self.console.phase(title, sum(map(len, groups))) as phase:
+            with self.console.phase("evaluation", sum(map(len, groups))) as phase:
                 async with agent.waits.shown(show_waits):
                     for group in groups:
                         if _group_size(self.recipe) is not None:

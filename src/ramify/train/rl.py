@@ -114,8 +114,7 @@ def train(run: RlRun, state: LoopState, last: int, stop: StopOnSignal) -> LoopSt
     Raises:
         Interrupted: A stop was asked for; the state was saved.
     """
-    with run.console.phase("RL", last) as phase:
-        phase.advance(state.step)
+    with run.console.phase("RL", last, state.step) as phase:
         try:
             while state.step < last:
                 stop.check()
