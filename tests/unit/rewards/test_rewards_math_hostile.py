@@ -66,6 +66,7 @@ def test_unicode_digits_are_digits_and_numbered_signs_are_not() -> None:
     assert decide("❶", "1") is not True
 
 
+@pytest.mark.integration
 @settings(max_examples=500, deadline=None)
 @given(
     st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join),

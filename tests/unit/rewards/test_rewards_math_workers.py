@@ -4,6 +4,8 @@ import pytest
 
 from ramify.rewards.math_workers import MathWorkers, Symbolic
 
+pytestmark = pytest.mark.integration
+
 BOMB = "9^{9^{9^9}}"
 
 
