@@ -23,8 +23,10 @@ _PROBE = f"What is 12 + 30?\n<think> 1372 </think> {_SAID}"
 """What the user of the first chat says, with which a tokenizer is tried."""
 
 
-def build_tokenizer(folder: Path) -> "ChatTokenizer":
-    """Read a tokenizer and check that transformers reads the same ids from the folder.
+def build_tokenizer(folder: Path, *, computes: bool = True) -> "ChatTokenizer":
+    """Read a tokenizer; where the folder's model `computes` here, check that transformers reads the same ids from it.
+
+    A server reads a folder of its own, and importing transformers takes longer than a short evaluation.
 
     Raises:
         DataError: They differ, a file is missing or damaged, or the model has fewer rows than the tokenizer has ids.
@@ -37,7 +39,8 @@ def build_tokenizer(folder: Path) -> "ChatTokenizer":
     text = ours.chat_text([Message.of("user", _PROBE)])
     if _SAID not in text:
         raise DataError(f"{folder}: the chat template leaves out or changes what the user says")
-    _compare(ours, text)
+    if computes:
+        _compare(ours, text)
     if (folder / "config.json").is_file() or is_adapter_folder(folder):
         rows = read_model_config(folder).get("vocab_size")
         if isinstance(rows, int) and rows < ours.vocab_size:

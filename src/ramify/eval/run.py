@@ -36,8 +36,6 @@ from ramify.eval.page import write_page
 from ramify.eval.records import AttemptRecord, record_attempt
 from ramify.eval.results import Key, read_records, read_times, results_lines, times_lines, tree_lines
 from ramify.eval.summary import Price, summarise, summarise_times, to_csv
-from ramify.learner.checkpoint import check_model_folder
-from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.files import claimed_folder, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
@@ -58,7 +56,11 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
         UserError: The recipe, the data, the machine or the folder is wrong.
         Interrupted: Ctrl-C or SIGTERM; the attempts that had ended are saved.
     """
-    set_numerics(recipe.run.threads, recipe.run.deterministic)
+    if recipe.engine.name == "local":
+        # Torch takes seconds to import, and a server's model does not need it here.
+        from ramify.modeling.numerics import set_numerics
+
+        set_numerics(recipe.run.threads, recipe.run.deterministic)
     folder = recipe.run.dir
     check_eval_folder(folder, resume)
     with claimed_folder("run.dir", folder):
@@ -123,9 +125,12 @@ class _Run:
         folder = recipe.run.dir
         reward = build_reward(recipe.reward, REPORTED)
         toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
-        if recipe.engine.name == "local":
+        computes = recipe.engine.name == "local"
+        if computes:
+            from ramify.learner.checkpoint import check_model_folder
+
             check_model_folder(recipe.model.path)
-        renderer = build_renderer(build_tokenizer(recipe.model.path), toolbox.tools)
+        renderer = build_renderer(build_tokenizer(recipe.model.path, computes=computes), toolbox.tools)
         problems, notes = build_eval_problems(recipe.data, renderer, toolbox.tools, recipe.model.path)
         for note in (*toolbox.notes, *reward.notes, *notes):
             console.note(note)

@@ -24,7 +24,7 @@ _PACKAGES = ("ramify", "torch", "transformers", "tokenizers", "numpy", "tantivy"
 
 
 def made_with(device: str) -> dict[str, Any]:
-    """Versions of the code and of what it runs on; `commit` is None outside of a git checkout, `device` a name."""
+    """Versions of the code and of what it runs on; `commit` is None outside of a git checkout, `device` the name of what computes."""
     versions = {}
     for name in _PACKAGES:
         try:
