@@ -14,7 +14,7 @@ from ramify.config.inert import (
     refuse_inert_rollout,
 )
 from ramify.config.schema_algorithm import AlgorithmSection
-from ramify.config.schema_guard import GuardSection
+from ramify.config.schema_guard import DEFAULT_GUARD, GuardSection
 from ramify.config.schema_parts import (
     EngineSection,
     OptimizerSection,
@@ -69,7 +69,7 @@ class TrainRecipe(Section):
     reward: RewardSection
     algorithm: AlgorithmSection
     learner: LearnerSection
-    guard: GuardSection | None = None
+    guard: GuardSection = DEFAULT_GUARD
     preflight: PreflightSection = PreflightSection(enabled=False)
 
     @model_validator(mode="after")
@@ -81,8 +81,7 @@ class TrainRecipe(Section):
         )
         refuse_inert_rewards(self.reward, self.rollout, self.tools)
         refuse_inert_rates(self.learner.optimizer, self.model.lora is not None)
-        if self.guard is not None:
-            refuse_inert_guard(self.guard, self.rollout)
+        refuse_inert_guard(self.guard, self.rollout)
         refuse_idle_sandbox(self.tools, self.sandbox)
         refuse_clocks(self.run, self.rollout, "rollout")
         return self

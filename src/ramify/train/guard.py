@@ -4,7 +4,7 @@ A step that breaks a threshold trains on nothing, and is counted. Some threshold
 the update; the others on what the update's mini-batches report, and then the rest of them is skipped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -40,6 +40,8 @@ class GuardState:
         in_a_row: Steps up to now that broke a threshold, without one between them that did not.
         fallbacks: How often the run went back.
         is_clean: No step since the last checkpoint broke a threshold.
+        keeps: Whether good checkpoints stay.
+        passed: Settings whose thresholds a step has been within.
         candidate: Step of a clean checkpoint whose weights no step has been looked at with yet.
         last_good: Step of the latest checkpoint that was clean, and whose weights passed at the step after it.
     """
@@ -49,6 +51,8 @@ class GuardState:
     is_clean: bool = True
     candidate: int | None = None
     last_good: int | None = None
+    keeps: bool = True
+    passed: tuple[str, ...] = ()
 
     @property
     def needed(self) -> frozenset[int]:
@@ -57,6 +61,8 @@ class GuardState:
 
     def saved(self, step: int) -> "GuardState":
         """After the checkpoint of `step` was due. The one of step 0, the recipe's own model, is good."""
+        if not self.keeps:
+            return self
         if step == 0:
             return replace(self, last_good=0)
         return replace(self, candidate=step if self.is_clean else self.candidate, is_clean=True)
@@ -74,8 +80,32 @@ class Guard:
     section: GuardSection
     max_tokens: int
 
-    def look(self, metrics: Mapping[str, float | None]) -> Violation | None:
-        """The first threshold that is broken; a metric that is absent or None breaks none."""
+    def start(self) -> GuardState:
+        """Before the first step."""
+        return GuardState(keeps=self.section.keep_good)
+
+    def look(
+        self, metrics: Mapping[str, float | None], passed: Sequence[str] | None = None
+    ) -> Violation | None:
+        """The first threshold that is broken; a metric that is absent or None breaks none.
+
+        `passed` are the settings whose thresholds a step was within before; None: all count.
+        """
+        counts = passed if passed is not None and self.section.after_passing else None
+        broken = (
+            found
+            for found, is_broken in self._measured(metrics)
+            if is_broken and (counts is None or found.setting in counts)
+        )
+        return next(broken, None)
+
+    def passed(self, state: GuardState, metrics: Mapping[str, float | None]) -> GuardState:
+        """Remember which thresholds a step is within."""
+        within = {found.setting for found, is_broken in self._measured(metrics) if not is_broken}
+        return replace(state, passed=tuple(sorted(within.union(state.passed))))
+
+    def _measured(self, metrics: Mapping[str, float | None]) -> Iterator[tuple[Violation, bool]]:
+        """Every threshold with the value of its metric, and whether that breaks it."""
         section = self.section
         upper = (
             ("health/repetition", 1.0, "max_repetition", section.max_repetition),
@@ -86,13 +116,13 @@ class Guard:
         )
         for metric, scale, setting, threshold in upper:
             value = metrics.get(metric)
-            if threshold is not None and value is not None and value * scale > threshold:
-                return Violation(metric, value * scale, setting, threshold)
+            if threshold is not None and value is not None:
+                yield Violation(metric, value * scale, setting, threshold), value * scale > threshold
         # Of all that was sampled: the update's own is of groups that are not dead, and has no value where all are.
         entropy = metrics.get("health/entropy")
-        if section.min_entropy is not None and entropy is not None and entropy < section.min_entropy:
-            return Violation("health/entropy", entropy, "min_entropy", section.min_entropy)
-        return None
+        if section.min_entropy is not None and entropy is not None:
+            found = Violation("health/entropy", entropy, "min_entropy", section.min_entropy)
+            yield found, entropy < section.min_entropy
 
     def count(self, state: GuardState, found: Violation | None) -> tuple[GuardState, Action]:
         """What follows from a step."""
