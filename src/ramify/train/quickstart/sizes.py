@@ -39,7 +39,7 @@ class QuickstartSize:
 
 FULL = QuickstartSize(
     world=WorldSettings(num_train=750, num_dev=100, num_test=500, num_seen=250),
-    num_demonstrations=32_000,
+    num_demonstrations=19_200,
     sft_warmup=50,
     rl_warmup=5,
     preflight=True,
