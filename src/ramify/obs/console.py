@@ -207,7 +207,7 @@ class RunConsole:
             return _duration(phase.seconds)
         told = f"{_duration(phase.seconds)}, {_duration(left)} left"
         in_all = self._plan.seconds_left(phase.name, left, self._clock()) if self._plan else None
-        return told if in_all is None else f"{told} ({_duration(in_all)} in all)"
+        return told if in_all is None else f"{told} (all phases: {_duration(in_all)})"
 
 
 class _TimeColumn(ProgressColumn):

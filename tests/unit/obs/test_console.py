@@ -90,7 +90,7 @@ def test_a_plan_is_announced_and_tells_how_long_all_its_phases_will_take():
     assert told[0] == "3 phases, with about these shares of the time: data 10%, sft 50%, rl 40%"
     assert told[3] == "sft 0/10  begins, phase 2/3"
     # 70 s gone and 40 s left are 60 % of all.
-    assert told[4] == "sft 6/10  1:00 min, 40 s left (1:53 min in all)"
+    assert told[4] == "sft 6/10  1:00 min, 40 s left (all phases: 1:53 min)"
     assert told[6] == "preflight 0/1  begins"
     assert told[9] == "rl 1/2  1:00 min, 1:00 min left"
 
@@ -152,7 +152,7 @@ def test_terminal_shows_a_bar_with_times_and_values_and_keeps_notes(monkeypatch)
         "rl [red] 75%, eval 25%",
         "1/2 rl [red]",
         "2/5",
-        "20 s, 30 s left (47 s in all)",
+        "20 s, 30 s left (all phases: 47 s)",
         "reward [b]0.5",
         "checkpoint written\n",
     ):
