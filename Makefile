@@ -17,7 +17,7 @@ help:
 	@echo "make setup        install ramify with pinned versions in .venv"
 	@echo "make quickstart   setup, then train a small agent on this machine (minutes)"
 	@echo "make test         setup, then all tests, in two processes"
-	@echo "make test-unit    setup, then the tests that start no whole runs"
+	@echo "make test-unit    setup, then the fast tests: no servers, one level of the sandbox, no whole runs (a minute or two)"
 	@echo "make check        setup, then lint, format, types and import layers"
 	@echo "make bench        setup, then measure every family of benchmarks/ (an hour or so; makes .venv-peers)"
 	@echo "make parity       setup, then make the figures of TRL that tests/parity compares with (makes .venv-peers)"
@@ -32,7 +32,7 @@ test: $(VENV)/installed-dev
 	$(PYTEST) $(ARGS)
 
 test-unit: $(VENV)/installed-dev
-	$(PYTEST) tests/contract tests/reference tests/unit $(ARGS)
+	$(PYTEST) -m "not integration" tests/contract tests/unit $(ARGS)
 
 check: $(VENV)/installed-dev
 	$(VENV)/bin/python -m ruff check .

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from model_folders import write_model
+from model_folders import write_model, write_tokenizer
 
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "qwen3")
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `model_folder`, without weights, which take torch to make."""
+    folder = tmp_path_factory.mktemp("models") / "tokenizer"
+    write_tokenizer(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TAGS = [
@@ -51,6 +50,8 @@ def write_model(
     folder: Path, family: str = "qwen3", seed: int = 0, layers: int = 2, tags_are_tokens: bool = True
 ) -> Path:
     """A random model of two layers beside a 600-token tokenizer, saved as an ordinary Hugging Face folder."""
+    # Most tests need a tokenizer at most.
+    import torch
     from transformers import (
         LlamaConfig,
         LlamaForCausalLM,

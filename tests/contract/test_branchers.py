@@ -90,9 +90,9 @@ def grow(parts, num_problems=3):
 
 
 @pytest.fixture(scope="module")
-def monitors(model_folder):
+def monitors(tokenizer_folder):
     """Trajectories that ended: with tool results and without."""
-    trees = grow(agent(model_folder, FlatBrancher(probe_tokens=3)))
+    trees = grow(agent(tokenizer_folder, FlatBrancher(probe_tokens=3)))
     trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
     assert {len(trajectory.exchanges) for trajectory in trajectories} >= {0, 1, 3}
     return trajectories
@@ -160,10 +160,11 @@ def test_where_the_tool_result_hangs_changes_nothing_but_for_a_rule_that_counts_
     assert changed == (name in COUNTS_ROUNDS)
 
 
+@pytest.mark.integration
 @every_rule
 @pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
-def test_trees_have_n_leaves_and_do_not_depend_on_latencies(name, branch_at, model_folder):
-    first = grow(agent(model_folder, rule(name), 0, branch_at))
+def test_trees_have_n_leaves_and_do_not_depend_on_latencies(name, branch_at, tokenizer_folder):
+    first = grow(agent(tokenizer_folder, rule(name), 0, branch_at))
     for tree in first:
         assert len(tree.trajectories) == 8
         roots = len(tree.children[""])
@@ -173,18 +174,18 @@ def test_trees_have_n_leaves_and_do_not_depend_on_latencies(name, branch_at, mod
         assert roots >= brancher.num_roots(8, (tree.trajectories[0],))
     assert any(decision.taken for tree in first for decision in tree.decisions) == (name != "none")
     for latency_seed in range(1, 6):
-        again = grow(agent(model_folder, rule(name), latency_seed, branch_at))
+        again = grow(agent(tokenizer_folder, rule(name), latency_seed, branch_at))
         assert [(tree.nodes, tree.decisions) for tree in again] == [(t.nodes, t.decisions) for t in first]
 
 
 @every_rule
-def test_a_rule_that_goes_on_from_its_saved_state_decides_as_one_that_never_stopped(name, model_folder):
+def test_a_rule_that_goes_on_from_its_saved_state_decides_as_one_that_never_stopped(name, tokenizer_folder):
     went_on = rule(name)
-    grow(agent(model_folder, went_on))
+    grow(agent(tokenizer_folder, went_on))
     resumed = rule(name)
     resumed.restore(json.loads(json.dumps(went_on.state())))
     assert bool(went_on.state()) == (name in REMEMBERS)
-    later = [grow(agent(model_folder, brancher, latency_seed=3)) for brancher in (went_on, resumed)]
+    later = [grow(agent(tokenizer_folder, brancher, latency_seed=3)) for brancher in (went_on, resumed)]
     assert later[0] == later[1]
     assert json.dumps(resumed.state()) == json.dumps(went_on.state())
 

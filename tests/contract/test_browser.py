@@ -25,6 +25,8 @@ from ramify.tools.pages import Pages
 from ramify.tools.passage_near import PassageSettings
 from ramify.tools.search import NOTHING_FOUND, SearchTool
 
+pytestmark = pytest.mark.integration
+
 PROBLEM = Problem("p", (Message.of("user", "Who is mayor of Laru?"),), ("Bado",), {"collection": "towns"})
 HTML = {"content-type": "text/html"}
 FILLER = " ".join(f"Sentence number {i} is about the weather." for i in range(200))

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 LIGHT = ("core", "chat", "sandbox", "tools", "rewards", "rollout", "data", "obs")
 
 

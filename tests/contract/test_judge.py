@@ -16,6 +16,8 @@ from ramify.engines.openai_chat import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.rewards.judge import Judge, JudgeSettings
 
+pytestmark = pytest.mark.integration
+
 QUESTION = "What is the capital of France?"
 GOLDS = ("Paris", "City of Light")
 HOSTILE = (

@@ -16,6 +16,8 @@ from ramify.tools.guarded_pages import GuardedPages, GuardedSettings
 from ramify.tools.jina_pages import JinaPages
 from ramify.tools.pages import Pages, fault_of
 
+pytestmark = pytest.mark.integration
+
 HERE = ("127.0.0.1/32",)
 TEXT = " ".join(f"Sentence number {i} tells of Laru, a harbour town in the north." for i in range(30))
 PAGE = f"<html><head><title>Laru</title></head><body><article><p>{TEXT}</p></article></body></html>".encode()

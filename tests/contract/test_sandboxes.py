@@ -7,13 +7,14 @@ import pytest
 from loopback import serve
 from ramify.core.protocols import SandboxStatus
 from ramify.net.client import HttpClient, HttpSettings
-from ramify.sandbox.levels import MAX_LEVEL, why_not
+from ramify.sandbox.levels import why_not
 from ramify.sandbox.pool import open_sandbox
 from ramify.sandbox.snippet import NOT_REPLAYED
 from ramify.tools.remote_sandbox import RemoteSandbox
+from sandbox_levels import ALL, at_levels
 from sandbox_service import run_code
 
-KINDS = [*range(MAX_LEVEL + 1), "remote"]
+KINDS = [*at_levels(ALL), pytest.param("remote", marks=pytest.mark.integration)]
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +23,8 @@ def service():
         yield here
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: f"L{kind}" if isinstance(kind, int) else kind, scope="module")
-def box(request, service):
+@pytest.fixture(params=KINDS, scope="module")
+def box(request):
     """A sandbox with its event loop, as `box(work)`."""
     kind = request.param
     if kind != "remote" and (reason := why_not(kind)) is not None:
@@ -33,7 +34,9 @@ def box(request, service):
         async def make():
             if kind == "remote":
                 client = HttpClient("sandbox", HttpSettings(timeout_seconds=60))
-                return RemoteSandbox(client, base_url=service.url, declared_level=3)
+                return RemoteSandbox(
+                    client, base_url=request.getfixturevalue("service").url, declared_level=3
+                )
             return open_sandbox(kind, kind)
 
         sandbox = runner.run(make())
@@ -58,7 +61,7 @@ def test_the_level_is_recorded_with_every_call(box):
 
     level, *results = box(both)
     assert [result.level for result in results] == [level] * 2
-    assert 0 <= level <= MAX_LEVEL
+    assert level in ALL
 
 
 def test_an_error_shows_the_lines_of_the_program_alone(box):

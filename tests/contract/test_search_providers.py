@@ -20,6 +20,8 @@ from ramify.tools.search_retriever import RetrieverSearch
 from ramify.tools.search_searxng import SearxngSearch
 from ramify.tools.search_serper import SerperSearch
 
+pytestmark = pytest.mark.integration
+
 SETTINGS = HttpSettings(timeout_seconds=10.0, attempts=2, backoff_seconds=0.001, max_backoff_seconds=0.002)
 KEY = "sk-0123456789abcdef"
 FOUND = [

@@ -13,6 +13,8 @@ from ramify.config.build_tools import build_tools
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.messages import Message, Problem, ToolCall, ToolStatus
 
+pytestmark = pytest.mark.integration
+
 PROBLEM = Problem("p", (Message.of("user", "?"),), ("42",))
 OWN = '''
 def add(left: int, right: int = 1) -> int:

@@ -168,9 +168,28 @@ def test_a_policy_that_is_certain_is_seen_where_every_group_is_dead(tmp_path, ca
     assert -1e-6 < dead["health/entropy"] < 0.01
 
 
-def test_without_a_guard_nothing_is_looked_at(tmp_path, caller):
+def test_a_recipe_without_a_guard_has_one_that_stops_a_lost_run(tmp_path, caller):
     recipe = write_task(tmp_path, caller)
     with running(recipe) as (run, state, step):
+        state = step(state)
+        assert "max_repetition" in state.guard.passed
+        break_down(run.learning.learner.model)
+        broken = weights(run.learning.learner.model)
+        for _ in range(2):
+            state = step(state)
+        with pytest.raises(
+            TrainingError, match=r"step 4: health/.* in 3 steps in a row: .* lower learner\.optimizer\.rate"
+        ):
+            step(state)
+        assert same(run.learning.learner.model, broken)
+    rows = read_metrics(run.folder.root / "metrics.jsonl")
+    assert [row["guard/violated"] for row in rows] == [0, 1, 1, 1]
+    assert not checkpoint_folder(run.folder.root, 0).exists()
+
+
+def test_without_a_guard_nothing_is_looked_at(tmp_path, caller):
+    recipe = write_task(tmp_path, caller)
+    with running(recipe, "guard.enabled=false") as (run, state, step):
         break_down(run.learning.learner.model)
         for _ in range(3):
             state = step(state)

@@ -5,6 +5,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 import tomllib
 
@@ -293,6 +295,21 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_f
     training = write_task(folder / "training", folder)
     told = refused("train", training, "-s", 'engine={name="openai",url="http://127.0.0.1:9/v1",model="m"}')
     assert "engine.name: expected one of local, scripted, got 'openai'" in told
+
+
+def test_an_evaluation_against_a_server_loads_no_library_that_computes(task):
+    said = {"text": "<think> sum </think> <answer> \\boxed{42} </answer>", "finish_reason": "stop"}
+    heavy = {"torch", "transformers", "peft", "pyarrow", "sympy", "trafilatura"}
+    with serve(lambda _: as_json({"choices": [said]})) as server:
+        engine = f'engine={{name="openai",url="{server.url}/v1",model="m"}}'
+        arguments = ["eval", str(task), *words(task.parent), "-s", engine]
+        code = (
+            "import sys\nfrom ramify.cli import main\n"
+            f"assert main({arguments}) == 0\nsys.stderr.write(str({heavy} & sys.modules.keys()))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "set()"), done.stderr
+    assert len(read_records(task.parent / "run")) == 48
 
 
 BENCHMARKS = ("aime24", "bamboogle", "gsm8k", "hotpotqa", "math500", "musique", "SimpleQA", "webwalker")

@@ -197,7 +197,10 @@ def test_killed_while_a_line_of_metrics_and_a_checkpoint_were_being_written(unin
     shutil.copytree(run / "checkpoints" / "step-000002", run / "checkpoints" / ".step-000003.partial")
     status, said, _ = forked("train", task, "--resume")
     assert status == 0
-    assert said.startswith(f"{run}/metrics.jsonl: the last line was cut off by a crash and is dropped; ")
+    assert (
+        f"  {run}/metrics.jsonl: the last line was cut off by a crash and is dropped; "
+        in said.splitlines()[0]
+    )
     assert f"going on from {run}/checkpoints/step-000002\n" in said
     check_equal_runs(run, uninterrupted)
     kept, expected = (sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, uninterrupted))

@@ -1,17 +1,19 @@
 """A float32 run on a CPU computes in float32: bfloat16 products are slow there, and differ from one CPU to the next."""
 
-from importlib import resources
-
 import pytest
 import torch
 from e2e_runs import write_task
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ramify.cli import main
+from ramify.config.shipped import shipped_recipes
 
-RECIPES = resources.files("ramify.train.quickstart")
 SMALL = {
-    "sft": {"data.train": "demonstrations.jsonl", "learner.batch_size": 3},
+    "sft": {
+        "data.train": "demonstrations.jsonl",
+        "learner.batch_size": 3,
+        "learner.optimizer.warmup_steps": 1,
+    },
     "train": {
         "data.train": "problems.jsonl",
         "data.max_prompt_tokens": 200,
@@ -24,6 +26,7 @@ SMALL = {
         "rollout.max_calls": 1,
         "tools.search.corpus": "passages.jsonl",
         "learner.problems_per_minibatch": 2,
+        "learner.optimizer.warmup_steps": 1,
     },
 }
 
@@ -41,12 +44,12 @@ class Products(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-@pytest.mark.parametrize(("command", "recipe"), [("sft", "sft.toml"), ("train", "rl.toml")])
+@pytest.mark.parametrize(("command", "recipe"), [("sft", "quickstart_sft"), ("train", "quickstart_rl")])
 def test_a_float32_step_multiplies_float32_matrices_alone(command, recipe, tmp_path, caller, monkeypatch):
     write_task(tmp_path, caller)
     monkeypatch.chdir(tmp_path)
     settings = {"model.path": caller, "run.dir": tmp_path / "run", **SMALL[command]}
     words = [word for key, value in settings.items() for word in ("-s", f"{key}={value}")]
     with Products() as products:
-        assert main([command, str(RECIPES / recipe), "--max-steps", "1", *words]) == 0
+        assert main([command, str(shipped_recipes() / f"{recipe}.toml"), "--max-steps", "1", *words]) == 0
     assert products.seen == {torch.float32}

@@ -1,11 +1,22 @@
 """The quick start in miniature: all of its phases run and the report is whole."""
 
+import io
 import json
 import re
 
 import pytest
 
 from ramify.cli import main
+from ramify.config.load import load_recipe
+from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_train import TrainRecipe
+from ramify.config.shipped import shipped_recipes
+from ramify.core.errors import MachineError
+from ramify.obs.console import RunConsole
+from ramify.train.quickstart.evaluations import evaluate
+from ramify.train.quickstart.recipes import eval_recipe
+from ramify.train.quickstart.sizes import SMOKE
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +58,53 @@ def test_the_page_stands_alone(finished):
     assert page.count("<svg") >= 4
     for kind in report["by_kind"]:
         assert kind in page
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "filled"),
+    [
+        (SftRecipe, "quickstart_sft", {"learner.optimizer.warmup_steps"}),
+        (
+            TrainRecipe,
+            "quickstart_rl",
+            {"learner.optimizer.warmup_steps", "preflight.enabled", "tools.search.corpus"},
+        ),
+        (EvalRecipe, "quickstart_eval", {"sampling.temperature", "tools.search.corpus"}),
+    ],
+)
+def test_the_recipes_that_ship_are_those_that_ran(finished, schema, name, filled):
+    """But for folders, the seed, and what a smoke run and a greedy evaluation change."""
+    kind = name.removeprefix("quickstart_")
+    folder = finished / (kind if kind != "eval" else "eval/rl-greedy")
+    ran = json.loads((folder / "recipe.json").read_text())
+    ships = load_recipe(schema, shipped_recipes() / f"{name}.toml", ()).model_dump(mode="json")
+    data = "data.test" if kind == "eval" else "data.train"
+    assert different(ships, ran) <= {"model.path", data, "run.dir", "run.seed", *filled}
+
+
+def different(first, second, place=""):
+    """Dotted keys of which two recipes have different values."""
+    if not (isinstance(first, dict) and isinstance(second, dict)):
+        return set() if first == second else {place.removeprefix(".")}
+    keys = first.keys() | second.keys()
+    return set().union(*(different(first.get(key), second.get(key), f"{place}.{key}") for key in keys))
+
+
+def test_an_evaluation_that_cannot_be_made_ends_the_quick_start_with_its_reason(finished):
+    gone = {
+        stage: eval_recipe(
+            finished / "eval" / f"{stage}-again",
+            1,
+            SMOKE,
+            model,
+            finished / "world" / "test.jsonl",
+            finished / "world" / "passages.jsonl",
+            1.0,
+        )
+        for stage, model in (("base", finished / "base"), ("rl", finished / "gone"))
+    }
+    with pytest.raises(MachineError, match=f"^evaluation: .*{finished / 'gone'}"):
+        evaluate(gone, RunConsole(io.StringIO()))
 
 
 def test_every_model_of_the_quick_start_opens(finished):

@@ -23,7 +23,7 @@ from ramify.train.guard import Guard
 RECIPES = {
     path.stem: path
     for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
-    if not path.stem.startswith(("sft_", "dpo_", "eval_"))
+    if not path.stem.startswith(("sft_", "dpo_", "eval_", "quickstart_"))
 }
 METRICS = {
     "grpo": ["update/kl", "update/clip_fraction"],

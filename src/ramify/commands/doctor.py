@@ -67,17 +67,17 @@ def run(options: argparse.Namespace) -> None:
 
     console = RunConsole()
     for line in _machine():
-        console.note(line)
+        console.result(line)
     level = detect_level()
     for line in _sandbox(level):
-        console.note(line)
+        console.result(line)
     for line in _devices():
-        console.note(line)
-    console.note(_keys())
+        console.result(line)
+    console.result(_keys())
     if options.recipe is None:
         return
     for line in _recipe(options.recipe, options.overrides, level):
-        console.note(line)
+        console.result(line)
 
 
 def _machine() -> Iterator[str]:

@@ -58,10 +58,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     evaluation = run_eval(recipe, console, resume=options.resume)
     for k in recipe.sampling.k:
         found = evaluation.pass_at(k)
-        console.note(f"pass@{k} {found.value:.3f}  95 % [{found.low:.3f}, {found.high:.3f}]  n = {found.n}")
+        console.result(f"pass@{k} {found.value:.3f}  95 % [{found.low:.3f}, {found.high:.3f}]  n = {found.n}")
     for name, tool in tool_table(evaluation).items():
         if tool["failed"]:
-            console.note(
+            console.result(
                 f"{name}: {tool['failed']} of {tool['calls']} calls failed; statuses: {tool['statuses']}"
             )
     console.note(f"results written to {recipe.run.dir}")
@@ -112,24 +112,24 @@ def _compare(options: argparse.Namespace) -> None:
     comparison = compare(options.compare, options.metric or "correct")
     console = RunConsole()
     for name, score in zip(comparison.names, comparison.scores, strict=True):
-        console.note(
+        console.result(
             f"{name}: {comparison.metric} {score.value:.3f}  95 % [{score.low:.3f}, {score.high:.3f}]"
         )
     for pair in comparison.pairs:
         found = pair.difference
-        console.note(
+        console.result(
             f"{pair.second} minus {pair.first}: {found.value:+.3f}  95 % [{found.low:+.3f}, {found.high:+.3f}]  "
             f"p {found.p_value:.3g} ({found.method}; {pair.adjusted:.3g} among all pairs)  better on {found.better}, "
             f"worse on {found.worse} of {found.n}"
         )
     for warning in comparison.warnings:
-        console.note(f"warning: {warning}")
+        console.result(f"warning: {warning}")
     for key, _ in comparison.settings:
-        console.note(f"they differ in {key}")
+        console.result(f"they differ in {key}")
     if options.out is not None:
         make_folder("--out", options.out)
         write_comparison(comparison, options.out)
-        console.note(f"comparison written to {options.out}")
+        console.result(f"comparison written to {options.out}")
 
 
 def _ks(text: str) -> tuple[int, ...]:

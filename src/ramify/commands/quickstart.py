@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     measured = report["pass_at_1"]
     for stage, found in (("base", measured["base"]), ("sft", measured["sft"]), ("rl", measured["rl"])):
         low, high = found["ci95"]
-        console.note(
+        console.result(
             f"pass@1 {stage:4}  {found['value']:.3f}  95 % [{low:.3f}, {high:.3f}]  n = {found['n']}"
         )
     if options.smoke:

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from ramify.config.shipped import shipped_recipes
+
 
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, -s and --dry-run."""
@@ -50,13 +52,6 @@ def recipe_file(text: str) -> Path:
     shipped = shipped_recipes() / f"{path.name.removesuffix('.toml')}.toml"
     is_name = path.parent in (Path(), Path("recipes"))
     return shipped if is_name and not path.exists() and shipped.is_file() else path
-
-
-def shipped_recipes() -> Path:
-    """Where the recipes lie: inside an installed package, beside the sources of a checkout."""
-    package = Path(__file__).parents[1]
-    inside = package / "recipes"
-    return inside if inside.is_dir() else package.parents[1] / "recipes"
 
 
 def at_least_one(text: str) -> int:

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
 
     console = RunConsole()
     found = run_rollout(recipe, console, options.problems)
-    console.note(
+    console.result(
         f"reward/mean {found['reward/mean']:.4g}  branches {found['branch/taken']:.0f} taken of "
         f"{found['branch/planned']:.0f} planned  calls {found['calls/per_trajectory']:.3g} a trajectory  "
         f"trees in {recipe.run.dir}"

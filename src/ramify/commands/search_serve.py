@@ -47,10 +47,10 @@ def run(options: argparse.Namespace) -> None:
         serve(
             make_app(index, options.threads),
             listening,
-            lambda: console.note(f"{len(index):,} passages of {options.corpus} at {where}; Ctrl-C stops"),
+            lambda: console.result(f"{len(index):,} passages of {options.corpus} at {where}; Ctrl-C stops"),
         )
         index.close()
-        console.note("stopped")
+        console.result("stopped")
 
 
 def _listen(host: str, port: int) -> socket.socket:

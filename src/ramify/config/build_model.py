@@ -23,12 +23,17 @@ _PROBE = f"What is 12 + 30?\n<think> 1372 </think> {_SAID}"
 """What the user of the first chat says, with which a tokenizer is tried."""
 
 
-def build_tokenizer(folder: Path, note: "Callable[[str], None] | None" = None) -> "ChatTokenizer":
-    """Read a tokenizer and check that transformers reads the same ids from the folder's tokenizer.json.
+def build_tokenizer(
+    folder: Path, note: "Callable[[str], None] | None" = None, *, computes: bool = True
+) -> "ChatTokenizer":
+    """Read a tokenizer; if the folder's model `computes` here, check that transformers reads the same ids from it.
+
+    A server reads a folder of its own, and importing transformers takes longer than a short evaluation.
 
     Args:
         folder: Of the model.
         note: Told where transformers' AutoTokenizer makes another tokenizer of the folder than the file says.
+        computes: Whether the model runs in this process.
 
     Raises:
         DataError: They differ, a file is missing or damaged, or the model has fewer rows than the tokenizer has ids.
@@ -43,7 +48,7 @@ def build_tokenizer(folder: Path, note: "Callable[[str], None] | None" = None) -
         raise DataError(f"{folder}: the chat template leaves out or changes what the user says")
     if not ours.encode(text):
         raise DataError(f"{folder}: tokenizer.json makes no tokens of a text")
-    other = _compare(ours, text)
+    other = _compare(ours, text) if computes else None
     if other is not None and note is not None:
         note(
             f"{folder}: its own tokenizer.json is used; transformers' AutoTokenizer makes a {other} of this folder, which gives "

@@ -142,7 +142,7 @@ def refuse_inert_guard(guard: GuardSection | None, rollout: RolloutSection) -> N
         raise ValueError(
             "guard.max_zero_variance: groups of one trajectory never vary, so every step would break it; leave it out"
         )
-    if guard.max_invalid_calls is not None and rollout.max_calls == 0:
+    if guard.max_invalid_calls is not None and not guard.after_passing and rollout.max_calls == 0:
         raise ValueError("guard.max_invalid_calls: rollout.max_calls = 0 allows no calls; leave it out")
 
 

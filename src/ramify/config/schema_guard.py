@@ -14,9 +14,14 @@ class GuardSection(Section):
     `rollout.max_tokens`. `min_entropy`: `health/entropy`, nats. `max_non_finite`: `update/non_finite`.
 
     After `patience` steps in a row that break a threshold the run goes back to the last good checkpoint; when that
-    has happened `max_fallbacks` times, it stops.
+    has happened `max_fallbacks` times, it stops. With `after_passing` a threshold counts from the first step that is within
+    it: a model that is beyond it from the start has not collapsed, it has yet to learn. `keep_good` keeps the last good
+    checkpoint, at first one of step 0, beside those that `run.keep_last` keeps.
     """
 
+    enabled: bool = True
+    after_passing: bool = False
+    keep_good: bool = True
     patience: PositiveInt = 3
     max_fallbacks: Count = 2
     max_repetition: BelowOne | None = None
@@ -28,7 +33,23 @@ class GuardSection(Section):
 
     @model_validator(mode="after")
     def _looks_at_something(self) -> "GuardSection":
-        thresholds = set(GuardSection.model_fields) - {"patience", "max_fallbacks"}
-        if all(getattr(self, name) is None for name in thresholds):
-            raise ValueError(f"expected at least one of {sorted(thresholds)}, or no such section")
+        thresholds = sorted(name for name in GuardSection.model_fields if name.startswith(("max_", "min_")))
+        thresholds.remove("max_fallbacks")
+        if self.enabled and all(getattr(self, name) is None for name in thresholds):
+            raise ValueError(f"expected at least one of {thresholds}, or no such section")
+        if self.max_fallbacks and not self.keep_good:
+            raise ValueError(
+                "max_fallbacks: keep_good = false leaves no checkpoint to go back to; set max_fallbacks = 0"
+            )
         return self
+
+
+DEFAULT_GUARD = GuardSection(
+    after_passing=True,
+    keep_good=False,
+    max_fallbacks=0,
+    max_repetition=0.6,
+    max_length=0.95,
+    max_invalid_calls=0.9,
+)
+"""Of a recipe without a `[guard]`: no healthy run comes near it, so that it only ever stops one that is lost."""

@@ -13,7 +13,7 @@ from ramify.config.inert import (
     refuse_inert_rollout,
 )
 from ramify.config.schema_algorithm import AlgorithmSection
-from ramify.config.schema_guard import GuardSection
+from ramify.config.schema_guard import DEFAULT_GUARD, GuardSection
 from ramify.config.schema_parts import (
     EngineSection,
     OptimizerSection,
@@ -69,7 +69,7 @@ class TrainRecipe(Section):
     reward: RewardSection
     algorithm: AlgorithmSection
     learner: LearnerSection
-    guard: GuardSection | None = None
+    guard: GuardSection = DEFAULT_GUARD
     preflight: PreflightSection = PreflightSection(enabled=False)
 
     @model_validator(mode="after")

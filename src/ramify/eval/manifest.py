@@ -43,16 +43,19 @@ def make_manifest(
     Raises:
         DataError: The model's weights cannot be read.
     """
-    # A comparison of evaluations reads manifests, and loads no torch for it.
-    from ramify.modeling.adapter_files import checksums
-    from ramify.modeling.numerics import device_name
+    weights, device = None, "none"
+    if recipe.engine.name == "local":
+        # Torch is loaded where a model computes, and for nothing else.
+        from ramify.modeling.adapter_files import checksums
+        from ramify.modeling.numerics import device_name
 
+        weights, device = checksums(recipe.model.folder), device_name(recipe.model.device)
     table = recipe.model_dump(mode="json", exclude={"run"})
     scores = {
         **table,
         "seed": recipe.run.seed,
         "deterministic": recipe.run.deterministic,
-        "weights": checksums(recipe.model.folder) if recipe.engine.name == "local" else None,
+        "weights": weights,
         "model_files": manifest.model_files(recipe.model.folder),
         "tokenizer": tokenizer,
         "problems": {"count": len(problems), "sha256": problems_sha256(problems)},
@@ -64,7 +67,7 @@ def make_manifest(
     return {
         "scores": scores,
         "notes": list(notes),
-        "made_with": [manifest.made_with(device_name(recipe.model.device))],
+        "made_with": [manifest.made_with(device)],
     }
 
 

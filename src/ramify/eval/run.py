@@ -36,8 +36,6 @@ from ramify.eval.page import write_page
 from ramify.eval.records import AttemptRecord, record_attempt
 from ramify.eval.results import Key, read_records, read_times, results_lines, times_lines, tree_lines
 from ramify.eval.summary import Price, not_compared, summarise, summarise_times, to_csv
-from ramify.learner.checkpoint import check_model_folder
-from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.files import claimed_folder, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
@@ -51,21 +49,23 @@ if TYPE_CHECKING:
     from ramify.chat.renderer import TagRenderer
 
 
-def run_eval(
-    recipe: EvalRecipe, console: RunConsole, title: str = "evaluation", *, resume: bool = False
-) -> Evaluation:
+def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
     """Evaluate and write the results into `run.dir`; `resume` goes on with what is there.
 
     Raises:
         UserError: The recipe, the data, the machine or the folder is wrong.
         Interrupted: Ctrl-C or SIGTERM; the attempts that had ended are saved.
     """
-    set_numerics(recipe.run.threads, recipe.run.deterministic)
+    if recipe.engine.name == "local":
+        # Torch takes seconds to import, and a server's model does not need it here.
+        from ramify.modeling.numerics import set_numerics
+
+        set_numerics(recipe.run.threads, recipe.run.deterministic)
     folder = recipe.run.dir
     check_eval_folder(folder, resume)
     with claimed_folder("run.dir", folder):
         run = _Run.opened(recipe, console, resume)
-        held_up = run.attempt_all(title)
+        held_up = run.attempt_all()
         if held_up.is_noticeable:
             console.note(
                 f"the event loop was held up for up to {held_up.longest:.2f} s at a time (times.json)"
@@ -131,9 +131,14 @@ class _Run:
         folder = recipe.run.dir
         reward = build_reward(recipe.reward, REPORTED)
         toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
-        if recipe.engine.name == "local":
+        computes = recipe.engine.name == "local"
+        if computes:
+            from ramify.learner.checkpoint import check_model_folder
+
             check_model_folder(recipe.model.folder)
-        renderer = build_renderer(build_tokenizer(recipe.model.folder, console.note), toolbox.tools)
+        renderer = build_renderer(
+            build_tokenizer(recipe.model.folder, console.note, computes=computes), toolbox.tools
+        )
         problems, notes = build_eval_problems(recipe.data, renderer, toolbox.tools, recipe.model.folder)
         for note in (*toolbox.notes, *reward.notes, *notes):
             console.note(note)
@@ -163,7 +168,7 @@ class _Run:
             recipe, console, folder, toolbox, reward, renderer, problems, groups, done, notes, unjudged
         )
 
-    def attempt_all(self, title: str) -> HeldUp:
+    def attempt_all(self) -> HeldUp:
         """Make every attempt that is not done; how long the event loop was held up meanwhile.
 
         Raises:
@@ -176,7 +181,7 @@ class _Run:
             try:
                 agent = self._agent(events) if groups else None
                 loop.settle()
-                stop.run(self._attempt(agent, events, groups, title))
+                stop.run(self._attempt(agent, events, groups))
                 return loop.delays.take()
             except Interrupted as stopped:
                 after = f"the attempts that have ended are in {self.folder}, go on with --resume"
@@ -186,7 +191,7 @@ class _Run:
                 loop.run(close_all((*engines, self.toolbox, self.reward)))
 
     async def _attempt(
-        self, agent: AgentParts | None, events: _AttemptEvents, groups: Sequence[Sequence[Place]], title: str
+        self, agent: AgentParts | None, events: _AttemptEvents, groups: Sequence[Sequence[Place]]
     ) -> None:
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
 
@@ -212,7 +217,7 @@ class _Run:
         if self.unjudged:
             await self._judge_again()
         if agent is not None:
-            with self.console.phase(title, sum(map(len, groups))) as phase:
+            with self.console.phase("evaluation", sum(map(len, groups))) as phase:
                 async with agent.waits.shown(show_waits):
                     for group in groups:
                         if _group_size(self.recipe) is not None:

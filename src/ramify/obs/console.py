@@ -3,41 +3,69 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from ramify.net.secrets import shown
 
-PLAIN_INTERVAL_SECONDS = 5.0
+LOG_INTERVAL_SECONDS = 60.0
+"""Between two lines of progress where the console is no terminal."""
 
 
 class Phase:
     """A part of a run with a known number of steps, and the values shown beside its progress."""
 
-    def __init__(self, name: str, total: int, draw: Callable[["Phase"], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        draw: Callable[["Phase"], None],
+        clock: Callable[[], float] = time.monotonic,
+        done: int = 0,
+    ) -> None:
         self.name = name
         self.total = total
-        self.done = 0
+        self.done = done
         self.shown: dict[str, float | str] = {}
         self.waiting = ""
-        self._draw = draw
+        self._draw, self._clock = draw, clock
+        self._done_before = done
+        self._began = self._last_step = clock()
 
     def advance(self, n: int = 1, waiting: str | None = None, **shown: float | str) -> None:
         """Count `n` steps as done; show these values, and what the run is waiting for ("3 tool calls").
 
         `n` = 0 only refreshes. A value stays until a new one is given. `waiting`: None keeps the text, "" clears it.
         """
-        self.done += n
+        if n:
+            self.done += n
+            self._last_step = self._clock()
         self.shown.update(shown)
         if waiting is not None:
             self.waiting = waiting
         self._draw(self)
+
+    @property
+    def seconds(self) -> float:
+        """Since the phase began."""
+        return self._clock() - self._began
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until its end at the mean pace of its steps so far; None before the first of them."""
+        steps = self.done - self._done_before
+        if not steps:
+            return None
+        at_last_step = (self.total - self.done) * (self._last_step - self._began) / steps
+        return max(at_last_step - (self._clock() - self._last_step), 0.0)
 
     @property
     def status(self) -> str:
@@ -46,6 +74,28 @@ class Phase:
         if self.waiting:
             parts.append(f"waiting for {self.waiting}")
         return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The phases of a long command in their order, and the share of the whole time that each is expected to take."""
+
+    shares: Mapping[str, float]
+    began: float
+
+    def place(self, name: str) -> str:
+        """ "2/4" for the second of four phases; "" for a phase that is none of the plan's."""
+        names = list(self.shares)
+        return f"{names.index(name) + 1}/{len(names)}" if name in names else ""
+
+    def seconds_left(self, name: str, in_phase: float, now: float) -> float | None:
+        """Until the end of the plan, when phase `name` ends in `in_phase` seconds."""
+        names = list(self.shares)
+        if name not in names or name == names[-1]:
+            return None
+        until_its_end = sum(self.shares[one] for one in names[: names.index(name) + 1])
+        whole = (now - self.began + in_phase) * sum(self.shares.values()) / until_its_end
+        return whole - (now - self.began)
 
 
 class _QuietConsole(Console):
@@ -59,66 +109,128 @@ class _QuietConsole(Console):
 
 
 class RunConsole:
-    """Progress bars on a terminal; otherwise one plain line every few seconds and at the end of a phase."""
+    """Progress bars on a terminal; elsewhere a log: lines with the time of day, at most one of progress a minute.
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        stream: What to write to; None: standard output.
+        clock: Seconds, for durations.
+        stamp: The time of day, for the lines of a log.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        stamp: Callable[[], str] = lambda: time.strftime("%Y-%m-%d %H:%M:%S  "),
+    ) -> None:
         self._console = _QuietConsole(file=stream or sys.stdout, highlight=False, markup=False, emoji=False)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._clock = clock
+        self._clock, self._stamp = clock, stamp
+        self._plan: _Plan | None = None
+        self._last_line = 0.0
 
     def note(self, text: str) -> None:
-        """Write one or several lines; quoted text cannot control the terminal (`net.secrets.shown`)."""
+        """Write a line about the run (or several lines), safe for a terminal whoever it quotes (`net.secrets.shown`)."""
+        self.result(text if self._live else self._stamp() + text)
+
+    def result(self, text: str) -> None:
+        """Write what the command was asked for: as `note`, but never with the time of day."""
         self._console.print(Text(shown(text, keep="\n")), soft_wrap=True)
 
     @contextmanager
-    def phase(self, name: str, total: int) -> Iterator[Phase]:
-        """Show the progress of a phase while the block runs; one phase at a time."""
+    def plan(self, shares: Mapping[str, float]) -> Iterator[None]:
+        """Announce the phases of the block, by their names, with the shares of its time that they are expected to take."""
+        self._plan = _Plan(shares, self._clock())
+        whole = sum(shares.values())
+        told = ", ".join(f"{name} {share / whole:.0%}" for name, share in shares.items())
+        self.note(f"{len(shares)} phases, with about these shares of the time: {told}")
+        try:
+            yield
+        finally:
+            self._plan = None
+
+    @contextmanager
+    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Phase]:
+        """Show the progress of a phase while the block runs; one phase at a time. `done` steps were made before."""
         show = self._bar if self._live else self._lines
-        with show(name, total) as phase:
+        with show(name, total, done) as phase:
             yield phase
 
     @contextmanager
-    def _bar(self, name: str, total: int) -> Iterator[Phase]:
+    def _bar(self, name: str, total: int, done: int) -> Iterator[Phase]:
         progress = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=14),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[status]}", markup=False),
+            _TimeColumn(lambda: self._times(phase)),
+            # The one column that gives way on a narrow terminal.
+            TextColumn("{task.fields[status]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
             console=self._console,
+            expand=True,
         )
-        task = progress.add_task(shown(name), total=total, status="")
 
         def draw(phase: Phase) -> None:
-            progress.update(TaskID(task), completed=phase.done, status=shown(phase.status))
+            progress.update(task, completed=phase.done, status=shown(phase.status))
 
+        phase = Phase(name, total, draw, self._clock, done)
+        title = f"{self._plan.place(name) if self._plan else ''} {name}".strip()
+        task: TaskID = progress.add_task(shown(title), total=total, completed=done, status="")
         with progress:
-            phase = Phase(name, total, draw)
             yield phase
             phase.advance(0, waiting="")
 
     @contextmanager
-    def _lines(self, name: str, total: int) -> Iterator[Phase]:
-        started = last = self._clock()
-
+    def _lines(self, name: str, total: int, done: int) -> Iterator[Phase]:
         def draw(phase: Phase) -> None:
-            nonlocal last
-            now = self._clock()
-            if now - last >= PLAIN_INTERVAL_SECONDS:
-                last = now
-                self._line(phase, now - started, "")
+            if self._clock() - self._last_line >= LOG_INTERVAL_SECONDS:
+                self._line(phase, self._times(phase))
 
-        phase = Phase(name, total, draw)
+        phase = Phase(name, total, draw, self._clock, done)
+        place = self._plan.place(name) if self._plan else ""
+        self._line(phase, f"begins, phase {place}" if place else "begins")
         end = "stopped"
         try:
             yield phase
             end, phase.waiting = "done", ""
         finally:
-            self._line(phase, self._clock() - started, end)
+            self._line(phase, f"{end} after {_duration(phase.seconds)}")
 
-    def _line(self, phase: Phase, seconds: float, end: str) -> None:
-        facts = [f"{phase.name} {phase.done}/{phase.total}", f"{seconds:.0f} s", end, phase.status]
+    def _line(self, phase: Phase, what: str) -> None:
+        self._last_line = self._clock()
+        facts = (f"{phase.name} {phase.done}/{phase.total}", what, phase.status)
         self.note("  ".join(fact for fact in facts if fact))
+
+    def _times(self, phase: Phase) -> str:
+        """How long a phase has taken, and how long it and the whole plan are still going to take."""
+        left = phase.seconds_left
+        if left is None or phase.done >= phase.total:
+            return _duration(phase.seconds)
+        told = f"{_duration(phase.seconds)}, {_duration(left)} left"
+        in_all = self._plan.seconds_left(phase.name, left, self._clock()) if self._plan else None
+        return told if in_all is None else f"{told} (all phases: {_duration(in_all)})"
+
+
+class _TimeColumn(ProgressColumn):
+    """Text that is asked for whenever the bar is drawn, so that its times go on between two steps."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        """The text of now."""
+        del task
+        return Text(self._text())
+
+
+def _duration(seconds: float) -> str:
+    """ "42 s", "3:05 min", "2:10 h"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h"
 
 
 def _short(value: float | str) -> str:

@@ -35,7 +35,7 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "tantivy", "math-ve
 
 
 def made_with(device: str) -> dict[str, Any]:
-    """Versions of the code, Python and packages, and the device's name; `commit` is None outside of a git checkout."""
+    """Versions of the code, Python and packages, and `device`, the name of what computes; `commit` is None outside of git."""
     versions = {"ramify": __version__}
     for name in _PACKAGES:
         try:

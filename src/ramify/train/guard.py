@@ -4,7 +4,7 @@ A step that violates a threshold is counted and not trained on. Some thresholds 
 update. The others are checked on the reports of the update's mini-batches; after a violation the rest are skipped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -40,6 +40,8 @@ class GuardState:
         in_a_row: Number of consecutive steps, up to now, that violated a threshold.
         fallbacks: How often the run fell back to an earlier checkpoint.
         is_clean: Whether no step since the last checkpoint violated a threshold.
+        keeps: Whether good checkpoints are kept.
+        passed: Settings whose thresholds some step was within.
         candidate: Step of a clean checkpoint whose weights no later step has tested yet.
         last_good: Step of the latest good checkpoint: it was clean, and the step after it passed too.
     """
@@ -49,6 +51,8 @@ class GuardState:
     is_clean: bool = True
     candidate: int | None = None
     last_good: int | None = None
+    keeps: bool = True
+    passed: tuple[str, ...] = ()
 
     @property
     def needed(self) -> frozenset[int]:
@@ -57,6 +61,8 @@ class GuardState:
 
     def saved(self, step: int) -> "GuardState":
         """The state after the scheduled checkpoint of `step`. That of step 0, the recipe's own model, is good."""
+        if not self.keeps:
+            return self
         if step == 0:
             return replace(self, last_good=0)
         return replace(self, candidate=step if self.is_clean else self.candidate, is_clean=True)
@@ -74,8 +80,32 @@ class Guard:
     section: GuardSection
     max_tokens: int
 
-    def look(self, metrics: Mapping[str, float | None]) -> Violation | None:
-        """The first threshold that is violated; a metric that is absent or None violates none."""
+    def start(self) -> GuardState:
+        """Before the first step."""
+        return GuardState(keeps=self.section.keep_good)
+
+    def look(
+        self, metrics: Mapping[str, float | None], passed: Sequence[str] | None = None
+    ) -> Violation | None:
+        """The first threshold that is broken; a metric that is absent or None breaks none.
+
+        `passed` are the settings whose thresholds a step was within before; None: all count.
+        """
+        counts = passed if passed is not None and self.section.after_passing else None
+        broken = (
+            found
+            for found, is_broken in self._measured(metrics)
+            if is_broken and (counts is None or found.setting in counts)
+        )
+        return next(broken, None)
+
+    def passed(self, state: GuardState, metrics: Mapping[str, float | None]) -> GuardState:
+        """Remember which thresholds a step is within."""
+        within = {found.setting for found, is_broken in self._measured(metrics) if not is_broken}
+        return replace(state, passed=tuple(sorted(within.union(state.passed))))
+
+    def _measured(self, metrics: Mapping[str, float | None]) -> Iterator[tuple[Violation, bool]]:
+        """Every threshold with the value of its metric, and whether that breaks it."""
         section = self.section
         upper = (
             ("health/repetition", 1.0, "max_repetition", section.max_repetition),
@@ -86,13 +116,13 @@ class Guard:
         )
         for metric, scale, setting, threshold in upper:
             value = metrics.get(metric)
-            if threshold is not None and value is not None and value * scale > threshold:
-                return Violation(metric, value * scale, setting, threshold)
+            if threshold is not None and value is not None:
+                yield Violation(metric, value * scale, setting, threshold), value * scale > threshold
         # Over all sampled tokens: the update's own entropy leaves out dead groups, and has no value if all are dead.
         entropy = metrics.get("health/entropy")
-        if section.min_entropy is not None and entropy is not None and entropy < section.min_entropy:
-            return Violation("health/entropy", entropy, "min_entropy", section.min_entropy)
-        return None
+        if section.min_entropy is not None and entropy is not None:
+            found = Violation("health/entropy", entropy, "min_entropy", section.min_entropy)
+            yield found, entropy < section.min_entropy
 
     def count(self, state: GuardState, found: Violation | None) -> tuple[GuardState, Action]:
         """The new state and what the run does next, given what `look` found in a step."""

@@ -106,7 +106,10 @@ def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
         except (ConfigError, Interrupted):
             run.folder.forget()
             raise
-    return state if run.guard is None else run.saver.keep(replace(state, guard=GuardState()))
+    if run.guard is None:
+        return state
+    guarded = replace(state, guard=run.guard.start())
+    return run.saver.keep(guarded) if run.recipe.guard.keep_good else guarded
 
 
 def train(run: RlRun, state: LoopState, last: int, stop: StopOnSignal) -> LoopState:
@@ -115,8 +118,7 @@ def train(run: RlRun, state: LoopState, last: int, stop: StopOnSignal) -> LoopSt
     Raises:
         Interrupted: A stop was asked for; the state was saved.
     """
-    with run.console.phase("RL", last) as phase:
-        phase.advance(state.step)
+    with run.console.phase("RL", last, state.step) as phase:
         try:
             while state.step < last:
                 stop.check()
@@ -135,7 +137,8 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
     """
     batch = stop.run(take_batch(run.rollout, run.recipe.rollout, state.cursor, state.step, phase))
     grown = tree_metrics(batch.trees, batch.rewards)
-    advantages, reports, found = learn(run, batch, state.step + 1, grown)
+    passed = state.guard.passed if state.guard else None
+    advantages, reports, found = learn(run, batch, state.step + 1, grown, passed)
     run.learning.end_step(state.step + 1)
     state = replace(
         state.after_step(batch.cursor, grown["reward/mean"]), branching=run.rollout.agent.brancher.state()
@@ -143,7 +146,8 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
     action = Action.GO_ON
     guarded: dict[str, float] = {}
     if run.guard is not None and state.guard is not None:
-        after, action = run.guard.count(state.guard, found)
+        remembered = run.guard.passed(state.guard, max_over_ranks(grown))
+        after, action = run.guard.count(remembered, found)
         state = replace(state, guard=after)
         guarded = {
             "guard/violated": float(found is not None),
@@ -167,15 +171,20 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
 
 
 def learn(
-    run: RlRun, batch: Batch, step: int, grown: Mapping[str, float]
+    run: RlRun,
+    batch: Batch,
+    step: int,
+    grown: Mapping[str, float],
+    passed: Sequence[str] | None = None,
 ) -> tuple[Sequence[Sequence[Floats]], Sequence[UpdateReport], Violation | None]:
     """Compute the advantages of a batch and update on it, as far as the guard allows.
 
     All ranks decide alike: the guard looks at the maximum of each metric over ranks (also of the entropy, since all
-    ranks sample from one policy), and a rank without trees takes part as long as another one has some.
+    ranks sample from one policy), and a rank without trees takes part as long as another one has some. `passed` are the
+    guard's settings whose thresholds the run was within before; None: all count.
     """
     trees, rewards = batch.learned
-    found = run.guard.look(max_over_ranks(grown)) if run.guard else None
+    found = run.guard.look(max_over_ranks(grown), passed) if run.guard else None
     if not max_over_ranks({"trees": len(trees)})["trees"]:
         run.console.note(
             f"step {step}: none of {len(batch.trees)} problems had both right and wrong answers in "
@@ -200,10 +209,14 @@ def follow(run: RlRun, step: int, state: GuardState, found: Violation, action: A
     Raises:
         TrainingError: The guard stops the run.
     """
-    assert state.last_good is not None
     if action is Action.STOP:
-        good = checkpoint_folder(run.folder.root, state.last_good)
         steps = "in 1 step" if state.in_a_row == 1 else f"in {state.in_a_row} steps in a row"
+        if state.last_good is None:
+            raise TrainingError(
+                f"step {step}: {found} {steps}: the policy has collapsed; start again with a lower learner.optimizer.rate, "
+                "or with a [guard] of the recipe's own (guard.enabled = false: none)"
+            )
+        good = checkpoint_folder(run.folder.root, state.last_good)
         returns = f"{state.fallbacks} return{'s' * (state.fallbacks != 1)}"
         raise TrainingError(
             f"step {step}: {found} {steps}, after {returns} to a good checkpoint; the last good one is {good}: start a "
@@ -211,6 +224,7 @@ def follow(run: RlRun, step: int, state: GuardState, found: Violation, action: A
         )
     run.console.note(f"step {step}: {found}; the rest of its update was skipped")
     if action is Action.FALL_BACK:
+        assert state.last_good is not None
         run.console.note(f"step {step}: back to {run.saver.fall_back(state.last_good)}")
 
 
@@ -295,8 +309,8 @@ def build_rl(
     rollout = recipe.rollout
     refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))
     steps = num_steps(recipe.run, recipe.data.epochs, len(task.problems), rollout.problems_per_step)
-    guard = None if recipe.guard is None else Guard(recipe.guard, rollout.max_tokens)
-    looks_at_non_finite = recipe.guard is not None and recipe.guard.max_non_finite is not None
+    guard = Guard(recipe.guard, rollout.max_tokens) if recipe.guard.enabled else None
+    looks_at_non_finite = guard is not None and recipe.guard.max_non_finite is not None
     minibatches = math.ceil(rollout.problems_per_step / recipe.learner.problems_per_minibatch)
     idle = note_inert_clips(
         recipe.algorithm,

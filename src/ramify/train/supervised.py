@@ -128,8 +128,7 @@ def _train(
     metrics = folder.metrics
     last = total if max_steps is None else min(total, max_steps)
     stepped = state.step >= last
-    with StopOnSignal() as stop, console.phase(lessons.title, last) as phase:
-        phase.advance(state.step)
+    with StopOnSignal() as stop, console.phase(lessons.title, last, state.step) as phase:
         try:
             while state.step < last:
                 stop.check()

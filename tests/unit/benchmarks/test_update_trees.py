@@ -103,6 +103,7 @@ def test_operations_are_those_of_the_shape():
     assert TINY.forward(0, 10, 1) == 4 * 256 * 4 * 10 + 2 * 256 * 8192
 
 
+@pytest.mark.integration
 def test_packed_and_alone_are_the_same_update(learner):
     batch = make_batch(
         learner, [one_short_tree(reasoning_tree(0)), shortened(reasoning_tree(0, 4))], dead=[0]

@@ -231,6 +231,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         Cassette(tmp_path / "file" / "tape.jsonl", RECORD, FORM)
 
 
+@pytest.mark.integration
 def test_what_fails_because_its_client_is_closed_is_not_recorded(path):
     """A caller gives up, the provider's client is closed, and then the cassette, as a toolbox closes them."""
     stopped = threading.Event()

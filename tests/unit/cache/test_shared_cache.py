@@ -14,6 +14,8 @@ from cache_children import key
 from ramify.cache.contents import Contents
 from ramify.cache.sqlite import SqliteCache
 
+pytestmark = pytest.mark.integration
+
 CHILDREN = Path(__file__).with_name("cache_children.py")
 
 

@@ -73,6 +73,7 @@ def refusal(folder, act=lambda tokenizer: tokenizer):
 # ids are the record
 
 
+@pytest.mark.integration
 @given(HOSTILE)
 def test_byte_level_tokens_spell_the_text_with_and_without_added_tokens(byte_level, text):
     for ids in (byte_level.encode(text), byte_level.encode_plain(text)):

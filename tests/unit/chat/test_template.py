@@ -21,6 +21,7 @@ def refusal(source, messages=MESSAGES):
     return told
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("source", "told"),
     [
@@ -57,6 +58,7 @@ def test_a_bomb_that_waits_for_a_long_chat():
     assert template.render(MESSAGES) == "ok"
 
 
+@pytest.mark.integration
 def test_the_process_is_started_again_when_somebody_killed_it():
     template = ChatTemplate(GOOD, {"eos_token": "!"}, "folder")
     process = _process()

@@ -33,6 +33,7 @@ def imported(folder, entries):
     return cache
 
 
+@pytest.mark.integration
 def test_an_import_that_cannot_be_written_fails(tmp_path) -> None:
     source, cache = tmp_path / "references.json", tmp_path / "cache.sqlite"
     source.write_text(json.dumps({f"query {i}": f"Page 1: {i} " + "x" * 500 for i in range(2000)}))
@@ -127,6 +128,7 @@ def test_an_export_through_a_link_writes_the_file_that_it_names(tmp_path) -> Non
     assert json.loads((tmp_path / "out.json").read_text()) == {"capital": "Page 1: Paris"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["cache.sqlite", "a b%20?#.sqlite"])
 def test_a_cache_is_read_where_nothing_can_be_written(tmp_path, with_permissions, name) -> None:
     folder, out = tmp_path / "kept", tmp_path / "out.json"

@@ -15,6 +15,8 @@ import pytest
 
 from ramify.cli import main
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:

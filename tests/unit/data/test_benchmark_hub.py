@@ -16,6 +16,8 @@ import pytest
 
 from loopback import Asked, Loopback, Reply, as_json, serve
 
+pytestmark = pytest.mark.integration
+
 SHA = "0123456789abcdef0123456789abcdef01234567"
 OTHER_SHA = "f" * 40
 

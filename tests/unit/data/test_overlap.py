@@ -17,6 +17,8 @@ from ramify.data.overlap import (
 )
 from ramify.data.problems import ProblemSet, load_problems
 
+pytestmark = pytest.mark.integration
+
 
 def asks(identifier: str, text: str, **info: object) -> Problem:
     messages = (Message.of("system", "Be brief."), Message.of("user", text))

@@ -9,6 +9,8 @@ from ramify.engines.openai_chat import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 
+pytestmark = pytest.mark.integration
+
 MESSAGES = (Message.of("system", "Be brief."), Message.of("user", "Capital of France?"))
 
 

@@ -14,12 +14,14 @@ from ramify.core.records import Finish, Request
 from ramify.engines.openai_engine import OpenAIEngine
 from ramify.net.client import HttpClient, HttpSettings
 
+pytestmark = pytest.mark.integration
+
 STOPS = ("</search>", "</python>", "</answer>", "<result>")
 
 
 @pytest.fixture(scope="module")
-def renderer(model_folder):
-    return TagRenderer(ChatTokenizer(model_folder), ())
+def renderer(tokenizer_folder):
+    return TagRenderer(ChatTokenizer(tokenizer_folder), ())
 
 
 def ask(renderer, reply, key=None, ids=True, notes=None, **changes):

@@ -46,7 +46,7 @@ def attempts(generator, chances, count):
     return generator.binomial(count, chances) / count
 
 
-@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.integration)])
 def test_a_planted_difference_is_found_and_an_absent_one_is_not(count):
     generator = np.random.default_rng(7)
     trials, problems, planted = 150, 200, 0.15

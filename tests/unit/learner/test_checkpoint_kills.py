@@ -23,6 +23,8 @@ from ramify.learner.checkpoint import (
 )
 from ramify.modeling.load import load_model
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def learner():

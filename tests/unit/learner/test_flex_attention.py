@@ -58,6 +58,7 @@ def states(size, kv_heads, device="cpu"):
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_forward_equals_that_of_the_runs(seed, kv_heads):

@@ -28,6 +28,7 @@ def most_at_once(work, file):
     return max(np.cumsum([event["args"]["Bytes"] for event in events]))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [WIDE_LAYERS, WIDE_HEAD])

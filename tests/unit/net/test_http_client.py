@@ -16,6 +16,8 @@ from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import read_key
 
+pytestmark = pytest.mark.integration
+
 
 def test_get_sends_parameters_and_headers_and_gives_the_answer() -> None:
     with script(as_json({"a": "é"})) as server:

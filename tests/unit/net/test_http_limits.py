@@ -15,6 +15,8 @@ from ramify.net.addresses import GuardedTransport, parse_networks
 from ramify.net.client import HttpClient
 from ramify.net.failures import RequestFailedError
 
+pytestmark = pytest.mark.integration
+
 
 def test_the_budget_counts_every_attempt() -> None:
     async def ask(client: HttpClient) -> int:

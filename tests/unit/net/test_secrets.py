@@ -88,6 +88,7 @@ REPLIES = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", REPLIES)
 def test_no_key_shows_in_messages_reprs_logs_or_tracebacks(
     name: str, key: str, caplog: pytest.LogCaptureFixture
@@ -122,6 +123,7 @@ def test_no_key_shows_in_messages_reprs_logs_or_tracebacks(
     assert server.asked[0].headers["authorization"] == f"Bearer {key}"
 
 
+@pytest.mark.integration
 def test_a_header_that_breaks_http_is_not_quoted(key: str) -> None:
     async def ask() -> str:
         client = HttpClient("probe", HttpSettings(), secrets=[key])

@@ -1,12 +1,13 @@
 """What the console shows on a terminal and in a log."""
 
 import io
+import re
 import subprocess
 import sys
 
 import pytest
 
-from ramify.obs.console import PLAIN_INTERVAL_SECONDS, RunConsole
+from ramify.obs.console import LOG_INTERVAL_SECONDS, RunConsole
 
 
 class Terminal(io.StringIO):
@@ -22,35 +23,96 @@ class Clock:
         return self.now
 
 
-def test_log_gets_a_line_every_few_seconds_and_one_at_the_end():
+def log(out, clock):
+    return RunConsole(out, clock, stamp=lambda: f"at {clock.now:.0f}: ")
+
+
+def test_a_log_gets_a_line_a_minute_with_the_time_and_how_long_it_will_take():
     out, clock = io.StringIO(), Clock()
-    with RunConsole(out, clock).phase("rl", 100) as phase:
+    with log(out, clock).phase("rl", 100) as phase:
         for step in range(1, 101):
-            clock.now += PLAIN_INTERVAL_SECONDS / 40
+            clock.now += LOG_INTERVAL_SECONDS / 40
             phase.advance(reward=step / 100, waiting="3 tool calls, 12 sequences")
-    lines = out.getvalue().splitlines()
-    assert lines == [
-        "rl 40/100  5 s  reward 0.4, waiting for 3 tool calls, 12 sequences",
-        "rl 80/100  10 s  reward 0.8, waiting for 3 tool calls, 12 sequences",
-        "rl 100/100  12 s  done  reward 1",
+    assert out.getvalue().splitlines() == [
+        "at 100: rl 0/100  begins",
+        "at 160: rl 40/100  1:00 min, 1:30 min left  reward 0.4, waiting for 3 tool calls, 12 sequences",
+        "at 220: rl 80/100  2:00 min, 30 s left  reward 0.8, waiting for 3 tool calls, 12 sequences",
+        "at 250: rl 100/100  done after 2:30 min  reward 1",
     ]
 
 
 def test_a_wait_without_progress_is_shown():
     out, clock = io.StringIO(), Clock()
-    with RunConsole(out, clock).phase("rollout", 2) as phase:
+    with log(out, clock).phase("rollout", 3) as phase:
+        clock.now += 40
         phase.advance(loss=0.123456)
-        clock.now += PLAIN_INTERVAL_SECONDS
+        clock.now += 20
         phase.advance(0, waiting="1 tool call")
-    assert out.getvalue().splitlines()[0] == "rollout 1/2  5 s  loss 0.1235, waiting for 1 tool call"
+        clock.now += 100
+        phase.advance(0)
+    assert out.getvalue().splitlines()[1:3] == [
+        "at 160: rollout 1/3  1:00 min, 1:00 min left  loss 0.1235, waiting for 1 tool call",
+        "at 260: rollout 1/3  2:40 min, 0 s left  loss 0.1235, waiting for 1 tool call",
+    ]
+
+
+def test_what_was_done_before_a_resume_says_nothing_about_the_pace():
+    out, clock = io.StringIO(), Clock()
+    with log(out, clock).phase("sft", 1000, 900) as phase:
+        clock.now += LOG_INTERVAL_SECONDS
+        phase.advance(0)
+        clock.now += LOG_INTERVAL_SECONDS
+        phase.advance(25)
+    told = [line.split(": ", 1)[1] for line in out.getvalue().splitlines()]
+    assert told[:3] == [
+        "sft 900/1000  begins",
+        "sft 900/1000  1:00 min",
+        "sft 925/1000  2:00 min, 6:00 min left",
+    ]
+
+
+def test_a_plan_is_announced_and_tells_how_long_all_its_phases_will_take():
+    out, clock = io.StringIO(), Clock()
+    console = log(out, clock)
+    with console.plan({"data": 1, "sft": 5, "rl": 4}):
+        with console.phase("data", 1) as phase:
+            clock.now += 10
+            phase.advance()
+        with console.phase("sft", 10) as phase:
+            clock.now += LOG_INTERVAL_SECONDS
+            phase.advance(6)
+        with console.phase("preflight", 1):
+            clock.now += 1
+        with console.phase("rl", 2) as phase:
+            clock.now += LOG_INTERVAL_SECONDS
+            phase.advance()
+    told = [line.split(": ", 1)[1] for line in out.getvalue().splitlines()]
+    assert told[0] == "3 phases, with about these shares of the time: data 10%, sft 50%, rl 40%"
+    assert told[3] == "sft 0/10  begins, phase 2/3"
+    # 70 s gone and 40 s left are 60 % of all.
+    assert told[4] == "sft 6/10  1:00 min, 40 s left (all phases: 1:53 min)"
+    assert told[6] == "preflight 0/1  begins"
+    assert told[9] == "rl 1/2  1:00 min, 1:00 min left"
 
 
 def test_failed_phase_says_where_it_stopped():
-    out = io.StringIO()
-    with pytest.raises(KeyboardInterrupt), RunConsole(out, Clock()).phase("sft", 10) as phase:  # noqa: PT012
+    out, clock = io.StringIO(), Clock()
+    with pytest.raises(KeyboardInterrupt), log(out, clock).phase("sft", 10) as phase:  # noqa: PT012
+        clock.now += 3
         phase.advance(4)
+        clock.now += 4000
         raise KeyboardInterrupt
-    assert out.getvalue().splitlines() == ["sft 4/10  0 s  stopped"]
+    assert out.getvalue().splitlines()[-1] == "at 4103: sft 4/10  stopped after 1:06 h"
+
+
+def test_notes_of_a_log_have_the_time_and_results_have_not():
+    out = io.StringIO()
+    console = RunConsole(out)
+    console.note("checkpoint written")
+    console.result("pass@1 0.5")
+    note, result = out.getvalue().splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  checkpoint written", note)
+    assert result == "pass@1 0.5"
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
@@ -60,7 +122,7 @@ def test_what_others_say_acts_on_no_terminal(stream):
     console.note("service said \x1b[2J\ud800\u202e\nsecond line")
     with console.phase("eval \x1b]0;x\x07", 1) as phase:
         phase.advance(waiting="\x1b[5m tool", answer="\x9b1m")
-        clock.now += PLAIN_INTERVAL_SECONDS
+        clock.now += LOG_INTERVAL_SECONDS
         phase.advance(0)
     said = out.getvalue()
     said.encode()
@@ -71,25 +133,33 @@ def test_what_others_say_acts_on_no_terminal(stream):
 def test_note_is_written_as_it_is():
     out = io.StringIO()
     long = "[bold]see[/bold] :smile: " + "x" * 300
-    RunConsole(out).note(long)
+    RunConsole(out, stamp=str).note(long)
     assert out.getvalue() == long + "\n"
 
 
-def test_terminal_shows_a_bar_with_values_and_keeps_notes(monkeypatch):
+def test_terminal_shows_a_bar_with_times_and_values_and_keeps_notes(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "140")
-    out = Terminal()
-    console = RunConsole(out)
-    with console.phase("rl [red]", 5) as phase:
+    out, clock = Terminal(), Clock()
+    console = RunConsole(out, clock)
+    with console.plan({"rl [red]": 3, "eval": 1}), console.phase("rl [red]", 5) as phase:
+        clock.now += 20
         phase.advance(2, reward="[b]0.5", waiting="3 tool calls")
         console.note("checkpoint written")
-        phase.advance(3)
     shown = out.getvalue()
     assert "\x1b[" in shown
-    for expected in ("rl [red]", "5/5", "reward [b]0.5", "checkpoint written"):
+    for expected in (
+        "rl [red] 75%, eval 25%",
+        "1/2 rl [red]",
+        "2/5",
+        "20 s, 30 s left (all phases: 47 s)",
+        "reward [b]0.5",
+        "checkpoint written\n",
+    ):
         assert expected in shown
 
 
+@pytest.mark.integration
 def test_a_reader_that_goes_away_does_not_end_the_run():
     program = (
         "from ramify.obs.console import RunConsole\n"

@@ -98,10 +98,10 @@ class Counting(WrappedEngine):
 
 
 @pytest.mark.parametrize("slots", [8, 12, 20])
-def test_requests_in_flight_stay_within_the_slots_and_trees_are_the_same(model_folder, slots):
+def test_requests_in_flight_stay_within_the_slots_and_trees_are_the_same(tokenizer_folder, slots):
     problems = [problem(f"p{i}") for i in range(5)]
-    free, _ = grow(agent(model_folder, RULE), problems)
-    parts = with_engine(agent(model_folder, RULE, slots=slots), Counting)
+    free, _ = grow(agent(tokenizer_folder, RULE), problems)
+    parts = with_engine(agent(tokenizer_folder, RULE, slots=slots), Counting)
     trees, _ = grow(parts, problems)
     assert trees == free
     assert 1 < parts.engine.most <= slots

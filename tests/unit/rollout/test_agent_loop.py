@@ -110,6 +110,7 @@ def test_a_loop_that_keeps_no_count_was_never_held_up():
     assert asyncio.run(main()) == 0.0
 
 
+@pytest.mark.integration
 def test_what_was_built_before_is_not_walked_through_by_the_collector():
     with agent_loop() as agent:
         assert gc.get_freeze_count() == 0

@@ -50,17 +50,17 @@ class Odd:
         (Odd(probe_tokens=0), "probe_tokens = 0, expected at least 1"),
     ],
 )
-def test_counts_that_do_not_fit_are_refused(model_folder, rule, told):
-    parts = agent(model_folder, rule)
+def test_counts_that_do_not_fit_are_refused(tokenizer_folder, rule, told):
+    parts = agent(tokenizer_folder, rule)
     with pytest.raises(ConfigError, match=f"^branching: {told}"):
         grow(parts)
     assert parts.live.value == 0
     assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
 
 
-def test_counts_that_fit_are_taken(model_folder):
+def test_counts_that_fit_are_taken(tokenizer_folder):
     for rule in (Odd(), Odd(first=8, roots=8), Odd(num_monitor=2), Odd(max_children=0, probe_tokens=0)):
-        (tree,), _ = grow(agent(model_folder, rule))
+        (tree,), _ = grow(agent(tokenizer_folder, rule))
         assert len(tree.trajectories) == 8
         assert len(tree.children[""]) >= rule.roots
 
@@ -79,8 +79,8 @@ def roots_that_branch(parts, attempt=0, count=6):
     return [[int(d.node[0]) for d in tree.decisions if d.taken and d.depth == 1] for tree in trees]
 
 
-def test_roots_are_served_in_order_where_the_rule_says_so_and_in_a_drawn_one_elsewhere(model_folder):
-    in_order = agent(model_folder, Odd(keeps_slot_order=True, first=4), three_calls, n=6)
+def test_roots_are_served_in_order_where_the_rule_says_so_and_in_a_drawn_one_elsewhere(tokenizer_folder):
+    in_order = agent(tokenizer_folder, Odd(keeps_slot_order=True, first=4), three_calls, n=6)
     assert roots_that_branch(in_order) == [[0, 1]] * 6
     drawn = replace(in_order, brancher=Odd(first=4))
     first = roots_that_branch(drawn)
@@ -100,9 +100,9 @@ class Listening(Odd):
         return super().propose(candidate, history)
 
 
-def test_a_branch_knows_which_turns_it_inherited(model_folder):
+def test_a_branch_knows_which_turns_it_inherited(tokenizer_folder):
     rule = Listening(first=1, roots=1)
-    tree = grow_one(agent(model_folder, rule, three_calls, n=4))
+    tree = grow_one(agent(tokenizer_folder, rule, three_calls, n=4))
     assert len(tree.trajectories) == 4
     for candidate in rule.heard:
         branches = [depth for depth, index in enumerate(candidate.path[1:]) if index]
@@ -132,9 +132,9 @@ class WatchedSession(SlowSession):
         return self.tool.session(self.calls)
 
 
-def test_copies_for_branches_that_are_refused_are_closed_at_once(model_folder):
+def test_copies_for_branches_that_are_refused_are_closed_at_once(tokenizer_folder):
     tool = WatchedTool("search", "query")
     rule = Odd(first=2, roots=2, max_children=2, wanted=2)
-    grow(agent(model_folder, rule, three_calls, n=3, tools={"search": tool}))
+    grow(agent(tokenizer_folder, rule, three_calls, n=3, tools={"search": tool}))
     # The first result wants two branches, for which two copies are made, and gets one: n = 3 trajectories in all.
     assert max(tool.open_at_calls) == 3

@@ -103,8 +103,8 @@ def ask(folder, tool, left_tasks=0, **options):
 
 
 @pytest.mark.parametrize(("behavior", "left"), [(hang, 0), (ignore_cancellation, 1)])
-def test_a_call_that_does_not_come_back_is_a_timeout(model_folder, behavior, left):
-    _, result, seconds, event = ask(model_folder, Told(behavior), left)
+def test_a_call_that_does_not_come_back_is_a_timeout(tokenizer_folder, behavior, left):
+    _, result, seconds, event = ask(tokenizer_folder, Told(behavior), left)
     assert result.status is ToolStatus.TIMEOUT
     assert result.text == "The call to search was stopped after 20 seconds."
     assert seconds == pytest.approx(20.0, abs=0.2)
@@ -147,9 +147,9 @@ class Mute(Exception):
     ],
 )
 def test_a_tool_that_breaks_its_promise_is_an_error_that_the_policy_reads(
-    model_folder, behavior, told, tmp_path
+    tokenizer_folder, behavior, told, tmp_path
 ):
-    tree, result, seconds, _ = ask(model_folder, Told(behavior))
+    tree, result, seconds, _ = ask(tokenizer_folder, Told(behavior))
     assert result.status is ToolStatus.ERROR
     assert result.text.startswith("The call to search failed: ")
     assert told in result.text
@@ -159,9 +159,11 @@ def test_a_tool_that_breaks_its_promise_is_an_error_that_the_policy_reads(
     assert read_trees(tmp_path / "0.jsonl") == (traced,)
 
 
-def test_what_survives_json_is_kept_as_it_is(model_folder, tmp_path):
+def test_what_survives_json_is_kept_as_it_is(tokenizer_folder, tmp_path):
     info = MappingProxyType({"ids": ["a", 1, None, 0.5], "where": {"level": 2}})
-    tree, result, *_ = ask(model_folder, Told(giving(ToolResult("other", ToolStatus.EMPTY, "\ud800", info))))
+    tree, result, *_ = ask(
+        tokenizer_folder, Told(giving(ToolResult("other", ToolStatus.EMPTY, "\ud800", info)))
+    )
     assert result == ToolResult("0:0", ToolStatus.EMPTY, "\ud800", info)
     traced = TracedTree(tree, (Reward(0.0, {}),))
     write_trees(tmp_path / "0.jsonl", [traced])
@@ -175,24 +177,28 @@ def test_what_survives_json_is_kept_as_it_is(model_folder, tmp_path):
         giving(ToolResult("x", ToolStatus.OK, "asked with s3cr3t-of-mine")),
     ],
 )
-def test_no_key_reaches_the_model_or_a_trace(model_folder, behavior, monkeypatch):
+def test_no_key_reaches_the_model_or_a_trace(tokenizer_folder, behavior, monkeypatch):
     monkeypatch.setenv("OWN_SERVICE_KEY", "s3cr3t-of-mine")
     read_key("OWN_SERVICE_KEY")
-    tree, result, *_ = ask(model_folder, Told(behavior))
+    tree, result, *_ = ask(tokenizer_folder, Told(behavior))
     assert "[key OWN_SERVICE_KEY]" in result.text
     assert "s3cr3t" not in repr(tree)
 
 
-def test_a_long_result_is_cut_and_says_so(model_folder):
+def test_a_long_result_is_cut_and_says_so(tokenizer_folder):
     tool = Told(giving(ToolResult("x", ToolStatus.OK, "a" * 5_000_000, {"page": 1})))
-    _, result, *_ = ask(model_folder, tool, max_tokens=30_000)
+    _, result, *_ = ask(tokenizer_folder, tool, max_tokens=30_000)
     assert result.text == "a" * 20_000 + "\n[cut: 4980000 more characters]"
     assert result.info == {"page": 1, "cut_chars": 4_980_000}
 
 
-def test_an_error_of_ours_stops_the_run(model_folder):
+def test_an_error_of_ours_stops_the_run(tokenizer_folder):
     parts = agent(
-        model_folder, FLAT, once, n=2, tools={"search": Told(failing_after(1.0, MachineError("no sandbox")))}
+        tokenizer_folder,
+        FLAT,
+        once,
+        n=2,
+        tools={"search": Told(failing_after(1.0, MachineError("no sandbox")))},
     )
     with pytest.raises(MachineError, match="no sandbox"):
         grow(parts)
@@ -221,10 +227,10 @@ def test_an_error_of_ours_stops_the_run(model_folder):
     ],
 )
 def test_a_slow_call_is_issued_once_more_and_the_first_good_answer_counts(
-    model_folder, behaviors, hedge, status, text, seconds, issued
+    tokenizer_folder, behaviors, hedge, status, text, seconds, issued
 ):
     tool = Told(*behaviors, hedge_seconds=hedge)
-    _, result, took, event = ask(model_folder, tool)
+    _, result, took, event = ask(tokenizer_folder, tool)
     assert (result.status, tool.count, event.fields["issued"]) == (status, issued, issued)
     assert text in result.text
     assert event.seconds == pytest.approx(seconds)
@@ -232,10 +238,10 @@ def test_a_slow_call_is_issued_once_more_and_the_first_good_answer_counts(
 
 
 @pytest.mark.parametrize("reached", [2.0, 7.0])
-def test_a_trajectory_that_is_cut_takes_both_issues_of_its_call_along(model_folder, reached):
+def test_a_trajectory_that_is_cut_takes_both_issues_of_its_call_along(tokenizer_folder, reached):
     tool = Told(hang, hedge_seconds=5.0)
     parts = agent(
-        model_folder, FLAT, once, n=1, tools={"search": tool}, limits={"trajectory_seconds": reached}
+        tokenizer_folder, FLAT, once, n=1, tools={"search": tool}, limits={"trajectory_seconds": reached}
     )
     parts.engine.generate = parts.engine.inner.generate
     (tree,), seconds = grow(parts)
@@ -244,14 +250,14 @@ def test_a_trajectory_that_is_cut_takes_both_issues_of_its_call_along(model_fold
     assert tool.count == (2 if reached > 5 else 1)
 
 
-def test_unknown_and_malformed_calls_are_observations(model_folder):
+def test_unknown_and_malformed_calls_are_observations(tokenizer_folder):
     def play(context, seed):
         done = context.count("\n</result>")
         if done == 0:
             return ScriptedTurn("<python> print 1 </python>")
         return ScriptedTurn("<search>  </search>" if done == 1 else "<answer> \\boxed{ 42 } </answer>")
 
-    parts = agent(model_folder, FLAT, play, n=1)
+    parts = agent(tokenizer_folder, FLAT, play, n=1)
     parts.tools.pop("python")
     (tree,), _ = grow(parts)
     (trajectory,) = tree.trajectories

@@ -65,12 +65,12 @@ class Taking(SlowTool):
         return session
 
 
-def test_a_trajectory_that_is_cut_in_mid_generation_has_a_leaf_without_tokens(model_folder):
+def test_a_trajectory_that_is_cut_in_mid_generation_has_a_leaf_without_tokens(tokenizer_folder):
     def play(context, seed):
         return ScriptedTurn(SEARCH, seconds_per_token=0.1 if "</result>" not in context else 100.0)
 
     parts = agent(
-        model_folder,
+        tokenizer_folder,
         FLAT,
         play,
         n=2,
@@ -87,9 +87,9 @@ def test_a_trajectory_that_is_cut_in_mid_generation_has_a_leaf_without_tokens(mo
         assert len(trajectory.exchanges) == 1
 
 
-def test_a_trajectory_that_is_cut_in_mid_call_keeps_the_written_turn(model_folder):
+def test_a_trajectory_that_is_cut_in_mid_call_keeps_the_written_turn(tokenizer_folder):
     parts = agent(
-        model_folder,
+        tokenizer_folder,
         FLAT,
         lambda c, s: ScriptedTurn(SEARCH, seconds_per_token=0.1),
         n=2,
@@ -106,20 +106,23 @@ def test_a_trajectory_that_is_cut_in_mid_call_keeps_the_written_turn(model_folde
         assert trajectory.exchanges == ()
 
 
-def test_an_answer_that_is_written_in_time_counts(model_folder):
-    parts = agent(model_folder, FLAT, lambda c, s: ScriptedTurn(ANSWER), n=2, limits={"step_seconds": 1e-6})
+def test_an_answer_that_is_written_in_time_counts(tokenizer_folder):
+    parts = agent(
+        tokenizer_folder, FLAT, lambda c, s: ScriptedTurn(ANSWER), n=2, limits={"step_seconds": 1e-6}
+    )
     parts.tools.clear()
     tree = grow_one(quick(parts))
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.ANSWERED}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("slots", [None, 5])
-def test_a_step_ends_in_time_with_n_leaves_wherever_its_trees_were(model_folder, rule, branch_at, slots):
+def test_a_step_ends_in_time_with_n_leaves_wherever_its_trees_were(tokenizer_folder, rule, branch_at, slots):
     """Before any root, while the number of roots is unknown, with waiting candidates, trees not yet let in."""
     problems = [problem("p0"), problem("p1")]
-    parts = agent(model_folder, RULES[rule], n=5, branch_at=branch_at, slots=slots)
+    parts = agent(tokenizer_folder, RULES[rule], n=5, branch_at=branch_at, slots=slots)
     whole, longest = grow(parts, problems)
     cut_nodes = set()
     for part in (1e-9, 1e-4, *(i / 20 for i in range(1, 20)), 1.01):
@@ -139,9 +142,9 @@ def test_a_step_ends_in_time_with_n_leaves_wherever_its_trees_were(model_folder,
     assert len(cut_nodes) >= 4
 
 
-def test_the_step_ends_before_the_trajectory_does(model_folder):
+def test_the_step_ends_before_the_trajectory_does(tokenizer_folder):
     parts = agent(
-        model_folder,
+        tokenizer_folder,
         FLAT,
         lambda c, s: ScriptedTurn(SEARCH, seconds_per_token=100.0),
         n=1,
@@ -169,8 +172,8 @@ class HangingEngine(WrappedEngine):
 
 @pytest.mark.parametrize("kind", ["trajectory_seconds", "step_seconds"])
 @pytest.mark.parametrize("agrees", [True, False])
-def test_an_engine_that_never_answers_costs_no_more_than_the_deadline(model_folder, kind, agrees):
-    parts = agent(model_folder, RULES["threshold"], n=5, limits={kind: 30.0})
+def test_an_engine_that_never_answers_costs_no_more_than_the_deadline(tokenizer_folder, kind, agrees):
+    parts = agent(tokenizer_folder, RULES["threshold"], n=5, limits={kind: 30.0})
     # Top-ups start when the roots have ended: their own time begins then, that of the step does not.
     waves, asked = (2, 5) if kind == "trajectory_seconds" else (1, 3)
     (tree,), seconds = grow(with_engine(parts, HangingEngine, agrees), left_tasks=0 if agrees else asked)
@@ -206,8 +209,8 @@ def waiting_branch(folder, limits, last_turn_seconds, branch_at):
 
 
 @pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
-def test_a_branch_does_not_pay_for_its_wait(model_folder, branch_at):
-    parts, first = waiting_branch(model_folder, {"trajectory_seconds": 50.0}, 1.0, branch_at)
+def test_a_branch_does_not_pay_for_its_wait(tokenizer_folder, branch_at):
+    parts, first = waiting_branch(tokenizer_folder, {"trajectory_seconds": 50.0}, 1.0, branch_at)
     (tree,), seconds = grow(parts)
     # The first root is cut at second 50; only then may the other one branch, which takes a dozen seconds more.
     other = "1" if first == "0" else "0"
@@ -224,8 +227,8 @@ def test_a_branch_does_not_pay_for_its_wait(model_folder, branch_at):
 
 
 @pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
-def test_a_branch_has_the_time_that_its_parent_had_left(model_folder, branch_at):
-    parts, _ = waiting_branch(model_folder, {"trajectory_seconds": 50.0}, 6.0, branch_at)
+def test_a_branch_has_the_time_that_its_parent_had_left(tokenizer_folder, branch_at):
+    parts, _ = waiting_branch(tokenizer_folder, {"trajectory_seconds": 50.0}, 6.0, branch_at)
     (tree,), seconds = grow(parts)
     grant = [event for event in parts.events.events if event.kind == "grant"][-1]
     assert grant.fields["children"] == 1
@@ -235,9 +238,9 @@ def test_a_branch_has_the_time_that_its_parent_had_left(model_folder, branch_at)
     assert seconds < 100
 
 
-def test_the_step_deadline_cuts_a_branch_that_has_waited(model_folder):
+def test_the_step_deadline_cuts_a_branch_that_has_waited(tokenizer_folder):
     parts, _ = waiting_branch(
-        model_folder, {"trajectory_seconds": 50.0, "step_seconds": 55.0}, 1.0, "before_probe"
+        tokenizer_folder, {"trajectory_seconds": 50.0, "step_seconds": 55.0}, 1.0, "before_probe"
     )
     (tree,), seconds = grow(parts)
     assert seconds == pytest.approx(55.0, abs=1e-6)
@@ -245,7 +248,7 @@ def test_the_step_deadline_cuts_a_branch_that_has_waited(model_folder):
 
 
 @pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
-def test_a_monitored_root_that_is_cut_while_its_tools_are_copied_has_ended(model_folder, branch_at):
+def test_a_monitored_root_that_is_cut_while_its_tools_are_copied_has_ended(tokenizer_folder, branch_at):
     class NeverCopied(Taking):
         def session(self, calls):
             session = super().session(calls)
@@ -270,7 +273,7 @@ def test_a_monitored_root_that_is_cut_while_its_tools_are_copied_has_ended(model
 
     always = Monitoring(ThresholdBrancher(m=1, min_rise=-100.0, children=1, probe_tokens=3))
     parts = agent(
-        model_folder,
+        tokenizer_folder,
         always,
         lambda context, seed: ScriptedTurn(SEARCH),
         n=4,

@@ -21,9 +21,9 @@ BRANCH_AT = ["before_probe", "after_probe"]
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
 @pytest.mark.parametrize("brancher", RULES, ids=["threshold", "bernoulli", "none"])
 @pytest.mark.parametrize("n", [4, 8, 13])
-def test_exactly_n_distinct_trajectories(model_folder, brancher, branch_at, n):
+def test_exactly_n_distinct_trajectories(tokenizer_folder, brancher, branch_at, n):
     """Roots, branches and top-ups are n; none is a copy of another: each has ids and draws of its own."""
-    parts = with_engine(agent(model_folder, brancher, n=n, branch_at=branch_at), RecordingEngine)
+    parts = with_engine(agent(tokenizer_folder, brancher, n=n, branch_at=branch_at), RecordingEngine)
     tree = grow_one(parts)
     assert len({trajectory.leaf.id for trajectory in tree.trajectories}) == n
     roots = tree.children[""]
@@ -41,8 +41,8 @@ def test_exactly_n_distinct_trajectories(model_folder, brancher, branch_at, n):
 
 
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
-def test_branches_share_the_prefix_and_its_mask_by_identity(model_folder, branch_at):
-    tree = grow_one(agent(model_folder, RULES[0], branch_at=branch_at))
+def test_branches_share_the_prefix_and_its_mask_by_identity(tokenizer_folder, branch_at):
+    tree = grow_one(agent(tokenizer_folder, RULES[0], branch_at=branch_at))
     branched = [decision for decision in tree.decisions if decision.taken]
     assert branched
     for decision in branched:
@@ -61,8 +61,8 @@ def test_branches_share_the_prefix_and_its_mask_by_identity(model_folder, branch
 
 
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
-def test_only_sampled_ids_are_trained_and_results_are_what_the_renderer_wrote(model_folder, branch_at):
-    parts = with_engine(agent(model_folder, RULES[0], branch_at=branch_at), RecordingEngine)
+def test_only_sampled_ids_are_trained_and_results_are_what_the_renderer_wrote(tokenizer_folder, branch_at):
+    parts = with_engine(agent(tokenizer_folder, RULES[0], branch_at=branch_at), RecordingEngine)
     engine, sampled = parts.engine, {}
     generate = engine.generate
 
@@ -88,20 +88,20 @@ def test_only_sampled_ids_are_trained_and_results_are_what_the_renderer_wrote(mo
         assert sum(segment.written) == sum(len(node.token_ids) for node in trajectory.policy_nodes)
 
 
-def test_latencies_do_change_the_time_it_takes(model_folder):
-    parts = agent(model_folder, RULES[0])
+def test_latencies_do_change_the_time_it_takes(tokenizer_folder):
+    parts = agent(tokenizer_folder, RULES[0])
     assert len({round(grow(with_latencies(parts, seed))[1], 3) for seed in range(5)}) == 5
 
 
-def test_trees_of_a_step_do_not_wait_for_each_other(model_folder):
-    parts = agent(model_folder, RULES[0])
+def test_trees_of_a_step_do_not_wait_for_each_other(tokenizer_folder):
+    parts = agent(tokenizer_folder, RULES[0])
     alone = [grow(parts, [problem(f"p{i}")])[1] for i in range(3)]
     _, together = grow(parts, [problem(f"p{i}") for i in range(3)])
     assert together < sum(alone)
 
 
-def test_step_slot_and_problem_change_the_draws(model_folder):
-    parts = agent(model_folder, RULES[0])
+def test_step_slot_and_problem_change_the_draws(tokenizer_folder):
+    parts = agent(tokenizer_folder, RULES[0])
     same = [grow_one(parts, step=0).nodes for _ in range(2)]
     assert same[0] == same[1]
     assert grow_one(parts, step=1).nodes != same[0]
@@ -109,8 +109,8 @@ def test_step_slot_and_problem_change_the_draws(model_folder):
     assert [n.token_ids for n in first.nodes] != [n.token_ids for n in second.nodes]
 
 
-def test_forked_sessions_count_their_own_calls(model_folder):
-    tree = grow_one(agent(model_folder, RULES[0]))
+def test_forked_sessions_count_their_own_calls(tokenizer_folder):
+    tree = grow_one(agent(tokenizer_folder, RULES[0]))
     for trajectory in tree.trajectories:
         per_tool = {}
         for call, result in trajectory.exchanges:
@@ -118,11 +118,11 @@ def test_forked_sessions_count_their_own_calls(model_folder):
             assert f"call {per_tool[call.name]} answer" in result.text
 
 
-def test_one_call_more_than_the_limit_ends_the_trajectory(model_folder):
+def test_one_call_more_than_the_limit_ends_the_trajectory(tokenizer_folder):
     def always_search(context, seed):
         return ScriptedTurn("<search> Paris </search>")
 
-    tree = grow_one(agent(model_folder, RULES[2], always_search, n=2, max_calls=2))
+    tree = grow_one(agent(tokenizer_folder, RULES[2], always_search, n=2, max_calls=2))
     assert [t.stop for t in tree.trajectories] == [StopReason.CALLS] * 2
     assert all(len(t.exchanges) == 2 for t in tree.trajectories)
     assert all(not t.leaf.calls for t in tree.trajectories)
@@ -137,16 +137,16 @@ def test_one_call_more_than_the_limit_ends_the_trajectory(model_folder):
         ("a b c d e f g h i j k l m n o p q r s t u v w x y z" * 10, StopReason.TOKENS),
     ],
 )
-def test_every_end_has_a_reason(model_folder, text, stop):
+def test_every_end_has_a_reason(tokenizer_folder, text, stop):
     tree = grow_one(
-        agent(model_folder, RULES[2], lambda context, seed: ScriptedTurn(text), n=1, max_tokens=60)
+        agent(tokenizer_folder, RULES[2], lambda context, seed: ScriptedTurn(text), n=1, max_tokens=60)
     )
     assert tree.trajectories[0].stop is stop
 
 
-def test_a_result_that_does_not_fit_cuts_the_trajectory_and_writes_no_token(model_folder):
+def test_a_result_that_does_not_fit_cuts_the_trajectory_and_writes_no_token(tokenizer_folder):
     text = "<search> " + "Paris " * 20 + "</search>"
-    tree = grow_one(agent(model_folder, RULES[2], lambda c, s: ScriptedTurn(text), n=1, max_tokens=60))
+    tree = grow_one(agent(tokenizer_folder, RULES[2], lambda c, s: ScriptedTurn(text), n=1, max_tokens=60))
     (trajectory,) = tree.trajectories
     assert trajectory.stop is StopReason.TOKENS
     added = sum(len(node.token_ids) for node in trajectory.nodes[1:])
@@ -154,25 +154,25 @@ def test_a_result_that_does_not_fit_cuts_the_trajectory_and_writes_no_token(mode
     assert trajectory.leaf.source is Source.POLICY
 
 
-def test_the_tree_is_the_same_whether_or_not_the_probe_is_a_request_of_its_own(model_folder):
+def test_the_tree_is_the_same_whether_or_not_the_probe_is_a_request_of_its_own(tokenizer_folder):
     wide = ThresholdBrancher(m=8, min_rise=0.0, children=1, probe_tokens=3)
-    tree = grow_one(agent(model_folder, wide))
+    tree = grow_one(agent(tokenizer_folder, wide))
     assert not any(decision.taken for decision in tree.decisions)
     narrow = ThresholdBrancher(m=7, min_rise=100.0, children=1, probe_tokens=3)
-    other = grow_one(agent(model_folder, narrow))
+    other = grow_one(agent(tokenizer_folder, narrow))
     assert [n.token_ids for n in tree.nodes] == [n.token_ids for n in other.nodes]
 
 
-def test_a_rule_that_never_branches_is_not_asked(model_folder):
-    tree = grow_one(agent(model_folder, RULES[2]))
+def test_a_rule_that_never_branches_is_not_asked(tokenizer_folder):
+    tree = grow_one(agent(tokenizer_folder, RULES[2]))
     assert any(node.source is Source.TOOL for node in tree.nodes)
     assert tree.decisions == ()
     assert all(node.entropy is not None for node in tree.nodes if node.source is Source.POLICY)
 
 
-def test_with_a_tool_that_cannot_fork_all_trajectories_start_at_once(model_folder):
-    parts = agent(model_folder, RULES[0])
+def test_with_a_tool_that_cannot_fork_all_trajectories_start_at_once(tokenizer_folder):
+    parts = agent(tokenizer_folder, RULES[0])
     parts.tools["python"].spec = replace(parts.tools["python"].spec, forks=False)
     (tree,), seconds = grow(parts)
     assert len(tree.children[""]) == 8
-    assert seconds == pytest.approx(grow(agent(model_folder, RULES[2]))[1])
+    assert seconds == pytest.approx(grow(agent(tokenizer_folder, RULES[2]))[1])

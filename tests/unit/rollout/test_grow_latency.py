@@ -40,11 +40,20 @@ def timed(parts):
     return replace(parts, limits=limits)
 
 
-@pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
-@pytest.mark.parametrize("rule", RULES)
-def test_one_tree_and_one_set_of_requests_under_all_latencies(model_folder, rule, branch_at):
+ALL_PLACES = [(rule, place) for place in ("before_probe", "after_probe") for rule in RULES]
+
+
+@pytest.mark.parametrize(
+    ("rule", "branch_at"),
+    # A second or two each, so that only one of them is for a unit test.
+    [
+        pytest.param(*ALL_PLACES[0]),
+        *(pytest.param(*one, marks=pytest.mark.integration) for one in ALL_PLACES[1:]),
+    ],
+)
+def test_one_tree_and_one_set_of_requests_under_all_latencies(tokenizer_folder, rule, branch_at):
     def made(hurried):
-        parts = agent(model_folder, RULES[rule], n=6, branch_at=branch_at)
+        parts = agent(tokenizer_folder, RULES[rule], n=6, branch_at=branch_at)
         return with_engine(timed(parts) if hurried else parts, RecordingEngine)
 
     def requests(parts):
@@ -94,10 +103,10 @@ class EqualDraws(WrappedEngine):
         return await super().generate(replace(request, seed=stream(prompt, request.priority[1:])))
 
 
-def test_baselines_do_not_leak_between_problems_or_batches(model_folder):
+def test_baselines_do_not_leak_between_problems_or_batches(tokenizer_folder):
     """Two consecutive batches with the problems in another order: the same rises on every trajectory."""
     rule = ServesInOrder(RULES["threshold"])
-    parts = agent(model_folder, rule)
+    parts = agent(tokenizer_folder, rule)
     problems = [problem(f"p{i}", f"what is {i} plus 30 ?") for i in range(5)]
     (size,) = {len(parts.renderer.start(each, ())) for each in problems}
     parts = with_engine(parts, EqualDraws, size)
@@ -140,8 +149,8 @@ def rounds_of(trajectories, turns, calls):
 @pytest.mark.parametrize(
     "rule", [FlatBrancher(probe_tokens=3), RULES["threshold"]], ids=["none", "threshold"]
 )
-def test_the_makespan_is_below_that_of_rounds_with_a_barrier(model_folder, rule, seed):
-    parts = with_latencies(agent(model_folder, rule, n=16), seed)
+def test_the_makespan_is_below_that_of_rounds_with_a_barrier(tokenizer_folder, rule, seed):
+    parts = with_latencies(agent(tokenizer_folder, rule, n=16), seed)
     parts = with_engine(parts, Stopwatch)
     (tree,), seconds = grow(parts)
     turns = parts.engine.seconds

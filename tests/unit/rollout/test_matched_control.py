@@ -12,6 +12,8 @@ from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.branch_metrics import branch_metrics, rate_of_control
 from scripted_agents import agent, grow, problem
 
+pytestmark = pytest.mark.integration
+
 SIZES = {"m": 4, "children": 1, "probe_tokens": 2}
 
 
@@ -33,12 +35,12 @@ def run(folder, rule):
     return {"step": 1, **branch_metrics(trees)}, [d for tree in trees for d in tree.decisions]
 
 
-def test_the_control_branches_as_often_as_the_rule_whose_run_it_is_matched_to(model_folder):
-    rule, decisions = run(model_folder, ThresholdBrancher(min_rise=0.5, **SIZES))
-    control, _ = run(model_folder, RandomBrancher(rate=rate_of_control([rule]), **SIZES))
+def test_the_control_branches_as_often_as_the_rule_whose_run_it_is_matched_to(tokenizer_folder):
+    rule, decisions = run(tokenizer_folder, ThresholdBrancher(min_rise=0.5, **SIZES))
+    control, _ = run(tokenizer_folder, RandomBrancher(rate=rate_of_control([rule]), **SIZES))
     assert control["branch/taken"] == pytest.approx(rule["branch/taken"], rel=0.05)
     # Neither of the shares that a rule wants is a match: what it wants beyond the budget of a tree is not granted.
     assert rule["branch/after_budget"] > 0.2 * len(decisions)
     for share in (rule["branch/rate"], np.mean([decision.planned > 0 for decision in decisions])):
-        other, _ = run(model_folder, RandomBrancher(rate=share, **SIZES))
+        other, _ = run(tokenizer_folder, RandomBrancher(rate=share, **SIZES))
         assert other["branch/taken"] > 1.1 * rule["branch/taken"]

@@ -57,7 +57,7 @@ def own_agent(folder, tool, play, brancher, n, **options):
     )
 
 
-def test_a_policy_calls_with_json_reads_the_result_and_answers(model_folder, tmp_path):
+def test_a_policy_calls_with_json_reads_the_result_and_answers(tokenizer_folder, tmp_path):
     turns = [
         '<think> first </think> <lookup> {"key": "a"} </lookup>',
         '<lookup> {"key": "b", "limit": "3"} </lookup>',
@@ -69,7 +69,7 @@ def test_a_policy_calls_with_json_reads_the_result_and_answers(model_folder, tmp
     def play(context, seed):
         return ScriptedTurn(turns[context.count("\n</result>")])
 
-    parts = own_agent(model_folder, tool_from(lookup), play, FlatBrancher(3), 1, max_calls=4)
+    parts = own_agent(tokenizer_folder, tool_from(lookup), play, FlatBrancher(3), 1, max_calls=4)
     (tree,) = asyncio.run(grow_trees(parts, [problem()], 0))
     (trajectory,) = tree.trajectories
     assert trajectory.stop is StopReason.ANSWERED
@@ -103,9 +103,9 @@ def note(context, seed):
     return ScriptedTurn(f"<notes> {seed % 1000} </notes>", (1.0 + done,))
 
 
-def test_a_branch_takes_a_copy_of_the_state_and_both_go_on_apart(model_folder):
+def test_a_branch_takes_a_copy_of_the_state_and_both_go_on_apart(tokenizer_folder):
     brancher = ThresholdBrancher(m=2, min_rise=0.5, children=2, probe_tokens=3)
-    parts = own_agent(model_folder, tool_from(Notes), note, brancher, 6)
+    parts = own_agent(tokenizer_folder, tool_from(Notes), note, brancher, 6)
     (tree,) = asyncio.run(grow_trees(parts, [problem()], 0))
     assert any(decision.taken for decision in tree.decisions)
     for trajectory in tree.trajectories:
@@ -120,12 +120,12 @@ def test_a_branch_takes_a_copy_of_the_state_and_both_go_on_apart(model_folder):
     assert max(map(len, seconds.values())) > 1
 
 
-def test_an_agent_with_a_state_that_cannot_be_copied_does_not_branch(model_folder):
+def test_an_agent_with_a_state_that_cannot_be_copied_does_not_branch(tokenizer_folder):
     class Notebook(Notes):
         fork = None
 
     brancher = ThresholdBrancher(m=2, min_rise=0.5, children=2, probe_tokens=3)
-    parts = own_agent(model_folder, tool_from(Notebook, name="notes"), note, brancher, 4)
+    parts = own_agent(tokenizer_folder, tool_from(Notebook, name="notes"), note, brancher, 4)
     (tree,) = asyncio.run(grow_trees(parts, [problem()], 0))
     assert not parts.tools["notes"].spec.forks
     assert tree.decisions == ()
@@ -144,9 +144,11 @@ class Broken(Notes):
 
 
 @pytest.mark.parametrize(("part", "told"), [("init", "no object could be made"), ("fork", "fork failed")])
-def test_an_object_that_cannot_be_made_or_copied_ends_the_run(model_folder, part, told):
+def test_an_object_that_cannot_be_made_or_copied_ends_the_run(tokenizer_folder, part, told):
     brancher = ThresholdBrancher(m=2, min_rise=0.5, children=2, probe_tokens=3)
-    parts = own_agent(model_folder, tool_from(Broken, name="notes", args={"part": part}), note, brancher, 6)
+    parts = own_agent(
+        tokenizer_folder, tool_from(Broken, name="notes", args={"part": part}), note, brancher, 6
+    )
     with pytest.raises(ConfigError, match=f"Broken: {told}: OSError: no room"):
         asyncio.run(grow_trees(parts, [problem(), problem("p1")], 0))
     assert parts.live.value == 0

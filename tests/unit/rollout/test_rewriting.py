@@ -34,8 +34,8 @@ def folding(folder, rule=RULE, after=2, **options):
 
 
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
-def test_a_trajectory_of_two_contexts_is_what_the_engine_saw(model_folder, branch_at):
-    parts = folding(model_folder, branch_at=branch_at)
+def test_a_trajectory_of_two_contexts_is_what_the_engine_saw(tokenizer_folder, branch_at):
+    parts = folding(tokenizer_folder, branch_at=branch_at)
     tree = grow_one(parts)
     assert len(tree.trajectories) == 8
     folded = [trajectory for trajectory in tree.trajectories if len(trajectory.segments) == 2]
@@ -63,8 +63,8 @@ def test_a_trajectory_of_two_contexts_is_what_the_engine_saw(model_folder, branc
 
 
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
-def test_branches_hang_at_the_fresh_context(model_folder, branch_at):
-    tree = grow_one(folding(model_folder, branch_at=branch_at, after=1))
+def test_branches_hang_at_the_fresh_context(tokenizer_folder, branch_at):
+    tree = grow_one(folding(tokenizer_folder, branch_at=branch_at, after=1))
     taken = [decision for decision in tree.decisions if decision.taken and decision.depth == 1]
     assert taken
     for decision in taken:
@@ -76,16 +76,18 @@ def test_branches_hang_at_the_fresh_context(model_folder, branch_at):
 
 
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
-def test_latencies_do_not_change_the_tree(model_folder, branch_at):
+def test_latencies_do_not_change_the_tree(tokenizer_folder, branch_at):
     parts = agent(
-        model_folder, RULE, rewriter=FoldsMemory(tokenizer_of(model_folder), 2), branch_at=branch_at
+        tokenizer_folder, RULE, rewriter=FoldsMemory(tokenizer_of(tokenizer_folder), 2), branch_at=branch_at
     )
     first = grow_one(parts)
     assert all(grow_one(with_latencies(parts, seed)) == first for seed in range(1, 20))
 
 
-def test_the_trace_gives_two_contexts_back_and_the_reward_sees_the_whole_trajectory(model_folder, tmp_path):
-    tree = grow_one(folding(model_folder))
+def test_the_trace_gives_two_contexts_back_and_the_reward_sees_the_whole_trajectory(
+    tokenizer_folder, tmp_path
+):
+    tree = grow_one(folding(tokenizer_folder))
     rewards = tuple(asyncio.run(AnswerReward(SCORES["em"]).score(tree.trajectories)))
     answered = [t.stop is StopReason.ANSWERED for t in tree.trajectories]
     assert [reward.value >= 1.0 for reward in rewards] == answered
@@ -119,9 +121,9 @@ def careless(context, seed):
     return ScriptedTurn(text, ends=True)
 
 
-def test_a_malformed_end_can_be_repaired(model_folder):
-    rewriter = Repairs(model_folder)
-    tree = grow_one(agent(model_folder, FLAT, careless, n=2, rewriter=rewriter))
+def test_a_malformed_end_can_be_repaired(tokenizer_folder):
+    rewriter = Repairs(tokenizer_folder)
+    tree = grow_one(agent(tokenizer_folder, FLAT, careless, n=2, rewriter=rewriter))
     for trajectory in tree.trajectories:
         assert trajectory.stop is StopReason.ANSWERED
         assert len(trajectory.segments) == 2
@@ -134,8 +136,8 @@ def test_a_malformed_end_can_be_repaired(model_folder):
     assert sorted(map(str, stops)) == ["answered"] * 2 + ["malformed"] * 2
 
 
-def test_a_repair_is_no_tool_result_to_branch_from(model_folder):
-    tree = grow_one(agent(model_folder, RULE, careless, n=4, rewriter=Repairs(model_folder)))
+def test_a_repair_is_no_tool_result_to_branch_from(tokenizer_folder):
+    tree = grow_one(agent(tokenizer_folder, RULE, careless, n=4, rewriter=Repairs(tokenizer_folder)))
     assert tree.decisions == ()
     assert len(tree.children[""]) == 4
 
@@ -154,10 +156,12 @@ class Always:
 
 @pytest.mark.parametrize("text", ["<think> so </think>", "<search> Paris </search>", "a b c d e f " * 90])
 @pytest.mark.parametrize("size", [1, 7, 150, 399, 400, 5000])
-def test_a_trajectory_that_is_rewritten_for_ever_ends_with_its_tokens(model_folder, text, size):
+def test_a_trajectory_that_is_rewritten_for_ever_ends_with_its_tokens(tokenizer_folder, text, size):
     """Malformed ends, calls beyond the limit and turns without an end: each goes on until nothing is left."""
     rewriter = Always(size)
-    parts = agent(model_folder, FLAT, lambda c, s: ScriptedTurn(text), n=1, max_calls=2, rewriter=rewriter)
+    parts = agent(
+        tokenizer_folder, FLAT, lambda c, s: ScriptedTurn(text), n=1, max_calls=2, rewriter=rewriter
+    )
     tree = grow_one(parts)
     (trajectory,) = tree.trajectories
     assert sum(len(node.token_ids) for node in trajectory.nodes[1:]) <= 400
@@ -171,30 +175,30 @@ def test_a_trajectory_that_is_rewritten_for_ever_ends_with_its_tokens(model_fold
     assert rewriter.asked <= 400
 
 
-def test_a_context_that_the_engine_cannot_take_is_ignored(model_folder):
-    parts = agent(model_folder, FLAT, careless, n=1, rewriter=Always(50))
+def test_a_context_that_the_engine_cannot_take_is_ignored(tokenizer_folder):
+    parts = agent(tokenizer_folder, FLAT, careless, n=1, rewriter=Always(50))
     info = replace(parts.engine.info(), context_tokens=40)
     parts.engine.info = lambda: info
     (trajectory,) = grow_one(parts).trajectories
     assert (trajectory.stop, len(trajectory.segments)) == (StopReason.MALFORMED, 1)
 
 
-def test_an_empty_context_is_none(model_folder):
-    (trajectory,) = grow_one(agent(model_folder, FLAT, careless, n=1, rewriter=Always(0))).trajectories
+def test_an_empty_context_is_none(tokenizer_folder):
+    (trajectory,) = grow_one(agent(tokenizer_folder, FLAT, careless, n=1, rewriter=Always(0))).trajectories
     assert (trajectory.stop, len(trajectory.segments)) == (StopReason.MALFORMED, 1)
 
 
-def test_a_fresh_context_makes_room_in_the_engine(model_folder):
+def test_a_fresh_context_makes_room_in_the_engine(tokenizer_folder):
     """Without it the second result would not fit the engine's context."""
 
     def outcomes(rewriter):
-        parts = agent(model_folder, FLAT, rewriter=rewriter, n=6)
+        parts = agent(tokenizer_folder, FLAT, rewriter=rewriter, n=6)
         info = replace(parts.engine.info(), context_tokens=80)
         parts.engine.info = lambda: info
         return [trajectory.stop for trajectory in grow_one(parts).trajectories]
 
     cut = outcomes(None).count(StopReason.TOKENS)
-    assert outcomes(FoldsMemory(tokenizer_of(model_folder), 1)).count(StopReason.TOKENS) < cut
+    assert outcomes(FoldsMemory(tokenizer_of(tokenizer_folder), 1)).count(StopReason.TOKENS) < cut
 
 
 class Hangs:
@@ -207,8 +211,10 @@ class Hangs:
             await asyncio.sleep(1e6)
 
 
-def test_a_rewriter_that_hangs_is_cut_with_its_trajectory(model_folder):
-    parts = agent(model_folder, FLAT, careless, n=2, rewriter=Hangs(), limits={"trajectory_seconds": 60.0})
+def test_a_rewriter_that_hangs_is_cut_with_its_trajectory(tokenizer_folder):
+    parts = agent(
+        tokenizer_folder, FLAT, careless, n=2, rewriter=Hangs(), limits={"trajectory_seconds": 60.0}
+    )
     (tree,), seconds = grow(parts, left_tasks=2)
     assert seconds == pytest.approx(60.0, abs=0.2)
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.DEADLINE}

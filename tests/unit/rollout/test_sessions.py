@@ -94,10 +94,10 @@ BEHAVIORS = {
 
 @pytest.mark.parametrize("behavior", BEHAVIORS)
 @pytest.mark.parametrize("method", ["open", "fork"])
-def test_a_session_that_cannot_be_had_answers_with_errors(model_folder, method, behavior):
+def test_a_session_that_cannot_be_had_answers_with_errors(tokenizer_folder, method, behavior):
     act, told = BEHAVIORS[behavior]
     tool = Stubborn(method, act)
-    parts = agent(model_folder, RULE, tools={"search": SlowTool("search", "query"), "python": tool})
+    parts = agent(tokenizer_folder, RULE, tools={"search": SlowTool("search", "query"), "python": tool})
     stuck = behavior == "ignores its cancellation"
     (tree,), seconds = grow(parts, left_tasks=None if stuck else 0)
     assert len(tree.trajectories) == 8
@@ -112,13 +112,13 @@ def test_a_session_that_cannot_be_had_answers_with_errors(model_folder, method, 
 
 
 @pytest.mark.parametrize("behavior", BEHAVIORS)
-def test_nobody_waits_for_a_tool_to_close(model_folder, behavior):
+def test_nobody_waits_for_a_tool_to_close(tokenizer_folder, behavior):
     """What the policy does takes as long as ever; the tree is done when the tool has had its time to close."""
     rule = ThresholdBrancher(m=4, min_rise=100.0, children=1, probe_tokens=3)
-    plain = agent(model_folder, rule)
+    plain = agent(tokenizer_folder, rule)
     (expected,), usual = grow(plain)
     tool = Stubborn("close", BEHAVIORS[behavior][0])
-    parts = agent(model_folder, rule, tools={"search": SlowTool("search", "query"), "python": tool})
+    parts = agent(tokenizer_folder, rule, tools={"search": SlowTool("search", "query"), "python": tool})
     stuck = behavior == "ignores its cancellation"
     (tree,), seconds = grow(parts, left_tasks=None if stuck else 0)
     assert tree.nodes == expected.nodes
@@ -139,12 +139,12 @@ class OpensLate(SlowTool):
 
 
 @pytest.mark.parametrize("limits", [{}, {"trajectory_seconds": 50.0}, {"step_seconds": 998.0}])
-def test_a_session_that_comes_too_late_is_closed(model_folder, limits):
+def test_a_session_that_comes_too_late_is_closed(tokenizer_folder, limits):
     tool = OpensLate("search", "query")
     opened = []
     session = tool.session
     tool.session = lambda calls: opened.append(session(calls)) or opened[-1]
-    parts = agent(model_folder, RULE, tools={"search": tool}, limits=limits)
+    parts = agent(tokenizer_folder, RULE, tools={"search": tool}, limits=limits)
 
     async def main():
         (tree,) = await grow_trees(parts, [problem()], 0)
@@ -158,13 +158,13 @@ def test_a_session_that_comes_too_late_is_closed(model_folder, limits):
     assert tool.open_sessions == 0
 
 
-def test_after_the_deadline_no_session_is_opened(model_folder):
+def test_after_the_deadline_no_session_is_opened(tokenizer_folder):
     tool = SlowTool("search", "query")
     opened = []
     session = tool.session
     tool.session = lambda calls: opened.append(session(calls)) or opened[-1]
     parts = agent(
-        model_folder, RULE, search_for_ever, tools={"search": tool}, limits={"trajectory_seconds": 1e-9}
+        tokenizer_folder, RULE, search_for_ever, tools={"search": tool}, limits={"trajectory_seconds": 1e-9}
     )
     (tree,), _ = grow(parts)
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.DEADLINE}
@@ -205,10 +205,10 @@ class Meeting(SlowTool):
 
 
 @pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
-def test_a_failure_in_the_moment_of_a_branch_leaves_nothing_behind(model_folder, branch_at):
+def test_a_failure_in_the_moment_of_a_branch_leaves_nothing_behind(tokenizer_folder, branch_at):
     meet = asyncio.Event()
     tools = {"search": Meeting("search", "query", meet), "python": SlowTool("python", "code")}
-    parts = agent(model_folder, ALWAYS, search_for_ever, n=6, tools=tools, branch_at=branch_at)
+    parts = agent(tokenizer_folder, ALWAYS, search_for_ever, n=6, tools=tools, branch_at=branch_at)
 
     async def main():
         with pytest.raises(EngineError, match="the engine broke"):
@@ -223,8 +223,8 @@ def test_a_failure_in_the_moment_of_a_branch_leaves_nothing_behind(model_folder,
 
 
 @pytest.mark.parametrize("seconds", [0.05, 5.0, 60.0, 120.0])
-def test_a_step_that_is_cancelled_leaves_nothing_behind(model_folder, seconds):
-    parts = agent(model_folder, ALWAYS, slots=8)
+def test_a_step_that_is_cancelled_leaves_nothing_behind(tokenizer_folder, seconds):
+    parts = agent(tokenizer_folder, ALWAYS, slots=8)
 
     async def main():
         with pytest.raises(TimeoutError):
@@ -240,12 +240,12 @@ def test_a_step_that_is_cancelled_leaves_nothing_behind(model_folder, seconds):
     assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
 
 
-def test_an_error_of_ours_while_opening_stops_the_run(model_folder):
+def test_an_error_of_ours_while_opening_stops_the_run(tokenizer_folder):
     async def break_down():
         raise MachineError("no sandbox")
 
     tools = {"search": SlowTool("search", "query"), "python": Stubborn("open", break_down)}
-    parts = agent(model_folder, RULE, tools=tools)
+    parts = agent(tokenizer_folder, RULE, tools=tools)
     with pytest.raises(MachineError, match="no sandbox"):
         grow(parts)
     assert [tool.open_sessions for tool in tools.values()] == [0, 0]

@@ -98,23 +98,23 @@ class Spoiling(WrappedEngine):
         (with_another_version_after_the_probe, r"one turn with policy versions \[0, 1\]"),
     ],
 )
-def test_an_engine_that_breaks_its_contract_is_named(model_folder, spoil, told):
+def test_an_engine_that_breaks_its_contract_is_named(tokenizer_folder, spoil, told):
     def play(context, seed):
         done = "</result>" in context
         return ScriptedTurn(
             "<think> find Paris and 12 plus 30 </think><search> Paris </search>", (float(done),)
         )
 
-    parts = agent(model_folder, RULE, play, n=4)
+    parts = agent(tokenizer_folder, RULE, play, n=4)
     with pytest.raises(EngineError, match=f"^engine 'scripted' .*{told}$"):
         grow(with_engine(parts, Spoiling, spoil))
     assert parts.live.value == 0
     assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
 
 
-def test_new_weights_between_the_shared_tokens_and_the_rest_make_two_versions(model_folder):
+def test_new_weights_between_the_shared_tokens_and_the_rest_make_two_versions(tokenizer_folder):
     """The two parts are two nodes, so each has the version that wrote it."""
-    parts = agent(model_folder, RULE, branch_at="after_probe")
+    parts = agent(tokenizer_folder, RULE, branch_at="after_probe")
     tree = grow_one(with_engine(parts, Spoiling, with_another_version_after_the_probe))
     assert {tree.by_id[decision.node].policy_version for decision in tree.decisions} == {0}
     assert {child.policy_version for d in tree.decisions for child in tree.children[d.node]} == {1}
@@ -128,18 +128,20 @@ class Quitting(WrappedEngine):
         await asyncio.sleep(0)
 
 
-def test_an_engine_that_gives_up_by_itself_does_not_lose_a_trajectory_silently(model_folder):
-    parts = with_engine(agent(model_folder, RULE, n=4), Quitting)
+def test_an_engine_that_gives_up_by_itself_does_not_lose_a_trajectory_silently(tokenizer_folder):
+    parts = with_engine(agent(tokenizer_folder, RULE, n=4), Quitting)
     with pytest.raises(RuntimeError, match="engine 'scripted' cancelled its own call"):
         grow(parts)
     assert parts.live.value == 0
 
 
-def test_an_engine_with_another_tokenizer_is_refused_when_the_parts_are_put_together(model_folder, tmp_path):
+def test_an_engine_with_another_tokenizer_is_refused_when_the_parts_are_put_together(
+    tokenizer_folder, tmp_path
+):
     from model_folders import write_tokenizer
 
     write_tokenizer(tmp_path / "other", vocab_size=500)
-    parts = agent(model_folder, RULE)
+    parts = agent(tokenizer_folder, RULE)
     info = replace(parts.engine.info(), tokenizer=tokenizer_of(tmp_path / "other").fingerprint)
     engine = WrappedEngine(parts.engine)
     engine.info = lambda: info
@@ -159,15 +161,15 @@ def bracketed(width):
     return play
 
 
-def test_decisions_that_the_brackets_leave_open_are_recorded(model_folder):
+def test_decisions_that_the_brackets_leave_open_are_recorded(tokenizer_folder):
     rules = [RULE, BernoulliBrancher(m=2, alpha=0.5, beta=0.5, children=1, probe_tokens=3)]
     for rule in rules:
-        exact = grow_one(agent(model_folder, rule))
+        exact = grow_one(agent(tokenizer_folder, rule))
         assert exact.decisions
         assert not any(decision.undecided for decision in exact.decisions)
         open_ones = []
         for width in (0.02, 4.0):
-            parts = agent(model_folder, rule, bracketed(width), exact_entropy=False)
+            parts = agent(tokenizer_folder, rule, bracketed(width), exact_entropy=False)
             assert not parts.engine.info().exact_entropy
             tree = grow_one(parts)
             open_ones.append(sum(decision.undecided for decision in tree.decisions) / len(tree.decisions))
@@ -192,8 +194,8 @@ class BranchesWhereEntropyFell:
 
 
 @pytest.mark.parametrize("rule", [RULE, BranchesWhereEntropyFell()], ids=["rose", "fell"])
-def test_a_decision_is_open_just_when_the_ends_of_the_rise_disagree(model_folder, rule):
-    tree = grow_one(agent(model_folder, rule, bracketed(0.3), exact_entropy=False))
+def test_a_decision_is_open_just_when_the_ends_of_the_rise_disagree(tokenizer_folder, rule):
+    tree = grow_one(agent(tokenizer_folder, rule, bracketed(0.3), exact_entropy=False))
     seen = set()
     for decision in tree.decisions:
         result = tree.by_id[decision.node]
@@ -217,9 +219,9 @@ def ramp(context, seed):
 
 
 @pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
-def test_entropies_of_all_tokens_are_kept_and_change_no_tree(model_folder, branch_at):
-    plain = grow_one(agent(model_folder, RULE, ramp, branch_at=branch_at))
-    kept = grow_one(agent(model_folder, RULE, ramp, branch_at=branch_at, all_entropies=True))
+def test_entropies_of_all_tokens_are_kept_and_change_no_tree(tokenizer_folder, branch_at):
+    plain = grow_one(agent(tokenizer_folder, RULE, ramp, branch_at=branch_at))
+    kept = grow_one(agent(tokenizer_folder, RULE, ramp, branch_at=branch_at, all_entropies=True))
     assert any(decision.taken for decision in kept.decisions)
     assert without_token_entropies(kept) == plain
     for node in kept.nodes:
@@ -233,14 +235,14 @@ def test_entropies_of_all_tokens_are_kept_and_change_no_tree(model_folder, branc
             )
 
 
-def test_an_engine_without_exact_entropies_cannot_give_those_of_all_tokens(model_folder):
+def test_an_engine_without_exact_entropies_cannot_give_those_of_all_tokens(tokenizer_folder):
     with pytest.raises(
         ConfigError, match=r"^engine 'scripted' gives entropies as brackets.* to \"annotate\"$"
     ):
-        agent(model_folder, RULE, bracketed(0.1), exact_entropy=False, all_entropies=True)
+        agent(tokenizer_folder, RULE, bracketed(0.1), exact_entropy=False, all_entropies=True)
 
 
-def test_an_engine_that_says_exact_and_returns_brackets_is_refused(model_folder):
-    parts = agent(model_folder, RULE, bracketed(0.1), all_entropies=True)
+def test_an_engine_that_says_exact_and_returns_brackets_is_refused(tokenizer_folder):
+    parts = agent(tokenizer_folder, RULE, bracketed(0.1), all_entropies=True)
     with pytest.raises(EngineError, match=r'returned entropies as brackets.* to "annotate"$'):
         grow(parts)

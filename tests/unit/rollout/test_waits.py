@@ -53,8 +53,8 @@ def test_a_wait_that_fails_is_over():
     assert run_virtual(main())[0] == ""
 
 
-def test_what_is_waited_for_is_shown_while_trees_grow(model_folder):
-    parts = agent(model_folder, ThresholdBrancher(m=3, min_rise=0.0, children=1, probe_tokens=3))
+def test_what_is_waited_for_is_shown_while_trees_grow(tokenizer_folder):
+    parts = agent(tokenizer_folder, ThresholdBrancher(m=3, min_rise=0.0, children=1, probe_tokens=3))
     shown = []
 
     async def main():

@@ -8,8 +8,9 @@ import pytest
 
 from ramify.core.protocols import SandboxResult
 from ramify.sandbox.jail import Limits
-from ramify.sandbox.levels import MAX_LEVEL, why_not
+from ramify.sandbox.levels import why_not
 from ramify.sandbox.pool import ProcessSandbox, open_sandbox
+from sandbox_levels import ALL, at_levels
 
 SMALL = Limits(memory_bytes=128 << 20, file_bytes=1 << 20, output_bytes=4096, num_files=32, num_processes=48)
 
@@ -35,7 +36,7 @@ class Box:
         return result.stdout.strip()
 
 
-@pytest.fixture(scope="session", params=range(MAX_LEVEL + 1), ids="L{}".format)
+@pytest.fixture(scope="session", params=at_levels(ALL))
 def box(request: pytest.FixtureRequest) -> Iterator[Box]:
     level = request.param
     if reason := why_not(level):

@@ -50,6 +50,7 @@ def base(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.integration
 def test_all_that_is_in_it_goes(tmp_path):
     root = tmp_path / "root"
     (root / "a" / "b" / "c").mkdir(parents=True)
@@ -114,6 +115,7 @@ def test_a_folder_that_is_moved_while_it_is_emptied_leads_nowhere(tmp_path, vict
     assert not folder.is_usable
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("level", range(MAX_LEVEL + 1))
 @pytest.mark.parametrize("swap", SWAPS)
 def test_a_program_that_swaps_folders_costs_nobody_else_s_files(level, swap, victim, base):

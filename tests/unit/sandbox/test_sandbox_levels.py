@@ -15,6 +15,8 @@ from ramify.sandbox import launch
 from ramify.sandbox.levels import MAX_LEVEL, detect_level, why_not
 from ramify.sandbox.pool import open_sandbox
 
+pytestmark = pytest.mark.integration
+
 NOBODY = 65534
 PATHS = (str(Path(launch.__file__).parents[2]), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 

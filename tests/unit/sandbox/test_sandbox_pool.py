@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from ramify.sandbox.jail import Limits
-from ramify.sandbox.levels import MAX_LEVEL, detect_level, why_not
+from ramify.sandbox.levels import detect_level
 from ramify.sandbox.pool import open_sandbox
+from sandbox_levels import REACHED, at_levels
 
 
 @pytest.fixture
@@ -46,10 +47,8 @@ def eventually(condition) -> bool:
     return False
 
 
-REACHED = [level for level in range(MAX_LEVEL + 1) if why_not(level) is None]
-
 needs_zygote = pytest.mark.skipif(1 not in REACHED, reason="level 1 is out of reach here")
-levels = pytest.mark.parametrize("level", REACHED)
+levels = pytest.mark.parametrize("level", at_levels(REACHED))
 
 
 def test_the_highest_level_within_bounds_is_taken():
@@ -149,7 +148,7 @@ def test_closing_leaves_neither_process_nor_file(level, base):
     assert list(base.iterdir()) == []
 
 
-@pytest.mark.parametrize("level", [level for level in REACHED if level > 0])
+@pytest.mark.parametrize("level", at_levels(level for level in REACHED if level > 0))
 def test_a_dead_zygote_costs_the_calls_in_flight_and_is_replaced(level, base):
     before = descendants()
 
@@ -249,7 +248,7 @@ def test_calls_go_on_when_folders_are_lost():
     assert (after, num_zygotes) == ("served\n", 1)
 
 
-@pytest.mark.parametrize("level", [level for level in REACHED if level >= 3])
+@pytest.mark.parametrize("level", at_levels(level for level in REACHED if level >= 3))
 def test_the_size_of_all_files_is_limited(level):
     async def main():
         sandbox = open_sandbox(level, level, Limits(folder_bytes=1 << 20))
@@ -268,7 +267,7 @@ except OSError as error:
     assert asyncio.run(main()) == ("16 No space left on device\n",) * 2
 
 
-@pytest.mark.parametrize("level", [level for level in REACHED if level >= 3])
+@pytest.mark.parametrize("level", at_levels(level for level in REACHED if level >= 3))
 def test_the_number_of_files_is_limited(level):
     code = """
 try:

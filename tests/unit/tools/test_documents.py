@@ -14,6 +14,8 @@ from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.document_worker import UnreadableError, read_document
 from ramify.tools.documents import DocumentReader, charset_of, kind_of
 
+pytestmark = pytest.mark.integration
+
 ARTICLE = " ".join(f"Sentence number {i} tells of Laru, a harbour town in the north." for i in range(40))
 
 

@@ -303,6 +303,7 @@ def open_and_count(corpus: Path, folder: Path, engine: type[RankedIndex], start:
     out.put((len(index), len(notes), [p.id for p in index.search("w1", 20)]))
 
 
+@pytest.mark.integration
 def test_processes_that_start_together_build_it_once(case: Case) -> None:
     context = multiprocessing.get_context("spawn")
     start, out = context.Event(), context.Queue()

@@ -14,6 +14,8 @@ from ramify.tools.python import PythonTool
 from ramify.tools.remote_sandbox import RemoteSandbox
 from sandbox_service import answer
 
+pytestmark = pytest.mark.integration
+
 SETTINGS = HttpSettings(timeout_seconds=5, attempts=1, max_bytes=100_000)
 PROBLEM = Problem("p", (Message.of("user", "?"),), ("1",))
 

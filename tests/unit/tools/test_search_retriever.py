@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import pytest
+
 from loopback import Asked, Loopback, Reply, as_json, serve
 from ramify.core.protocols import Hit, SearchProvider
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import RequestFailedError
 from ramify.tools.search_retriever import RetrieverSearch
+
+pytestmark = pytest.mark.integration
 
 
 def batched(

@@ -19,6 +19,8 @@ from ramify.tools.search_local import LocalSearch
 from ramify.tools.search_retriever import RetrieverSearch
 from ramify.tools.search_service import MAX_BODY_BYTES, make_app
 
+pytestmark = pytest.mark.integration
+
 ROWS = [
     {"id": "p1", "contents": "Laru area 56 .", "collection": "e1"},
     {"id": "p2", "contents": "Laru age 31 .", "collection": "e2"},

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from ramify.config.schema_guard import GuardSection
+from ramify.config.schema_guard import DEFAULT_GUARD, GuardSection
 from ramify.train.guard import Action, Guard, GuardState, Violation
 
 EVERY = {
@@ -60,6 +60,36 @@ def test_a_violation_says_what_broke_what():
     assert str(BAD) == "health/repetition = 0.9 breaks guard.max_repetition = 0.5"
 
 
+LOST = {"health/repetition": 0.8, "health/written": 100.0, "health/entropy": 0.5}
+
+
+def default_actions(steps):
+    """What the guard of a recipe without one does, step by step."""
+    rules = Guard(DEFAULT_GUARD, max_tokens=100)
+    state, actions = rules.start(), []
+    for number, metrics in enumerate(steps, start=1):
+        found = rules.look(metrics, state.passed)
+        state, action = rules.count(rules.passed(state, metrics), found)
+        state = state.saved(number)
+        assert not state.needed
+        actions.append(action)
+    return actions
+
+
+def test_the_default_stops_a_run_that_was_well_and_is_lost_for_three_steps():
+    fine = FINE | {"group/zero_variance": 1.0}
+    assert default_actions([fine, LOST, LOST, fine, LOST, LOST, LOST]) == [Action.GO_ON] * 6 + [Action.STOP]
+    assert set(default_actions([fine] * 9)) == {Action.GO_ON}
+
+
+def test_the_default_leaves_a_model_alone_that_was_never_well():
+    assert set(default_actions([LOST] * 9)) == {Action.GO_ON}
+    # It has learned not to repeat itself; that it writes to its limit it never unlearned.
+    long = {"health/repetition": 0.1, "health/written": 100.0}
+    assert set(default_actions([LOST, *[long] * 9])) == {Action.GO_ON}
+    assert default_actions([LOST, long, *[LOST] * 3])[-1] is Action.STOP
+
+
 def run(rules, steps, save_every=1):
     """The actions and the last state of a run; True is a step that breaks a threshold."""
     state, actions = GuardState().saved(0), []
@@ -107,6 +137,7 @@ def test_with_rare_checkpoints_one_violation_spoils_the_window():
     ("settings", "told"),
     [
         ({}, "expected at least one of"),
+        ({"keep_good": False, "max_length": 0.5}, "leaves no checkpoint to go back to"),
         ({"patience": 0, "max_length": 0.5}, "greater than or equal to 1"),
         ({"max_repetition": 1.0}, "less than 1"),
         ({"max_zero_variance": -0.1}, "greater than or equal to 0"),

@@ -84,7 +84,7 @@ def recipe(root, model_path, rate=0.01, **changes):
 
 
 def begin(root, model_path, *, resume=False, stream=None, **changes):
-    console = RunConsole(stream or io.StringIO())
+    console = RunConsole(stream or io.StringIO(), stamp=str)
     return starting_point(RunFolder(root, resume), recipe(root, model_path, **changes), console)
 
 

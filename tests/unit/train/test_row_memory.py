@@ -14,7 +14,7 @@ SIZES = {"vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2,
 
 def said(model, tokens):
     out = io.StringIO()
-    prepare_rows(model, tokens, RunConsole(out))
+    prepare_rows(model, tokens, RunConsole(out, stamp=str))
     return " ".join(out.getvalue().split())
 
 

@@ -1,8 +1,7 @@
-"""The quick start's recipes: the TOML files beside this module, with paths, seed, temperature, limits and warm-up filled in."""
+"""The quick start's recipes: `recipes/quickstart_*.toml` with its own paths, seed, temperature, limits and warm-up."""
 
 import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from ramify.config.load import check_recipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.shipped import shipped_recipes
 from ramify.data.world import WorldFiles
 from ramify.train.quickstart.sizes import QuickstartSize
 
@@ -23,7 +23,7 @@ def sft_recipe(out: Path, seed: int, size: QuickstartSize, demonstrations: Path)
         "run.seed": seed,
         "learner.optimizer.warmup_steps": size.sft_warmup,
     }
-    return check_recipe(SftRecipe, _filled("sft.toml", filled), "sft.toml")
+    return check_recipe(SftRecipe, _filled("quickstart_sft.toml", filled), "quickstart_sft.toml")
 
 
 def rl_recipe(out: Path, seed: int, size: QuickstartSize, model: Path, world: WorldFiles) -> TrainRecipe:
@@ -38,7 +38,7 @@ def rl_recipe(out: Path, seed: int, size: QuickstartSize, model: Path, world: Wo
         "tools.search.corpus": world.passages,
         **{f"rollout.{name}": value for name, value in size.limits.items()},
     }
-    return check_recipe(TrainRecipe, _filled("rl.toml", filled), "rl.toml")
+    return check_recipe(TrainRecipe, _filled("quickstart_rl.toml", filled), "quickstart_rl.toml")
 
 
 def eval_recipe(
@@ -54,12 +54,11 @@ def eval_recipe(
         "sampling.temperature": temperature,
         **{f"sampling.{name}": value for name, value in size.limits.items()},
     }
-    return check_recipe(EvalRecipe, _filled("eval.toml", filled), "eval.toml")
+    return check_recipe(EvalRecipe, _filled("quickstart_eval.toml", filled), "quickstart_eval.toml")
 
 
 def _filled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    text = (resources.files("ramify.train.quickstart") / name).read_text(encoding="utf-8")
-    table: dict[str, Any] = tomllib.loads(text)
+    table: dict[str, Any] = tomllib.loads((shipped_recipes() / name).read_text(encoding="utf-8"))
     for key, value in values.items():
         *sections, last = key.split(".")
         below = table

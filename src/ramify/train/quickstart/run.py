@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ramify.config.schema_eval import EvalRecipe
 from ramify.eval.evaluation import Evaluation
-from ramify.eval.run import run_eval
 from ramify.obs.console import RunConsole
 from ramify.obs.report import Report, write_report
 from ramify.sandbox.levels import FIRST_GUARDED, detect_level
+from ramify.train.quickstart.evaluations import evaluate
 from ramify.train.quickstart.make_data import QuickstartData, make_data
 from ramify.train.quickstart.recipes import eval_recipe, rl_recipe, sft_recipe
 from ramify.train.quickstart.sizes import QuickstartSize
@@ -29,16 +30,17 @@ def run_quickstart(out: Path, seed: int, size: QuickstartSize, console: RunConso
     keeps_out = "attacks and accidents" if level >= FIRST_GUARDED else "accidents, not attacks"
     console.note(f"sandbox level {level}, against {keeps_out} (docs/sandbox.md)")
     clock = _Clock()
-    with clock.phase("data"):
-        data = make_data(out, seed, size, console)
-    with clock.phase("sft"):
-        sft = sft_recipe(out, seed, size, data.demonstrations)
-        models = {"base": data.base, "sft": run_sft(sft, console)}
-    with clock.phase("rl"):
-        rl = rl_recipe(out, seed, size, models["sft"], data.world)
-        models["rl"] = run_rl(rl, console)
-    with clock.phase("eval"):
-        found = _evaluate(out, seed, size, models, data, console)
+    with console.plan(size.shares):
+        with clock.phase("data"):
+            data = make_data(out, seed, size, console)
+        with clock.phase("sft"):
+            sft = sft_recipe(out, seed, size, data.demonstrations)
+            models = {"base": data.base, "sft": run_sft(sft, console)}
+        with clock.phase("rl"):
+            rl = rl_recipe(out, seed, size, models["sft"], data.world)
+            models["rl"] = run_rl(rl, console)
+        with clock.phase("eval"):
+            found = _evaluate(out, seed, size, models, data, console)
     report = make_report(seed, clock.seconds, found, (sft, rl), level)
     write_report(report, make_curves(sft.run.dir, rl.run.dir), tree_to_draw(rl.run.dir), out)
     return report
@@ -65,14 +67,22 @@ def _evaluate(
     data: QuickstartData,
     console: RunConsole,
 ) -> Evaluations:
-    def attempt(stage: str, what: str, test: Path, temperature: float) -> Evaluation:
+    def recipe(what: str, stage: str, test: Path, temperature: float) -> EvalRecipe:
         folder = out / "eval" / f"{stage}-{what}"
-        recipe = eval_recipe(folder, seed, size, models[stage], test, data.world.passages, temperature)
-        return run_eval(recipe, console, f"eval {stage} {what}")
+        return eval_recipe(folder, seed, size, models[stage], test, data.world.passages, temperature)
 
-    trained = ("sft", "rl")
-    return Evaluations(
-        sampled={stage: attempt(stage, "sampled", data.world.test, 1.0) for stage in models},
-        greedy={stage: attempt(stage, "greedy", data.world.test, 0.0) for stage in trained},
-        seen={stage: attempt(stage, "seen", data.world.seen, 1.0) for stage in trained},
-    )
+    stages = {"sampled": ("base", "sft", "rl"), "greedy": ("sft", "rl"), "seen": ("sft", "rl")}
+    settings = {
+        "sampled": (data.world.test, 1.0),
+        "greedy": (data.world.test, 0.0),
+        "seen": (data.world.seen, 1.0),
+    }
+    recipes = {
+        f"{stage} {what}": recipe(what, stage, *settings[what]) for what in stages for stage in stages[what]
+    }
+    found, memory = evaluate(recipes, console)
+
+    def of(what: str) -> dict[str, Evaluation]:
+        return {stage: found[f"{stage} {what}"] for stage in stages[what]}
+
+    return Evaluations(sampled=of("sampled"), greedy=of("greedy"), seen=of("seen"), memory_bytes=memory)

@@ -16,6 +16,7 @@ class QuickstartSize:
         sft_warmup: Optimizer steps over which the cold start's rate rises.
         rl_warmup: The same of RL.
         preflight: Whether RL looks first at what the cold start gives; a smoke run learns nothing anyway.
+        shares: Of the time that each phase takes, as measured, by its name on the console.
     """
 
     world: WorldSettings
@@ -23,6 +24,7 @@ class QuickstartSize:
     sft_warmup: int
     rl_warmup: int
     preflight: bool
+    shares: Mapping[str, float]
 
     @property
     def limits(self) -> Mapping[str, int]:
@@ -37,10 +39,11 @@ class QuickstartSize:
 
 FULL = QuickstartSize(
     world=WorldSettings(num_train=750, num_dev=100, num_test=500, num_seen=250),
-    num_demonstrations=32_000,
+    num_demonstrations=19_200,
     sft_warmup=50,
     rl_warmup=5,
     preflight=True,
+    shares={"data": 0.03, "SFT": 0.50, "RL": 0.37, "evaluation": 0.10},
 )
 SMOKE = QuickstartSize(
     world=WorldSettings(num_train=30, num_dev=10, num_test=20, num_seen=20, num_demo_editions=10),
@@ -48,4 +51,5 @@ SMOKE = QuickstartSize(
     sft_warmup=3,
     rl_warmup=1,
     preflight=False,
+    shares={"data": 0.05, "SFT": 0.20, "RL": 0.25, "evaluation": 0.50},
 )

@@ -1,8 +1,6 @@
 """From a finished quick start to its report."""
 
 import platform
-import resource
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,17 +15,22 @@ from ramify.obs.branch_metrics import branch_totals, entropy_warnings
 from ramify.obs.metrics import MetricsRow, curve, read_metrics
 from ramify.obs.report import AfterTraining, BranchSummary, ByStage, Curves, Estimate, PhaseSeconds, Report
 from ramify.obs.trace import TracedTree, read_trees
+from ramify.train.quickstart.memory import peak_memory_bytes
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluations:
-    """All evaluations of the quick start: on held-out names at temperature 1 and greedy, and on training names."""
+    """All evaluations of the quick start: on held-out names at temperature 1 and greedy, and on training names.
+
+    `memory_bytes` is what the processes that made them had together.
+    """
 
     sampled: Mapping[str, Evaluation]
     greedy: Mapping[str, Evaluation]
     seen: Mapping[str, Evaluation]
+    memory_bytes: int
 
 
 def make_report(
@@ -52,7 +55,7 @@ def make_report(
         tool_calls_per_answer=_after_training(found.sampled, lambda one: one.calls_per_attempt),
         branches=_branches(rows),
         steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
-        peak_memory_bytes=peak_memory_bytes(),
+        peak_memory_bytes=peak_memory_bytes() + found.memory_bytes,
         config={"sft": sft.model_dump(mode="json"), "rl": rl.model_dump(mode="json")},
         versions={
             "python": platform.python_version(),
@@ -82,15 +85,6 @@ def tree_to_draw(rl_dir: Path) -> TracedTree:
     return max(
         read_trees(first), key=lambda traced: sum(decision.taken for decision in traced.tree.decisions)
     )
-
-
-def peak_memory_bytes() -> int:
-    """Largest resident size of this process; the sandbox's (about 20 MB) is apart.
-
-    The system's figure for children is of no use: it starts from the size of the parent at the fork.
-    """
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _by_stage(found: Mapping[str, Evaluation], kind: str | None) -> ByStage:
