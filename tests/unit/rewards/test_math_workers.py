@@ -7,6 +7,8 @@ import pytest
 
 from ramify.rewards.math_workers import MathWorker, Symbolic
 
+pytestmark = pytest.mark.integration
+
 ENDLESS = r"\int_0^{\pi} \frac{\sin^{9}(x^3)}{1+x^{7}} dx"
 SLOW = r"\sum_{k=1}^{400} \frac{1}{k(k+1)}", r"\frac{400}{401}"
 
