@@ -76,8 +76,10 @@ def test_the_recipes_that_ship_are_those_that_ran(finished, schema, name, filled
     """But for folders, the seed, and what a smoke run and a greedy evaluation change."""
     kind = name.removeprefix("quickstart_")
     folder = finished / (kind if kind != "eval" else "eval/rl-greedy")
-    ran = json.loads((folder / "recipe.json").read_text())
-    ships = load_recipe(schema, shipped_recipes() / f"{name}.toml", ()).model_dump(mode="json")
+    ran, ships = (
+        load_recipe(schema, file, ()).model_dump(mode="json")
+        for file in (folder / "recipe.toml", shipped_recipes() / f"{name}.toml")
+    )
     data = "data.test" if kind == "eval" else "data.train"
     assert different(ships, ran) <= {"model.path", data, "run.dir", "run.seed", *filled}
 
