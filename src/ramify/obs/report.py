@@ -25,7 +25,7 @@ class Estimate(TypedDict):
 
 
 class ByStage(TypedDict):
-    """One measure of the untrained model, after supervised training and after reinforcement learning."""
+    """One measure before training, after supervised training and after reinforcement learning."""
 
     base: Estimate
     sft: Estimate
@@ -69,14 +69,15 @@ class BranchSummary(TypedDict):
 
 
 class Report(TypedDict):
-    """The content of report.json. Shares are 0 to 1."""
+    """The content of report.json. Shares are 0 to 1; `base` is what the first model is called on the page."""
 
     seed: int
+    base: str
     seconds: PhaseSeconds
     pass_at_1: ByStage
     by_kind: Mapping[str, ByStage]
     greedy: AfterTraining
-    train_entities: AfterTraining
+    train_entities: AfterTraining | None
     tool_calls_per_answer: AfterTraining
     branches: BranchSummary
     steps: NumSteps
@@ -117,7 +118,7 @@ def _page(report: Report, curves: Curves, tree: TracedTree | None) -> str:
         drawing=None if tree is None else draw_tree(tree),
         traced=tree,
         settings=flat(report["config"]),
-        stages=[("Untrained", "base"), ("After SFT", "sft"), ("After RL", "rl")],
+        stages=[(report["base"], "base"), ("After SFT", "sft"), ("After RL", "rl")],
         lift=_lift(report["pass_at_1"]),
     )
 
@@ -126,7 +127,10 @@ def _charts(report: Report, curves: Curves) -> Mapping[str, Markup]:
     return {
         "by_kind": bar_chart(
             "Success by kind of question",
-            [BarGroup(kind, _bars(stages)) for kind, stages in report["by_kind"].items()],
+            [
+                BarGroup(kind, _bars(report["base"].lower(), stages))
+                for kind, stages in report["by_kind"].items()
+            ],
             "pass@1, percent",
         ),
         "sft_loss": line_chart(
@@ -154,8 +158,8 @@ def _charts(report: Report, curves: Curves) -> Mapping[str, Markup]:
     }
 
 
-def _bars(stages: ByStage) -> tuple[Bar, ...]:
-    named = (("untrained", stages["base"]), ("SFT", stages["sft"]), ("RL", stages["rl"]))
+def _bars(base: str, stages: ByStage) -> tuple[Bar, ...]:
+    named = ((base, stages["base"]), ("SFT", stages["sft"]), ("RL", stages["rl"]))
     return tuple(
         Bar(name, estimate["value"], *estimate["ci95"], colour)
         for colour, (name, estimate) in enumerate(named)

@@ -1,48 +1,45 @@
-"""The quick start's recipes: `recipes/quickstart_*.toml` with its own paths, seed, temperature, limits and warm-up."""
+"""The recipes of an example: those in `recipes/`, with its own paths and seed and what the example changes."""
 
+import asyncio
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ramify.config.build_services import build_provider
+from ramify.config.build_tools import build_search
 from ramify.config.load import check_recipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_tools import LocalSearchSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.shipped import shipped_recipes
-from ramify.data.world import WorldFiles
-from ramify.train.quickstart.sizes import QuickstartSize
+from ramify.train.quickstart.example import Example, ExampleData
 
 
-def sft_recipe(out: Path, seed: int, size: QuickstartSize, demonstrations: Path) -> SftRecipe:
-    """The cold start of `out/base`."""
-    filled = {
-        "model.path": out / "base",
-        "data.train": demonstrations,
-        "run.dir": out / "sft",
-        "run.seed": seed,
-        "learner.optimizer.warmup_steps": size.sft_warmup,
-    }
-    return check_recipe(SftRecipe, _filled("quickstart_sft.toml", filled), "quickstart_sft.toml")
+def sft_recipe(example: Example, out: Path, seed: int, data: ExampleData) -> SftRecipe:
+    """The cold start of the model that the example begins with."""
+    filled = {"model.path": data.base, "data.train": data.demonstrations, "run.dir": out / "sft"}
+    name = f"{example.name}_sft.toml"
+    return check_recipe(SftRecipe, _filled(name, {**filled, "run.seed": seed, **example.sft}), name)
 
 
-def rl_recipe(out: Path, seed: int, size: QuickstartSize, model: Path, world: WorldFiles) -> TrainRecipe:
+def rl_recipe(example: Example, out: Path, seed: int, model: Path, data: ExampleData) -> TrainRecipe:
     """ARPO on `model`."""
     filled = {
         "model.path": model,
-        "data.train": world.train,
+        "data.train": data.train,
         "run.dir": out / "rl",
         "run.seed": seed,
-        "learner.optimizer.warmup_steps": size.rl_warmup,
-        "preflight.enabled": size.preflight,
-        "tools.search.corpus": world.passages,
-        **{f"rollout.{name}": value for name, value in size.limits.items()},
+        "tools.search.corpus": data.passages,
     }
-    return check_recipe(TrainRecipe, _filled("quickstart_rl.toml", filled), "quickstart_rl.toml")
+    name = f"{example.name}_rl.toml"
+    return check_recipe(TrainRecipe, _filled(name, {**filled, **example.rl}), name)
 
 
 def eval_recipe(
-    folder: Path, seed: int, size: QuickstartSize, model: Path, test: Path, passages: Path, temperature: float
+    example: Example, folder: Path, seed: int, model: Path, test: Path, passages: Path, temperature: float
 ) -> EvalRecipe:
     """Evaluation of `model` on the problems `test`; results go to `folder`."""
     filled = {
@@ -52,13 +49,23 @@ def eval_recipe(
         "run.seed": seed,
         "tools.search.corpus": passages,
         "sampling.temperature": temperature,
-        **{f"sampling.{name}": value for name, value in size.limits.items()},
     }
-    return check_recipe(EvalRecipe, _filled("quickstart_eval.toml", filled), "quickstart_eval.toml")
+    name = f"{example.name}_eval.toml"
+    return check_recipe(EvalRecipe, _filled(name, {**filled, **example.evaluation}), name)
+
+
+@contextmanager
+def search_tool(name: str, passages: Path) -> Iterator[Callable[[str | None, str], str]]:
+    """The search tool of an example's RL recipe: (collection, query) -> the text that the agent would get."""
+    table = _read(f"{name}_rl.toml")["tools"]["search"]
+    section = LocalSearchSection.model_validate({**table, "corpus": passages})
+    search = build_search(section, build_provider(section, offline=False))
+    with asyncio.Runner() as runner:
+        yield lambda collection, query: runner.run(search.look_up(query, collection)).text
 
 
 def _filled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    table: dict[str, Any] = tomllib.loads((shipped_recipes() / name).read_text(encoding="utf-8"))
+    table = _read(name)
     for key, value in values.items():
         *sections, last = key.split(".")
         below = table
@@ -66,3 +73,7 @@ def _filled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
             below = below.setdefault(section, {})
         below[last] = value
     return table
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((shipped_recipes() / name).read_text(encoding="utf-8"))

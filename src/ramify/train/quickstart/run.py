@@ -5,21 +5,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ramify.config.schema_eval import EvalRecipe
 from ramify.eval.evaluation import Evaluation
 from ramify.obs.console import RunConsole
 from ramify.obs.report import Report, write_report
 from ramify.sandbox.levels import FIRST_GUARDED, detect_level
 from ramify.train.quickstart.evaluations import evaluate
-from ramify.train.quickstart.make_data import QuickstartData, make_data
+from ramify.train.quickstart.example import Example, ExampleData
 from ramify.train.quickstart.recipes import eval_recipe, rl_recipe, sft_recipe
-from ramify.train.quickstart.sizes import QuickstartSize
 from ramify.train.quickstart.summary import Evaluations, make_curves, make_report, tree_to_draw
 from ramify.train.rl import run_rl
 from ramify.train.sft import run_sft
 
 
-def run_quickstart(out: Path, seed: int, size: QuickstartSize, console: RunConsole) -> Report:
+def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) -> Report:
     """Run the whole quick start; all that it makes is in `out`, last of all report.json and report.html.
 
     Raises:
@@ -30,18 +28,18 @@ def run_quickstart(out: Path, seed: int, size: QuickstartSize, console: RunConso
     keeps_out = "attacks and accidents" if level >= FIRST_GUARDED else "accidents, not attacks"
     console.note(f"sandbox level {level}, against {keeps_out} (docs/sandbox.md)")
     clock = _Clock()
-    with console.plan(size.shares):
+    with console.plan(example.shares):
         with clock.phase("data"):
-            data = make_data(out, seed, size, console)
+            data = example.make_data(out, seed, console)
         with clock.phase("sft"):
-            sft = sft_recipe(out, seed, size, data.demonstrations)
+            sft = sft_recipe(example, out, seed, data)
             models = {"base": data.base, "sft": run_sft(sft, console)}
         with clock.phase("rl"):
-            rl = rl_recipe(out, seed, size, models["sft"], data.world)
+            rl = rl_recipe(example, out, seed, models["sft"], data)
             models["rl"] = run_rl(rl, console)
         with clock.phase("eval"):
-            found = _evaluate(out, seed, size, models, data, console)
-    report = make_report(seed, clock.seconds, found, (sft, rl), level)
+            found = _evaluate(example, out, seed, models, data, console)
+    report = make_report(example, seed, clock.seconds, found, (sft, rl), level)
     write_report(report, make_curves(sft.run.dir, rl.run.dir), tree_to_draw(rl.run.dir), out)
     return report
 
@@ -60,29 +58,28 @@ class _Clock:
 
 
 def _evaluate(
+    example: Example,
     out: Path,
     seed: int,
-    size: QuickstartSize,
     models: Mapping[str, Path],
-    data: QuickstartData,
+    data: ExampleData,
     console: RunConsole,
 ) -> Evaluations:
-    def recipe(what: str, stage: str, test: Path, temperature: float) -> EvalRecipe:
-        folder = out / "eval" / f"{stage}-{what}"
-        return eval_recipe(folder, seed, size, models[stage], test, data.world.passages, temperature)
-
     stages = {"sampled": ("base", "sft", "rl"), "greedy": ("sft", "rl"), "seen": ("sft", "rl")}
-    settings = {
-        "sampled": (data.world.test, 1.0),
-        "greedy": (data.world.test, 0.0),
-        "seen": (data.world.seen, 1.0),
-    }
+    settings = {"sampled": (data.test, 1.0), "greedy": (data.test, 0.0)}
+    if data.seen is not None:
+        settings["seen"] = (data.seen, 1.0)
     recipes = {
-        f"{stage} {what}": recipe(what, stage, *settings[what]) for what in stages for stage in stages[what]
+        f"{stage} {what}": eval_recipe(
+            example, out / "eval" / f"{stage}-{what}", seed, models[stage], test, data.passages, temperature
+        )
+        for what, (test, temperature) in settings.items()
+        for stage in stages[what]
     }
     found, memory = evaluate(recipes, console)
 
     def of(what: str) -> dict[str, Evaluation]:
         return {stage: found[f"{stage} {what}"] for stage in stages[what]}
 
-    return Evaluations(sampled=of("sampled"), greedy=of("greedy"), seen=of("seen"), memory_bytes=memory)
+    seen = of("seen") if "seen" in settings else None
+    return Evaluations(sampled=of("sampled"), greedy=of("greedy"), seen=seen, memory_bytes=memory)

@@ -15,6 +15,7 @@ from ramify.obs.branch_metrics import branch_totals, entropy_warnings
 from ramify.obs.metrics import MetricsRow, curve, read_metrics
 from ramify.obs.report import AfterTraining, BranchSummary, ByStage, Curves, Estimate, PhaseSeconds, Report
 from ramify.obs.trace import TracedTree, read_trees
+from ramify.train.quickstart.example import Example
 from ramify.train.quickstart.memory import peak_memory_bytes
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy", "numpy")
@@ -22,18 +23,19 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Evaluations:
-    """All evaluations of the quick start: on held-out names at temperature 1 and greedy, and on training names.
+    """All evaluations of an example: on held-out problems at temperature 1 and greedy, and on `seen` ones if it has some.
 
     `memory_bytes` is what the processes that made them had together.
     """
 
     sampled: Mapping[str, Evaluation]
     greedy: Mapping[str, Evaluation]
-    seen: Mapping[str, Evaluation]
+    seen: Mapping[str, Evaluation] | None
     memory_bytes: int
 
 
 def make_report(
+    example: Example,
     seed: int,
     seconds: Mapping[str, float],
     found: Evaluations,
@@ -45,13 +47,16 @@ def make_report(
     rows = read_metrics(rl.run.dir / "metrics.jsonl")
     return Report(
         seed=seed,
+        base=example.base,
         seconds=PhaseSeconds(
             data=seconds["data"], sft=seconds["sft"], rl=seconds["rl"], eval=seconds["eval"]
         ),
         pass_at_1=_by_stage(found.sampled, None),
         by_kind={kind: _by_stage(found.sampled, kind) for kind in found.sampled["base"].values("kind")},
         greedy=_after_training(found.greedy, lambda one: one.pass_at(1).value),
-        train_entities=_after_training(found.seen, lambda one: one.pass_at(1).value),
+        train_entities=(
+            None if found.seen is None else _after_training(found.seen, lambda one: one.pass_at(1).value)
+        ),
         tool_calls_per_answer=_after_training(found.sampled, lambda one: one.calls_per_attempt),
         branches=_branches(rows),
         steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
