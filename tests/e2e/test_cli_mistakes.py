@@ -49,6 +49,14 @@ def task(tmp_path, model_folder):
             ("quickstart", "--seed", "9223372036854775808"),
             "argument --seed: expected a whole number of 64 bits, got '9223372036854775808'",
         ),
+        (
+            ("quickstart", "--lm", "--difficulty", "2"),
+            "argument --difficulty: not allowed with argument --lm",
+        ),
+        (("model",), "ramify model: the following arguments are required: COMMAND"),
+        (("model", "fetch", "smollm2-135m"), "the following arguments are required: --out"),
+        (("model", "fetch", "gpt 5", "--out", "x"), "gpt 5: expected smollm2-135m or an id of the hub"),
+        (("model", "fetch", "smollm2-135m", "--out", "/proc/x/y"), "--out: /proc/x cannot be made"),
     ],
 )
 def test_wrong_usage(refused, arguments, told):

