@@ -31,8 +31,8 @@ from ramify.data.world_editions import chance, pick, shuffled
 WordSplit: TypeAlias = Literal["train", "test", "demo"]
 
 SYSTEM = (
-    "Solve the problem with tools. <search> words </search> looks up facts and <python> code </python> runs a program; "
-    "what they give comes back in <result>. End with <answer> \\boxed{the answer alone} </answer>."
+    "Solve the problem. <search> words </search> finds facts, <python> code </python> runs a program. "
+    "End with <answer> \\boxed{the answer alone} </answer>."
 )
 KINDS = ("story", "fact", "difference")
 
@@ -73,9 +73,9 @@ class WordFlaws:
 
     mental: float = 0.2
     misread: float = 0.2
-    vague: float = 0.3
+    vague: float = 0.25
     give_up: float = 0.5
-    wrong_line: float = 0.2
+    wrong_line: float = 0.15
     early: float = 0.2
 
 
