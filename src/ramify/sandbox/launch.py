@@ -48,7 +48,7 @@ class Start:
         level: 0 to 4.
         limits: Limits of each snippet.
         num_slots: Most snippets that run at once.
-        packages: Packages to load beside the standard library.
+        packages: Packages to load besides the standard library.
     """
 
     level: int

@@ -1,4 +1,4 @@
-"""The packages that snippets may import beside the standard library; a zygote loads them once."""
+"""The packages that snippets may import besides the standard library; a zygote loads them once."""
 
 import functools
 import re

@@ -67,7 +67,7 @@ def open_folder(
         The index, and the fingerprint of the corpus.
 
     Raises:
-        DataError: A row is broken; the folder holds something else or the index of a newer ramify, or is read-only.
+        DataError: A row is broken; the folder holds something else or a newer ramify's index, or cannot be written.
     """
     require_passages(corpus)
     stamp = _stamp(corpus)

@@ -66,7 +66,7 @@ class PassageIndex:
             engine: As in `build`.
 
         Raises:
-            DataError: As in `build`; or the folder holds something else, a newer ramify's index, or is read-only.
+            DataError: As in `build`; or the folder holds something else, a newer ramify's index, or cannot be written.
         """
         if folder is None:
             if not path.is_file() or path.stat().st_size <= MEMORY_BYTES:
