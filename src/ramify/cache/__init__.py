@@ -1,1 +1,1 @@
-"""Answers of services, remembered."""
+"""Caches and recordings of what services answered."""

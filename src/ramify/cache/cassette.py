@@ -1,4 +1,4 @@
-"""Caches that record what services answer, and give it back without asking."""
+"""A cache that records the answers of services in a file and replays them without asking."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,21 +18,21 @@ class CassetteMode(StrEnum):
     """What a cassette does with a request."""
 
     RECORD = "record"
-    """Ask once in a run, and write down what comes, in place of what was there."""
+    """Ask each request once per run and record the answer; it replaces what the file had."""
     REPLAY = "replay"
-    """Answer from the file; ask for what is not there, and add it."""
+    """Answer from the file; ask for what is missing, and add it to the file."""
     REPLAY_OR_FAIL = "replay_or_fail"
     """Answer from the file; never ask."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureForm:
-    """How a failed request is written down.
+    """How a failed request is recorded.
 
     Attributes:
-        kind: Of the errors that are recorded; all others pass.
-        write: An error as JSON.
-        read: The error of such JSON.
+        kind: The class of errors that are recorded; other errors are raised and not recorded.
+        write: Turns an error into JSON.
+        read: Turns that JSON back into the error.
     """
 
     kind: type[Exception]
@@ -41,16 +41,16 @@ class FailureForm:
 
 
 class Cassette:
-    """A `Cache` in a file of its own, in which failed requests are kept as well: a replay meets them again.
+    """A `Cache` in a file of its own. It records failed requests too, so a replay fails in the same places.
 
-    Nothing grows old. One run records into a file at a time; any number may `replay_or_fail`.
+    Entries never expire. One run at a time can record into a file; any number can read it with `replay_or_fail`.
     """
 
     def __init__(self, path: Path, mode: CassetteMode, failures: FailureForm) -> None:
         """Open the file.
 
         Raises:
-            DataError: It is no cassette, is broken, or is missing where nothing may be asked.
+            DataError: The file is not a cassette, is broken, or is missing in mode `replay_or_fail`.
             MachineError: It cannot be written, or another run records into it.
         """
         if mode is CassetteMode.REPLAY_OR_FAIL and not path.is_file():
@@ -63,12 +63,12 @@ class Cassette:
         self._is_closing = False
 
     async def fetch(self, key: CacheKey, make: Callable[[], Awaitable[Json]]) -> Json:
-        """The recorded answer or failure, or that of `make`, which is then recorded. See `Cache`.
+        """The recorded answer or failure; else the outcome of `make`, which is then recorded. See `Cache`.
 
         Raises:
-            ServiceDownError: It is not there, and nothing may be asked; names the request.
+            ServiceDownError: There is no record, and the mode forbids asking; names the request.
             DataError: The record of a failure is broken.
-            MachineError: It cannot be written down.
+            MachineError: The outcome cannot be written.
         """
         name = canonical(key)
         if (entry := self._known.get(name)) is not None:
@@ -80,16 +80,16 @@ class Cassette:
         return await self._flights.join(name, lambda: self._ask(key, make))
 
     def remember(self, key: CacheKey, value: Json) -> Json:
-        """Record an answer; gives it as it will be read.
+        """Record an answer; returns it as later reads will see it.
 
         Raises:
-            MachineError: It cannot be written down.
+            MachineError: The answer cannot be written.
         """
         answer: Json = self._add(entry_of(key, "answer", value), canonical(key))["answer"]
         return answer
 
     async def close(self) -> None:
-        """Cancel what is under way and put the file in order; closing twice is allowed. No failure is recorded then."""
+        """Cancel pending requests without recording them as failures, and sort the file; closing twice is allowed."""
         self._is_closing = True
         await self._flights.close()
         if self._file is not None:
@@ -116,7 +116,7 @@ class Cassette:
             return answer
         try:
             error = self._failures.read(entry["failure"])
-        except Exception:  # noqa: BLE001 - of a file that anyone may have written
+        except Exception:  # noqa: BLE001 - anyone may have written the file
             raise DataError(
                 f"cassette {self._path}: the failure of {entry['request'][:80]!r} is broken"
             ) from None

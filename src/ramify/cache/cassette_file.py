@@ -1,7 +1,7 @@
-"""Cassettes: what services answered, one request a line, in the order of the keys.
+"""The file of a cassette: JSON lines, one recorded request each, sorted by key.
 
-The first line names the format. While recording, lines are appended as answers come, so a kill loses nothing that
-came; the file is put in order when it is closed. A last line that was cut is left out.
+The first line names the format. While recording, each answer is appended as it arrives, so a kill loses no answer that
+had arrived. Closing sorts the file. A last line that was cut off is ignored.
 """
 
 import fcntl
@@ -22,29 +22,29 @@ _HEAD_BYTES: Final = 4096
 _SQLITE: Final = b"SQLite format 3\0"
 _FIELDS: Final = ("tool", "provider", "parameters", "request")
 _DEEP: Final = 400
-"""Fewer brackets are nested less deep than any limit."""
+"""An entry with at most this many brackets cannot nest too deep; only others are checked."""
 _MARGIN: Final = 200
-"""Calls that whoever writes an entry may be deeper than whoever reads it."""
+"""Nesting kept in reserve: the code that writes an entry may run deeper in the call stack than the code that reads it."""
 Entry: TypeAlias = Mapping[str, Any]
 """Tool, provider, parameters, request, and either "answer" or "failure"."""
 
 
 def entry_of(key: CacheKey, kind: str, value: Json) -> Entry:
-    """What happened to a request, as it will be read again; `kind` is "answer" or "failure"."""
+    """The entry for a request, as later reads will see it; `kind` is "answer" or "failure"."""
     return {**dict(zip(_FIELDS, json.loads(canonical(key)), strict=True)), kind: json.loads(encode(value))}
 
 
 def is_cassette(path: Path) -> bool:
-    """Whether a file that can be read begins as a cassette does."""
+    """Whether a readable file begins with the header of a cassette."""
     with path.open("rb") as file:
         return file.readline().rstrip(b"\n") == encode(_HEADER).encode()
 
 
 def read_cassette(path: Path) -> dict[str, Entry]:
-    """All entries by their canonical keys; of two with one key the later one. Empty where there is no file.
+    """All entries by canonical key; the later of two with the same key wins. Empty if there is no file.
 
     Raises:
-        DataError: It is no cassette, has a newer schema, or a row is broken; names the row.
+        DataError: The file is not a cassette, has another schema, or has a broken line; names the line.
     """
     try:
         content = path.read_bytes()
@@ -55,9 +55,7 @@ def read_cassette(path: Path) -> dict[str, Entry]:
     _require_cassette(path, content)
     lines = content.split(b"\n")
     entries: dict[str, Entry] = {}
-    for number, line in enumerate(
-        lines[:-1], 1
-    ):  # behind the last line's end there is nothing, or a cut line
+    for number, line in enumerate(lines[:-1], 1):  # the last piece is empty, or a line that was cut off
         if number > 1:
             entry = _read_entry(path, number, line)
             entries[_name(entry)] = entry
@@ -68,15 +66,15 @@ class CassetteFile:
     """A cassette that one run writes."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or make it; what a kill left behind is put in order.
+        """Open or create the file, and sort what a killed run left behind.
 
         Raises:
-            DataError: It is no cassette, or broken; it is left as it is.
-            MachineError: It cannot be written, or another run writes it.
+            DataError: The file is not a cassette, or is broken; it is left as it is.
+            MachineError: The file cannot be written, or another run is writing it.
         """
         self._path = path
         try:
-            if path.is_file():  # no lock is left beside a file that is not ours
+            if path.is_file():  # checked first, so that no lock file appears beside a foreign file
                 with path.open("rb") as file:
                     _require_cassette(path, file.read(_HEAD_BYTES))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +104,7 @@ class CassetteFile:
         """Append an entry.
 
         Raises:
-            MachineError: The disk is full or fails. What was recorded before stays.
+            MachineError: The disk is full or fails. Earlier entries are kept.
         """
         self.entries[_name(entry)] = entry
         line = _line(entry)
@@ -117,10 +115,10 @@ class CassetteFile:
             raise self._unwritable(error) from None
 
     def close(self) -> None:
-        """Put the file in order; closing twice is allowed.
+        """Sort the file; closing twice is allowed.
 
         Raises:
-            MachineError: The disk is full or fails. What was recorded stays, out of order.
+            MachineError: The disk is full or fails. All entries are kept, unsorted.
         """
         if self._file.closed:
             return
@@ -133,7 +131,7 @@ class CassetteFile:
             os.close(self._lock)
 
     def _order(self) -> None:
-        """Write the whole file anew, unless it is in order."""
+        """Rewrite the file sorted, unless it already is."""
         lines = [encode(_HEADER).encode() + b"\n"]
         lines += (_line(self.entries[name]) for name in sorted(self.entries))
         whole = b"".join(lines)
@@ -151,7 +149,7 @@ class CassetteFile:
 
 
 def _require_shallow(entry: Entry) -> None:
-    """Raise RecursionError where an entry is nested so deep that it could not be written from deeper in the program."""
+    """Raise RecursionError for an entry nested so deep that code deeper in the call stack could not write it."""
     wrapped: Json = dict(entry)
     for _ in range(_MARGIN):
         wrapped = [wrapped]
@@ -166,7 +164,7 @@ def _finite(text: str) -> float:
 
 
 _READER: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
-"""Refuses NaN and infinities, which JSON has not."""
+"""Refuses NaN and infinities, which are not JSON."""
 
 
 def _line(entry: Entry) -> bytes:
@@ -180,11 +178,11 @@ def _name(entry: Entry) -> str:
 def _require_cassette(path: Path, head: bytes) -> None:
     if head.startswith(_SQLITE):
         raise DataError(
-            f'{path} is a cache, a cassette is expected here; with tools.cache.mode = "cache" it is used as one'
+            f'{path} is a cache, a cassette is expected here; to use it as a cache, set tools.cache.mode = "cache"'
         )
     line, end, _ = head.partition(b"\n")
     if not end and encode(_HEADER).encode().startswith(line):
-        return  # nothing yet, or its first line was cut
+        return  # an empty file, or one whose first line was cut off
     try:
         header = json.loads(line)
         is_ours = header["format"] == _HEADER["format"]

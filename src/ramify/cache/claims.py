@@ -1,7 +1,7 @@
-"""Who asks: one of all tasks, threads and processes that share a cache.
+"""Claims: of all tasks, threads and processes that share a cache, only the holder of the claim asks the service.
 
-A claim is a lock on one byte of a file beside the cache, at a place that the key gives. The system frees it when its
-owner ends, however it ends, so no claim is left behind and none has to be kept alive.
+A claim is a lock on one byte of a file beside the cache; the key determines which byte. The operating system releases
+the lock when its owner ends, however it ends, so no claim is left behind and none needs a heartbeat.
 """
 
 import fcntl
@@ -13,13 +13,13 @@ from typing import Final
 from ramify.cache.keys import place
 
 _SET_LOCK: Final = getattr(fcntl, "F_OFD_SETLK", None)
-"""Locks of an open file, not of a process: threads exclude each other too. Linux has them."""
+"""Linux's open file description locks. They belong to an open file, not to a process, so threads exclude each other too."""
 _FLOCK: Final = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, process."""
 
 
 class Claims:
-    """Claims on keys. Where the system has no such locks, every claim is given: each process then asks for itself."""
+    """Claims on keys. Without such locks every claim is granted, and each process asks for itself."""
 
     def __init__(self, path: Path) -> None:
         self._file: int | None = None
@@ -27,14 +27,14 @@ class Claims:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def take(self, digest: bytes) -> bool:
-        """Whether the claim on this key is now ours; False: somebody else has it."""
+        """Try to claim a key; False if somebody else holds the claim."""
         if self._file is None:
             return True
         try:
             self._lock(fcntl.F_WRLCK, digest)
         except (BlockingIOError, PermissionError):
             return False
-        except OSError:  # a file system without locks
+        except OSError:  # the file system has no locks
             self.close()
         return True
 

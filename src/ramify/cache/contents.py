@@ -1,4 +1,4 @@
-"""What a cache holds, for people and exports."""
+"""Reading a cache as a whole, for listings and exports."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ GROUP BY tool, provider, parameters ORDER BY tool, provider, parameters
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Answers of one tool by one provider with the same parameters; times are seconds since 1970."""
+    """Counts for one combination of tool, provider and parameters; times are seconds since 1970."""
 
     tool: str
     provider: str
@@ -38,14 +38,14 @@ class Group:
 
 
 class Contents:
-    """A cache that exists, open for reading; runs may go on writing. Nothing need be writable."""
+    """An existing cache, open for reading. Runs can go on writing to it; its file and folder may be read-only."""
 
     def __init__(self, path: Path) -> None:
         """Open the file.
 
         Raises:
-            DataError: There is none, or it is no cache.
-            MachineError: It cannot be read where it lies.
+            DataError: The file does not exist, or is not a cache.
+            MachineError: It cannot be read in its folder.
         """
         if not path.is_file():
             raise DataError(f"cache {path} does not exist")
@@ -61,16 +61,19 @@ class Contents:
         self._connection.close()
 
     def groups(self) -> list[Group]:
-        """Counts, by tool, provider and parameters."""
+        """One count for each tool, provider and parameters, sorted."""
         return [Group(*row) for row in self._rows(_GROUPS)]
 
     def imported(self) -> Iterator[tuple[str, str | None, Json]]:
-        """Spelling, text of its own, and answer, in the order of import."""
+        """(query as the file spelled it, original text or None, answer), in the order of import.
+
+        The text is None where the formatted answer reproduces it.
+        """
         for spelled, text, place, answer in self._rows(_IMPORTED):
             yield spelled, text, read_answer(self._path, place, answer)
 
     def not_imported(self, tool: str) -> Iterator[tuple[str, Json]]:
-        """Request and answer of all else that `tool` was answered, by request."""
+        """(request, answer) of all answers of `tool` that were not imported, sorted by request."""
         for request, place, answer in self._rows(_NOT_IMPORTED, tool):
             yield request, read_answer(self._path, place, answer)
 

@@ -1,4 +1,4 @@
-"""The file: SQLite in WAL mode, whose schema is checked before anything is read or written."""
+"""The cache's file: SQLite in WAL mode. Its schema is checked before anything is read or written."""
 
 import functools
 import os
@@ -40,29 +40,29 @@ _PARTS: Final = "SELECT type, name, sql FROM sqlite_schema"
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a cache, or make it where there is none. Every statement commits on its own.
+    """Open a cache, or create it. Every statement commits on its own.
 
     Raises:
-        DataError: The file is no cache, is damaged, or has a newer schema. It is left as it is.
-        MachineError: It cannot be opened or written, or lies where SQLite cannot share it.
+        DataError: The file is not a cache, is damaged, or has another schema. It is left as it is.
+        MachineError: It cannot be opened or written, or its file system does not let SQLite share it.
     """
     give_up = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
             return _open(path)
         except sqlite3.Error as error:
-            # Others that make or close the same file lock it whole, which the time limit of SQLite does not cover.
+            # A process that creates or closes the file locks all of it. SQLite's own timeout does not cover that.
             if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
                 raise unusable(path, error) from None
         time.sleep(0.01)
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a cache that exists, also where nothing can be written; raises as `connect` does."""
+    """Open an existing cache, even in a read-only folder; raises as `connect` does."""
     file, log, *_ = files_of(path)
     if os.access(file.parent, os.W_OK) or (log.is_file() and log.stat().st_size):
         return connect(path)
-    # Nobody writes: there is no log. SQLite would make one even to read, unless it is told that nothing changes.
+    # There is no log, so nobody is writing. SQLite would create one even to read; `immutable` prevents that.
     try:
         connection = sqlite3.connect(f"{file.as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
         try:
@@ -89,7 +89,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if _is_new(connection):
         _require_wal(connection, path)
         connection.execute("BEGIN IMMEDIATE")
-        if _is_new(connection):  # still: another process may have been faster
+        if _is_new(connection):  # checked again under the lock: another process may have been faster
             for statement in _TABLES.split(";"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
@@ -114,14 +114,14 @@ def _require_format(connection: sqlite3.Connection, path: Path) -> None:
         raise DataError(
             f"cache {path} holds {other}, which is not a cache's; it is not used, name a new file"
         )
-    for root in ("answer FROM answers", "text FROM imported"):  # meets damage before a run does
+    for root in ("answer FROM answers", "text FROM imported"):  # finds damage now rather than during a run
         connection.execute(f"SELECT {root} LIMIT 1").fetchone()
 
 
 def foreign_part(connection: sqlite3.Connection, statements: str) -> str | None:
-    """What a file holds, or lacks, other than what `statements` make; None when it holds exactly that.
+    """The first difference between a file's schema and the one that `statements` create; None if they are equal.
 
-    A view or a trigger in a file from somebody else would run its own queries whenever the file is read or written.
+    A view or a trigger in a file from somebody else would run its own queries whenever we read or write the file.
     """
     found = connection.execute(_PARTS).fetchall()
     expected = _parts_of(statements)
@@ -156,17 +156,17 @@ def _require_wal(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """The file of a cache and those that lie beside it, whether they are there or not."""
+    """The file of a cache and the files SQLite and we keep beside it, whether they exist or not."""
     file = Path(os.path.realpath(path))
     return file, *(file.with_name(file.name + end) for end in ("-wal", "-shm", "-claims"))
 
 
 def unusable(path: Path, error: sqlite3.Error) -> UserError:
-    """What to tell the user of an error of SQLite."""
+    """The error to show the user for an error of SQLite."""
     if primary_code(error) == sqlite3.SQLITE_NOTADB and is_cassette(path):
         return DataError(
-            f"{path} is a cassette, a cache is expected here; a recipe uses one with "
-            "tools.cache.mode record, replay or replay_or_fail"
+            f"{path} is a cassette, a cache is expected here; to use a cassette, "
+            "set tools.cache.mode to record, replay or replay_or_fail"
         )
     if primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return DataError(
@@ -178,8 +178,8 @@ def unusable(path: Path, error: sqlite3.Error) -> UserError:
         file.parent, os.W_OK
     ):
         return MachineError(
-            f"cache {path}: its folder cannot be written, where SQLite keeps a log; "
-            f"copy it, and {log.name} if there is one, to a folder that can be"
+            f"cache {path}: its folder cannot be written, and SQLite keeps a log there; "
+            f"copy the file, and {log.name} if there is one, to a folder that can be written"
         )
     return MachineError(f"cache {path} cannot be used: {error}")
 
@@ -188,22 +188,22 @@ def read_answer(path: Path, place: int, text: str) -> Json:
     """The answer of a row.
 
     Raises:
-        DataError: It is no JSON, so the row was not written by us.
+        DataError: It is not JSON, so we did not write the row.
     """
     try:
         return decode(text)
-    except Exception:  # noqa: BLE001 - of a file that anyone may have written
+    except Exception:  # noqa: BLE001 - anyone may have written the file
         raise broken_row(path, place) from None
 
 
 def broken_row(path: Path, place: int) -> DataError:
-    """What to tell the user of a row that was not written by us."""
+    """The error to show the user for a row that we did not write."""
     return DataError(
-        f"cache {path}: the answer at place {place} is no JSON, or its time no number; remove it, and it is asked for again: "
+        f"cache {path}: the answer at place {place} is no JSON, or its time no number; remove it, so that it is asked for again: "
         f'sqlite3 {shlex.quote(str(path))} "DELETE FROM answers WHERE place = {place}"'
     )
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """SQLite's number of an error, without its extension; 0 where it gave none."""
+    """The primary result code of an SQLite error, without its extended part; 0 if it has none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

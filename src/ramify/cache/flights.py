@@ -1,4 +1,4 @@
-"""One call for requests that are identical and wait at one time."""
+"""Single flight: identical requests that are pending at the same time share one call."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -7,9 +7,9 @@ from ramify.core.protocols import Json
 
 
 class Flights:
-    """Calls that are under way, by what they ask for.
+    """Pending calls, by what they ask for.
 
-    A call is a task of its own: when those who wait are cancelled it goes on, since its answer may be paid for.
+    Each call is a task of its own. It goes on when its waiters are cancelled, since its answer may be paid for.
     """
 
     def __init__(self) -> None:
@@ -17,9 +17,9 @@ class Flights:
         self.shared = 0
 
     async def join(self, name: Hashable, start: Callable[[], Awaitable[Json]]) -> Json:
-        """The answer of the call `name` that is under way, or of `start`; what it raises, all who wait get."""
+        """The answer of the pending call `name`; if there is none, of `start`. Its error reaches all who wait."""
         task = self._tasks.get(name)
-        if task is None or task.get_loop().is_closed():  # of a loop that closed, it would never end
+        if task is None or task.get_loop().is_closed():  # a task of a closed loop would never end
             task = asyncio.ensure_future(_run(start))
             self._tasks[name] = task
             task.add_done_callback(lambda done: self._landed(name, done))
@@ -28,7 +28,7 @@ class Flights:
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel all pending calls."""
         tasks = [task for task in self._tasks.values() if not task.get_loop().is_closed()]
         for task in tasks:
             task.cancel()
@@ -38,7 +38,7 @@ class Flights:
         if self._tasks.get(name) is task:
             del self._tasks[name]
         if not task.cancelled():
-            task.exception()  # Asked for, so that nobody is told of one that nobody waits for any more.
+            task.exception()  # Marks it as retrieved: asyncio does not log it if all waiters are gone.
 
 
 async def _run(start: Callable[[], Awaitable[Json]]) -> Json:

@@ -1,4 +1,4 @@
-"""How keys and answers are written."""
+"""The canonical spelling of keys and answers."""
 
 import hashlib
 import json
@@ -10,15 +10,15 @@ _decoder: Final = json.JSONDecoder()
 _quoted: Final = json.encoder.encode_basestring_ascii
 _MOST_PARAMETERS: Final = 256
 _parameters: Final[dict[str, str]] = {}
-"""Parameters are the same for most keys, so their spelling is kept."""
+"""Most keys have the same parameters, so their canonical JSON is memoised."""
 
 
 def encode(value: Json) -> str:
-    """One line of JSON that gives any text back, lone surrogates too.
+    """One line of JSON that preserves any text, lone surrogates included.
 
     Raises:
-        TypeError: A value that JSON does not know.
-        ValueError: NaN or an infinity.
+        TypeError: A value has no JSON form.
+        ValueError: A number is NaN or infinite.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
@@ -47,21 +47,21 @@ def canonical(key: CacheKey) -> str:
 
 
 def digest(key: CacheKey) -> bytes:
-    """SHA-256 of the canonical key: what an answer is found by. [32 bytes]"""
+    """SHA-256 of the canonical key (32 bytes); answers are looked up by it."""
     return hashlib.sha256(canonical(key).encode("ascii")).digest()
 
 
 def place(key_digest: bytes) -> int:
-    """Where the row, and the claim, of a key lie: its first 62 bits, since a lock ends below 2**63."""
+    """The row number and the byte of the claim of a key: the digest's first 62 bits, since a lock must end below 2**63."""
     return int.from_bytes(key_digest[:8], "big") >> 2
 
 
 def is_empty(value: Json) -> bool:
-    """Whether an answer says that there is nothing: None, "", [], {}."""
+    """Whether an answer says that nothing was found: None, "", [] or {}."""
     return value is None or value == "" or value == [] or value == {}
 
 
 def named(key: CacheKey) -> str:
-    """A key as messages name it."""
+    """A key as messages show it; a long request is cut."""
     request = key.request if len(key.request) <= 80 else key.request[:77] + "..."
     return f"{key.tool} of {key.provider} for {request!r}"

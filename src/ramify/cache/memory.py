@@ -1,4 +1,4 @@
-"""The answers used last, in memory."""
+"""The least-recently-used cache in memory."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -18,16 +18,16 @@ class Remembered:
 
 
 def memory_name(key: CacheKey) -> Hashable:
-    """What a key is found by in memory: much cheaper than its digest.
+    """The name of a key in memory, much cheaper to compute than its digest.
 
-    Equal names mean equal keys, since `repr` tells 1, 1.0 and True apart; the same parameters in another order are
-    another name, and are found on disk.
+    Equal names mean equal keys, since `repr` tells 1, 1.0 and True apart. The same parameters in another order have
+    another name; such a key is found on disk.
     """
     return key.tool, key.provider, repr(key.parameters), key.request
 
 
 class Memory:
-    """Keeps the answers used last, of at most `limit` characters of JSON together."""
+    """Keeps the most recently used answers, at most `limit` characters of JSON in total."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -35,14 +35,14 @@ class Memory:
         self._entries: OrderedDict[Hashable, Remembered] = OrderedDict()
 
     def get(self, name: Hashable) -> Remembered | None:
-        """The answer, which now is the one used last."""
+        """The answer, or None; it becomes the most recently used."""
         found = self._entries.get(name)
         if found is not None:
             self._entries.move_to_end(name)
         return found
 
     def put(self, name: Hashable, entry: Remembered) -> None:
-        """Remember an answer, and forget those not used for longest."""
+        """Store an answer, and drop the least recently used ones that no longer fit."""
         self.drop(name)
         self._entries[name] = entry
         self._size += entry.size
@@ -50,6 +50,6 @@ class Memory:
             self._size -= self._entries.popitem(last=False)[1].size
 
     def drop(self, name: Hashable) -> None:
-        """Forget an answer."""
+        """Drop an answer, if it is here."""
         if (old := self._entries.pop(name, None)) is not None:
             self._size -= old.size

@@ -1,8 +1,8 @@
 """The search cache of the papers' released code: one JSON object, query -> "Page 1: ...\\nPage 2: ...".
 
-Its keys are queries without double quotes. Its texts become hits where the hits, formatted as the released code does,
-are that text again; any other text is kept as it is. So an export gives back what was imported, and beside it what
-was found since.
+Its keys are queries without double quotes. A text is imported as hits if formatting those hits as the released code
+does reproduces the text; any other text is kept verbatim. So an export returns what was imported, plus what was found
+since.
 """
 
 import json
@@ -23,10 +23,10 @@ _PAGE_CHARS: Final = 1000
 
 
 class Importing(Protocol):
-    """What can take answers in."""
+    """A cache that answers can be imported into."""
 
     def remember(self, key: CacheKey, value: Json) -> Json:
-        """Remember an answer."""
+        """Store an answer; returns it as later reads will see it."""
         ...
 
 
@@ -34,10 +34,10 @@ Spell: TypeAlias = Callable[[str, CacheKey, str | None], None]
 
 
 def read_texts(path: Path) -> Mapping[str, str]:
-    """The file's queries and texts, in its order.
+    """The file's queries and texts, in the file's order.
 
     Raises:
-        DataError: It cannot be read, is no JSON, or not an object of texts; names the entry.
+        DataError: The file cannot be read, is not JSON, or is not an object of strings; names the entry.
     """
     try:
         entries = json.loads(path.read_bytes())
@@ -56,20 +56,20 @@ def read_texts(path: Path) -> Mapping[str, str]:
 def import_json(
     path: Path, cache: Importing, key: Callable[[str], CacheKey], spell: Spell | None = None
 ) -> int:
-    """Remember every entry of a file.
+    """Store every entry of a file in a cache.
 
     Args:
-        path: Of the JSON file.
-        cache: Where to.
-        key: Of a query: it normalises, and names the provider whose answers these are.
-        spell: Told how the file spells each query, and the text where the answer does not give it back, so that
-            `export_json` gives the same file again.
+        path: The JSON file.
+        cache: The cache that receives the answers.
+        key: Makes the key of a query: normalises the query, and names the provider that gave the answers.
+        spell: Called for each entry with the query as the file spells it, its key, and the original text (None if the
+            answer reproduces it). With these `export_json` writes the same file again.
 
     Returns:
-        How many entries the file has. Of two that have one key, the first answers it.
+        How many entries the file has. If two have the same key, the first is the answer.
 
     Raises:
-        DataError: The file is wrong; nothing was remembered.
+        DataError: The file is wrong; nothing was stored.
     """
     answers: dict[str, Json] = {}
     entries = read_texts(path)
@@ -84,7 +84,7 @@ def import_json(
 
 
 def export_json(contents: Contents) -> tuple[int, bytes]:
-    """How many search answers there are, and all of them as the released code writes them: indented by two, UTF-8."""
+    """The number of search answers, and the file of the released code that holds them: JSON, indented by two, UTF-8."""
     entries: dict[str, str] = {}
     for spelled, text, answer in contents.imported():
         entries[spelled] = text_of(answer) if text is None else text
@@ -95,7 +95,7 @@ def export_json(contents: Contents) -> tuple[int, bytes]:
 
 
 def answer_of(text: str) -> Json:
-    """The hits that a text shows, as a search tool remembers them; the text itself where they would not give it back."""
+    """The hits in a text, as a search tool caches them; the text itself if the hits would not reproduce it."""
     if text == NOTHING_FOUND:
         return []
     snippets = _PAGE.split(text)[1:]
@@ -104,7 +104,7 @@ def answer_of(text: str) -> Json:
 
 
 def text_of(answer: Json) -> str:
-    """An answer as the released code shows it: at most ten distinct snippets of at most 1000 characters."""
+    """An answer as the released code shows it: at most ten distinct snippets of at most 1000 characters each."""
     if isinstance(answer, str):
         return answer
     hits = answer if isinstance(answer, Sequence) else ()

@@ -1,4 +1,4 @@
-"""The cache of a run: memory in front of a file that runs share."""
+"""The cache of a run: an in-memory cache in front of a file that several runs can share."""
 
 import asyncio
 import logging
@@ -26,13 +26,13 @@ _FIND: Final = "SELECT answer, is_empty, made_at FROM answers WHERE place = ? AN
 
 @dataclass(frozen=True, slots=True)
 class SqliteSettings:
-    """How long and how much is remembered.
+    """How long and how much is cached.
 
     Attributes:
-        keep_seconds: Of an answer; None: for ever.
-        keep_empty_seconds: Of an empty answer; None: for ever.
-        memory_chars: Of JSON, in memory.
-        wait_seconds: At most, for another process that asks the same; then this one asks too.
+        keep_seconds: How long an answer is valid; None: for ever.
+        keep_empty_seconds: How long an empty answer is valid; None: for ever.
+        memory_chars: Most characters of JSON kept in memory.
+        wait_seconds: Longest wait for another process that makes the same request; then this one asks too.
     """
 
     keep_seconds: float | None = None
@@ -43,22 +43,23 @@ class SqliteSettings:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What was answered from where."""
+    """How many requests were answered from memory, from disk, or by asking."""
 
     memory: int = 0
     disk: int = 0
     asked: int = 0
     waited: int = 0
-    """For another process that asked the same."""
+    """Requests that waited for another process which was making the same one."""
 
 
 class SqliteCache:
-    """A `Cache` in a file that tasks, threads and processes share, each with an object of its own.
+    """A `Cache` in a file that threads and processes share, each with an object of its own.
 
-    One object belongs to the process that opened it, and to one event loop at a time. Identical requests at one time call `make` once, over processes
-    too; what `make` raises is raised to all who wait in this process, while other processes then ask for themselves.
-    A failure is never remembered. Answers are written by a thread, in batches, so a kill loses the last few
-    milliseconds; a disk that is full or fails ends the remembering, not the run.
+    One object belongs to the process that opened it, and to one event loop at a time. Identical requests at the same
+    time call `make` once, across processes too. An error of `make` is raised to all who wait in this process; other
+    processes then ask for themselves. Failures are never cached. A thread writes the answers in batches, so a kill
+    loses those of the last few milliseconds. If the disk is full or fails, answers are no longer stored, but the run
+    goes on.
     """
 
     def __init__(
@@ -69,16 +70,16 @@ class SqliteCache:
         say: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open the file, or make it.
+        """Open or create the file.
 
         Args:
-            path: Of the file; its folder is made.
+            path: The file; its folder is created.
             settings: Limits.
-            say: Told once when answers can no longer be remembered; by default a warning is logged.
+            say: Called once, with a message, when answers can no longer be stored; by default logs a warning.
             clock: Seconds since 1970.
 
         Raises:
-            DataError: The file is no cache, is damaged, or has a newer schema.
+            DataError: The file is not a cache, is damaged, or has another schema.
             MachineError: It cannot be opened or written.
         """
         self.path = path
@@ -105,13 +106,13 @@ class SqliteCache:
 
     @property
     def forgotten(self) -> int:
-        """Answers that could not be written."""
+        """How many answers could not be written."""
         return self._writer.forgotten
 
     async def fetch(self, key: CacheKey, make: Callable[[], Awaitable[Json]]) -> Json:
-        """The remembered answer, or that of `make`, which is then remembered. See `Cache`.
+        """The cached answer; else the answer of `make`, which is then cached. See `Cache`.
 
-        All who ask get one object, since a copy would cost more than finding it: nobody may change it.
+        All callers get the same object and must not change it: a copy would cost more than the lookup.
 
         Raises:
             DataError: The file is damaged.
@@ -129,25 +130,25 @@ class SqliteCache:
         return await self._flights.join(key_digest, lambda: self._ask(key, key_digest, make))
 
     def remember(self, key: CacheKey, value: Json) -> Json:
-        """Remember an answer; gives it as it will be read. Costs the caller no write.
+        """Cache an answer; returns it as later reads will see it. The writer thread stores it.
 
         Raises:
-            TypeError, ValueError: It is no JSON.
+            TypeError, ValueError: The answer is not JSON.
             MachineError: This process is a fork of the one that opened the cache.
         """
         self._require_own_process()
         return self._remember(key, memory_name(key), digest(key), value, claimed=False)
 
     def remember_spelling(self, spelled: str, key: CacheKey, text: str | None) -> None:
-        """Remember how an imported file spelled a request, and its text where the answer does not give it back."""
+        """Store how an imported file spelled a request, and the original text (None if the answer reproduces it)."""
         self._writer.put(Spelling(spelled, digest(key), text))
 
     async def flush(self) -> None:
-        """Wait until all that was remembered so far is in the file."""
+        """Wait until all answers so far are in the file."""
         await asyncio.to_thread(self._writer.flush)
 
     async def close(self) -> None:
-        """Cancel what is under way, write what is not written yet; closing twice is allowed. Nothing in a fork."""
+        """Cancel pending requests and write the remaining answers; closing twice is allowed. In a fork, does nothing."""
         if os.getpid() != self._process:
             return
         await self._flights.close()
@@ -156,7 +157,7 @@ class SqliteCache:
         self._reader.close()
 
     def _require_own_process(self) -> None:
-        """A fork has no writer, and SQLite forbids it the connections."""
+        """Raise in a fork: it has no writer thread, and SQLite does not allow it to use the connections."""
         if os.getpid() != self._process:
             raise MachineError(f"cache {self.path} was opened before a fork; open one in each process")
 
@@ -177,7 +178,7 @@ class SqliteCache:
         return found.value
 
     async def _claim_or_find(self, key_digest: bytes) -> Remembered | None:
-        """None: the claim is ours, or its owner takes too long. Else what somebody found meanwhile."""
+        """The answer that another process stored meanwhile. None: we hold the claim, or its owner took too long."""
         pause, give_up = _FIRST_POLL_SECONDS, time.monotonic() + self._settings.wait_seconds
         waited = False
         while not self._claims.take(key_digest):
@@ -187,7 +188,7 @@ class SqliteCache:
                 return None
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_POLL_SECONDS)
-        # Whoever had the claim before may have written the answer after it was looked for.
+        # The previous owner of the claim may have stored the answer after we looked.
         try:
             found = self._find(key_digest)
         except BaseException:
@@ -203,7 +204,7 @@ class SqliteCache:
         where = place(key_digest)
         try:
             row = self._cursor.execute(_FIND, (where, key_digest)).fetchone()
-        except sqlite3.OperationalError:  # a disk that fails, or a file that is locked for long: ask instead
+        except sqlite3.OperationalError:  # the disk fails, or the file stays locked: ask instead
             return None
         except sqlite3.DatabaseError as error:
             raise unusable(self.path, error) from None

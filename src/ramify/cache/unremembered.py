@@ -1,4 +1,4 @@
-"""For recipes without a cache: nothing is remembered."""
+"""The `Cache` of a recipe without a cache: it stores nothing."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,15 +8,15 @@ from ramify.core.protocols import CacheKey, Json
 
 
 class Unremembered:
-    """Asks each time, but once for identical requests at one time. A `Cache`."""
+    """A `Cache` that always asks, but only once for identical requests that are pending at the same time."""
 
     def __init__(self) -> None:
         self._flights = Flights()
 
     async def fetch(self, key: CacheKey, make: Callable[[], Awaitable[Json]]) -> Json:
-        """The answer of `make`, or of the same request that is under way."""
+        """The answer of `make`, or of an identical request that is pending."""
         return await self._flights.join(digest(key), make)
 
     async def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel all pending requests."""
         await self._flights.close()

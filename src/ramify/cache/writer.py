@@ -1,4 +1,4 @@
-"""Writes answers behind the caller's back: one thread, and one transaction for all that has come in meanwhile."""
+"""The writer thread of a cache: one transaction stores all answers that arrived during the previous one."""
 
 import atexit
 import contextlib
@@ -27,14 +27,14 @@ _IMPORTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What goes to disk.
+    """One answer to store.
 
     Attributes:
-        key: Of the answer.
-        digest: Of the key.
+        key: Its key.
+        digest: Digest of the key.
         text: The answer as JSON.
         entry: The answer as it is in memory.
-        claimed: Whether a claim on the key ends when this is written.
+        claimed: Whether to release the claim on the key once this is written.
     """
 
     key: CacheKey
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How an imported file spells a request, and its text where the answer does not give it back."""
+    """How an imported file spells a request, and the original text (None if the answer reproduces it)."""
 
     spelled: str
     digest: bytes
@@ -54,19 +54,19 @@ class Spelling:
 
 
 class Writer:
-    """The thread that writes.
+    """The writer thread.
 
-    A transaction that fails (a full disk) is dropped: its answers are counted as `forgotten`, which is said once. The
-    thread goes on whatever fails, since nobody would see that it ended.
+    A transaction that fails (a full disk) is dropped, and its answers are counted in `forgotten`; the user is told
+    once. The thread survives every error, since nobody would notice that it ended.
     """
 
     def __init__(self, path: Path, free: Callable[[bytes], None], say: Callable[[str], None]) -> None:
         """Start the thread.
 
         Args:
-            path: Of a cache that exists.
-            free: Ends a claim.
-            say: Told once, by the thread, when answers are forgotten.
+            path: An existing cache.
+            free: Releases the claim on a digest.
+            say: Called once, from the thread, when answers are lost.
         """
         self._path, self._free, self._say = path, free, say
         self._inbox: queue.SimpleQueue[Row | Spelling | threading.Event | None] = queue.SimpleQueue()
@@ -79,13 +79,13 @@ class Writer:
         atexit.register(self.close)
 
     def put(self, item: Row | Spelling) -> None:
-        """Write it soon."""
+        """Queue an item for writing."""
         if isinstance(item, Row):
             self.unwritten[item.digest] = item.entry
         self._inbox.put(item)
 
     def flush(self) -> None:
-        """Wait until all that was put is written (or forgotten)."""
+        """Wait until all queued items are written (or lost)."""
         written = threading.Event()
         self._inbox.put(written)
         while self._thread.is_alive() and not written.wait(0.1):
@@ -130,13 +130,15 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
             self.forgotten += len(rows) + len(spellings)
-            self._say_once(f"answers are not remembered any more, the run goes on ({error})")
+            self._say_once(f"answers are not remembered any more; the run goes on ({error})")
 
     def _end_claim(self, digest: bytes) -> None:
         try:
             self._free(digest)
         except Exception as error:  # noqa: BLE001 - see the class
-            self._say_once(f"claims are not given back, others that share it may wait for this run ({error})")
+            self._say_once(
+                f"claims cannot be released, so runs that share it may wait for this run ({error})"
+            )
 
     def _say_once(self, what: str) -> None:
         if not self._has_said:
@@ -144,7 +146,7 @@ class Writer:
             self._say(f"cache {self._path}: {what}")
 
     def _begin(self) -> None:
-        """Take the write lock; others that share the file may hold it for long."""
+        """Take the write lock; processes that share the file may hold it for a while."""
         for tries_left in reversed(range(_BUSY_TRIES)):
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -169,5 +171,5 @@ def _spelling_columns(spelling: Spelling) -> tuple[object, ...]:
 
 
 def _plain(text: str) -> str:
-    """Text that SQLite can hold: lone surrogates are escaped. Answers are found by their digests."""
+    """Text that SQLite can hold: lone surrogates are escaped. Lookups go by digest, so nothing depends on this text."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,1 +1,1 @@
-"""The way to services: HTTP with limits, retries, budgets and redaction."""
+"""HTTP for services: limits, retries, budgets and redaction of keys."""

@@ -1,8 +1,8 @@
-"""Which addresses may be fetched for a policy: pages that anyone wrote name any address they like.
+"""Which addresses may be fetched for a policy. Web pages can link to any address, internal ones too.
 
-Only http and https, no credentials, ports 80, 443 and from 1024 on (below lie mail, shells and the like, whose servers
-can be made to read an HTTP request as commands). A host is checked after its name was resolved, and the connection goes
-to the checked address, so an answer of the name service that changes in between gains nothing. Names are never trusted.
+Allowed are http and https without credentials, on ports 80, 443 and from 1024 on. The other low ports belong to mail,
+shells and the like, whose servers might read an HTTP request as commands. Names are never trusted: we resolve the host,
+check its addresses, and connect to the address that was checked. So a DNS answer that changes in between gains nothing.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +26,7 @@ _LOW_PORTS: Final = (80, 443)
 _FIRST_HIGH_PORT: Final = 1024
 _LAST_PORT: Final = 65535
 
-# RFC 6890 and its registries; Azure's platform address, which is public in form only.
+# RFC 6890 and its registries, and Azure's platform address, which only looks public.
 _NOT_PUBLIC_V4: Final = tuple(
     map(
         IPv4Network,
@@ -41,8 +41,8 @@ _UNICAST_V6: Final = IPv6Network("2000::/3")
 # Teredo and other protocol assignments, documentation, 6to4.
 _NOT_PUBLIC_V6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 _HOLDS_V4: Final = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
-# What no recipe can open. Metadata services hand out the keys of the machine's own cloud account: link-local addresses,
-# those of Azure, Alibaba and Oracle, and in IPv6 those of AWS, Google, Scaleway and Oracle, each with its neighbours.
+# Metadata services, which no recipe can open: they hand out the keys of the machine's own cloud account. IPv4: link-local,
+# Azure, Alibaba, Oracle. IPv6: link-local, AWS, Google, Scaleway, Oracle, each with the network around its address.
 _METADATA: Final = tuple(
     map(
         ip_network,
@@ -50,7 +50,7 @@ _METADATA: Final = tuple(
          "fe80::/10", "fd00:ec2::/64", "fd20:ce::/64", "fd00:42::/64", "fd00:c1::/64"),
     )
 )  # fmt: skip
-# Addresses of many machines, of none, and tunnels (Teredo, 6to4) that lead to any IPv4 address.
+# Also multicast, reserved and unspecified addresses, and tunnels (Teredo, 6to4) that lead to any IPv4 address.
 _NEVER: Final = (
     *_METADATA,
     *map(
@@ -64,7 +64,7 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     """Networks such as "10.1.0.0/16" that may be fetched though they are not public.
 
     Raises:
-        ConfigError: One of them is no network.
+        ConfigError: One of the texts is not a network.
     """
     networks = []
     for text in texts:
@@ -76,9 +76,10 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
 
 
 def is_allowed(address: Address, also: Sequence[Network] = ()) -> bool:
-    """Whether `address` is public, or lies in a network of `also` and is no link-local, multicast or metadata address.
+    """Whether `address` may be fetched: it is public, or lies in one of the networks `also`.
 
-    An IPv4 address that an IPv6 address holds (mapped, NAT64) is judged itself.
+    Link-local, multicast and metadata addresses are refused even if `also` contains them. An IPv6 address that embeds
+    an IPv4 address (mapped, NAT64) is judged by the IPv4 address.
     """
     if isinstance(address, IPv6Address) and any(address in network for network in _HOLDS_V4):
         return is_allowed(IPv4Address(int(address) & 0xFFFFFFFF), also)
@@ -92,13 +93,13 @@ def is_allowed(address: Address, also: Sequence[Network] = ()) -> bool:
 
 
 def _ends_as_metadata(address: Address) -> bool:
-    """Whether an IPv6 address ends with the IPv4 address of a metadata service, as translators and clouds spell it."""
+    """Whether an IPv6 address ends with the IPv4 address of a metadata service, as address translators write it."""
     end = IPv4Address(int(address) & 0xFFFFFFFF)
     return address.version == 6 and any(_within(end, network) for network in _METADATA)
 
 
 def check_url(text: str) -> httpx.URL:
-    """`text` as an address that may be asked as far as its spelling goes, without fragment.
+    """Parse `text` and check its scheme, credentials and port; returns it without its fragment.
 
     Raises:
         RequestFailedError: FORBIDDEN.
@@ -119,10 +120,10 @@ def check_url(text: str) -> httpx.URL:
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """Resolves, checks and connects to the address that it checked.
+    """Resolves a host, checks its addresses, and connects to an address that was checked.
 
-    Give its client `trust_env=False`: a proxy would resolve names itself. Connections are not kept, since one that was
-    opened for a host must not serve another host of the same address.
+    Its client needs `trust_env=False`, since a proxy would resolve names itself. Connections are not kept alive: one
+    that was opened for a host must not serve another host with the same address.
     """
 
     def __init__(
@@ -143,8 +144,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         """Send one request.
 
         Raises:
-            RequestFailedError: FORBIDDEN; one forbidden address of a host is enough, whatever its others are.
-            httpx.ConnectError: No address answers, or the host has none.
+            RequestFailedError: FORBIDDEN, if any address of the host is forbidden.
+            httpx.ConnectError: The host has no address, or none of them answers.
         """
         url = check_url(str(request.url))
         host = url.raw_host.decode("ascii")
@@ -158,7 +159,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         raise failed
 
     async def aclose(self) -> None:
-        """Free connections."""
+        """Close all connections."""
         await self._inner.aclose()
 
     async def _checked(self, host: str, port: int) -> Sequence[str]:
@@ -173,7 +174,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 def _pinned(request: httpx.Request, host: str, address: str) -> httpx.Request:
-    """The request to `address`, for `host`: its Host header stays, and its certificate is checked for `host`."""
+    """The request, sent to `address`; it keeps its Host header, and the certificate is checked for `host`."""
     return httpx.Request(
         request.method,
         request.url.copy_with(host=address),

@@ -1,4 +1,4 @@
-"""The body of an answer, with its size limited before and after decompression."""
+"""Reading the body of a response, with a limit on its size before and after decompression."""
 
 import zlib
 from typing import Protocol
@@ -12,7 +12,7 @@ _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 
 class _Decoder(Protocol):
-    """What `zlib.decompressobj` gives."""
+    """The type of what `zlib.decompressobj` returns."""
 
     @property
     def eof(self) -> bool: ...
@@ -21,15 +21,15 @@ class _Decoder(Protocol):
 
 
 async def read_body(response: httpx.Response, where: str, max_bytes: int) -> bytes:
-    """All of the body, decompressed; never holds more than `max_bytes` and one chunk of the network.
+    """The whole body, decompressed. Holds at most `max_bytes` and one chunk from the network.
 
     Args:
-        response: Not read yet.
-        where: It comes from, for messages.
-        max_bytes: Of the decompressed body.
+        response: A response that was not read yet.
+        where: Its address, for messages.
+        max_bytes: Limit for the decompressed body.
 
     Raises:
-        RequestFailedError: TOO_LARGE; MALFORMED (an encoding that was not asked for, a broken or cut one).
+        RequestFailedError: TOO_LARGE; MALFORMED if the encoding was not asked for, or the compressed data is broken or cut.
     """
     decoder = _decoder(response.headers.get("content-encoding", ""), where)
     body = bytearray()

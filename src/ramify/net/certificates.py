@@ -1,4 +1,4 @@
-"""Whom connections trust: certificates are read once for all clients of a process, since that takes 30 ms."""
+"""The certificates that connections trust. They are read once per process, since reading them takes 30 ms."""
 
 import functools
 import os
@@ -15,10 +15,10 @@ def trusted(*, by_environment: bool) -> ssl.SSLContext:
     """The HTTP library's own certificates, or those that SSL_CERT_FILE or SSL_CERT_DIR names.
 
     Args:
-        by_environment: Whether these variables have a say.
+        by_environment: Whether these variables count.
 
     Raises:
-        MachineError: What they name cannot be read.
+        MachineError: The file or folder that they name cannot be read.
     """
     named = tuple(os.environ.get(name, "") for name in _VARIABLES) if by_environment else ("", "")
     try:
@@ -32,5 +32,5 @@ def trusted(*, by_environment: bool) -> ssl.SSLContext:
 
 @functools.lru_cache(maxsize=4)
 def _read(file: str, folder: str) -> ssl.SSLContext:
-    """As the library reads the environment; the values are what its answer depends on."""
+    """Create a context. The library reads the variables itself; the arguments are only the key of the lru_cache."""
     return httpx.create_ssl_context(trust_env=bool(file or folder))

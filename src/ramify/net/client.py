@@ -1,4 +1,4 @@
-"""One service over HTTP: limits on time, size, pace and number, retries, and a stop when the service is down."""
+"""A client for one HTTP service: limits on time, size, rate and number of requests, retries, and a circuit breaker."""
 
 import asyncio
 import json
@@ -26,25 +26,27 @@ from ramify.net.secrets import hide, names_of, redact
 
 Params: TypeAlias = Mapping[str, str | int]
 _SHOWN = 160
-"""Characters of a service's own error text that a message repeats."""
+"""Most characters of a service's own error text that a message quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """How a service is asked.
+    """Limits and retries for one service.
 
     Attributes:
-        timeout_seconds: Of one attempt, from asking for a connection to the last byte.
-        attempts: At most, for one request; only failures that may go well a second time are tried again.
-        backoff_seconds: Before the second attempt; doubled for each further one, and up to as much again by chance.
-        max_backoff_seconds: The longest wait, also where the service asks for a longer one.
-        max_bytes: Of a body, decompressed.
-        requests_per_second: Evenly spaced attempts; None: no limit.
-        in_flight: Attempts at one time.
-        max_requests: Attempts in this client's life, each of which may be billed; None: no limit.
-        failures_to_open: Failed requests in a row after which the service counts as down. Those that are the service's
-            own count (no or no whole answer, HTTP 429 and 5xx, an answer that is not what was promised), and
-            requests that their caller gave up after a failed attempt, or after half of `timeout_seconds`.
+        timeout_seconds: Limit for one attempt, from opening a connection to the last byte.
+        attempts: Most attempts for one request; only failures that may be temporary are retried.
+        backoff_seconds: Wait before the second attempt. It doubles with each further attempt; random jitter of up to
+            `backoff_seconds` is added.
+        max_backoff_seconds: The longest wait, even if the service asks for a longer one.
+        max_bytes: Limit for a decompressed body.
+        requests_per_second: Rate limit; attempts are spaced evenly. None: no limit.
+        in_flight: Most concurrent attempts.
+        max_requests: Most attempts over this client's life, since each may be billed; None: no limit.
+        failures_to_open: Failed requests in a row after which the service counts as down. What counts are failures of
+            the service itself: no answer or a cut one, HTTP 429 and 5xx, an answer that breaks its documentation.
+            A request that its caller cancels counts too, if an attempt had failed or ran for at least half of
+            `timeout_seconds`.
     """
 
     timeout_seconds: float = 20.0
@@ -59,19 +61,19 @@ class HttpSettings:
 
 
 def _ignore(_error: RequestFailedError) -> None:
-    """Nobody counts an answer that was made by hand."""
+    """For an answer that no client received: there is no breaker to inform."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a service answered: a status below 400, and a whole body.
+    """An answer of a service, with a status below 400 and a complete body.
 
     Attributes:
-        status: 2xx, or 3xx, which is never followed here.
-        url: As asked; it may hold a key, so messages show `where`.
-        content_type: In lower case, with its parameters; "" when the service named none.
-        body: Decompressed.
-        location: Of a 3xx, as the service wrote it; else "".
+        status: 2xx or 3xx; the client never follows redirects.
+        url: The requested address. It may contain a key, so messages show `where`.
+        content_type: In lower case, with its parameters; "" if the service sent none.
+        body: The decompressed body.
+        location: The Location header of a 3xx, verbatim; else "".
     """
 
     status: int
@@ -102,7 +104,7 @@ class Answer:
         return read
 
     def malformed(self, detail: str) -> RequestFailedError:
-        """The error to raise when the answer is not what was promised; the request then counts as failed."""
+        """The error to raise when the answer breaks the service's documentation; the request then counts as failed."""
         error = RequestFailedError(FailureKind.MALFORMED, redact(f"{self.where}: {detail}"), self.status)
         self._take_back(error)
         return error
@@ -110,13 +112,13 @@ class Answer:
 
 @dataclass(slots=True)
 class _Asked:
-    """A request on its way.
+    """A pending request.
 
     Attributes:
-        request: What is sent.
-        wave: What the breaker gave its first attempt; None before that.
-        failure: Of its last attempt; "" before one failed.
-        sent_at: When the attempt that is under way began; None between attempts.
+        request: The HTTP request.
+        wave: The number that `Breaker.admit` returned for the first attempt; None before that.
+        failure: Why the last attempt failed; "" if none has failed.
+        sent_at: When the current attempt began; None between attempts.
     """
 
     request: httpx.Request
@@ -142,14 +144,15 @@ class HttpClient:
         """Open no connection yet.
 
         Args:
-            name: Of the service, for messages.
-            settings: Limits.
-            secrets: Keys that requests carry; they are kept out of every message.
-            transport: What opens connections; a guarded one refuses addresses. None: as the environment says, which may
-                name proxies.
-            many_hosts: Not one service but whatever pages there are: a refusal is that page's, and nothing opens the breaker.
-            clock: Seconds that only grow.
-            sleep: Waits for so many seconds.
+            name: Name of the service, for messages.
+            settings: Limits and retries.
+            secrets: Keys that requests carry; they are redacted from every message.
+            transport: Opens the connections; `GuardedTransport` checks addresses. None: httpx's own, with the proxies
+                that the environment names.
+            many_hosts: The client fetches pages from many hosts instead of asking one service. A refusal (HTTP 401 to
+                403) then concerns one page, and the breaker never opens.
+            clock: A monotonic clock, in seconds.
+            sleep: Waits for a number of seconds.
 
         Raises:
             MachineError: The environment names a proxy that cannot be used.
@@ -170,7 +173,7 @@ class HttpClient:
 
     @property
     def requests(self) -> int:
-        """Attempts so far, failed ones too."""
+        """Number of attempts so far, including failed ones."""
         return self._budget.spent
 
     async def get(
@@ -180,7 +183,7 @@ class HttpClient:
 
         Raises:
             RequestFailedError: This request failed.
-            ServiceDownError: The service is down, refuses the key or wants to be paid, or the budget is spent.
+            ServiceDownError: The service is down, refuses the key or demands payment, or the budget is spent.
         """
         return await self._ask("GET", url, params, headers, None)
 
@@ -191,7 +194,7 @@ class HttpClient:
         return await self._ask("POST", url, params, headers, json.dumps(body, allow_nan=False).encode())
 
     async def close(self) -> None:
-        """Free connections; closing twice is allowed. Requests under way end with ServiceDownError."""
+        """Close all connections; closing twice is allowed. Pending requests end with ServiceDownError."""
         self._is_closed = True
         await self._thread.run(self._client.aclose())
         await self._thread.close()
@@ -204,7 +207,7 @@ class HttpClient:
         headers: Mapping[str, str] | None,
         body: bytes | None,
     ) -> Answer:
-        """Try until an attempt goes well, fails for good, or none is left."""
+        """Try until an attempt succeeds, fails for good, or no attempt is left."""
         asked = _Asked(self._request(method, url, params, headers, body))
         attempts = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self._settings.attempts),
@@ -229,7 +232,7 @@ class HttpClient:
         raise error
 
     def _given_up(self, asked: _Asked) -> None:
-        """Count a request that its caller cancelled, where the service had its chance: a hung one fails no other way."""
+        """Count a cancelled request as failed if the service had enough time: a service that hangs shows only like this."""
         waited = 0.0 if asked.sent_at is None else self._clock() - asked.sent_at
         if asked.wave is not None and (asked.failure or waited >= self._settings.timeout_seconds / 2):
             hung = (
@@ -249,9 +252,7 @@ class HttpClient:
         try:
             _ = urlsplit(url).port  # checks its range, which httpx leaves to the socket
             address = httpx.URL(url)
-            if (
-                params
-            ):  # merging spells the whole query anew, which other encodings and signatures do not survive
+            if params:  # merging re-encodes the whole query, which breaks other encodings and signatures
                 address = address.copy_merge_params(params)
             return self._client.build_request(method, address, headers=typed, content=body)
         except (httpx.InvalidURL, ValueError):
@@ -259,17 +260,17 @@ class HttpClient:
         raise RequestFailedError(FailureKind.CLIENT, f"{_where(url)}: no address that can be asked")
 
     async def _attempt(self, asked: _Asked) -> Answer:
-        """One attempt, which notes what becomes of it."""
+        """One attempt; records its failure in `asked`."""
         try:
             return await self._send(asked)
         except RequestFailedError as error:
-            if self._is_closed:  # no failure of the service, so nothing to record or to count
-                raise ServiceDownError(f"{self.name}: its client was closed while it was asked") from None
+            if self._is_closed:  # not the service's failure, so it is neither recorded nor counted
+                raise ServiceDownError(f"{self.name}: the client was closed during the request") from None
             asked.failure, asked.sent_at = str(error), None
             raise
 
     async def _send(self, asked: _Asked) -> Answer:
-        """Errors of the HTTP library can quote addresses and headers, so none is chained to ours."""
+        """Send once, when a slot is free. Errors of httpx can quote addresses and headers, so ours are not chained to them."""
         async with place_in(self._slots):
             wave = self._breaker.admit()
             asked.wave = wave if asked.wave is None else asked.wave
@@ -287,7 +288,7 @@ class HttpClient:
                 error = (FailureKind.CLIENT, "the request breaks HTTP's rules; look at its headers")
             except httpx.TransportError as failed:
                 error = (FailureKind.CONNECTION, f"{type(failed).__name__}: {_shown(str(failed))}")
-            except RuntimeError:  # the HTTP library's, of a client that was closed
+            except RuntimeError:  # httpx raises this if its client was closed
                 if not self._is_closed:
                     raise
                 error = (FailureKind.CONNECTION, "closed")
@@ -299,7 +300,7 @@ class HttpClient:
         raise RequestFailedError(error[0], f"{_where(str(asked.request.url))}: {error[1]}")
 
     async def _exchange(self, request: httpx.Request) -> Answer:
-        """Send it and read what comes. Runs in the network's thread, and touches nothing of this client but the connections."""
+        """Send the request and read the response. Runs in the network thread; of this client it uses only the connections."""
         where = _where(str(request.url))
         async with (
             asyncio.timeout(self._settings.timeout_seconds),
@@ -317,7 +318,7 @@ class HttpClient:
         )
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
-        """Seconds before the next attempt: what the service asks for, else exponential with jitter, capped."""
+        """Seconds before the next attempt: as the service asks, else exponential backoff with jitter; capped."""
         error = state.outcome.exception() if state.outcome else None
         longest = self._settings.max_backoff_seconds
         if isinstance(error, RequestFailedError) and error.retry_after is not None:
@@ -330,7 +331,7 @@ class HttpClient:
         if error.status == HTTPStatus.PAYMENT_REQUIRED:
             account = f" of the key in {self.key_hint}" if self.key_hint else ""
             return f"{self.name} wants to be paid ({error.detail}): top up the account{account}, then resume"
-        check = f"check the environment variable {self.key_hint}" if self.key_hint else "it may want a key"
+        check = f"check the environment variable {self.key_hint}" if self.key_hint else "it may need a key"
         return f"{self.name} refuses requests ({error.detail}): {check}"
 
 
@@ -351,7 +352,7 @@ def _failure(response: httpx.Response, where: str, text: str) -> RequestFailedEr
 
 
 async def _error_text(response: httpx.Response, where: str) -> str:
-    """The beginning of what the service says about its error; "" for a page that is made for browsers."""
+    """The beginning of the service's error text; "" for an HTML page."""
     if "html" in response.headers.get("content-type", "").lower():
         return ""
     try:
@@ -362,12 +363,12 @@ async def _error_text(response: httpx.Response, where: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """On one line; redacted before it is cut, since half a key is no known key."""
+    """The text on one line, redacted and then cut: half a key would not be recognised."""
     return " ".join(redact(text).split())[:_SHOWN]
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds from now, of a number or an HTTP date (RFC 9110, 10.2.3); None for neither."""
+    """The Retry-After header (RFC 9110, 10.2.3) in seconds from now; None if it is neither a number nor an HTTP date."""
     value = response.headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return float(value)
@@ -378,7 +379,7 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 
 def _where(url: str) -> str:
-    """Scheme, host and path of an address: its query, user and password may be secret."""
+    """Scheme, host, port and path of an address; its query, user and password may be secret."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""

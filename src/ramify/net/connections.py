@@ -1,4 +1,4 @@
-"""Connections of the HTTP library, without what it does by itself: no cookies, no redirects, one layer of gzip."""
+"""The connections of httpx, with its automatic features off: no cookies, no redirects, only one layer of gzip."""
 
 import os
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -16,12 +16,12 @@ _PROXY_VARIABLES: Final = ("all_proxy", "http_proxy", "https_proxy")
 def open_connections(
     timeout_seconds: float, in_flight: int, transport: httpx.AsyncBaseTransport | None
 ) -> httpx.AsyncClient:
-    """Open none yet.
+    """A client of httpx; it opens connections when they are needed.
 
     Args:
-        timeout_seconds: Of each step.
-        in_flight: Connections at one time.
-        transport: What opens them; the environment then has no say. None: as the environment says.
+        timeout_seconds: Limit for each step of a request.
+        in_flight: Most concurrent connections.
+        transport: Opens the connections; the environment's proxies and certificates are then ignored. None: they count.
 
     Raises:
         MachineError: The environment names a proxy or certificates that cannot be used.
@@ -43,7 +43,7 @@ def open_connections(
         )
         if not proxies:
             raise
-    # Without the library's own text, which may hold the proxy's password.
+    # The library's own text is left out: it may contain the proxy's password.
     raise MachineError(
         f"the environment variable {' or '.join(proxies)} names a proxy that cannot be used; "
         "expected http://HOST:PORT, or unset it"

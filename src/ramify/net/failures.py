@@ -7,7 +7,7 @@ from ramify.core.protocols import Json
 
 
 class FailureKind(StrEnum):
-    """What went wrong; `retriable` of it may go well a second time."""
+    """What went wrong with a request."""
 
     TIMEOUT = "timeout"
     CONNECTION = "connection"
@@ -16,34 +16,36 @@ class FailureKind(StrEnum):
     SERVER = "server"
     """HTTP 5xx."""
     REFUSED = "refused"
-    """HTTP 401 or 403: the key is missing or wrong; 402: there is nothing left to pay with."""
+    """HTTP 401 or 403: the key is missing or wrong; 402: the account has no credit left."""
     CLIENT = "client"
     """Another HTTP 4xx: the request is wrong."""
     MALFORMED = "malformed"
-    """The answer is not what the service's documentation promises."""
+    """The answer breaks the service's documentation."""
     TOO_LARGE = "too_large"
     REDIRECTS = "redirects"
     """Too many, or one that leads nowhere."""
     FORBIDDEN = "forbidden"
-    """An address that may not be asked (private, link-local, no http)."""
+    """The address must not be asked (private, link-local, not http)."""
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may go well a second time."""
+        """Whether the same request may succeed a second time."""
         return self in (FailureKind.TIMEOUT, FailureKind.CONNECTION, FailureKind.TOO_MANY, FailureKind.SERVER)
 
     @property
     def is_services(self) -> bool:
-        """Whether it says that the service is not well; the others are about one request, or one page."""
+        """Whether the service itself has a problem; the other failures concern one request or one page."""
         return self.retriable or self is FailureKind.MALFORMED
 
 
 class RequestFailedError(Exception):
-    """One request failed for good; a tool turns it into a typed result. The message holds no key and no address' secrets.
+    """One request failed for good; a tool turns this into a typed result. The message contains no key or other secret.
 
     Attributes:
-        status: The HTTP status, where there was one.
-        retry_after: Seconds after which the service wants to be asked again, where it said so.
+        kind: What went wrong.
+        detail: One line for people.
+        status: The HTTP status, if there was one.
+        retry_after: Seconds after which the service allows another request, if it said so.
     """
 
     def __init__(
@@ -53,15 +55,15 @@ class RequestFailedError(Exception):
         super().__init__(f"{kind.value}: {detail}")
 
     def as_json(self) -> Json:
-        """What a cassette writes down."""
+        """The form that a cassette records."""
         return {"kind": self.kind.value, "detail": self.detail, "status": self.status}
 
     @classmethod
     def from_json(cls, record: Json) -> "RequestFailedError":
-        """What `as_json` gave.
+        """The error that `as_json` wrote.
 
         Raises:
-            ValueError, TypeError, KeyError: It is something else.
+            ValueError, TypeError, KeyError: The record has another form.
         """
         if not isinstance(record, Mapping):
             raise TypeError("expected an object")

@@ -1,4 +1,4 @@
-"""What keeps a client from asking too fast, too often, or a service that is down. Clocks are given, so tests need not wait."""
+"""Limits of a client: its request rate, its budget, and a circuit breaker. Clocks are arguments, so tests need not wait."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,9 +16,9 @@ class Pace:
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         """Args:
-        per_second: None: no limit.
-        clock: Seconds that only grow.
-        sleep: Waits for so many seconds.
+        per_second: Requests per second; None: no limit.
+        clock: A monotonic clock, in seconds.
+        sleep: Waits for a number of seconds.
         """
         self._gap = None if per_second is None else 1.0 / per_second
         self._clock, self._sleep = clock, sleep
@@ -26,7 +26,7 @@ class Pace:
         self._first = asyncio.Lock()
 
     async def wait(self) -> None:
-        """Wait for the next place. Only who is first in the queue takes one, so who is cancelled holds up nobody."""
+        """Wait for the next free time slot. Only the first in the queue takes one, so a cancelled task delays nobody."""
         if self._gap is None:
             return
         async with self._first:
@@ -38,7 +38,7 @@ class Pace:
 
 
 class Budget:
-    """Counts attempts against the most that may be made."""
+    """Counts attempts against a limit."""
 
     def __init__(self, name: str, limit: int | None) -> None:
         self._name, self._limit = name, limit
@@ -48,7 +48,7 @@ class Budget:
         """Count one attempt.
 
         Raises:
-            ServiceDownError: None is left.
+            ServiceDownError: No attempt is left.
         """
         if self._limit is not None and self.spent >= self._limit:
             raise ServiceDownError(
@@ -58,20 +58,21 @@ class Budget:
 
 
 class Breaker:
-    """Opens after so many failed requests in a row; then one trial a while is let through, and a success closes it.
+    """A circuit breaker. It opens after a number of failed requests in a row.
 
-    Requests that were under way together when one of them failed count as one: a blip fails them all. So a failure
-    counts when its request began after the failure that was counted last.
+    While it is open, it lets one trial request through per rest period; a success closes it. Requests that were
+    pending together count as one failure, since one short outage fails them all: a failure counts only if its request
+    began after the last counted failure.
     """
 
     def __init__(
         self, name: str, failures_to_open: int | None, rest_seconds: float, clock: Callable[[], float]
     ) -> None:
         """Args:
-        name: Of the service.
-        failures_to_open: None: never.
-        rest_seconds: From opening, or from the last trial, to the next trial.
-        clock: Seconds that only grow.
+        name: Name of the service.
+        failures_to_open: Failures in a row that open the breaker; None: it never opens.
+        rest_seconds: Time from opening, or from the last trial, to the next trial.
+        clock: A monotonic clock, in seconds.
         """
         self._name, self._limit, self._rest, self._clock = name, failures_to_open, rest_seconds, clock
         self._failures = 0
@@ -85,7 +86,7 @@ class Breaker:
         return self._limit is not None and self._failures >= self._limit
 
     def admit(self) -> int:
-        """Let a request through; what `failed` is to be told of it.
+        """Let a request through; returns its wave number, which `failed` needs.
 
         Raises:
             ServiceDownError: The service is down; names it and the last failure.
@@ -102,8 +103,8 @@ class Breaker:
         """Count a request that failed for good.
 
         Args:
-            wave: What `admit` gave it.
-            message: Why.
+            wave: The number that `admit` returned for it.
+            message: Why it failed.
         """
         self._last = message
         if wave != self._wave:
@@ -114,11 +115,11 @@ class Breaker:
             self._next_trial = self._clock() + self._rest
 
     def succeeded(self) -> int:
-        """Start counting anew; the failures that are forgotten."""
+        """Reset the count of failures; returns the old count."""
         forgotten, self._failures = self._failures, 0
         return forgotten
 
     def take_back(self, forgotten: int, wave: int, message: str) -> None:
-        """What counted as a success was none after all."""
+        """Turn a request that counted as a success into a failure; `forgotten` is what `succeeded` returned for it."""
         self._failures = max(self._failures, forgotten)
         self.failed(wave, message)

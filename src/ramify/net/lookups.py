@@ -1,4 +1,4 @@
-"""Addresses of names, looked up by threads that a slow name service can hold without harm to anything else."""
+"""DNS lookups in threads of their own, so that a slow name service blocks nothing else."""
 
 import asyncio
 import socket
@@ -12,15 +12,15 @@ _AT_ONE_TIME: Final = 32
 
 
 class Lookups:
-    """Asks the machine's name service. Loops may share it.
+    """Asks the machine's name service. Event loops can share one object.
 
-    A lookup cannot be stopped, and may take minutes. The event loop's own threads would be used up by a few of them,
-    and the process would wait for them at its end; these threads it does not wait for.
+    A lookup cannot be stopped and may take minutes. A few of them would use up the event loop's default threads, and
+    the process would wait for those threads at its end. It does not wait for the daemon threads used here.
     """
 
     def __init__(self, at_one_time: int = _AT_ONE_TIME) -> None:
         """Args:
-        at_one_time: The most threads; each ends when nothing waits.
+        at_one_time: Most concurrent threads; a thread ends when no lookup is waiting.
         """
         self._most = at_one_time
         self._threads = 0
@@ -28,10 +28,10 @@ class Lookups:
         self._lock = threading.Lock()
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """The addresses of `host`. A lookup that is cancelled before it began is left out.
+        """The addresses of `host`. A lookup that is cancelled before it began is skipped.
 
         Raises:
-            OSError, UnicodeError: There is none.
+            OSError, UnicodeError: The host has no address.
         """
         found: Future[Sequence[str]] = Future()
         with self._lock:
@@ -49,7 +49,7 @@ class Lookups:
                 continue
             try:
                 entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except Exception as error:  # noqa: BLE001 - it is the caller's
+            except Exception as error:  # noqa: BLE001 - passed on to the caller
                 found.set_exception(error)
             else:
                 found.set_result(tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)))

@@ -1,7 +1,7 @@
-"""A thread with an event loop for what servers send.
+"""A thread with its own event loop, for reading HTTP responses.
 
-Reading HTTP is Python code: an answer of many tiny parts keeps it busy for seconds. In a thread that time is shared with the
-caller's event loop, and what a deadline measures here is the network, not how busy the caller is.
+Reading HTTP is Python code, and a response in many tiny chunks can keep it busy for seconds. In a thread of its own it
+does not block the caller's event loop, and a timeout measures the network rather than how busy the caller is.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ _PATIENCE_SECONDS: Final = 1.0
 
 
 class NetworkThread:
-    """Runs coroutines for the tasks of one other event loop. The thread starts with the first, and does not keep the process."""
+    """Runs coroutines for the tasks of another event loop. A daemon thread starts with the first coroutine."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -23,7 +23,7 @@ class NetworkThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What `work` returns or raises over there; cancelling cancels it."""
+        """Run `work` in the thread; returns or raises what it does. Cancelling this cancels `work`."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
@@ -31,7 +31,7 @@ class NetworkThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def close(self) -> None:
-        """End the thread, and what still runs in it some time later; closing twice is allowed."""
+        """Give running work one second to finish, cancel the rest, and end the thread; closing twice is allowed."""
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is None or thread is None:

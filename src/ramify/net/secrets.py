@@ -1,4 +1,4 @@
-"""Keys of services: read from the environment, and kept out of every text that people or files see."""
+"""Keys of services: reading them from the environment, and redacting them from all output."""
 
 import logging
 import os
@@ -10,10 +10,10 @@ from ramify.core.errors import MachineError
 from ramify.core.terminal import printable
 
 _names: dict[str, str] = {}
-"""What is hidden, and the name that stands for it."""
+"""Each hidden text, and the name shown in its place."""
 _UNREAD = "key"
 _CREDENTIALS = re.compile(r"(\w://|https?:/)[^\s/?#@]*(?:@[^\s/?#@]*)*@", re.IGNORECASE)
-"""Of an address: all that stands before the last @ of its host. What was read as a path has one slash only."""
+"""The credentials in an address: all before the last @ of its host. An address that was parsed as a path has one slash."""
 _LIBRARY_LOGGERS = (
     "httpx",
     "httpcore.connection",
@@ -28,7 +28,7 @@ def read_key(variable: str) -> str:
     """The key of a service, from the environment variable `variable`; from now on it is redacted.
 
     Raises:
-        MachineError: The variable is not set or empty, or holds what no header can carry.
+        MachineError: The variable is unset or empty, or has characters that a header cannot carry.
     """
     key = os.environ.get(variable, "").strip()
     if not key:
@@ -42,24 +42,24 @@ def read_key(variable: str) -> str:
 
 
 def read_optional_key(variable: str) -> str | None:
-    """The same of a service that also answers without a key; None where the variable is not set."""
+    """As `read_key`, for a service that also answers without a key; None if the variable is unset or empty."""
     return read_key(variable) if os.environ.get(variable, "").strip() else None
 
 
 def hide(secrets: Sequence[str]) -> None:
-    """Redact these from now on, whether `read_key` gave them or not."""
+    """Redact these from now on, whether they came from `read_key` or not."""
     for secret in secrets:
         if secret and secret not in _names:
             _hide(_UNREAD, secret)
 
 
 def names_of(secrets: Sequence[str]) -> tuple[str, ...]:
-    """The environment variables that these were read from; those that were not read are left out."""
+    """The environment variables that these secrets were read from; secrets from elsewhere are left out."""
     return tuple(_names[secret] for secret in secrets if _names.get(secret, _UNREAD) != _UNREAD)
 
 
 def redact(text: str) -> str:
-    """The text with every key that was read replaced by "[key NAME]", as it is and as addresses spell it."""
+    """The text with every known key replaced by "[key NAME]", also where the key is URL-encoded."""
     for secret in sorted(_names, key=len, reverse=True):
         if secret in text:
             name = _names[secret]
@@ -68,9 +68,9 @@ def redact(text: str) -> str:
 
 
 def shown(text: str, keep: str = "") -> str:
-    """What people may see of a text, on a terminal or in a log: no keys, no credentials of addresses, no control characters.
+    """A text made safe for a terminal or a log: without keys, credentials in addresses, and control characters.
 
-    `keep`: control characters that stay, such as line breaks.
+    `keep` lists control characters that stay, such as line breaks.
     """
     return printable(_CREDENTIALS.sub(r"\1[credentials]@", redact(text)), keep)
 
@@ -81,7 +81,7 @@ def _hide(name: str, secret: str) -> None:
 
 
 class _Shown(logging.Formatter):
-    """What goes to standard error where nobody set up logging: ramify's own warnings, and those of libraries."""
+    """Formats warnings of ramify and of libraries on standard error if the program configured no logging."""
 
     def format(self, record: logging.LogRecord) -> str:
         return shown(super().format(record), keep="\n\t")
@@ -92,7 +92,7 @@ if logging.lastResort is not None:
 
 
 class _Redacted(logging.Filter):
-    """httpx logs whole addresses, and some services want their key there."""
+    """httpx logs whole addresses, and some services take their key in the address."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = redact(record.getMessage()), None

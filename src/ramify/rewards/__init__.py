@@ -1,1 +1,1 @@
-"""What scores trajectories."""
+"""Rewards and scores of trajectories."""

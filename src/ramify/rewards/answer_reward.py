@@ -1,9 +1,9 @@
 r"""Reward of the final answer as named parts: correctness, format and a bonus for using several tools.
 
-With its defaults it is the hierarchical reward of ARPO's RL stage (arXiv 2507.19849): -1 unless well formed; 0 when the
-answer does not match; else the match, plus a bonus for using both tools.
+With its defaults it is the hierarchical reward of ARPO's RL stage (arXiv 2507.19849): -1 if the trajectory is not well
+formed; 0 if the answer does not match; else the score of the match, plus a bonus for using both tools.
 
-All of it is read from what was recorded (`core.tree`), never from counting tags.
+Everything is read from the recorded tree (`core.tree`), never from counting tags.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ _UNUSABLE = frozenset({ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL})
 
 @dataclass(frozen=True, slots=True)
 class AnswerReward:
-    r"""`correct_weight` * correct + `format_weight` * format + bonus; `malformed` when not well formed.
+    r"""`correct_weight` * correct + `format_weight` * format + bonus; `malformed` if not well formed.
 
-    Well formed: the policy ended with an answer that holds a closed `\boxed{...}`, and each of its calls could be read
-    and named a tool. The bonus needs a correct answer (in part will do) and a call of each of `bonus_tools` that did
-    its work: calls that were refused, failed or found nothing earn none.
+    A trajectory is well formed if the policy ended with an answer that has a closed `\boxed{...}`, and each of its calls
+    could be parsed and named a tool. The bonus requires a correct answer (partly correct is enough) and a successful call
+    of each of `bonus_tools`; calls that were refused, failed or found nothing do not count.
 
-    Parts: `correct` (the trained score; 0 when not well formed and `malformed` is set), `format` (0 or 1), `bonus`, and
+    Parts: `correct` (the trained score; 0 if not well formed and `malformed` is set), `format` (0 or 1), `bonus`, and
     each of `reported`.
 
     Attributes:
         trained: The score that counts, in [0, 1].
-        reported: Scores that are reported beside it, by name.
+        reported: Further scores that are only reported, by name.
         correct_weight, format_weight: Weights of these parts.
-        bonus: For using all of `bonus_tools`.
-        bonus_tools: Names of tools.
-        malformed: Reward of what is not well formed; None: it is scored like the rest, with a format of 0.
+        bonus: Added for using all of `bonus_tools`.
+        bonus_tools: Names of the tools.
+        malformed: Reward if not well formed; None: scored like the rest, with a format of 0.
     """
 
     trained: AnswerScore
@@ -50,7 +50,7 @@ class AnswerReward:
     malformed: float | None = -1.0
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
-        """One reward for each trajectory, in order; computed in a thread, since a score may wait for math-verify."""
+        """One reward for each trajectory, in order. Runs in a thread, since a score may wait for math-verify."""
         return await asyncio.to_thread(lambda: [self._score(trajectory) for trajectory in trajectories])
 
     def _score(self, trajectory: Trajectory) -> Reward:
@@ -66,13 +66,13 @@ class AnswerReward:
 
 
 def is_well_formed(trajectory: Trajectory) -> bool:
-    """Whether the policy ended with a boxed answer and all its calls could be used."""
+    """Whether the policy ended with a boxed answer, and all its calls could be parsed and named a tool."""
     boxed = has_closed_box(final_answer(last_turn(trajectory)) or "")
     return boxed and trajectory.stop is StopReason.ANSWERED and not _has_unusable_call(trajectory)
 
 
 def tools_that_worked(trajectory: Trajectory) -> frozenset[str]:
-    """Names of the tools that a call reached and that did their work."""
+    """Names of the tools with at least one successful call."""
     return frozenset(call.name for call, result in trajectory.exchanges if result.status is ToolStatus.OK)
 
 

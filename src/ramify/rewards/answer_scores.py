@@ -1,16 +1,16 @@
-r"""Scores of an answer by name. Each takes the prediction and the accepted answers and lies in [0, 1].
+r"""Scores of an answer by name. Each takes the prediction and the accepted answers (golds) and lies in [0, 1].
 
-| name | is |
+| name | meaning |
 | --- | --- |
 | em, f1 | the published metrics of SQuAD and HotpotQA, whatever the gold is (`squad`) |
-| answer | what training pays: a gold that is mathematics by value (`math_equal`), another one by `f1` |
-| lenient | by value too, and by the F1 of words in their one spelling (`word_scores`): 1 where people would say that it is right |
-| acc | a gold that is mathematics by value; another one stands in the answer and nothing denies or doubts it |
+| answer | the score used in training: a mathematical gold by value (`math_equal`), any other by `f1` |
+| lenient | a mathematical gold by value, any other by F1 of normalised words (`word_scores`): 1 if a person would accept it |
+| acc | a mathematical gold by value; any other if the answer states it and neither denies nor doubts it |
 | math_equal | equal by value |
-| unread, timeout | 1 where a mathematical answer could not be read, or its comparison ran out of CPU time or memory |
+| unread, timeout | 1 if a mathematical answer could not be read, or its comparison ran out of CPU time or memory |
 
-The best of the golds counts. In answer, lenient and acc each gold has the measure that fits it, without `\text{..}` around
-it, and a text equals itself.
+The best of the golds counts. In `answer`, `lenient` and `acc` each gold is compared by the measure that fits it, `\text{..}`
+around it is ignored, and a text always equals itself.
 """
 
 import ast
@@ -26,14 +26,14 @@ from ramify.rewards.extract import plain
 AnswerScore: TypeAlias = Callable[[str, Sequence[str]], float]
 
 _PROSE = re.compile(r"[\w\s.,;:'\"?()-]*")
-"""What holds no sign of mathematics."""
+"""Text without any mathematical sign."""
 
 
 def accepted_answers(gold: object, *, spelled_lists: bool = True) -> tuple[str, ...]:
-    """The golds as texts: a list, one text, a number; nothing matches what is blank or none of these.
+    """The golds as texts. A gold is a text, a number or a list of these; blank ones and other types are dropped.
 
-    With `spelled_lists` a text that spells a list of words ("[Paris, City of Light]") gives its items too; mathematics
-    means an interval by that.
+    With `spelled_lists`, a text that looks like a list of words ("[Paris, City of Light]") also gives its items. In
+    mathematics such brackets mean an interval, so there this is off.
     """
     if isinstance(gold, str):
         found = [gold, *(_listed(gold.strip()) if spelled_lists else ())]
@@ -45,7 +45,7 @@ def accepted_answers(gold: object, *, spelled_lists: bool = True) -> tuple[str, 
 
 
 def same_answer(answer: str, other: str) -> bool:
-    """Whether two answers are one, without asking math-verify: for counting votes."""
+    """Whether two answers are the same, without math-verify; used for counting votes."""
     if mathematics.is_mathematical(other):
         return mathematics.math_equal_quickly(answer, [other]) == 1.0
     return word_scores.lenient_f1(answer, [other]) == 1.0
@@ -63,7 +63,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _by_gold(words: AnswerScore, *, numbers_are_words: bool = False) -> AnswerScore:
-    """Each gold by its kind; with `numbers_are_words` a plain number may also be met in words ("5 moons")."""
+    """A score that compares each gold by its kind; with `numbers_are_words` a number also matches in words ("5 moons")."""
 
     def score(prediction: str, golds: Sequence[str]) -> float:
         golds = [plain(gold.strip()) for gold in golds]

@@ -1,6 +1,6 @@
-r"""What ARPO's released code gives, defects included (`compat` only): its evaluation, its training reward, its judge.
+r"""ARPO's released scoring, reproduced with its defects (`compat` only): its evaluation, training reward and judge.
 
-Written from its description and its outputs; `answer_scores` is what scores otherwise. The string rules are those of MATH
+Written from its description and its outputs. Everywhere else `answer_scores` is used. The string rules are those of MATH
 (Hendrycks and others, arXiv 2103.03874, released grader): both sides are rewritten and compared as text.
 """
 
@@ -28,14 +28,14 @@ _MARGIN = 0.1
 
 
 class NoBoxError(ValueError):
-    """The answer's box cannot be read; the message is that of the released code."""
+    """The answer's box cannot be read; the message is the released code's."""
 
 
 def extract(output: str) -> str:
-    r"""The prediction of the evaluation: the last box of the last answer tag, or of the whole output, tool results included.
+    r"""The prediction of the evaluation: the last box in the last answer tag, or in the whole output with tool results.
 
-    Braces are matched with escaped ones counted; an unclosed box reaches to the end. Only an exact `\boxed{..}` loses
-    its wrapper, and an exact `\text{..}` inside. Nothing boxed: the tag's text as it is; without a tag "".
+    Escaped braces count when braces are matched, and an unclosed box extends to the end. Only an exact `\boxed{..}` is
+    unwrapped, and an exact `\text{..}` inside it. Without a box: the tag's text verbatim; without a tag: "".
     """
     closing = output.rfind("</answer>")
     opening = output.rfind("<answer>", 0, max(closing, 0))
@@ -46,7 +46,7 @@ def extract(output: str) -> str:
 
 
 def strings_equal(prediction: object, gold: object) -> bool:
-    """Whether the string rules make the same text of both; where they cannot be applied, whether both are the same."""
+    """Whether the string rules rewrite both to the same text; if they fail, whether both are identical."""
     if prediction is None or gold is None:
         return prediction is gold
     if not isinstance(prediction, str) or not isinstance(gold, str):
@@ -63,9 +63,9 @@ def math_scores(prediction: object, gold: object) -> Scores:
 
 
 def qa_scores(prediction: str, gold: object) -> Scores:
-    """The same four, each the best over the aliases; articles are removed, punctuation is not.
+    """The same four scores, each the best over the aliases; articles are removed, punctuation is kept.
 
-    A string that begins with "[" is split at its commas.
+    A gold string that begins with "[" is split at its commas.
 
     Raises:
         TypeError: The gold is neither a string nor a list.
@@ -83,7 +83,7 @@ def qa_scores(prediction: str, gold: object) -> Scores:
 
 
 def sample_scores(task: str, output: str, prediction: str, gold: object) -> Scores:
-    """A row of the metrics file: the scores, and calls counted as pairs of tags anywhere in the output."""
+    """A row of the metrics file: the scores, and the number of calls, counted as pairs of tags anywhere in the output."""
     prediction = prediction or last_lines(output, _LAST_LINES)
     if not prediction:
         empty: Scores = {"is_valid_answer": False, **dict.fromkeys(_SCORES, 0), "llm_equal": 0}
@@ -93,7 +93,7 @@ def sample_scores(task: str, output: str, prediction: str, gold: object) -> Scor
 
 
 def overall_scores(task: str, rows: Sequence[Mapping[str, object]]) -> Scores:
-    """Means over the rows of a file (`input`, `answer`, `prediction`, `output` and, with a judge, its verdict `judge`)."""
+    """Means over the rows of a file; a row has `input`, `answer`, `prediction`, `output` and, with a judge, `judge`."""
     samples: list[Scores] = []
     for row in rows:
         sample = sample_scores(task, str(row["output"]), str(row["prediction"]), row["answer"])
@@ -119,9 +119,9 @@ def overall_scores(task: str, rows: Sequence[Mapping[str, object]]) -> Scores:
 
 
 def judge_scores(prediction: object, gold: object, reply: str, failures: int) -> Scores:
-    """The verdict read from a judge's reply; after three failed requests only the string rules decide.
+    """The verdict in a judge's reply; after three failed requests only the string rules decide.
 
-    The reply, or what stands in its judgment tags, approves when it has "correct" in it and no refusal.
+    The reply, or the text in its judgment tags, is a yes if it contains "correct" and no refusal.
     """
     equal = strings_equal(prediction, gold)
     if failures >= _JUDGE_TRIES:
@@ -134,8 +134,11 @@ def judge_scores(prediction: object, gold: object, reply: str, failures: int) ->
 
 
 def reward(response: str, gold: str | Sequence[str]) -> Scores:
-    """The training reward of mathematics and questions alike: `score` in {-1, 0} or (0, 1.1], the `reason` in the released
-    words, the boxed `answer` and its `f1_score`, which deletes every sign and point.
+    """The training reward, the same for mathematics and questions.
+
+    Returns:
+        `score`, in {-1, 0} or (0, 1.1]; the `reason`, in the released code's words; the boxed `answer`; and its
+        `f1_score`, which ignores all punctuation, signs and decimal points included.
     """
     fault = format_fault(response)
     if fault:
@@ -155,7 +158,7 @@ def reward(response: str, gold: str | Sequence[str]) -> Scores:
 
 
 def format_fault(text: str) -> str:
-    """What is wrong with the tags, in the words of the released code; "" when nothing is."""
+    """What is wrong with the tags, in the released code's words; "" if nothing is."""
     if text.count("<think>") != text.count("</think>"):
         return "<think> </think> not paired"
     if "<think>" not in text:
@@ -173,10 +176,10 @@ def format_fault(text: str) -> str:
 
 
 def boxed_answer(text: str) -> str:
-    r"""The last box of the answer tag; a form with a blank, "\boxed x", wins wherever it stands and reaches to the end.
+    r"""The last box of the answer tag. A form with a blank, "\boxed x", always takes precedence and extends to the end.
 
     Raises:
-        NoBoxError: Its braces do not match.
+        NoBoxError: There is no box, or its braces do not match.
     """
     answer = text[text.find("<answer>") + len("<answer>") : text.find("</answer>")]
     if _SPACED_BOX in answer:
@@ -202,7 +205,7 @@ def scored(prediction: str, gold: str) -> Scores:
 
 
 def last_lines(output: str, count: int) -> str:
-    """The last lines of the stripped text, double line ends halved."""
+    """The last lines of the stripped text, with double line breaks made single."""
     return "\n".join(output.replace("\n\n", "\n").strip().split("\n")[-count:])
 
 
@@ -232,8 +235,8 @@ def _rewritten(text: str) -> str:
     """The text after all string rules, in their order.
 
     Raises:
-        ValueError: Two units.
-        IndexError: A square root or a fraction of nothing.
+        ValueError: The text has two units.
+        IndexError: A square root or a fraction has no argument.
     """
     parts = _replaced(_replaced(text, _BEFORE_TEXT), _MARKUP).split(_UNIT)
     if len(parts) > 2:
@@ -320,7 +323,7 @@ def _tool_counts(output: str) -> Scores:
 
 
 def _pairs(output: str, tag: str) -> list[tuple[int, int]]:
-    """Start and end of each opening tag with the next closing one; the search goes on from the closing tag."""
+    """Start and end of each pair of an opening tag and the next closing one; the search continues after the pair."""
     found, position = [], 0
     while (opening := output.find(f"<{tag}>", position)) >= 0:
         closing = output.find(f"</{tag}>", opening)
@@ -332,7 +335,7 @@ def _pairs(output: str, tag: str) -> list[tuple[int, int]]:
 
 
 def _without(output: str, tag: str) -> str:
-    """The text without closed pairs of a tag and what is in them."""
+    """The text without closed pairs of a tag and their contents."""
     kept, position = [], 0
     for start, end in _pairs(output, tag):
         kept.append(output[position:start])

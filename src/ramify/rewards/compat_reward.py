@@ -1,4 +1,4 @@
-"""The references' released training rewards over recorded trajectories: numbers to compare with, defects included."""
+"""The papers' released training rewards for recorded trajectories, with their defects, for comparisons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from ramify.rewards import compat_arpo as arpo
 from ramify.rewards import compat_toolstar as toolstar
 
 _MATH_SOURCE = "grpo_math"
-"""The `data_source` that Tool-Star scores as mathematics; everything else gets word F1."""
+"""The `data_source` that Tool-Star scores as mathematics; all others get word F1."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompatReward:
-    """What ARPO's or Tool-Star's code would have paid for the text of each trajectory.
+    """The reward that ARPO's or Tool-Star's code would give the text of each trajectory.
 
-    Parts: `correct` (word F1, or 1 for equal mathematics), `format` (whether that text passed their check).
+    Parts: `correct` (word F1, or 1 for equal mathematics), `format` (whether the text passed their format check).
     """
 
     system: Literal["arpo", "toolstar"]

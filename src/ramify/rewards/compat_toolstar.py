@@ -1,8 +1,8 @@
-r"""What Tool-Star's released code gives, defects included (`compat` only): its training rewards and its evaluation.
+r"""Tool-Star's released scoring, reproduced with its defects (`compat` only): its training rewards and its evaluation.
 
-Equality of mathematics is a normalisation, then math-verify on the two bare texts. The normalisation is that of arXiv
-2206.14858, appendix D.1, without its cut at the last equals sign and with more spellings. Without math delimiters
-math-verify takes the first number that it finds, and so accepts many a wrong formula.
+For equality of mathematics, both texts are normalised and then compared bare by math-verify. The normalisation is that
+of arXiv 2206.14858, appendix D.1, without its cut at the last equals sign and with more spellings. Without math
+delimiters math-verify takes the first number that it finds, and so accepts many wrong formulas.
 """
 
 import re
@@ -60,7 +60,7 @@ _BOX, _TEXT, _LABEL = "\\boxed", "\\text", "ANSWER:"
 
 
 def equal(prediction: str, gold: str | None) -> bool:
-    """Same text ignoring case and blanks around it, or equal by math-verify; a comparison that takes too long is unequal.
+    """Whether the texts are the same but for case and surrounding blanks, or equal by math-verify; unequal on a timeout.
 
     Raises:
         AttributeError: The gold is neither a text nor None.
@@ -75,7 +75,7 @@ def equal(prediction: str, gold: str | None) -> bool:
 
 
 def reward(chat: str, gold: str | Sequence[str]) -> Scores:
-    """Word F1 with the bonus for both tools, as ARPO's: `score` and the `reason` in the released words."""
+    """Word F1 with the bonus for both tools, as in ARPO: `score`, and the `reason` in the released code's words."""
     found = arpo.reward(_response(chat), gold)
     score, reason = float(found["score"]), str(found["reason"])
     if reason.startswith("bad format"):
@@ -84,7 +84,7 @@ def reward(chat: str, gold: str | Sequence[str]) -> Scores:
 
 
 def math_reward(chat: str, gold: object) -> Scores:
-    """1 for an equal answer, 0.1 for another one, 0 for a bad format or a turn that has not ended."""
+    """1 for a correct answer, 0.1 for a wrong one, 0 for a bad format or a turn that was cut off."""
     response = _response(chat)
     fault = arpo.format_fault(response)
     if fault:
@@ -103,12 +103,12 @@ def math_reward(chat: str, gold: object) -> Scores:
 
 
 def kept_of(output: str) -> str:
-    """What is scored of a row's output: all of it, or the last ten lines of more than 200 characters."""
+    """The scored part of a row's output: all of it, or its last ten lines if it has more than 200 characters."""
     return output if len(output) <= _LONG else "\n".join(output.split("\n")[-_KEPT_LINES:])
 
 
 def scores(task: str, output: str, full_output: str, gold: object, extract: bool) -> Scores:
-    """The row of the metrics file. Of several aliases the last one decides.
+    """The row of the metrics file. If there are several aliases, the last one decides.
 
     Raises:
         IndexError: The gold is an empty string and the task is not maths.
@@ -130,8 +130,10 @@ def scores(task: str, output: str, full_output: str, gold: object, extract: bool
 
 
 def num_calls(full_output: str) -> int:
-    """Closed pairs of call markers, nested ones too, before the last closing answer tag, or without one before the last
-    box."""
+    """Number of closed pairs of call markers, including nested ones.
+
+    Counts up to the last closing answer tag; without such a tag, up to the last box.
+    """
     end = full_output.rfind("</answer>")
     if end < 0:
         end = full_output.rfind(_BOX)
@@ -177,8 +179,10 @@ def _num_pairs(text: str, opening: str, closing: str) -> int:
 
 
 def _extracted(output: str) -> str:
-    """The last box with its opening brace and without its closing one, where a line holds a whole box; else what follows
-    the last label. Of a text macro in it, the content."""
+    """The last box, if some line has a whole box; else the text after the last label. A text macro in it is unwrapped.
+
+    As in the released code, the box keeps its opening brace but not its closing one.
+    """
     found = output
     if _last_braced(output, _BOX) is not None:
         found = _box(output[output.rfind(_BOX) :])
@@ -200,7 +204,7 @@ def _box(text: str) -> str:
 
 
 def _last_braced(text: str, macro: str) -> str | None:
-    """What stands between the first such macro's brace and the last brace of its line, in the last line that has both."""
+    """In the last line that has both: the text from the first such macro's opening brace to the line's last brace."""
     for line in reversed(text.split("\n")):
         _, opening, rest = line.partition(macro + "{")
         if opening and "}" in rest:

@@ -1,8 +1,8 @@
-r"""The one reader of answers, for training and evaluation. It never reads what a tool answered.
+r"""Reading the answer from a response, for training and evaluation alike. It never reads tool results.
 
     <think> .. </think> <search> q </search> <result> .. \boxed{9} .. </result> <answer> so \boxed{ 42 } </answer>  ->  42
 
-From a recorded trajectory only the policy's own last turn counts. From plain text the results are cut out first.
+In a recorded trajectory only the policy's own last turn counts. From plain text the tool results are removed first.
 """
 
 import re
@@ -16,13 +16,13 @@ _BOX_OR_BRACE = re.compile(r"\\+(?:(?:boxed|fbox|framebox)\s*\{|[{}])?|[{}]")
 _BRACELESS = re.compile(r"\\(?:boxed|fbox)[ \t]+(?=[^\s{<$])((?:(?!\\[\])]|\.\s)[^\n$<])+)")
 _TEXT = r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|emph|mbox|hbox)\s*\{([^{}]*)\}"
 _AROUND = re.compile(r"\A(\*\*|\"|`)(.+)\1\Z", re.DOTALL)
-"""Markdown and quotes around all of it."""
+"""Markdown or quotes around the whole text."""
 _ONE_TEXT = re.compile(_TEXT)
 _ONLY_TEXT = re.compile(rf"(?:{_TEXT}|[\s,;.、])*+")
 _PLACEHOLDERS = frozenset(
     {"answer here", "your answer", "final answer", "your answer here", "...", "\\dots", "\\ldots"}
 )
-"""What prompts show inside a box; a policy that repeats its prompt has not answered."""
+"""Placeholders that prompts show inside a box; a policy that only repeats its prompt has not answered."""
 _ANSWER_IS = re.compile(
     r"[\s*_]*(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+|my\s+)?(?:(?:final|correct|right)\s+)?answer[\s*_]*(?:is\b|:|=)\**[\s:]*(?=\S)",
     re.IGNORECASE,
@@ -31,38 +31,38 @@ _GAP = r"(?:\\q?quad|\\?[\s()\[\]]|\$)*+"
 _BETWEEN = re.compile(
     rf"{_GAP}(?:[,;]|\band\b|\bor\b|\\text\s*\{{\s*(?:and|or)\s*\}}){_GAP}(?:and\b|or\b)?{_GAP}"
 )
-"""Between boxes that belong together: "\\boxed{1} and \\boxed{2}"."""
+"""The text between boxes that belong together, as in "\\boxed{1} and \\boxed{2}"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What a box holds, stripped; `closed` when its braces balance."""
+    """The stripped content of a box; `closed` says whether its braces balance."""
 
     content: str
     closed: bool
 
 
 def answer_of(trajectory: Trajectory) -> str:
-    """The answer that the policy gave in its last turn; "" when it gave none."""
+    """The answer in the policy's last turn; "" if there is none."""
     return _answer_in_written(last_turn(trajectory))
 
 
 def answer_in(response: str) -> str:
     r"""The answer in the text of a whole response: the last box of its last answer tag, or that tag's text.
 
-    Without an answer tag (or with an empty one) the last box of all that the policy wrote; "" when there is none.
+    Without an answer tag, or with an empty one: the last box in everything that the policy wrote; "" if there is none.
     """
     return _answer_in_written(without_results(response))
 
 
 def last_turn(trajectory: Trajectory) -> str:
-    """Text of the last turn: the leaf, and the nodes before it where new weights split the turn."""
+    """Text of the last turn: the leaf, and the policy nodes before it if a weight update split the turn."""
     nodes = takewhile(lambda node: node.source is Source.POLICY, reversed(trajectory.nodes))
     return "".join(reversed([node.text for node in nodes]))
 
 
 def without_results(response: str) -> str:
-    """The text without `<result> .. </result>`; one that is not closed reaches to the end."""
+    """The text without `<result> .. </result>`; an unclosed result extends to the end."""
     kept, position = [], 0
     while (opening := response.find("<result>", position)) >= 0:
         kept.append(response[position:opening])
@@ -74,10 +74,10 @@ def without_results(response: str) -> str:
 
 
 def last_box(text: str) -> Box | None:
-    r"""The last box that is closed or has no braces (`\boxed 7`); failing that the last one that is not closed.
+    r"""The last box that is closed or has no braces (`\boxed 7`); if there is none, the last unclosed box.
 
-    Forms: `\boxed`, `\fbox` and `\framebox`, blanks before the brace, boxes in boxes (the inner one counts). Several with
-    nothing but "and" and the like between them are one list. Escaped braces are content. Linear in the length of the text.
+    Reads `\boxed`, `\fbox` and `\framebox`, also with blanks before the brace. Of nested boxes the inner one counts.
+    Boxes with only "and" or the like between them form one list. Escaped braces are content. Takes linear time.
     """
     closed, unclosed = _braced_boxes(text)
     braceless = [*_BRACELESS.finditer(text, closed[-1][1] if closed else 0)]
@@ -97,7 +97,7 @@ def has_closed_box(text: str) -> bool:
 
 
 def plain(content: str) -> str:
-    r"""The content of a box without `\text{}` and its like, Markdown or quotes, where these are around all of it."""
+    r"""The content of a box without a surrounding `\text{}` or similar macro, Markdown or quotes."""
     content = _AROUND.sub(r"\2", content)
     if not content.startswith("\\"):
         return content
@@ -108,8 +108,10 @@ def plain(content: str) -> str:
 
 
 def _braced_boxes(text: str) -> tuple[list[tuple[int, int, int]], int]:
-    """Of each closed box, those around others left out: start, start and end of its content; of the last unclosed one the
-    start of its content, -1 for none."""
+    """The closed boxes as (start, start of content, end of content), and where the last unclosed box's content starts.
+
+    Boxes around other boxes are left out. The second value is -1 if every box is closed.
+    """
     closed: list[tuple[int, int, int]] = []
     open_boxes: list[tuple[int, int] | None] = []
     for match in _BOX_OR_BRACE.finditer(text):
@@ -117,7 +119,7 @@ def _braced_boxes(text: str) -> tuple[list[tuple[int, int, int]], int]:
         if "box" in token:
             open_boxes.append(match.span())
         elif token.count("\\") % 2 or token[-1] == "\\":
-            continue  # an escaped brace, or no brace at all
+            continue  # an escaped brace, or only backslashes
         elif token[-1] == "{":
             open_boxes.append(None)
         elif open_boxes and (box := open_boxes.pop()) and (not closed or box[0] >= closed[-1][2]):
@@ -134,13 +136,13 @@ def _answer_in_written(written: str) -> str:
 
 
 def _answer_starts(tagged: str) -> int:
-    """Behind "The answer is"."""
+    """Position after "The answer is", if the text begins so."""
     match = _ANSWER_IS.match(tagged)
     return match.end() if match else 0
 
 
 def _wrapped(content: str) -> str | None:
-    r"""The inside of one `\text{..}` that spans all of `content`, braces inside it too."""
+    r"""The content of one `\text{..}` around all of `content`, possibly with braces inside; else None."""
     match = re.match(r"\\text\s*\{", content)
     if match is None or not content.endswith("}"):
         return None

@@ -1,4 +1,4 @@
-"""Rewards that are plain functions of the user's own, in the shape that TRL's trainers take.
+"""The user's own reward functions, with the signature that TRL's trainers use.
 
 def reward(completions, answer, **columns) -> list[float | None]
 """
@@ -17,28 +17,28 @@ from ramify.core.tree import Trajectory
 from ramify.user_files import load_function, one_line
 
 _OFFERED = ("prompts", "completions", "answer", "trajectories")
-"""What each function may take beside the columns of the problems; "answer" holds a list of golds for each."""
+"""What each function can take besides the columns of the problems; "answer" is a list of golds per trajectory."""
 
 _LARGEST = 1e9
-"""Of a value: means, squares and float32 hold it."""
+"""Largest absolute value; its squares and means still fit float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionPart:
     """A part of the reward (`rewards.parts`) that a function computes for a whole batch.
 
-    The function takes by name what it asks for: `completions` (text after the prompt, tool results included), `prompts`
-    (the problem's messages as (role, text) pairs), `answer` (lists of golds), `trajectories` (as recorded), the free
-    columns of the problems, each a list with one entry for each trajectory, and `args`. With `**columns` it gets all of
-    them. One that is not `async` runs in a thread.
+    The function gets the parameters that it names, each a list with one entry per trajectory: `completions` (text after
+    the prompt, including tool results), `prompts` (the problem's messages as (role, text) pairs), `answer` (lists of
+    golds), `trajectories` (as recorded), and the free columns of the problems. It also gets `args`. A function with
+    `**columns` gets everything. A function that is not `async` runs in a thread.
 
     Attributes:
-        function: Returns a number, or None where it does not apply, for each completion.
-        name: In reports and messages.
+        function: Returns for each completion a number, or None if it does not apply.
+        name: Name in reports and messages.
         args: Fixed values of parameters.
 
     Raises:
-        ConfigError: It is no function, or takes nothing by name.
+        ConfigError: `function` is not a function, or has no parameter for one of `args`.
     """
 
     function: Callable[..., Any]
@@ -53,10 +53,11 @@ class FunctionPart:
             raise ConfigError(f"reward {self.name}: args.{unknown[0]}: the function has no such parameter")
 
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
-        """What the function returned, checked.
+        """The values that the function returned, checked.
 
         Raises:
-            DataError: It raised, returned another number of values, or something that is no number or one beyond 1e9.
+            DataError: The function raised, returned the wrong number of values, or a value that is not a number within
+                1e9.
         """
         if not trajectories:
             return []
@@ -120,7 +121,7 @@ class FunctionPart:
 def load_reward(
     path: Path, function: str, args: Mapping[str, Any], *, name: str | None = None
 ) -> tuple[FunctionPart, str]:
-    """The function of a Python file as a part, and the SHA-256 of the file.
+    """A function in a Python file as a part, and the SHA-256 of the file.
 
     Raises:
         ConfigError: The file cannot be run or has no such function, or the function cannot take `args`.

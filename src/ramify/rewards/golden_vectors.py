@@ -1,10 +1,11 @@
-"""Scoring vectors of the references (`ramify score --golden`), against compatibility mode and against our own scores.
+"""Checking scoring vectors of the papers' code (`ramify score --golden`) against compatibility mode and our own scores.
 
-A vector holds a response, a gold, what the reference returned (`expected`), and where that is plainly wrong what is
-right (`right`). Compatibility mode reproduces `expected`. By default `right` holds, and what the reference had right
-stays right: "kept" looks at the vectors that are not marked wrong and at verdicts, which is full credit or none, not at
-measures that are meant to differ (calls, counted by structure; productivity, which must not rise with calls). The vectors
-ask what a careful reader accepts, so our side of em, f1, acc and of rewards is the score `lenient`.
+A vector has a response, a gold, the result of the papers' code (`expected`) and, if that is plainly wrong, the right
+result (`right`). Compatibility mode must reproduce `expected`. Our own scores must satisfy `right`, and must keep what
+the papers' code got right. That check, "kept", looks only at vectors that are not marked wrong, and only at verdicts:
+full credit or none. It ignores measures that differ on purpose (calls, which we count by structure; productivity, which
+must not rise with calls). The vectors ask what a careful reader would accept, so for em, f1, acc and rewards we use the
+score `lenient`.
 """
 
 import json
@@ -30,7 +31,7 @@ _JUDGE_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Whether a vector holds in each mode; None where it says nothing."""
+    """Whether a vector holds in each mode; None if it does not apply."""
 
     compat: bool
     right: bool | None
@@ -38,14 +39,14 @@ class Verdicts:
 
 
 def judge_vector(vector: Vector, wrong: frozenset[str] = frozenset()) -> Verdicts:
-    """Score one vector in both modes; one that cannot be scored, such as one without a text, does not hold.
+    """Score one vector in both modes. A vector that cannot be scored, such as one without a text, does not hold.
 
     Args:
         vector: One line of a file.
-        wrong: Cases (`case_of`) that another vector marks as wrong; one that repeats such a case says nothing.
+        wrong: Cases (`case_of`) that another vector marks as wrong; for such a case `kept` is None.
 
     Raises:
-        DataError: No scorer here has its name.
+        DataError: The vector's id names an unknown scorer.
     """
     kind = str(vector["id"]).rpartition("-")[0]
     if kind not in _COMPAT:
@@ -55,7 +56,7 @@ def judge_vector(vector: Vector, wrong: frozenset[str] = frozenset()) -> Verdict
     try:
         found = _DEFAULT[kind](vector)
         holds = _is_right(vector, found) if marked else _is_kept(kind, vector, found)
-    except Exception:  # noqa: BLE001 - a stranger's file
+    except Exception:  # noqa: BLE001 - anyone may have written the file
         holds = False
     if marked:
         return Verdicts(_is_reproduced(kind, vector), holds, None)
@@ -63,7 +64,7 @@ def judge_vector(vector: Vector, wrong: frozenset[str] = frozenset()) -> Verdict
 
 
 def case_of(vector: Vector) -> str:
-    """The response and the gold: Tool-Star's two rewards are shown the same ones."""
+    """The response and the gold as one key; vectors for Tool-Star's two rewards share them."""
     return json.dumps([vector["response"], vector["gold"]])
 
 
@@ -74,7 +75,7 @@ def _is_reproduced(kind: str, vector: Vector) -> bool:
         if kind in ("math_eval", "qa_eval"):
             found["prediction"] = arpo.extract(vector["response"])
         found |= _COMPAT[kind](vector)
-    except Exception as error:  # noqa: BLE001 - the vectors name what the released code raised
+    except Exception as error:  # noqa: BLE001 - vectors also record the errors of the released code
         found["error"] = f"{type(error).__name__}: {error}"
     return found.keys() == expected.keys() and all(_same(found[key], expected[key]) for key in expected)
 
@@ -175,7 +176,7 @@ _DEFAULT: Mapping[str, Callable[[Vector], Values]] = {
 
 
 def _is_right(vector: Vector, found: Values) -> bool:
-    """Whether the default scores satisfy `right`: its values, its range, or its verdict in the fields that were wrong."""
+    """Whether our scores satisfy `right`: its range, its verdict on the fields that were wrong, or its values."""
     right = vector["right"]
     if "score_range" in right:
         low, high = right["score_range"]
@@ -184,7 +185,7 @@ def _is_right(vector: Vector, found: Values) -> bool:
         fields = [key for key in vector["wrong_fields"] if key in _SCORES] or ["em"]
         return all((found[key] == 1) == (right["verdict"] == "correct") for key in fields)
     values = {key: value for key, value in right.items() if key != "reason"}
-    if not values:  # the one that says that productivity must not rise with calls
+    if not values:  # the vector which requires that productivity does not rise with calls
         return bool(found["correct_per_call"] * found["tool_counts"] <= found["em"] + _TOLERANCE)
     return all(_same(found[key], value) for key, value in values.items())
 
@@ -206,8 +207,9 @@ def _is_kept(kind: str, vector: Vector, found: Values) -> bool | None:
 
 
 def _is_reward_kept(vector: Vector, found: Values) -> bool | None:
-    """Full credit, none and refusal are the same, credit in part is some; Tool-Star's maths scale (0.1 and 0 for wrong) by
-    its full credit alone.
+    """Whether a reward is kept: full credit, none and -1 must be equal; partial credit must only be above 0.
+
+    Of Tool-Star's scale for mathematics, where wrong answers get 0.1 or 0, only full credit is compared.
     """
     score = vector["expected"]["score"]
     if vector["task"] == "rl_math":

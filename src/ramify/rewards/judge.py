@@ -1,4 +1,4 @@
-"""A chat model that judges answers: right, wrong, or no verdict, which is never replaced by another score."""
+"""A chat model as judge of answers: right, wrong, or no verdict. No other score ever replaces a missing verdict."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.rewards.judge_prompt import PROMPT_VERSION, judge_messages, marked_verdict
 
 JudgeSource: TypeAlias = Literal["asked", "cache", "equal", "blank", "none"]
-"""What a verdict comes from: the model, a remembered verdict, `skip_equal`, that there was no answer; "none": no verdict."""
+"""Where a verdict comes from: the model, the cache, `skip_equal`, or a blank answer; "none": there is no verdict."""
 
 _TEMPERATURE = 0.0
 _REASON_CHARS = 1000
@@ -25,16 +25,16 @@ _REASON_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class JudgeSettings:
-    """How a judge is asked.
+    """How to ask a judge.
 
     Attributes:
-        max_tokens: Of a reply, thinking included.
-        attempts: How often it is asked for one verdict when it does not keep to the form.
-        in_flight: Answers that are judged at one time.
-        timeout_seconds: Of one verdict with all its attempts, from when its turn has come.
-        failures_to_stop: Answers in a row without a verdict that end the run.
-        max_answer_chars: Of the answer that is judged; a longer one loses its middle.
-        skip_equal: An answer that is an accepted answer but for case and blanks is right without asking.
+        max_tokens: Most tokens of a reply, including its thinking.
+        attempts: Most requests for one verdict, if replies do not have the required form.
+        in_flight: Most answers that are judged at the same time.
+        timeout_seconds: Time limit for one verdict with all its attempts, not counting the wait for a free slot.
+        failures_to_stop: After so many answers in a row without a verdict, the run ends.
+        max_answer_chars: Most characters of the judged answer; the middle of a longer one is cut out.
+        skip_equal: Whether an answer that equals an accepted answer, but for case and blanks, is right without asking.
     """
 
     max_tokens: int = 4096
@@ -48,13 +48,13 @@ class JudgeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What became of one answer.
+    """The judgement of one answer.
 
     Attributes:
-        correct: The verdict; None: there is none, for the reason `failure`.
-        reason: What the judge wrote before its verdict, its beginning; else what went wrong, in a line.
+        correct: The verdict; None: there is none, and `failure` says why.
+        reason: The beginning of what the judge wrote before its verdict; without a verdict, one line on what went wrong.
         source: See `JudgeSource`.
-        failure: "no_verdict" (not in the form, after all attempts), "deadline", "no_gold", or a `FailureKind`.
+        failure: "no_verdict" (no reply had the required form), "deadline", "no_gold", or a `FailureKind`.
     """
 
     correct: bool | None
@@ -70,19 +70,19 @@ class Judgement:
 
 @dataclass(slots=True)
 class JudgeCounts:
-    """What a judge did so far. Each answer is counted once, in a source of `verdicts` or a kind of `failures`."""
+    """A judge's counts so far. Each answer is counted once, under its source in `verdicts` or its kind in `failures`."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     right: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     last_failure: str = ""
-    """What was wrong the last time that there was no verdict, in words."""
+    """Why there was no verdict the last time, in words."""
     requests: int = 0
-    """To the model; retries of its HTTP client are not counted."""
+    """Requests to the model, not counting retries of its HTTP client."""
     asked_again: int = 0
-    """Requests among these that were made because the reply before was not in the form."""
+    """Those of the requests that were made because the previous reply did not have the required form."""
     usage: TokenUsage = field(default_factory=TokenUsage)
-    """Of its model, replies without a verdict included."""
+    """Tokens of its model, including those of replies without a verdict."""
 
     @property
     def judged(self) -> int:
@@ -90,7 +90,7 @@ class JudgeCounts:
         return self.verdicts.total()
 
     def as_json(self) -> dict[str, Json]:
-        """For a file."""
+        """The counts for a file."""
         return {
             "judged": self.judged,
             "right": self.right,
@@ -119,7 +119,7 @@ class Judge:
     def __init__(
         self, model: ChatModel, settings: JudgeSettings | None = None, cache: Cache | None = None
     ) -> None:
-        """`model` and `cache` are closed by their makers."""
+        """Whoever creates `model` and `cache` closes them."""
         self._model, self._cache = model, cache
         self._settings = settings or JudgeSettings()
         self._slots = asyncio.Semaphore(self._settings.in_flight)
@@ -128,7 +128,7 @@ class Judge:
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """All that its verdicts depend on beside the answers: for a manifest."""
+        """Everything that the verdicts depend on besides the answers; for a manifest."""
         return {
             "model": self._model.name,
             "prompt": PROMPT_VERSION,
@@ -140,11 +140,11 @@ class Judge:
         }
 
     async def score(self, problem: Problem, answer: str) -> float | None:
-        """1.0 or 0.0 for the answer to a problem, None where there is no verdict; raises as a call does."""
+        """1.0 or 0.0 for the answer to a problem, None if there is no verdict; raises as `__call__` does."""
         return (await self(question_of(problem), problem.answer, answer)).value
 
     async def __call__(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
-        """Judge one answer; any of `golds` suffices.
+        """Judge one answer; it is right if it matches any of `golds`.
 
         Raises:
             ServiceDownError: The model's service is down or refuses the key, or too many answers in a row got no verdict.
@@ -173,7 +173,7 @@ class Judge:
                 return Judgement(None, f"no verdict within {seconds:g} s", "none", "deadline")
 
     async def _ask(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
-        """Ask until a reply has the form; a failure of another kind was retried by the HTTP client already."""
+        """Ask until a reply has the required form; the HTTP client has already retried other failures."""
         failed = Judgement(None, "the judge's reply does not end with a verdict", "none", "no_verdict")
         for attempt in range(self._settings.attempts):
             try:
@@ -190,7 +190,7 @@ class Judge:
     async def _reply(
         self, question: str, golds: Sequence[str], prediction: str, attempt: int
     ) -> tuple[tuple[bool, str] | None, JudgeSource]:
-        """Verdict and reason, or None for a reply without one, which is remembered as empty: for less long."""
+        """(verdict and reason, source). A reply without a verdict gives None, cached as empty, so for a shorter time."""
         source: JudgeSource = "cache"
 
         async def make() -> Json:
@@ -248,7 +248,7 @@ class Judge:
 
 
 def question_of(problem: Problem) -> str:
-    """What a problem asks: the bare question where its row holds it, else the last message of the user."""
+    """The question of a problem: the column "question" of its row, else the last message of the user."""
     bare = problem.info.get("question")
     if isinstance(bare, str) and bare.strip():
         return bare

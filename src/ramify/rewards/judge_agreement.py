@@ -1,4 +1,4 @@
-"""How far a judge and the other scores of the same answers agree (Cohen 1960, Educ. Psychol. Meas. 20)."""
+"""Agreement between a judge and the other scores of the same answers (Cohen 1960, Educ. Psychol. Meas. 20)."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -9,16 +9,16 @@ Table: TypeAlias = dict[str, float | None]
 RIGHT_FROM: Mapping[str, float] = MappingProxyType(
     {"em": 1.0, "f1": 0.5, "lenient": 1.0, "acc": 1.0, "math_equal": 1.0}
 )
-"""From which value on a score calls an answer right. That of F1 is a choice."""
+"""The value from which a score counts as "right". The one for F1 is our choice."""
 
 
 def judge_agreement(parts: Sequence[Mapping[str, float]]) -> dict[str, Table]:
-    """For each score that some answer has, the table of two by two of its verdicts and the judge's, for a summary.
+    """For each score that some answer has, the 2 x 2 table of its verdicts and the judge's, for a summary.
 
-    Answers without a verdict are in no cell; `rate` is the share on which both agree, and None for an empty table.
+    Answers without a verdict are in no cell. `rate` is the share on which both agree; None if the table is empty.
 
     Args:
-        parts: Scores of each answer by name; one without "judge" got no verdict.
+        parts: The scores of each answer by name; an answer without "judge" got no verdict.
     """
     return {
         name: _table([answer for answer in parts if name in answer], name, edge)
@@ -28,7 +28,7 @@ def judge_agreement(parts: Sequence[Mapping[str, float]]) -> dict[str, Table]:
 
 
 def kappa(both_right: int, judge_only: int, score_only: int, both_wrong: int) -> float | None:
-    """Cohen's kappa: 1 is full agreement, 0 what chance gives; None where chance alone would agree on everything."""
+    """Cohen's kappa: 1 is full agreement, 0 agreement by chance; None if chance alone would agree on everything."""
     n = both_right + judge_only + score_only + both_wrong
     judge, score = both_right + judge_only, both_right + score_only
     chance = (judge * score + (n - judge) * (n - score)) / n**2 if n else 1.0

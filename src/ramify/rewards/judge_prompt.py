@@ -1,9 +1,9 @@
 # ruff: noqa: RUF001 - Chinese has punctuation of its own
-"""What a judge is asked, and the one form in which it can answer.
+"""The prompt for a judge, and the one form of reply that counts as a verdict.
 
-The wording is ours, and fixed: whoever changes it counts `PROMPT_VERSION` up, so that remembered verdicts and the
-manifests of evaluations tell the two apart. What the candidate wrote is data in a message of its own
-(`chat.data_messages`); the mark is drawn anew for each request, so nothing that it wrote can be taken for a verdict.
+The wording is ours, and fixed. Whoever changes it must increase `PROMPT_VERSION`, so that cached verdicts and manifests
+of evaluations distinguish the versions. The candidate's text is data in a message of its own (`chat.data_messages`). The
+mark is random and new for each request, so nothing that the candidate wrote can pass for a verdict.
 """
 
 import re
@@ -61,7 +61,7 @@ _CHINESE: Final = """\
 _HAN: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
 _KANA: Final = re.compile("[\u3040-\u30ff]")
 _THOUGHT: Final = re.compile(r"\A(?:(?!<think>).)*?</think>|<think>.*?(?:</think>|\Z)", re.DOTALL)
-"""Closed or cut; its beginning may be in the prompt."""
+"""A thinking block, possibly cut off; its opening tag may be in the prompt."""
 _TAGGED: Final = re.compile(r"<judg(?:e)?ment>(.*?)(?:</judg(?:e)?ment>|\Z)", re.DOTALL | re.IGNORECASE)
 _FIRST: Final = re.compile(r"[\W_]*(correct|incorrect)(?=[\s*_\"'`]*(?:[.,;:!\n-]|\Z))", re.IGNORECASE)
 _WORD: Final = re.compile(r"\w")
@@ -69,7 +69,7 @@ _LATIN_WORD: Final = re.compile("[A-Za-z]{2,}")
 
 
 def judge_messages(question: str, golds: Sequence[str], prediction: str, mark: str) -> tuple[Message, ...]:
-    """The request: instructions in the language of the question, and the data in a message of its own."""
+    """The messages of the request: instructions in the language of the question, and the data in a separate message."""
     instructions = _CHINESE if is_chinese(question) else _ENGLISH
     data = {"question": question, "accepted_answers": list(golds), "candidate_answer": prediction}
     return Message.of("system", instructions.format(mark=mark)), data_message(data, mark)
@@ -82,10 +82,10 @@ def is_chinese(question: str) -> bool:
 
 
 def marked_verdict(reply: str, mark: str) -> bool | None:
-    """The verdict of a reply: its last line with a word in it has to be `MARK CORRECT` or `MARK INCORRECT`.
+    """The verdict of a reply: its last line with a word in it must be `MARK CORRECT` or `MARK INCORRECT`.
 
-    In any case, with any punctuation or Markdown around it, in a fence, behind a thinking block. A reply that has the other
-    verdict as a line too gives none.
+    Upper and lower case, punctuation, Markdown, a code fence and a thinking block before it do not matter. A reply that
+    also has the other verdict as a line gives None.
     """
     lines = [line for line in _THOUGHT.sub("", reply).split("\n") if _WORD.search(line)]
     found = [re.fullmatch(rf"\W*{mark}\W+(correct|incorrect)\W*", line, re.IGNORECASE) for line in lines]
@@ -94,10 +94,10 @@ def marked_verdict(reply: str, mark: str) -> bool | None:
 
 
 def read_verdict(reply: str) -> bool | None:
-    """The verdict of a reply to another prompt, as somebody recorded it; our own judge asks for a mark.
+    """The verdict of a recorded reply to somebody else's prompt, which has no mark.
 
-    "Correct" or "Incorrect" stands first in the reply, or in its last judgment tag, and punctuation or nothing follows:
-    "That isn't correct" and "Correctly stated" are no verdicts.
+    The reply, or its last judgment tag, must begin with "Correct" or "Incorrect", followed by punctuation or nothing.
+    So "That isn't correct" and "Correctly stated" are not verdicts.
     """
     said = _THOUGHT.sub("", reply)
     tagged = _TAGGED.findall(said)

@@ -1,4 +1,4 @@
-"""Rewards of length: a plumbing reward for smoke runs, and DAPO's shaping (arXiv 2503.14476, equation 13)."""
+"""Rewards for length: a trivial one for smoke runs, and DAPO's overlong penalty (arXiv 2503.14476, equation 13)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +13,9 @@ _TOKENS_FOR_FULL_REWARD = 1000
 
 @dataclass(frozen=True, slots=True)
 class LengthReward:
-    """Written tokens / 1000, at most 1: plumbing, not a measure of quality.
+    """Response tokens / 1000, at most 1: for testing the pipeline, not a measure of quality.
 
-    It differs between trajectories of unequal length, so an untrained model gets a gradient that is not zero.
+    It differs between trajectories of different length, so even an untrained model gets a nonzero gradient.
     Parts: `plumbing_length`, the value itself.
     """
 
@@ -27,16 +27,16 @@ class LengthReward:
 
 @dataclass(frozen=True, slots=True)
 class OverlongReward:
-    """Another reward, plus 0 up to max - margin written tokens, from there on falling in a straight line to -1 at max.
+    """Another reward plus a penalty for length: 0 up to max - margin response tokens, then falling linearly to -1 at max.
 
-    |y| <= max - margin: 0; up to max: (max - margin - |y|) / margin; a trajectory that was cut (by tokens, calls or a
-    deadline): -1, however long. |y| counts what the policy wrote, tool results excluded. Parts: those of `inner`,
-    and `overlong`.
+    With |y| the number of response tokens, without tool results: 0 if |y| <= max - margin; (max - margin - |y|) / margin
+    up to max; -1 for any trajectory that was truncated (by tokens, calls or a deadline). Parts: those of `inner`, and
+    `overlong`.
 
     Attributes:
-        inner: What is shaped.
-        max_tokens: The limit of a trajectory, tokens after its prompt.
-        margin: Tokens below the limit at which the punishment begins.
+        inner: The reward to which the penalty is added.
+        max_tokens: The limit of a trajectory: tokens after its prompt.
+        margin: How many tokens below the limit the penalty begins.
 
     Raises:
         ConfigError: The margin is not within 1 to `max_tokens`.

@@ -2,9 +2,9 @@ r"""Equality of mathematical answers.
 
     1/2 = 0.5 = \frac{50}{100}    \{1,-2\} = -2, 1    (3,4] = 3 < x \le 4    10\% = 10%    52_{8} = 52_8    5 \text{ cm} = 5
 
-Signs, symbols' case, brackets and the order inside brackets matter. Text rules come first, then values at points
-(`math_values`), and only what those cannot read or decide goes to math-verify in a process of its own. What nothing can
-read, and what runs out of its CPU time, is unequal; `unread` and `timeout` say so.
+Signs, the case of symbols, brackets and the order inside brackets matter. Text rules come first, then values at points
+(`math_values`). Only what these cannot read or decide goes to math-verify, in a separate process. Answers that nothing
+can read, and comparisons that run out of CPU time, count as unequal; `unread` and `timeout` report them.
 """
 
 import functools
@@ -37,34 +37,34 @@ _BLANK = re.compile(r" (?!(?<=\d )\d)|(?<=\d) (?=\d{3}(?!\d))")
 _OPERATORS = "=^*/<>|+-_"
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{\w+\}")
 _NO_FORMULA = re.compile(rf"{_WORD.pattern}|\d\s+\d|\.\d+\.|__|'[A-Za-z/]|(?:!\s*){{4}}")
-"""What math-verify would read in part, or as something else: words, numbers side by side, two points, quotes, bombs."""
+"""What math-verify would read only in part or wrongly: words, adjacent numbers, two decimal points, quotes, factorial bombs."""
 
 
 def math_equal(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 when the prediction equals one of `golds`, else 0.0."""
+    """1.0 if the prediction equals one of `golds`, else 0.0."""
     return float(any(compared(prediction, gold) is Symbolic.EQUAL for gold in golds))
 
 
 def math_equal_quickly(prediction: str, golds: Sequence[str]) -> float:
-    """As `math_equal`, without math-verify: what only that could decide is unequal."""
+    """As `math_equal`, but without math-verify: what only that could decide is unequal."""
     return float(any(decide(prediction, gold) is True for gold in golds))
 
 
 def unread(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 when the prediction, or each gold that is mathematics, could not be read as mathematics, else 0.0."""
+    """1.0 if the prediction, or each mathematical gold, could not be read as mathematics, else 0.0."""
     return _came_to(prediction, golds, Symbolic.UNREAD)
 
 
 def timeout(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 when a comparison ran out of CPU time or memory and none found the prediction equal, else 0.0."""
+    """1.0 if a comparison ran out of CPU time or memory, and no other one found the prediction equal; else 0.0."""
     return max(_came_to(prediction, golds, kind) for kind in (Symbolic.TIMEOUT, Symbolic.KILLED))
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def is_mathematical(gold: str) -> bool:
-    """Whether a gold is compared as mathematics: LaTeX, a number with or without a known unit, a formula with operators, the
-    letter of a choice.
+    """Whether a gold is compared as mathematics.
 
+    Mathematics is LaTeX, a number with or without a known unit, a formula with operators, or the letter of a choice.
     Dates, ranges ("1999-2004"), names ("A41") and anything else with words in it are not.
     """
     if len(gold) > _MAX_CHARS:
@@ -84,14 +84,14 @@ def is_mathematical(gold: str) -> bool:
 
 
 def decide(prediction: str, gold: str) -> bool | None:
-    """Compare by text and by values; None when they do not tell. Of more than 4000 characters only identity is looked at."""
+    """Compare by text and by values; None if that does not decide. Texts over 4000 characters must be identical."""
     if max(len(prediction), len(gold)) > _MAX_CHARS:
         return prediction.strip() == gold.strip()
     return _decide(prediction, gold)
 
 
 def compared(prediction: str, gold: str) -> Symbolic:
-    """What became of a comparison; one pair always gets the same verdict."""
+    """The outcome of a comparison; the same pair always gets the same outcome."""
     decided = decide(prediction, gold)
     if decided is not None:
         return Symbolic.EQUAL if decided else Symbolic.DIFFERENT
@@ -123,16 +123,16 @@ def _decide(prediction: str, gold: str) -> bool | None:
             same_words = left.replace('"', "").lower() == right.replace('"', "").lower()
             return True if same_words and isinstance(written or wanted, Text) else None
         return same_form(written, wanted)
-    # An answer is a stranger's text: whatever it breaks in here, it must not end an evaluation.
+    # The answer is untrusted text: no error that it causes here may end an evaluation.
     except Exception:  # noqa: BLE001
         return None
 
 
 def same_form(written: Form, wanted: Form) -> bool:
-    """Whether two answers that were read are equal.
+    """Whether two parsed answers are equal.
 
     Raises:
-        UndecidedError: Values at points do not tell.
+        UndecidedError: Values at points do not decide.
     """
     if isinstance(written, Named | Equation) or isinstance(wanted, Named | Equation):
         return _same_related(written, wanted)
@@ -149,12 +149,12 @@ def _came_to(prediction: str, golds: Sequence[str], what: Symbolic) -> float:
 
 
 def _unspaced(text: str) -> str:
-    """Without blanks; one between two numbers stays, unless it separates thousands."""
+    """The text without blanks, but a blank between two numbers stays unless it separates thousands."""
     return _BLANK.sub("", text) if " " in text else text
 
 
 def _is_nested_soundly(text: str) -> bool:
-    """Whether the braces balance and are not too deep: anything else is no formula and only costs time."""
+    """Whether the braces balance and are not too deep; anything else is not a formula and would only cost time."""
     depth = 0
     for brace in re.findall(r"(?<!\\)[{}]", text):
         depth += 1 if brace == "{" else -1
@@ -176,7 +176,7 @@ def _form(text: str) -> Form | None:
 
 
 def _same_related(written: Form, wanted: Form) -> bool:
-    """A name may be left out; two different letters are two equations."""
+    """Compare answers with names or equations. A name may be left out; different letters make different equations."""
     if isinstance(written, Named) and isinstance(wanted, Named):
         says_more = _is_word(written.name) or _is_word(wanted.name)
         if written.name == wanted.name or (says_more and not _are_numbered(written.name, wanted.name)):
@@ -193,12 +193,12 @@ def _same_related(written: Form, wanted: Form) -> bool:
 
 
 def _is_word(name: str) -> bool:
-    """A name that says what is meant ("total", "f(x)"), not one letter of several."""
+    """Whether a name describes the value ("total", "f(x)"), rather than being one letter among several."""
     return len(name) > 2 and not name.startswith(("(", "\\"))
 
 
 def _are_numbered(*names: str) -> bool:
-    """Whether each names one of several ("f(2)", "S_5")."""
+    """Whether each name is one of a numbered series ("f(2)", "S_5")."""
     return all(any(c.isdecimal() for c in name) for name in names)
 
 
@@ -239,14 +239,14 @@ def _times(term: Term, unit: Unit) -> Term:
 
 
 def _same_percentage(written: Term, wanted: Term) -> bool:
-    """ "10%" for 0.1; for 10 too, since no answer of 1 or more is likely to mean a hundredth of it."""
+    """ "10%" equals 0.1. It also equals 10, since a gold of 1 or more hardly ever means a hundredth of itself."""
     value = exact_value(wanted)
     bare = value is not None and abs(value) >= 1 and same_value(written, wanted)
     return bare or same_value(_times(written, _PERCENT), wanted)
 
 
 def _is_factored(term: Term) -> bool:
-    """A product of at least two sums, or a power of one: who gives that as a gold asks for factors."""
+    """Whether a term is a product of at least two sums, or a power of one: such a gold asks for the factored form."""
     factors = term.factors if isinstance(term, Product) else (term,)
     sums = 0
     for factor in factors:
@@ -283,12 +283,12 @@ def _same_items(written: Form, wanted: Form) -> bool:
 
 
 def _is_tuple(items: Items) -> bool:
-    """Whether it is one, or a list that may stand for one; sets and intervals are none."""
+    """Whether it is a tuple, or a list that may stand for one; sets and intervals are not."""
     return items.brackets == "" or (items.brackets == "()" and not items.is_interval)
 
 
 def _same_matrix(written: Items, wanted: Items) -> bool:
-    """Row by row; a vector may be a tuple, and rows may be in other brackets."""
+    """Compare row by row. A vector may also be a tuple, and rows may have other brackets."""
     if written.brackets != "m":
         return _same_matrix(wanted, written)
     rows = [row.items for row in written.items if isinstance(row, Items)]
@@ -305,7 +305,7 @@ def _same_in_order(left: Sequence[Form], right: Sequence[Form]) -> bool:
 
 
 def _same_in_any_order(left: Sequence[Form], right: Sequence[Form]) -> bool:
-    """Each is matched with one of the other side; equality is transitive, so the first match will do."""
+    """Match each item with one of the other side; the first match will do, since equality is transitive."""
     unmatched = list(right)
     for item in left:
         position = next((i for i, other in enumerate(unmatched) if same_form(item, other)), None)

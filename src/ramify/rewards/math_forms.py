@@ -1,4 +1,4 @@
-r"""What a mathematical answer is: a formula, several of them in order or in none, a matrix, an equation, words."""
+r"""The forms of a mathematical answer: a formula, several ordered or unordered ones, a matrix, an equation, or words."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from ramify.rewards.numerals import in_digits
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A formula with its unit; digits in a base have the unit "base 8"."""
+    """A formula with its unit; a number in base 8 has the unit "base 8"."""
 
     term: Term
     unit: Unit | None = None
@@ -34,7 +34,7 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words, in lower case and without brackets around them."""
+    """Words, in lower case and without surrounding brackets."""
 
     words: str
 
@@ -44,9 +44,9 @@ class Items:
     r"""Several values.
 
     Attributes:
-        brackets: Around values in order: "()", "[)" and so on, "::" of a ratio, "m" of a matrix and each of its rows; ""
-            for a list without brackets, "{}" for a set, a union, what `\pm` stands for: in any order.
-        is_interval: It was an inequality, so "()" is no pair.
+        brackets: For ordered values: "()", "[)" and so on; "::" for a ratio; "m" for a matrix and for each of its rows.
+            For values in any order: "" for a list without brackets; "{}" for a set, a union or the two values of `\pm`.
+        is_interval: Whether it was an inequality, so that "()" is an interval rather than a pair.
     """
 
     brackets: str
@@ -56,7 +56,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name and what it equals."""
+    """A name and the value that it equals."""
 
     name: str
     value: "Form"
@@ -64,7 +64,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """`difference` = 0; `stated` is the value that it gives a formula of names, as `m + n = 70` does."""
+    """The equation `difference` = 0; `stated` is the value it gives a formula of names, such as 70 in `m + n = 70`."""
 
     difference: Term
     stated: "Form | None" = None
@@ -92,10 +92,10 @@ _NAMES = re.compile(
     r"\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+)+\s*\)|\\\{\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\\\}"
 )
 _LABEL = re.compile(r"[A-F][.:]\s+(?=\S)")
-"""Of a choice."""
+"""The label of a choice, as in "B. 5"."""
 _ANGLE_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])|\b(?:sin|cos|tan)\b")
 _DEGREES = re.compile(r'(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])|\\[a-z]+)\s*"degree"')
-"""Behind a number or name within a formula of angles; behind a whole formula it is a unit."""
+"""Degrees after a number or name inside a formula of angles; after a whole formula they are its unit."""
 _QUOTED = re.compile(r'"([^"]*)"')
 _WORD = re.compile(r"[A-Za-z]{3,}(?:['-][A-Za-z]{2,})*(?: [A-Za-z'-]+)*|(?:no|No|NO)(?: [A-Za-z'-]+)*")
 _ARTICLE = re.compile(r"(?:an?|the) (?!the\b)(?=[A-Za-z]{3})", re.IGNORECASE)
@@ -105,10 +105,10 @@ _MAX_ITEMS = 200
 
 
 def read_form(text: str) -> Form:
-    """Read an answer in the dialect of `math_text`.
+    """Parse an answer in the dialect of `math_text`.
 
     Raises:
-        UnreadableError: It is none of the forms.
+        UnreadableError: The text has none of the forms.
     """
     text = text.strip()
     if text.startswith("{") and _encloses(text) and ("," not in text or _is_in_brackets(text[1:-1].strip())):
@@ -172,7 +172,7 @@ def _equal(members: list[str]) -> Form:
 
 
 def _is_of_names(term: Term, *, alone: bool = True) -> bool:
-    """Sums, products, ratios and sizes of two symbols or more; `2x = 10` and `-x = 5` do not say what is 10 or 5."""
+    """Whether a term combines two or more symbols by sum, product, ratio or size; `2x` and `-x` are not names of a value."""
     match term:
         case Symbol():
             return not alone
@@ -190,7 +190,7 @@ def _is_of_names(term: Term, *, alone: bool = True) -> bool:
 
 
 def _interval(members: list[str], relations: list[str]) -> Form:
-    """`a < x <= b`, and with one end `x <= b` or `b >= x`; the ends without bound are infinite."""
+    """The interval of `a < x <= b`, `x <= b` or `b >= x`; a missing bound is infinite."""
     if relations[0] in (">", "\\ge"):
         members, relations = members[::-1], [_TURNED[relation] for relation in relations[::-1]]
     if any(relation in (">", "\\ge") for relation in relations):
@@ -207,7 +207,7 @@ def _interval(members: list[str], relations: list[str]) -> Form:
 
 
 def _single(text: str) -> Form:
-    """An answer without relations and without commas outside brackets."""
+    """Parse an answer without relations, and without commas outside brackets."""
     unions = _UNION.split(text)
     if len(unions) > 1:
         return Items("{}", tuple(map(read_form, unions)))
@@ -256,7 +256,7 @@ def _formula(text: str) -> Form:
 
 
 def _split(text: str, separators: str) -> Iterator[str]:
-    """Parts between separators outside all brackets."""
+    """The parts between separators that are outside all brackets."""
     depth = start = 0
     for position, character in enumerate(text):
         if character in _OPENING:
@@ -274,7 +274,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _relation_sides(text: str) -> list[tuple[str, str]]:
-    """The members of a chain of relations outside brackets, each with the relation before it."""
+    """The sides of a chain of relations outside brackets, each with the relation before it."""
     sides: list[tuple[str, str]] = []
     start, before = 0, ""
     for match in _RELATION.finditer(text):
@@ -290,7 +290,7 @@ def _is_in_brackets(text: str) -> bool:
 
 
 def _encloses(text: str) -> bool:
-    """Whether the first bracket is closed by the last one and not before."""
+    """Whether the last bracket closes the first one."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character in _OPENING) - (character in _CLOSING)

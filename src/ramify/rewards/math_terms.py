@@ -1,6 +1,6 @@
-r"""Formulas as trees: a reader of the LaTeX (and plain text) that answers are written in.
+r"""Formulas as trees: a parser for the LaTeX (and plain text) in which answers are written.
 
-It reads what it knows and refuses the rest with `UnreadableError`, so that nothing is compared in part.
+It refuses whatever it does not know with `UnreadableError`, so that no formula is compared only in part.
 """
 
 import re
@@ -10,12 +10,12 @@ from typing import TypeAlias
 
 
 class UnreadableError(ValueError):
-    """The text is no formula of the kind that is read here."""
+    """The text is not a formula that this parser reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An exact number, as written."""
+    """An exact number."""
 
     value: Fraction
 
@@ -29,14 +29,14 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Terms added up."""
+    """A sum of terms."""
 
     terms: "tuple[Term, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Factors multiplied; a quotient holds a power of -1."""
+    """A product of factors; a divisor is a factor with the power -1."""
 
     factors: "tuple[Term, ...]"
 
@@ -51,7 +51,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of one or two arguments (`root` and `log` have the degree or base first)."""
+    """A function of one or two arguments; for `root` and `log` the degree or base comes first."""
 
     name: str
     arguments: "tuple[Term, ...]"
@@ -63,14 +63,14 @@ MINUS_ONE = Number(Fraction(-1))
 _NAMES = "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln exp"
 FUNCTIONS = frozenset(_NAMES.split())
 WORDS = FUNCTIONS | {"sqrt", "log", "pi", "infinity", "infty", "oo"}
-"""What plain letters may spell."""
+"""Names that plain letters may spell."""
 _TOKEN = re.compile(
     r"\s*(?:([0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
     rf"|(\\[A-Za-z]+|(?:{'|'.join(sorted(WORDS, key=len, reverse=True))})(?![A-Za-z]))|([A-Za-z])|(.))",
     re.DOTALL,
 )
 _FIRST_IDEOGRAPH = "\u2e80"
-"""From here on letters are words: the 5th of a month is no product."""
+"""From this character on letters are words, not symbols: a date with ideographs is not a product."""
 _GREEK = """
 alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau phi varphi
 chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell hbar pi
@@ -86,10 +86,10 @@ _MAX_FACTORIALS = 3
 
 
 def read_term(text: str, plus_minus: int = 1) -> Term:
-    r"""Read a formula; `plus_minus` is the sign that `\pm` stands for.
+    r"""Parse a formula; `plus_minus` is the sign that `\pm` stands for.
 
     Raises:
-        UnreadableError: It holds something else, is too deep or too long.
+        UnreadableError: The text is not a formula, or is too deep or too long.
     """
     if len(text) > _MAX_CHARS:
         raise UnreadableError("too long")
@@ -101,7 +101,7 @@ def read_term(text: str, plus_minus: int = 1) -> Term:
 
 
 class _Reader:
-    """Recursive descent over the tokens; one look ahead."""
+    """A recursive descent parser with one token of lookahead."""
 
     def __init__(self, text: str, plus_minus: int) -> None:
         self.tokens = [match.group().strip() for match in _TOKEN.finditer(text.strip())]
@@ -116,7 +116,7 @@ class _Reader:
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
     def sum(self) -> Term:
-        """Terms with signs between them."""
+        """Parse terms with signs between them."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise UnreadableError("too deep")
@@ -187,7 +187,7 @@ class _Reader:
         raise UnreadableError(f"what is {token!r} here")
 
     def _number(self, digits: str) -> Term:
-        """A number, with a proper fraction behind it a mixed one."""
+        """A number; a proper fraction after it makes it a mixed number."""
         number, mark = Number(Fraction(digits)), self.position
         if self.ahead == "\\frac" and number.value.denominator == 1:
             match self._atom():
@@ -242,7 +242,7 @@ class _Reader:
         return Symbol(name)
 
     def _argument(self) -> Term:
-        """What TeX takes as an argument: a group, a command, or one single digit or letter."""
+        """An argument by TeX's rules: a group, a command, or a single digit or letter."""
         if self.ahead in ("{", "("):
             return self._enclosed()
         if self.ahead[:1] in _DIGITS:
@@ -260,7 +260,7 @@ class _Reader:
         return Call("abs", (term,)) if opening == "|" else term
 
     def _took(self, token: str) -> bool:
-        """Whether the next token was this one, which is then taken."""
+        """Take the next token if it is this one; returns whether it was."""
         found = self.ahead == token
         self.position += found
         return found

@@ -1,7 +1,7 @@
-r"""Mathematical answers without their typesetting: `\left( \dfrac{1}{2} \right)` and `(1/2)` look alike afterwards.
+r"""Removing typesetting from mathematical answers: `\left( \dfrac{1}{2} \right)` becomes `(\frac{1}{2})`.
 
-What stays is a small dialect: commands with a meaning, `"words"` for text in a formula, plain brackets, a comma for "and"
-and a semicolon for "or". A sentence that says what the answer is becomes that answer.
+The result is a small dialect: commands with a meaning, `"words"` for text in a formula, plain brackets, a comma for "and"
+and a semicolon for "or". A sentence that states the answer is reduced to the answer.
 """
 
 import re
@@ -34,7 +34,7 @@ _REPLACED = [
             r"\\(?:math(?:rm|bf|it|sf|tt)|boldsymbol|operatorname|underline|therefore|boxed|fbox)(?![A-Za-z])",
             "",
         ),
-        # A sign of money before a number that ends the answer; "$" by itself may only open a formula.
+        # A currency sign before a number at the end of the answer. A "$" elsewhere may only open a formula.
         (rf"\\\${_AMOUNT}(?=[\s.$]*$)|^\s*\${_AMOUNT}(?=[\s.]*$)", r'\1\2 "dollar"'),
         (r"\\[()\[\]]|\\?\$", " "),
         (r"\\leqs?lant|\\leqq?(?![A-Za-z])|<=", r"\\le "),
@@ -65,16 +65,16 @@ _STATED = re.compile(
     r"[\"A-Za-z][A-Za-z'\", ]*?(?:\b(?:is|are|equals)(?: equal to)?\"?:?|[A-Za-z]{3}:)\s+(?=\S)",
     re.IGNORECASE,
 )
-"""Words up to a verb or a colon: "The value is 5"."""
+"""Words up to a verb or a colon, as in "The value is 5"."""
 _IN_PROSE = re.compile(
     r"(?P<said>[A-Za-z][A-Za-z ,':]*?)\s*(?:\$(?P<a>[^$\n]+)\$|\$\$(?P<b>[^$]+)\$\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>[\s\S]+?)\\\])"
     r"(?P<rest>[\s.]*|\s+is (?:the|our|my) [a-z]+[\s.]*)"
 )
-"""One formula between signs, with words before it."""
+"""One formula between math delimiters, with words before it."""
 
 
 def clean(text: str) -> str:
-    """The text in the dialect."""
+    """Translate an answer into the dialect."""
     prose = _IN_PROSE.fullmatch(text.strip())
     if prose and not _DENIED.search(prose["said"]):
         text = next(filter(None, prose.group("a", "b", "c", "d")))
@@ -116,6 +116,6 @@ def _words(match: re.Match[str]) -> str:
 
 
 def _unit(match: re.Match[str]) -> str:
-    r"""A unit in upright letters (`\mathrm{cm}`, `{\rm cm}`) as the text that it is; anything else stays."""
+    r"""Turn a unit in upright letters (`\mathrm{cm}`, `{\rm cm}`) into text; anything else stays."""
     inside = (match[1] or match[2]).strip()
     return f' "{inside}" ' if read_unit(inside) else match.group()

@@ -1,7 +1,7 @@
-r"""Units behind a number: `\text{ square centimeters}`, "cm^2" and "sq. cm" are one; 100 cm is 1 m.
+r"""Units after a number: `\text{ square centimeters}`, "cm^2" and "sq. cm" are the same; 100 cm is 1 m.
 
-What stands in `\text{..}` is a unit unless it says something ("5 \text{ is wrong}"). Plain letters are one where they spell
-a unit of this table, or a word for things that are counted ("17 people"): "2xy" is a product.
+Text in `\text{..}` is a unit unless it is a remark ("5 \text{ is wrong}"). Plain letters are a unit if they spell one in
+the table below, or a word for counted things ("17 people"); "2xy" is a product.
 """
 
 import re
@@ -43,20 +43,20 @@ _WORD = re.compile(r"[^\s.^{}]+")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """`factor` times the base units in `of`, such as "m^2" or "m/s"; things that are counted are bases of their own."""
+    """`factor` times the base units in `of`, such as "m^2" or "m/s". Counted things are base units of their own."""
 
     of: str
     factor: Fraction = Fraction(1)
 
     @property
     def is_measure(self) -> bool:
-        """Whether it is a unit of the table, and no percentage."""
+        """Whether it is a unit of the table, and not a percentage."""
         bases = {base for base, _ in _KNOWN.values()} - {"%"}
         return all(part.partition("^")[0] in bases for part in self.of.split("/"))
 
 
 def without_unit(text: str) -> tuple[str, Fraction, Unit | None]:
-    """What stands before the unit, the scale to multiply it by ("4.4 million"), and the unit."""
+    """The text before the unit, the scale to multiply it by (a million in "4.4 million"), and the unit."""
     bare = (text, Fraction(1), None)
     quoted = _QUOTED.search(text)
     match = quoted or _PLAIN.search(text)
@@ -78,7 +78,7 @@ def without_unit(text: str) -> tuple[str, Fraction, Unit | None]:
 
 
 def read_unit(written: str) -> Unit | None:
-    """The unit that a text spells; None where the table does not have it."""
+    """The unit that a text spells; None if it is not in the table."""
     if len(written) > 60:
         return None
     of, factor = [], Fraction(1)
@@ -115,7 +115,11 @@ def _power_of_one(written: str) -> tuple[str, Fraction] | None:
 
 
 def _may_be_plain(before: str, written: str) -> bool:
-    """Letters right behind a formula with letters are factors ("x^2 + 3mi"); one letter is a unit behind a bare number."""
+    """Whether plain letters can be a unit.
+
+    Up to three letters directly after a formula with letters are factors ("x^2 + 3mi"). A single letter is a unit only
+    after a bare number and a blank.
+    """
     letters = written.strip()
     if len(letters) == 1:
         return written[0] == " " and re.fullmatch(r"[+-]?[\d.,]+", before) is not None

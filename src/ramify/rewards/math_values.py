@@ -1,9 +1,9 @@
 r"""Equality of formulas by their values at fixed points.
 
-Two formulas that agree at several unrelated points are taken for equal (the test of Schwartz and Zippel for
-polynomials). Values are exact where they are rational. Others that are far apart, in floats and in 50 digits, differ; the
-rest is compared in 150 digits. Where terms cancel and leave next to nothing, the difference of equal formulas falls with
-the precision and that of others does not. Every number stays small, so no formula takes long.
+Two formulas that agree at several unrelated points count as equal (the test of Schwartz and Zippel for polynomials).
+Rational values are exact. Other values differ if they are far apart both in floats and in 50 digits; all others are
+compared in 150 digits. If terms cancel and leave almost nothing, the difference of equal formulas shrinks with more
+digits, and that of unequal ones does not. All numbers are kept small, so no formula takes long.
 """
 
 import cmath
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from ramify.rewards.math_terms import Call, Number, Power, Product, Sum, Symbol, Term
 
 Value: TypeAlias = Fraction | complex
-"""`complex` stands for mpmath's complex numbers too, which have the same operations."""
+"""`complex` also stands for mpmath's complex numbers, which have the same operations."""
 Place: TypeAlias = Mapping[str, Fraction]
 _Pair: TypeAlias = tuple[Value, Value]
 
@@ -27,22 +27,22 @@ _MAX_BITS = 1 << 14
 _MAX_FACTORIAL = 400
 _POSITIVE_POINTS, _POINTS = 2, 5
 _FAR, _SMALL = 1e-4, 1e-3
-"""Far apart are values that differ by that part of the larger one, which is itself not as small as this."""
+"""Values are far apart if they differ by `_FAR` relative to the larger one, and the larger one is above `_SMALL`."""
 _COARSE, _FINE = 50, 150
 _SAME, _FALLEN = 1e-110, 1e-90
 
 
 class UndecidedError(ArithmeticError):
-    """A value is not defined at the points, or both are too large to compare."""
+    """A value is undefined at the points, or both values are too large to compare."""
 
 
 class _TooLargeError(UndecidedError):
-    """A value is larger than any that is written out; the other one may not be."""
+    """A value is too large to compute; the other one may not be."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Arithmetic:
-    """Complex numbers of one precision; `noise` is the rounding error, relative to 1, that is surely not exceeded."""
+    """Complex numbers of one precision; `noise` is a safe upper bound of the relative rounding error."""
 
     number: Callable[[Any], complex]
     functions: Mapping[str, Callable[[complex], complex]]
@@ -51,10 +51,10 @@ class Arithmetic:
     noise: float
 
     def value(self, term: Term, place: Place) -> Value | None:
-        """The value where the symbols have the values of `place`; None when it is too large.
+        """The value of a term for the symbols' values in `place`; None if it is too large.
 
         Raises:
-            UndecidedError: It is not defined.
+            UndecidedError: The value is undefined there.
         """
         try:
             return self._value(term, place)
@@ -64,7 +64,7 @@ class Arithmetic:
             raise UndecidedError("not defined") from error
 
     def is_real(self, value: Value) -> bool:
-        """Whether it has no imaginary part but for rounding."""
+        """Whether a value has no imaginary part, apart from rounding."""
         return isinstance(value, Fraction) or abs(value.imag) <= self.noise * max(1, abs(value))
 
     def _value(self, term: Term, place: Place) -> Value:
@@ -157,10 +157,10 @@ FLOATS = Arithmetic(
 
 @functools.cache
 def precise(digits: int) -> Arithmetic:
-    """Numbers of so many decimal digits."""
-    from mpmath.ctx_mp import MPContext  # here, since few comparisons need it
+    """Arithmetic with so many decimal digits."""
+    from mpmath.ctx_mp import MPContext  # imported here, since few comparisons need it
 
-    # A context of our own: its precision is never changed, so threads can share it.
+    # A context of our own, whose precision never changes, so threads can share it.
     mp: Any = MPContext()
     mp.dps = digits
     constants = {"pi": mp.mpc(mp.pi), "e": mp.mpc(mp.e), "i": mp.mpc(0, 1)}
@@ -172,7 +172,7 @@ def same_value(left: Term, right: Term) -> bool:
     """Whether both formulas have the same value wherever both are real.
 
     Raises:
-        UndecidedError: The points do not tell.
+        UndecidedError: The points do not decide.
     """
     points = list(_points(left, right))
     if not points:
@@ -181,10 +181,10 @@ def same_value(left: Term, right: Term) -> bool:
 
 
 def same_up_to_factor(left: Term, right: Term) -> bool:
-    """Whether `left` is a constant other than 0 times `right`: the same equation "= 0".
+    """Whether `left` is a nonzero constant times `right`, so that both "= 0" are the same equation.
 
     Raises:
-        UndecidedError: The points do not tell.
+        UndecidedError: The points do not decide.
     """
     points = [point for point in _points(left, right) if point.pair != (0, 0)]
     if not points or any(0 in point.pair for point in points):
@@ -197,7 +197,7 @@ def same_up_to_factor(left: Term, right: Term) -> bool:
 
 
 def exact_value(term: Term) -> Fraction | None:
-    """The value of a formula without symbols where it is rational; None otherwise."""
+    """The value of a formula without symbols if it is rational; None otherwise."""
     try:
         value = FLOATS.value(term, {})
     except (UndecidedError, KeyError):
@@ -206,7 +206,7 @@ def exact_value(term: Term) -> Fraction | None:
 
 
 def symbols_of(term: Term) -> frozenset[str]:
-    """Names of the symbols, constants left out."""
+    """Names of the symbols, without constants."""
     match term:
         case Symbol(name):
             return frozenset({name}) - CONSTANTS
@@ -263,10 +263,10 @@ def _crossed(point: _Point, first: _Point, arithmetic: Arithmetic) -> _Pair:
 
 
 def _agree(pair: _Pair, values: Callable[[Arithmetic], _Pair]) -> bool:
-    """Whether two values are equal; `values` gives them in a precision that is asked for."""
+    """Whether two values are equal; `values` recomputes them in a given precision."""
     if isinstance(pair[0], Fraction) and isinstance(pair[1], Fraction):
         return pair[0] == pair[1]
-    # Floats are no proof: (10^16 + sqrt 2) - 10^16 is 2 there.
+    # Floats alone prove nothing: there (10^16 + sqrt 2) - 10^16 is 2.
     if _are_far_apart(pair) and _are_far_apart(values(precise(_COARSE))):
         return False
     size, difference = _compared(values(precise(_FINE)), _FINE)

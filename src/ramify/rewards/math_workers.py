@@ -1,9 +1,11 @@
-r"""The process in which math-verify compares formulas, since one of them may never end or take all memory.
+r"""The process in which math-verify compares formulas: a comparison may never end, or use up all memory.
 
-It forks for every comparison, so none sees what another left behind, and each has an allowance of CPU time: whatever else
-the machine does, one pair gets one verdict. Run as a program, this module is that process. First line in: the address space
-in bytes and the CPU seconds of a comparison; out: "ready". Then one JSON array a line comes in, [prediction, gold, "latex"
-| "bare"], and a `Symbolic` goes out. It ends when its input does.
+The process forks for every comparison, so that none sees what another left behind. Each comparison has a budget of CPU
+time rather than wall time, so a pair gets the same verdict however busy the machine is.
+
+Run as a program, this module is that process. The first line of its input has the address space in bytes and the CPU
+seconds of a comparison; it answers "ready". After that each line of input is a JSON array, [prediction, gold, "latex" |
+"bare"], and each line of output a `Symbolic`. The process ends when its input ends.
 """
 
 import contextlib
@@ -25,7 +27,7 @@ from ramify.sandbox.kernel import forbid_inspection
 
 _MAX_CHARS = 2000
 _LOST_SECONDS = 900.0
-"""Of silence, after which a process counts as lost, however busy the machine may be."""
+"""A process that is silent for so long counts as lost, however busy the machine may be."""
 _WARM_UP = (
     (r"\frac{x^2-1}{x-1}+\sqrt{8}", r"x+1+2\sqrt{2}"),
     (r"\left\{1,\pi\right\}", r"\left\{\pi,1\right\}"),
@@ -36,45 +38,45 @@ _WARM_UP = (
     (r"\lim_{x \to 0} \frac{\sin x}{x}", "1"),
     (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 3 \end{pmatrix}"),
 )
-"""What these need is loaded once, and not by every comparison."""
+"""Comparisons that load everything once, so that the forked ones need not."""
 
 
 class Symbolic(StrEnum):
-    """What became of a comparison."""
+    """The outcome of a comparison."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
     UNREAD = "unread"
-    """One side is no formula, or too long for one."""
+    """One side is not a formula, or is too long."""
     TIMEOUT = "timeout"
-    """Its CPU time ran out."""
+    """It ran out of CPU time."""
     KILLED = "killed"
-    """It ended otherwise, of its memory for one."""
+    """It ended for another reason, such as running out of memory."""
 
 
 class MathWorker:
-    """Compares formulas one at a time; threads wait for each other. The process starts when it is first needed.
+    """Compares formulas one at a time; threads wait for each other. The process starts with the first comparison.
 
     Args:
-        cpu_seconds: Of one comparison.
-        memory_bytes: Address space of a comparison.
+        cpu_seconds: CPU time of one comparison.
+        memory_bytes: Address space of one comparison.
     """
 
     def __init__(self, *, cpu_seconds: float = 4.0, memory_bytes: int = 1 << 30) -> None:
-        """No process is started yet."""
+        """Starts no process yet."""
         self._limits = [memory_bytes, cpu_seconds]
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._remembered = functools.lru_cache(maxsize=1 << 12)(self.ask)
 
     def compare(self, prediction: str, gold: str, how: Literal["latex", "bare"] = "latex") -> Symbolic:
-        """Compare two formulas, "latex" without delimiters or "bare" text as math-verify finds maths in it."""
+        """Compare two formulas: "latex" without delimiters, or "bare" text in which math-verify looks for mathematics."""
         if max(len(prediction), len(gold)) > _MAX_CHARS:
             return Symbolic.UNREAD
         return self._remembered(prediction, gold, how)
 
     def ask(self, prediction: str, gold: str, how: Literal["latex", "bare"] = "latex") -> Symbolic:
-        """As `compare`, remembering nothing."""
+        """As `compare`, but without its cache."""
         with self._lock:
             for _ in range(2):  # somebody may have killed the process
                 if self._process is None:
@@ -86,7 +88,7 @@ class MathWorker:
         return Symbolic.KILLED
 
     def close(self) -> None:
-        """End the process and what it is comparing; it ends with this process too."""
+        """End the process and its current comparison. It also ends when this process ends."""
         with self._lock:
             self._end()
 
@@ -113,12 +115,12 @@ class MathWorker:
 
 @functools.cache
 def shared_worker() -> MathWorker:
-    """The one process that all scores of this program share."""
+    """The one worker that all scores of this program share."""
     return MathWorker()
 
 
 def _exchange(process: "subprocess.Popen[bytes]", request: object) -> str | None:
-    """The answer's line; None when the process has ended or is lost."""
+    """The line of the answer; None if the process has ended or is lost."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
@@ -132,7 +134,7 @@ def _exchange(process: "subprocess.Popen[bytes]", request: object) -> str | None
 def _serve() -> None:
     forbid_inspection()
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb", buffering=0)
-    # Nothing that a library prints may be taken for an answer.
+    # What a library prints must not be mistaken for an answer.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     memory_bytes, cpu_seconds = json.loads(requests.readline())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -141,14 +143,14 @@ def _serve() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     for pair in _WARM_UP:
         _verdict(*pair, "latex")
-    gc.disable()  # it would touch, and so copy, every page in every child
+    gc.disable()  # a collection would write to, and so copy, every page in every child
     answers.write(b"ready\n")
     for line in requests:
         answers.write(_in_child(json.loads(line), cpu_seconds).encode() + b"\n")
 
 
 def _in_child(request: list[str], cpu_seconds: float) -> Symbolic:
-    """One comparison in a process of its own, which the kernel ends when its CPU time is spent."""
+    """Run one comparison in a forked process, which the kernel kills when its CPU time is spent."""
     kinds = list(Symbolic)
     child = os.fork()
     if child == 0:
@@ -167,21 +169,21 @@ def _in_child(request: list[str], cpu_seconds: float) -> Symbolic:
 def _verdict(prediction: str, gold: str, how: str) -> Symbolic:
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-    # By default it looks for plain numbers too where it cannot read the formula.
+    # By default math-verify also looks for plain numbers if it cannot read the formula.
     kinds = [LatexExtractionConfig()] if how == "latex" else [LatexExtractionConfig(), ExprExtractionConfig()]
     if how == "latex":
         prediction, gold = f"${prediction}$", f"${gold}$"
     try:
-        # Its own time limits need signals and the clock on the wall.
+        # No time limits of math-verify: they need signals and count wall time.
         left, right = (parse(text, kinds, parsing_timeout=None) for text in (prediction, gold))
         if not left or not right:
             return Symbolic.UNREAD
-        # It asks for the gold first; Tool-Star, whose reading "bare" is, gives it the prediction there.
+        # math-verify expects the gold first. Tool-Star, whose code "bare" reproduces, passes the prediction first.
         first, second = (left, right) if how == "bare" else (right, left)
         return Symbolic.EQUAL if verify(first, second, timeout_seconds=None) else Symbolic.DIFFERENT
     except MemoryError:
         return Symbolic.KILLED
-    except Exception:  # noqa: BLE001 - whatever a formula breaks in the libraries, it is not equal
+    except Exception:  # noqa: BLE001 - a formula that breaks the libraries is not equal
         return Symbolic.UNREAD
 
 

@@ -22,7 +22,7 @@ CHINESE_NUMERALS = "".join((*_CHINESE_DIGITS, *_CHINESE_SCALES))
 
 
 def canonical(digits: str) -> str:
-    """A number in digits without thousands separators, padding zeros, "-0"; anything else as it is."""
+    """A number in digits without thousands separators, padding zeros or "-0"; anything else unchanged."""
     if digits.isdecimal() and digits[0] != "0":
         return digits
     if _GROUPED.fullmatch(digits):
@@ -36,7 +36,7 @@ def canonical(digits: str) -> str:
 
 
 def in_digits(tokens: Sequence[str]) -> list[str]:
-    """Each run of number words as one number, scale words multiplied into the number before them."""
+    """Replace each run of number words by one number; scale words multiply the number before them."""
     if _WORDS.isdisjoint(tokens):
         return list(tokens)
     written: list[str] = []
@@ -49,7 +49,7 @@ def in_digits(tokens: Sequence[str]) -> list[str]:
 
 
 def chinese_number(numerals: str) -> int:
-    """The value of a run of Chinese numerals, by places ("三十二") or digit by digit ("二零二零")."""
+    """The value of a run of Chinese numerals, either with place words ("三十二") or digit by digit ("二零二零")."""
     if not any(c in _CHINESE_SCALES for c in numerals):
         return int("".join(str(_CHINESE_DIGITS[c]) for c in numerals[:30]))
     total = digit = 0
@@ -62,7 +62,7 @@ def chinese_number(numerals: str) -> int:
 
 
 def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
-    """End and value of the number that begins at `start`; the end is `start` when no word is part of it."""
+    """End and value of the number that begins at `start`; the end is `start` if no number word follows."""
     total, group, end = Decimal(0), Decimal(0), start
     if _NUMBER.fullmatch(tokens[start]):
         if start + 1 == len(tokens) or tokens[start + 1] not in SCALES:
@@ -83,6 +83,6 @@ def _run(tokens: Sequence[str], start: int) -> tuple[int, Decimal]:
 
 
 def _fits(group: Decimal, small: int) -> bool:
-    """Whether "twenty" + "two" and "hundred" + "five" make one number, which "nineteen" + "ten" do not."""
+    """Whether a small number continues a group: "twenty" + "two" and "hundred" + "five" do, "nineteen" + "ten" do not."""
     below = group % 100
     return group < 10_000 and (below == 0 or (below >= 20 and below % 10 == 0 and 0 < small < 10))

@@ -1,4 +1,4 @@
-"""A reward with weighted parts added: the judge's verdict, the user's own functions."""
+"""A reward as a sum of weighted parts: a base reward, a judge's verdict, the user's own functions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +13,7 @@ from ramify.core.tree import Trajectory
 from ramify.rewards.extract import answer_of
 
 JudgeScore: TypeAlias = Callable[[Problem, str], Awaitable[float | None]]
-"""The verdict on an answer ("": there is none), in [0, 1]; None when there is no verdict."""
+"""The verdict on an answer ("" if there was none), in [0, 1]; None if there is no verdict."""
 
 
 class RewardPart(Protocol):
@@ -21,17 +21,17 @@ class RewardPart(Protocol):
 
     @property
     def name(self) -> str:
-        """In reports."""
+        """Name in reports."""
         ...
 
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
-        """One for each trajectory, in order; None where the part does not apply."""
+        """One value for each trajectory, in order; None if the part does not apply."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedPart:
-    """A part and what it counts; a weight of 0 only reports it."""
+    """A part and its weight; a part with weight 0 is only reported."""
 
     part: RewardPart
     weight: float = 1.0
@@ -42,11 +42,11 @@ class PartsReward:
     """The value of `base` plus weight * value of each part that applies. Parts: those of `base`, and each by its name.
 
     Attributes:
-        base: What is added to; None: the parts are all there is.
-        parts: Of different names.
+        base: The reward to which the parts are added; None: only the parts count.
+        parts: The parts; each has a different name.
 
     Raises:
-        ConfigError: Two parts have one name, or there is nothing at all.
+        ConfigError: Two parts have the same name, or there is neither a base nor a part.
     """
 
     base: RewardFn | None
@@ -63,7 +63,7 @@ class PartsReward:
         """One reward for each trajectory, in order.
 
         Raises:
-            DataError: No part applies to a trajectory, or a part has the name of one of `base`.
+            DataError: No part applies to a trajectory, or a part has the same name as a part of `base`.
         """
         base = None if self.base is None else await self.base.score(trajectories)
         columns = [await each.part.values(trajectories) for each in self.parts]
@@ -82,7 +82,7 @@ class PartsReward:
         known = {} if base is None else base.parts
         if shared := given.keys() & known.keys():
             raise DataError(
-                f"reward: a part is called {min(shared)!r} as one of the built-in ones; rename it"
+                f"reward: a part is called {min(shared)!r} as one of the built-in parts is; rename it"
             )
         value = sum((each.weight * value for each, value in applied), 0.0 if base is None else base.value)
         return Reward(value, {**known, **given}, {} if base is None else base.events)
@@ -90,12 +90,12 @@ class PartsReward:
 
 @dataclass(frozen=True, slots=True)
 class JudgePart:
-    """A judge's verdict on the answer that was read from each trajectory."""
+    """A judge's verdict on the answer of each trajectory."""
 
     judge: JudgeScore
     name: str = "judge"
 
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
-        """The verdicts; None where the judge gave none."""
+        """The verdicts; None if the judge gave none."""
         asked = (self.judge(trajectory.problem, answer_of(trajectory)) for trajectory in trajectories)
         return await asyncio.gather(*asked)

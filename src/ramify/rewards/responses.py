@@ -1,9 +1,8 @@
-"""Scores of responses that came as text, without a record of what ran (`ramify score`), by default or as released code has
-them.
+"""Scores of responses that are only text, without a record of the run (`ramify score`): ours, or the released code's.
 
-A call is a closed tool tag with a result directly after it; what a result or a thought quotes is none. Nothing in the text
-says whether a program failed, so every call with a result counts as one that worked; a recorded trajectory says it
-(`answer_reward`).
+A call is a closed tool tag with a result directly after it; tags quoted in a result or a thought do not count. The text
+does not say whether a program failed, so every call with a result counts as successful. A recorded trajectory does say
+so (`answer_reward`).
 """
 
 import re
@@ -27,16 +26,17 @@ _REFUSAL = re.compile(
     r"\s*(?:the maximum (?:search|python) (?:call )?limit is|you have (?:already )?searched)", re.IGNORECASE
 )
 _FAILED_RUN = ("[Timeout (exceeding", "Error: ")
-"""What the references write where a run timed out or broke."""
+"""What the papers' code writes if a run timed out or failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseText:
-    """Attributes.
+    """The structure of a response.
 
-    written: What the policy wrote, results left out.
-    calls: Names of the tools that answered before the answer, in order; refused calls are left out.
-    fault: Why the structure is broken; "" when it is not.
+    Attributes:
+        written: The text that the policy wrote, without tool results.
+        calls: Names of the tools called before the answer, in order, without refused calls.
+        fault: Why the structure is broken; "" if it is not.
     """
 
     written: str
@@ -46,7 +46,7 @@ class ResponseText:
 
 @dataclass(frozen=True, slots=True)
 class TextReward:
-    """The hierarchical reward of a response: `value`, and its parts."""
+    """The hierarchical reward of a response: its `value` and its parts."""
 
     value: float
     correct: float
@@ -55,7 +55,7 @@ class TextReward:
 
 
 def read_response(response: str) -> ResponseText:
-    """The structure of a response; linear in its length."""
+    """Read the structure of a response, in time linear in its length."""
     calls: list[str] = []
     spoken: list[str] = []
     fault, position, answered = "", 0, False
@@ -79,7 +79,7 @@ def read_response(response: str) -> ResponseText:
 def text_reward(
     response: str, gold: object, *, trained: AnswerScore = SCORES["answer"], bonus: float = 0.1
 ) -> TextReward:
-    """-1 unless well formed, else the trained score; a right answer earns `bonus` when search and Python both answered."""
+    """-1 if not well formed, else the trained score, plus `bonus` if that is above 0 and search and Python both answered."""
     read = read_response(response)
     if read.fault or not has_closed_box(_tagged(read.written)):
         return TextReward(-1.0, 0.0, False, 0.0)
@@ -91,13 +91,13 @@ def text_reward(
 def text_scores(
     response: str, gold: object, task: Literal["math", "qa"], prediction: str | None = None
 ) -> Mapping[str, float | str | bool]:
-    """A row of results: the scores, and calls as the response's structure shows them.
+    """A row of results: the scores, and the calls counted from the response's structure.
 
     Args:
         response: The whole response.
         gold: One answer or a list of them.
-        task: A gold of "qa" in brackets is a list of answers.
-        prediction: The answer where it was read before; by default it is read from the response.
+        task: For "qa", a gold in brackets is a list of answers.
+        prediction: The answer, if it was read before; by default it is read from the response.
     """
     found = answer_in(response) if prediction is None else prediction
     golds = accepted_answers(gold, spelled_lists=task == "qa")
@@ -120,7 +120,7 @@ def row_scores(response: str, gold: object, task: str, compat: str | None) -> Ro
     """The scores of one response; `task` is "math", "qa" or "reward", `compat` None, "arpo" or "toolstar".
 
     Raises:
-        TypeError, IndexError: The released code fails on such a gold.
+        TypeError, IndexError: The released code fails on this gold.
     """
     if task == "reward":
         return _reward(response, gold, compat)
@@ -135,7 +135,7 @@ def row_scores(response: str, gold: object, task: str, compat: str | None) -> Ro
 
 
 def averages(rows: Sequence[Row]) -> Row:
-    """The number of rows and the mean of every number in them; how many could not be read or ran out of time."""
+    """The number of rows, and the mean of every number in them; for "unread" and "timeout" their sums."""
     names = {
         key: None
         for row in rows
@@ -163,14 +163,14 @@ def _reward(response: str, gold: object, compat: str | None) -> Row:
 
 
 def _call_at_end(text: str) -> tuple[str, int]:
-    """Tool and start of the call that the text ends in; ("", its length) when it ends in none."""
+    """Tool name and start of the call at the end of the text; ("", length of the text) if it does not end with a call."""
     start = max(text.rfind(f"<{tool}>") for tool in _TOOLS)
     match = _CALL.match(text, start) if start >= 0 else None
     return (match.group(1), start) if match else ("", len(text))
 
 
 def _fault(spoken: str) -> str:
-    """What is wrong with the text outside calls and results."""
+    """What is wrong with the text outside calls and results; "" if nothing is."""
     if spoken.count("<think>") != spoken.count("</think>"):
         return "thoughts are not paired"
     outside = _THOUGHT.sub(lambda match: "<think>".ljust(len(match.group())), spoken)

@@ -1,8 +1,8 @@
-"""The published metrics of answers in words: exact match and F1, digit for digit.
+"""The published metrics for answers in words, exact match and F1, reproduced to the last digit.
 
-Exact match is that of SQuAD (arXiv 1606.05250), F1 that of HotpotQA (arXiv 1809.09600): SQuAD's, except that "yes", "no"
-and "noanswer" earn nothing unless both sides are the same. ARPO trains with this F1 (arXiv 2507.19849). Both delete every
-sign and point, so neither tells 5 from -5: formulas have `math_equal`.
+Exact match is that of SQuAD (arXiv 1606.05250). F1 is that of HotpotQA (arXiv 1809.09600): SQuAD's, except that "yes",
+"no" and "noanswer" score 0 unless both sides are the same. ARPO trains with this F1 (arXiv 2507.19849). Both delete all
+punctuation, so neither tells 5 from -5; formulas are compared by `math_equal`.
 """
 
 import functools
@@ -14,11 +14,11 @@ _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _VERDICTS = frozenset({"yes", "no", "noanswer"})
 _LONG = 1000
-"""Characters of a text that is not worth remembering."""
+"""A text with more characters is not worth caching."""
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 when the normalised prediction equals a normalised gold, else 0.0."""
+    """1.0 if the normalised prediction equals a normalised gold, else 0.0."""
     return float(any(normalised(prediction) == normalised(gold) for gold in golds))
 
 
@@ -33,7 +33,7 @@ def normalised(text: str) -> str:
 
 
 def overlap(written: Sequence[str], wanted: Sequence[str]) -> float:
-    """F1 of two bags of words; 0 when nothing is shared."""
+    """F1 of two bags of words; 0 if they share nothing."""
     left: dict[str, int] = {}
     for word in wanted:
         left[word] = left.get(word, 0) + 1

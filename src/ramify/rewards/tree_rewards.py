@@ -1,4 +1,4 @@
-"""The rewards of a tree, checked: a number that is none is told with its problem before anything is made of it."""
+"""The rewards of a tree, checked: a value that is not a finite number is reported with its problem before it is used."""
 
 import math
 
@@ -9,7 +9,7 @@ from ramify.core.tree import Tree
 
 
 async def score_tree(reward: RewardFn, tree: Tree) -> tuple[Reward, ...]:
-    """Rewards of the leaves, in order. [G]
+    """Rewards of the G leaves, in order: [G].
 
     Raises:
         DataError: A value, a part or an event is not a finite number.

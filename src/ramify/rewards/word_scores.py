@@ -1,4 +1,4 @@
-"""Scores of answers in words beside the published ones: the lenient F1, and whether an answer asserts a gold."""
+"""Our own scores for answers in words: the lenient F1, and whether an answer asserts a gold."""
 
 import re
 from collections import Counter
@@ -13,9 +13,9 @@ _VERDICT = re.compile(
     rf"\W*(yes|no)\b[*_\"')\]]*(?:\s*(?:[,;:!(—-]|\.(?!\s*\d)|$)(?!\s*(?:or|nor)\b)|\s+(?:{_SUBJECT})\b)",
     re.IGNORECASE,
 )
-"""The verdict that an answer begins with: "Yes, both are", "No they are not"; not "no one", "No. 5", "yes or no"."""
+"""The verdict at the start of an answer: "Yes, both are", "No they are not"; but not "no one", "No. 5", "yes or no"."""
 _SENTENCE_END = re.compile(r"[。!?\n]|(?<=[^\W_]{4})\.\s")
-"""A point ends one behind four letters: "Dr. Smith" and "U.S. Steel" are names."""
+"""A full stop ends a sentence only after four letters, since "Dr. Smith" and "U.S. Steel" are names."""
 _DENIALS = """
 not never neither nor no none nobody nothing cannot cant couldnt dont doesnt didnt wont wouldnt isnt wasnt arent werent
 except rather instead but wrong incorrect false unlike 不 非 没 副
@@ -24,24 +24,24 @@ _HEDGES = "alternatively maybe perhaps possibly possible possibility might 或"
 _AROUND = frozenset(
     f"{_DENIALS} {_HEDGES} or could probably either although though unless else vs versus unsure unclear unknown".split()
 )
-"""What may not stand in the sentence of a gold, beside the gold."""
+"""Words that must not occur next to the gold in its sentence."""
 _ANYWHERE = frozenset(_HEDGES.split())
-"""What may not stand in any other sentence either."""
+"""Words that must not occur in any other sentence either."""
 _SLASH = re.compile(r"\s*(?:[/|]|[?\n]\s*[oO]r\b)\s*")
 _OTHERS = frozenset({"junior", "senior", "ii", "iii", "iv"})
-"""Behind a name: another person."""
+"""After a name, these mean another person."""
 
 
 def lenient_f1(prediction: str, golds: Sequence[str]) -> float:
     """F1 of the words (`words`) shared with a gold, the best over `golds`, in [0, 1]; 1.0 for the same text.
 
-    A gold "yes" or "no" is met by an answer that begins with it, and not at all by one that begins with the other.
+    An answer that begins with "yes" or "no" scores 1 for the same gold and 0 for the opposite one.
     """
     return max((_f1(prediction, gold) for gold in golds), default=0.0)
 
 
 def contains(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 when a sentence of the prediction has all words of a gold side by side and nothing denies or doubts it.
+    """1.0 if a sentence of the prediction has all words of a gold next to each other, and nothing denies or doubts it.
 
     "not X", "X or Y", "X / Y", "X. However, Y is possible" and "X Jr." do not say X.
     """
@@ -79,7 +79,7 @@ def _asserts(prediction: str, gold: str) -> bool:
 
 
 def _around(written: Sequence[str], wanted: Sequence[str]) -> Iterator[Sequence[str]]:
-    """What stands around each place where all wanted words stand side by side, in any order; what follows comes first."""
+    """For each place where all wanted words are adjacent, in any order: the words after it, then the words before it."""
     size, bag = len(wanted), Counter(wanted)
     for start in range(len(written) - size + 1):
         if written[start] in bag and Counter(written[start : start + size]) == bag:

@@ -1,8 +1,8 @@
-r"""Answers as words: one spelling for the notations in which people write the same answer.
+r"""Normalising answers to words, so that different notations of the same answer become equal.
 
-SQuAD's normalisation (`squad`) deletes all punctuation and every article. Here signs, decimal points and the letter of
-"Vitamin A" stay, and what is only notation goes: accents, initials, units, dates, numbers in words. A Chinese character
-is a word. `docs/scoring.md` lists the notations, each with the number of golds that it serves.
+SQuAD's normalisation (`squad`) deletes all punctuation and every article. Here signs, decimal points and the letter in
+"Vitamin A" stay, and differences of notation are removed: accents, initials, units, dates, numbers in words. Each Chinese
+character is a word. `docs/scoring.md` lists the notations, each with the number of golds that need it.
 """
 
 import functools
@@ -12,7 +12,7 @@ import unicodedata
 from ramify.rewards.numerals import CHINESE_NUMERALS, canonical, chinese_number, in_digits
 
 MAX_CHARS = 10_000
-"""What is read of an answer; no answer in words is longer."""
+"""Most characters that are read of an answer; no real answer in words is longer."""
 _NAMES = """
 january february march april may june july august september october november december
 """
@@ -27,14 +27,14 @@ _LETTERS = str.maketrans(
         **dict.fromkeys(map(chr, range(0x300, 0x370)), ""),
     }
 )
-"""Letters without a decomposition, dashes, and what is left out: apostrophes, accents, marks without width."""
+"""Letters without a Unicode decomposition, dashes, and characters to remove: apostrophes, accents, zero-width marks."""
 _RAISED = re.compile("(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2150-\u215e])")
-"""Before small digits, which would be further digits of the number: 5² is not 52."""
+"""The position before superscript digits and fractions. They must not join the number before them: 5² is not 52."""
 _MACRO = re.compile(r"\\(?:[A-Za-z]+\s*(?=\{)|(?=[ $%&_#]))")
 _ARTICLE = re.compile(
     r"^\W*A\s+(?=[^\W\d_]{2})|\bA\s+(?=[A-Z][^\W\d_])|\b(?:[Tt]he|THE|an?|An)\s+(?!(?i:the|an?)\b)(?=\w)"
 )
-"""Before another word; not the letter of "Vitamin A deficiency" nor the name of "The The"."""
+"""An article before another word; but not the letter in "Vitamin A deficiency", nor the name "The The"."""
 _INITIALS = re.compile(r"\b([A-Z])(?:\.\s*|\s+)(?=[A-Z](?![^\W_]))")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 _DIGIT = re.compile(r"\d")
@@ -53,7 +53,7 @@ _WITH_DIGITS = [
         ("sq", r"\bsq\.? ?(?=(?:km|mi|ft|cm|m|feet|miles)\b)", "square "),
     )
 ]
-"""Days of a month, ordinals, money, periods, areas: what has to stand in the text, the pattern, what it becomes."""
+"""Days of a month, ordinals, money, periods, areas: (text that must occur, pattern, replacement)."""
 _DATE = re.compile(
     r"\b(\d{4})-(\d\d?)-(\d\d?)\b|(?:(?<!\d)(\d{4})\s*年\s*)?(?<!\d)(\d\d?)\s*月\s*(\d\d?)\s*[日号]"
 )
@@ -82,23 +82,23 @@ _SPELLINGS = {
     **{"seventh": "seven", "eighth": "eight", "ninth": "nine", "tenth": "ten", "eleventh": "eleven"},
     **{"twelfth": "twelve", "nineteenth": "nineteen", "twentieth": "twenty"},
 }
-"""What joins the items of a list goes, as a comma does; abbreviations, units and ordinals have one spelling."""
+"""Words that join the items of a list are dropped, as commas are; abbreviations, units and ordinals get one spelling."""
 
 
 def joined(text: str) -> str:
-    """The text with initials and hyphenated words run together: "U.S." and "US", "Spider-Man" and "Spiderman"."""
+    """The text with initials and hyphenated words joined: "U.S." becomes "US", "Spider-Man" becomes "SpiderMan"."""
     return _INITIALS.sub(r"\1", _HYPHEN.sub("", text))
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def words(text: str) -> tuple[str, ...]:
-    """The words of an answer in their one spelling; hyphens between letters part words."""
+    """The normalised words of an answer; a hyphen between letters separates words."""
     tokens = [_SPELLINGS.get(token, token) for token in _TOKEN.findall(_plain(text).lower())]
     return tuple(in_digits([token if token.isalpha() else canonical(token) for token in tokens if token]))
 
 
 def _plain(text: str) -> str:
-    """The text without what its words do not depend on; case is kept."""
+    """The text without differences of notation; case is kept."""
     if not text.isascii():
         text = unicodedata.normalize("NFKD", _RAISED.sub(" ", text)).translate(_LETTERS)
         text = _CHINESE_NUMBER.sub(lambda match: str(chinese_number(match.group())), text)

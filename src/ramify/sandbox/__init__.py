@@ -1,1 +1,1 @@
-"""Process isolation for code that nobody has read."""
+"""Process isolation for untrusted code."""

@@ -1,4 +1,4 @@
-"""What a zygote's answer says: how a program ended, and its two streams as text."""
+"""Reading a zygote's answer: how a program ended, and its two output streams as text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,14 @@ _SHOWN_FOLDER = "/sandbox"
 
 
 def read_answer(head: Mapping[str, Any], body: bytes, level: int, mark: str = "") -> SandboxResult:
-    """The result that an answer (`calls.Call.answer`) of a zygote of this level to a request with this mark stands for."""
+    """Turn an answer (`calls.Call.answer`) into a result.
+
+    Args:
+        head: The head of the answer's frame.
+        body: The kept standard output, then the kept standard error.
+        level: Isolation level of the zygote.
+        mark: The mark of the request, if it had cells (see `snippet`).
+    """
     limit, cut = head["limit"], head["stdout_kept"]
     status, note = SandboxStatus(head["status"]), head["note"]
     failed = failed_cell(head["num_marks"], head["num_cells"])
@@ -25,7 +32,7 @@ def read_answer(head: Mapping[str, Any], body: bytes, level: int, mark: str = ""
 
 
 def _text(kept: bytes, num_bytes: int, limit: int, folder: str, *, keep_tail: bool) -> str:
-    """The kept text; the snippet's folder has the same name in every call."""
+    """A stream's kept bytes as text. The snippet's folder is shown under one fixed name, so equal calls give equal text."""
     text = kept.decode("utf-8", "replace").replace(folder, _SHOWN_FOLDER)
     if num_bytes <= limit:
         return text

@@ -10,12 +10,12 @@ from ramify.sandbox.namespaces import HOST_NAME, ROOM
 
 
 def wrap(command: Sequence[str], readable: Sequence[str], num_folders: int) -> list[str]:
-    """Run `command` with namespaces and a root of its own: nothing is in it but `readable`, devices and `ROOM`.
+    """The command line that runs `command` with its own namespaces and a root of only `readable`, devices and `ROOM`.
 
     Args:
-        command: An absolute path and arguments; its program must be readable.
-        readable: Places, kept at their paths.
-        num_folders: Folders below `ROOM`; the zygote puts a file system of its own on each and gives up that right.
+        command: An absolute path and arguments; the program must lie in `readable`.
+        readable: Files and folders, read-only and at the same paths.
+        num_folders: Folders below `ROOM`. The zygote mounts a file system on each, then drops the right to mount.
 
     Raises:
         JailError: bubblewrap is not installed.
@@ -26,7 +26,7 @@ def wrap(command: Sequence[str], readable: Sequence[str], num_folders: int) -> l
     arguments = [program, "--die-with-parent", "--new-session", "--hostname", HOST_NAME, "--cap-drop", "ALL"]
     arguments += ["--cap-add", "CAP_SYS_ADMIN"]
     if uids.has_spare():
-        # Inside a user namespace of bubblewrap's the ids that count a snippet's tasks do not exist.
+        # No user namespace: inside one, the user ids that count a snippet's tasks would not exist.
         arguments += [f"--unshare-{name}" for name in ("ipc", "pid", "net", "uts", "cgroup-try")]
         arguments += ["--cap-add", "CAP_SETUID"]
     else:
@@ -41,5 +41,5 @@ def wrap(command: Sequence[str], readable: Sequence[str], num_folders: int) -> l
 
 
 def interpreter_places(executable: str) -> list[str]:
-    """What an interpreter needs to start a zygote, beside what snippets may read."""
+    """What an interpreter must read to start a zygote, beyond what snippets may read."""
     return [executable, str(Path(__file__).parent)]

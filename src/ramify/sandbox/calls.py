@@ -1,4 +1,4 @@
-"""What the zygote knows of a running child, and what becomes of it. Standard library only."""
+"""The zygote's record of a running child: its output, its limits, and its outcome. Standard library only."""
 
 import signal
 from dataclasses import dataclass
@@ -11,9 +11,10 @@ _FLOOD_FACTOR = 16
 
 
 class Stream:
-    """What is kept of one output stream: its head, or its tail for standard error.
+    """The kept part of one output stream: its head, or its tail for standard error.
 
-    Of the `num_expected` marks that it is to begin with only the number is kept; where they are broken off, nothing is kept.
+    The stream should begin with `num_expected` marks. They are counted, not kept. If something else breaks their
+    sequence, nothing is kept.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class Stream:
         self._keep_tail = keep_tail
 
     def add(self, data: memoryview) -> None:
-        """Take in a chunk."""
+        """Add a chunk of output."""
         self.num_bytes += len(data)
         while self.num_marks < self._num_expected and data:
             part = self._mark[self._matched : self._matched + len(data)]
@@ -45,15 +46,15 @@ class Stream:
 
     @property
     def flooded(self) -> bool:
-        """Whether so much came that its writer should be killed."""
+        """Whether the program wrote so much that it should be killed."""
         return self.num_bytes > _FLOOD_FACTOR * self.limit
 
 
 @dataclass(slots=True)
 class Call:
-    """A running child: its time limit, its standard output and error, and why it was killed if it was.
+    """A running child: its deadline, its standard output and error, and the reason if it was killed.
 
-    `limit` is that of each stream's text.
+    `limit` is the number of bytes kept of each stream.
     """
 
     id: int
@@ -66,7 +67,7 @@ class Call:
     reason: str | None = None
 
     def answer(self, kind: str, note: str) -> dict[str, Any]:
-        """The head of an answer; the kept parts of the two streams are its body."""
+        """The head of the answer's frame; the kept parts of the two streams are the body."""
         stdout, stderr = self.streams
         return {
             "id": self.id,
@@ -82,7 +83,7 @@ class Call:
         }
 
     def outcome(self, status: int) -> tuple[str, str]:
-        """The result's status for an exit status (negative: a signal), and a note for its standard error."""
+        """The result's status for an exit status (negative: a signal), and a note to add to standard error."""
         if self.reason == "timeout" or status == -signal.SIGXCPU:
             return "timeout", ""
         if self.reason == "flood":
@@ -94,7 +95,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What a fresh child needs to know; `body` is that of its request, and `mark` its head's."""
+    """What a new child needs; `body` and `mark` come from its request."""
 
     body: Sealed
     mark: str

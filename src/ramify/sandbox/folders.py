@@ -1,4 +1,4 @@
-"""Folders that hostile code fills, moves and replaces. Standard library only: the zygote uses it too."""
+"""Folders that hostile code may fill, move and replace. Standard library only: the zygote uses it too."""
 
 import contextlib
 import os
@@ -10,23 +10,23 @@ _HELD = _LISTED | getattr(os, "O_PATH", 0)
 
 
 class Folder:
-    """A folder that is held on to before anyone else can reach it.
+    """A folder, held open since before anyone else could reach it.
 
-    Whatever stands at its path later (a link to another folder, say), what is removed is what is in this one.
+    Whatever appears at its path later (a link to another folder, say), only the contents of this folder are removed.
     """
 
     def __init__(self, path: str) -> None:
-        """Hold on to the folder at `path`.
+        """Open the folder at `path`.
 
         Raises:
-            OSError: There is none; a link to one is none.
+            OSError: There is no folder; a link to a folder does not count.
         """
         self.path = path
         self.descriptor = os.open(path, _LISTED)
 
     @property
     def is_usable(self) -> bool:
-        """Whether it still stands at its path, with nothing in it."""
+        """Whether the folder is still at its path, and empty."""
         with contextlib.suppress(OSError):
             found = Path(self.path).lstat()
             with os.scandir(self.descriptor) as entries:
@@ -34,11 +34,11 @@ class Folder:
         return False
 
     def empty(self) -> None:
-        """Remove all that is in it, as far as the system lets this process; what is gone already is fine.
+        """Remove the contents, as far as the system permits; entries that are already gone are no error.
 
-        Goes from folder to folder, down by name and up by "..", with one of them open: neither their depth nor the length
-        of their paths matters. Links are not followed, and where ".." is not the folder that it came from, because
-        somebody moves folders meanwhile, it stops.
+        Walks the tree with one folder open at a time, down by name and up by "..", so neither its depth nor the length
+        of its paths matters. Links are not followed. The walk stops where ".." is not the folder it came from: somebody
+        is moving folders meanwhile.
         """
         here = os.dup(self.descriptor)
         try:
@@ -64,21 +64,21 @@ class Folder:
             os.close(here)
 
     def remove(self) -> None:
-        """Remove it wherever it is, and what stands at its path if that is an empty folder or a link."""
+        """Remove the folder wherever it is now, and whatever is at its path if that is an empty folder or a link."""
         self.remove_itself()
         with contextlib.suppress(OSError):
             path = Path(self.path)
             path.unlink() if path.is_symlink() else path.rmdir()
 
     def remove_itself(self) -> None:
-        """Empty it, remove it wherever it is, and let go of it.
+        """Empty the folder, remove it wherever it is now, and close it.
 
-        For a folder in one that others can move: its path may lead to folders of somebody else by now.
+        For a folder whose parent others can move: by now its path may lead to somebody else's folder.
         """
         self.empty()
         own = os.fstat(self.descriptor)
         with contextlib.suppress(OSError):
-            # It may have been moved: the kernel knows where to.
+            # If the folder was moved, the kernel knows where it is.
             now = Path(f"/proc/self/fd/{self.descriptor}").readlink()
             if os.path.samestat(now.lstat(), own):
                 now.rmdir()
@@ -87,7 +87,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class _Entered:
-    """A folder on the way down, without its files: its name, what it is, and the folders in it that are still there."""
+    """A folder on the way down, its files already removed: its name, its identity, and the subfolders still to do."""
 
     name: str
     identity: tuple[int, int]
@@ -97,7 +97,7 @@ class _Entered:
 def _enter(name: str, folder: int) -> _Entered:
     """Remove the files of an open folder."""
     with contextlib.suppress(OSError):
-        # Without these rights its owner cannot change it.
+        # Even the owner cannot change the folder without these rights.
         os.fchmod(folder, 0o700)
     entered = _Entered(name, _identity(folder))
     for entry, is_folder in _entries(folder):
@@ -110,16 +110,16 @@ def _enter(name: str, folder: int) -> _Entered:
 
 
 def _open(name: str, folder: int) -> int:
-    """Open a folder in a folder, also one that its owner may not list."""
+    """Open a subfolder, even one that its owner may not list."""
     try:
         return os.open(name, _LISTED, dir_fd=folder)
     except PermissionError:
         place = os.open(name, _HELD, dir_fd=folder)
         try:
-            # Not by its name: a link could have taken its place.
+            # Not by name: a link could have replaced it.
             Path(f"/proc/self/fd/{place}").chmod(0o700)
         except FileNotFoundError:
-            # There is no /proc in a root of the sandbox's own, and nothing that a link could lead to.
+            # The sandbox's own root has no /proc, but also nothing that a link could lead to.
             os.chmod(name, 0o700, dir_fd=folder)
         finally:
             os.close(place)

@@ -1,7 +1,7 @@
-"""Keeps modules from hooks that run in every forked child. Standard library only; imported before all others.
+"""Stops modules from registering hooks that run in every forked child. Standard library only; imported first.
 
-`random` would seed itself anew and `threading` look for threads that are gone. A zygote has no threads, and wants
-all its children to start alike. At level 0 a snippet can fork too, and its children need the hooks.
+`random` would reseed itself, and `threading` would look for threads that are gone. A zygote has no threads, and all
+its children should start alike. At level 0 a snippet can fork as well; its children do need the hooks.
 """
 
 import os
@@ -20,7 +20,7 @@ os.register_at_fork = _postpone  # type: ignore[assignment]
 
 
 def settle(wanted: bool) -> None:
-    """End postponing; register what was postponed if it is `wanted`."""
+    """Stop postponing hooks; register the postponed ones if `wanted`."""
     os.register_at_fork = _register
     if wanted:
         for hooks in _postponed:

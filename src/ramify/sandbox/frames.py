@@ -1,7 +1,7 @@
 """The wire format between the sandbox and its zygote, in both directions. Standard library only.
 
-A frame is the lengths of its two parts in four bytes each, a head (a JSON object) and a body (any bytes). Programs and
-what they say are in bodies, never in heads: a zygote reads heads, and moves bodies between sealed buffers.
+A frame is: the lengths of head and body, four bytes each; the head, a JSON object; the body, any bytes. Programs and
+their output are always in bodies, never in heads. A zygote reads only heads, and moves bodies between sealed buffers.
 """
 
 import json
@@ -17,11 +17,11 @@ _LENGTHS = struct.Struct("!II")
 PREFIX_BYTES = _LENGTHS.size
 _CODE_LENGTH_BYTES = 4
 _INBOX_BYTES = 1 << 18
-"""More than any head has."""
+"""Larger than any head."""
 
 
 def encode_head(head: Mapping[str, Any], body_bytes: int) -> bytes:
-    """A frame up to its body."""
+    """The start of a frame, up to its body."""
     text = json.dumps(head).encode("ascii")
     return _LENGTHS.pack(len(text), body_bytes) + text
 
@@ -46,7 +46,7 @@ def decode(head: bytes) -> dict[str, Any]:
 def request(
     identifier: int, code: str, timeout_seconds: float, cells: Sequence[str] = (), mark: str = ""
 ) -> bytes:
-    """The frame that asks for a program to be run; `mark` counts the cells that ran (see `snippet`)."""
+    """The frame that requests a run of a program; `mark` serves to count the cells that ran (see `snippet`)."""
     head = {"id": identifier, "timeout": timeout_seconds, "num_cells": len(cells), "mark": mark}
     text = code.encode("utf-8", "surrogatepass")
     others = json.dumps(cells).encode("ascii") if cells else b""
@@ -54,14 +54,14 @@ def request(
 
 
 def programs(body: memoryview) -> tuple[str, tuple[str, ...]]:
-    """The program of a request's body, and its cells. Cheap for one alone: each child does this."""
+    """The program and the cells in a request's body. Fast without cells, since every child does this."""
     end = _CODE_LENGTH_BYTES + int.from_bytes(body[:_CODE_LENGTH_BYTES], "big")
     code = str(body[_CODE_LENGTH_BYTES:end], "utf-8", "surrogatepass")
     return code, tuple(json.loads(bytes(body[end:]))) if end < len(body) else ()
 
 
 def read_head(descriptor: int) -> dict[str, Any] | None:
-    """Wait for a frame without a body and read not a byte more; None at the end of the input."""
+    """Wait for a frame without a body, and read no byte beyond it; None at the end of the input."""
     prefix = _read_exactly(descriptor, PREFIX_BYTES)
     text = _read_exactly(descriptor, lengths(prefix)[0]) if prefix else None
     return decode(text) if text else None
@@ -78,7 +78,7 @@ def _read_exactly(descriptor: int, count: int) -> bytes | None:
 
 
 class Inbox:
-    """Takes in frames. Bodies go to sealed buffers of their own, which their taker frees."""
+    """Receives frames. Each body goes to a sealed buffer of its own, which the caller frees."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -91,7 +91,7 @@ class Inbox:
         return self._buffer.read_from(self._descriptor) > 0
 
     def take(self) -> Iterator[tuple[dict[str, Any], Sealed]]:
-        """Whole frames, in order."""
+        """The complete frames so far, in order."""
         while self._take_head() and self._take_body():
             assert self._head is not None
             head, self._head = self._head, None
@@ -121,7 +121,7 @@ class Inbox:
 
 
 class Outbox:
-    """Frames on their way out, as fast as their reader takes them. `spare` holds the bodies that are written, emptied."""
+    """Sends frames as fast as the reader takes them. `spare` collects the buffers of written bodies, emptied for reuse."""
 
     def __init__(self, descriptor: int) -> None:
         self.spare: list[Sealed] = []
@@ -129,21 +129,21 @@ class Outbox:
         self._parts: deque[tuple[memoryview, Sealed | None]] = deque()
 
     def add(self, head: Mapping[str, Any], *bodies: Sealed) -> None:
-        """Put a frame behind the others."""
+        """Queue a frame."""
         size = sum(body.num_bytes for body in bodies)
         self._parts.append((memoryview(encode_head(head, size)), None))
         self._parts.extend((body.used, body) for body in bodies)
 
     @property
     def is_empty(self) -> bool:
-        """Whether all is written."""
+        """Whether everything is written."""
         return not self._parts
 
     def write(self) -> None:
-        """Write what the reader takes now.
+        """Write as much as the reader takes now.
 
         Raises:
-            BrokenPipeError: It has gone.
+            BrokenPipeError: The reader is gone.
         """
         try:
             while self._parts:

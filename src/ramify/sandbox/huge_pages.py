@@ -1,7 +1,7 @@
-"""Large pages under Python's heap, which make forks cheap. Standard library only.
+"""Huge pages under Python's heap, which make forks cheap. Standard library only.
 
-A fork copies one entry for every page that the process has, and the end of the child takes each of them back. Of 2 MiB in
-one page there is one entry, not 512; the part of such a page that a child writes to is copied by itself.
+A fork copies one page-table entry per page, and the child's end frees each of them. A 2 MiB page needs one entry
+instead of 512. When a child writes to such a page, only the small page that it writes to is copied.
 """
 
 import gc
@@ -10,10 +10,10 @@ from ramify.sandbox.kernel import advise
 
 _BYTES = 2 << 20
 _COLLAPSE = 25
-"""MADV_COLLAPSE, of Linux 6.1; an older kernel refuses it, and forks stay as they are."""
+"""MADV_COLLAPSE, since Linux 6.1; older kernels refuse it, and forks stay slower."""
 
 
 def gather() -> int:
-    """Put the memory that Python's objects lie in on pages of 2 MiB, where it fills them; returns how many there are now."""
+    """Move the memory of Python's objects to huge pages of 2 MiB where possible; returns how many there are now."""
     blocks = {id(each) // _BYTES for each in gc.get_objects()}
     return sum(advise(block * _BYTES, _BYTES, _COLLAPSE) for block in blocks)

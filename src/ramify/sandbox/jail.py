@@ -1,12 +1,12 @@
-"""What a snippet's process does to itself before it runs foreign code. Standard library only.
+"""How a snippet's process confines itself before it runs foreign code. Standard library only.
 
-Level 0: resource limits, no capabilities. Level 1: + seccomp. Level 2: + Landlock. At level 0 and 1 the file
-system, with what /proc tells of the user's processes, is as open as the user's permissions make it; from level 2 on
-only the snippet's own folder can be written and only the interpreter's installation and the system's libraries can
-be read. Levels 3 and 4 add what surrounds the zygote: `namespaces`, `bubblewrap`.
+Level 0: resource limits, no capabilities. Level 1: + seccomp. Level 2: + Landlock. At levels 0 and 1 a snippet can
+read and write whatever the user can, and see the user's processes in /proc. From level 2 on it can write only its own
+folder, and read only the interpreter's installation and the system's libraries. Levels 3 and 4 also confine the zygote:
+`namespaces`, `bubblewrap`.
 
-A child's work is kept small, since each page that it writes to is copied first: what children can inherit is done
-once, in the zygote.
+A child does as little as possible, since each page that it writes to is copied first. Whatever children can inherit is
+done once, in the zygote.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ _ENDLESS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one snippet may use.
+    """Resource limits of one snippet.
 
     Attributes:
         memory_bytes: Address space.
         file_bytes: Size of each file that it writes.
-        folder_bytes: Size of all its files, from level 3 on. They are kept in memory there.
-        output_bytes: What is kept of each of its two streams; at 16 times as much it is killed.
+        folder_bytes: Total size of its files. Holds from level 3 on, where the files are in memory.
+        output_bytes: Bytes kept of each output stream; a snippet that writes 16 times as much is killed.
         num_files: Open files.
         num_processes: Threads (and processes, at level 0).
     """
@@ -56,7 +56,7 @@ class Jail:
     """The jail of one level, prepared in the zygote; `enter` is called in each forked child."""
 
     def __init__(self, level: int, limits: Limits, seccomp_program: bytes) -> None:
-        """Limit this process too, where its children inherit that."""
+        """Also apply to this process (the zygote) all limits that children inherit."""
         self.level = level
         self.limits = limits
         self._linux = sys.platform == "linux"
@@ -79,34 +79,39 @@ class Jail:
         self._most_seconds = _both(resource.RLIMIT_CPU, _ENDLESS)[1]
 
     def _prepare_zygote(self) -> None:
-        """Make the zygote a poor target: unreadable to its children, their foster parent, with few rights."""
+        """Protect the zygote: children cannot inspect it, their orphans fall to it, and it has few rights."""
         kernel.forbid_inspection()
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         rights = _CAP_SETUID if self._has_spare_uids else 0
         if self._has_spare_uids and self.level == 0:
-            # A child that starts another program has no id left in common with the zygote, which has to end it.
+            # A child that starts another program shares no user id with the zygote, which must still be able to kill it.
             rights |= _CAP_KILL
         kernel.Capabilities(rights).keep()
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
     def processor_seconds(self, timeout_seconds: float) -> tuple[int, int]:
-        """The soft and the hard limit of a snippet's processor time; the soft one's signal tells it from other kills."""
+        """Soft and hard limit of a snippet's CPU time; the soft limit's signal distinguishes a timeout from other kills."""
         soft = min(2 * math.ceil(timeout_seconds) + 1, self._most_seconds)
         return soft, min(soft + 1, self._most_seconds)
 
     def enter(self, rules: int | None, processor_seconds: tuple[int, int], zygote: int) -> None:
-        """Give up everything but what `rules` and the limits leave, for good; end when the process `zygote` does.
+        """Confine this process for good; it will die with its zygote.
+
+        Args:
+            rules: Descriptor of its Landlock ruleset; None below level 2.
+            processor_seconds: Soft and hard limit of CPU time.
+            zygote: Process id of the zygote.
 
         Raises:
-            JailError: A part that the level promises failed.
+            JailError: A protection that the level promises failed.
         """
         if self._has_spare_uids:
-            # RLIMIT_NPROC counts by real user id and never binds root's; the effective id has to stay because the
-            # interpreter may lie in root's home. With an id of its own only the snippet's tasks count.
+            # RLIMIT_NPROC counts by real user id, and never binds root. With a user id of its own only the snippet's
+            # tasks count. The effective id stays root's, because the interpreter may lie in root's home.
             os.setresuid(uids.SPARE + os.getpid(), 0, 0)
             self._no_capabilities.keep()
         elif self._linux:
-            # The user's other programs count too, and the limit lies above all tasks of the machine.
+            # The user's other programs count too, so the limit is set above the number of tasks on the machine.
             most = min(self.limits.num_processes + kernel.num_tasks(), self._most_tasks)
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         if self._linux:
@@ -123,13 +128,13 @@ class Jail:
 
 
 def volunteer_when_memory_ends() -> None:
-    """Have the kernel end this process and its children first when the machine runs out of memory."""
-    with contextlib.suppress(OSError):  # a container may mount /proc read-only; this is a courtesy
+    """Ask the kernel to kill this process and its children first when the machine runs out of memory."""
+    with contextlib.suppress(OSError):  # a container may mount /proc read-only; the protection is optional
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _both(kind: int, value: int) -> tuple[int, int]:
-    """The soft and the hard limit: `value`, or the limit that holds already if that is lower."""
+    """`value` as soft and hard limit, or the current hard limit if that is lower."""
     ceiling = resource.getrlimit(kind)[1]
     if ceiling != resource.RLIM_INFINITY:
         value = min(value, ceiling)

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for. Standard library only."""
+"""System calls for which Python has no function. Standard library only."""
 
 import ctypes
 import os
@@ -16,17 +16,17 @@ MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _MOUNT_SETATTR = 442
-"""Like all calls that are younger than 2019 it has one number on every processor."""
+"""Like all system calls added since 2019, it has the same number on every processor."""
 _LANDLOCK_RESTRICT_SELF = 446
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41}
 _CAPABILITY_VERSION_3 = 0x20080522
 _M_ARENA_MAX = -8
 _SYSINFO_TASKS = 80
-"""Where `struct sysinfo` has the number of tasks, with long words of 64 bits."""
+"""Offset of the number of tasks in `struct sysinfo`, on 64-bit machines."""
 
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 if sys.platform == "linux":
-    # Arguments of a declared type are converted without objects of their own: children call these.
+    # Declared argument types avoid creating objects for the conversion; children call these functions.
     _libc.prctl.argtypes = [ctypes.c_int, *4 * [ctypes.c_ulong]]
     _short_call = _libc["syscall"]
     _short_call.argtypes = [ctypes.c_long, *2 * [ctypes.c_ulong]]
@@ -34,7 +34,7 @@ if sys.platform == "linux":
 
 
 class JailError(Exception):
-    """A part of the jail could not be put up; nothing may run then."""
+    """A part of the jail could not be set up, so no snippet may run."""
 
 
 def _checked(name: str, result: int) -> int:
@@ -64,10 +64,10 @@ def prctl(option: int, argument: int, second: int = 0) -> None:
 
 
 def forbid_inspection() -> None:
-    """Keep other programs of the same user out of this process: its memory and environment, and tracing it.
+    """Stop other programs of the same user from tracing this process or reading its memory and environment.
 
-    `/proc/PID/environ`, `/proc/PID/mem`, `ptrace` and `process_vm_readv` then need the right to trace any process
-    (CAP_SYS_PTRACE). A program that this process starts is open again until it asks for the same. Only Linux has this.
+    `/proc/PID/environ`, `/proc/PID/mem`, `ptrace` and `process_vm_readv` then need CAP_SYS_PTRACE. A program that this
+    process starts is not protected until it calls this itself. Linux only.
     """
     if sys.platform == "linux":
         prctl(PR_SET_DUMPABLE, 0)
@@ -83,10 +83,10 @@ def restrict_self(rules: int) -> None:
 
 
 class Capabilities:
-    """A set of capabilities, ready to be what this process has left.
+    """A set of capabilities, prepared so that `keep` is one system call.
 
     Args:
-        mask: One bit for each.
+        mask: One bit for each capability.
     """
 
     def __init__(self, mask: int) -> None:
@@ -97,7 +97,7 @@ class Capabilities:
         self._sets = self._header + 8
 
     def keep(self) -> None:
-        """Give up every other capability, for good.
+        """Give up all other capabilities, for good.
 
         Raises:
             JailError: It failed.
@@ -107,19 +107,19 @@ class Capabilities:
 
 
 def use_one_arena() -> None:
-    """Keep threads from reserving 64 MiB each of the address space that a snippet may use."""
+    """Stop each thread from reserving 64 MiB of the snippet's address space for a malloc arena of its own."""
     if hasattr(_libc, "mallopt"):
         _libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def advise(address: int, size: int, advice: int) -> bool:
-    """Tell the kernel what memory is for; whether it has done what it was advised."""
+    """Call `madvise`; returns whether the kernel followed the advice."""
     result: int = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), advice)
     return result == 0
 
 
 def num_tasks() -> int:
-    """Tasks on the whole machine."""
+    """The number of tasks on the whole machine."""
     answer = ctypes.create_string_buffer(256)
     _checked("sysinfo", _libc.sysinfo(answer))
     number: int = struct.unpack_from("=H", answer, _SYSINFO_TASKS)[0]
@@ -127,7 +127,7 @@ def num_tasks() -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces for new ones.
+    """Move this process to new namespaces.
 
     Raises:
         JailError: It failed.
@@ -136,7 +136,7 @@ def unshare(flags: int) -> None:
 
 
 def set_host_name(name: str) -> None:
-    """Name the machine, in this namespace.
+    """Set the host name in this namespace.
 
     Raises:
         JailError: It failed.
@@ -145,7 +145,7 @@ def set_host_name(name: str) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """Mount a file system, or bind one place at another.
+    """Mount a file system, or bind-mount one path at another.
 
     Raises:
         JailError: It failed.
@@ -156,7 +156,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
 
 
 def restrict_mount(target: str, attributes: int, whole_tree: bool) -> None:
-    """Add attributes to a mount, or to it and all below it.
+    """Add attributes to a mount, or to the mount and all below it.
 
     Raises:
         JailError: It failed.
@@ -168,7 +168,7 @@ def restrict_mount(target: str, attributes: int, whole_tree: bool) -> None:
 
 
 def become_root(folder: str) -> None:
-    """Make a mount the root of this mount namespace and let go of the old one.
+    """Make a mount the root of this mount namespace, and unmount the old root.
 
     Raises:
         JailError: It failed.

@@ -1,4 +1,4 @@
-"""Landlock: which files a process may still open. Standard library only."""
+"""Landlock rules: which files a process may still open. Standard library only."""
 
 import os
 import struct
@@ -17,14 +17,14 @@ _ALL_OF_ABI_1 = (1 << 13) - 1
 
 
 class Landlock:
-    """Makes one set of rules for each folder that snippets run in; a child only has to bind itself to it."""
+    """Makes one ruleset for each folder that snippets run in, so that a child only has to apply it."""
 
     def __init__(self, readable: Sequence[str], hidden: Sequence[str]) -> None:
-        """Open the places that every snippet may read.
+        """Open the paths that every snippet may read.
 
         Args:
-            readable: Files, and folders with all below them.
-            hidden: Folders below those, which can be listed, while nothing in them can be read.
+            readable: Files, and folders with everything below them.
+            hidden: Folders below those. They can be listed, but nothing in them can be read.
 
         Raises:
             kernel.JailError: The kernel has no Landlock.
@@ -38,14 +38,14 @@ class Landlock:
             self._add(path, hidden)
 
     def _add(self, path: str, hidden: Sequence[str]) -> None:
-        """What is granted of a folder holds for all below it, so around something hidden its neighbours are granted."""
+        """Grant one path. A grant covers everything below a folder, so beside a hidden folder each sibling is granted."""
         rights = _READ_FILE | (_READ_DIR if Path(path).is_dir() else 0)
         if path == "/dev/null":
             rights |= _WRITE_FILE
         if any(one.startswith(f"{path}/") for one in hidden):
             rights = _READ_DIR
             with os.scandir(path) as entries:
-                # What a link leads to is granted where it lies, or not at all.
+                # The target of a link is granted at its own path, or not at all.
                 below = [
                     entry.path for entry in entries if not entry.is_symlink() and entry.path not in hidden
                 ]
@@ -54,7 +54,7 @@ class Landlock:
         self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights))
 
     def rules_for(self, folder: str) -> int:
-        """A descriptor of the rules: write `folder`, read the readable places, nothing else.
+        """The descriptor of a ruleset: write `folder`, read the readable paths, nothing else.
 
         Raises:
             kernel.JailError: The kernel refused.
@@ -78,7 +78,7 @@ class Landlock:
         return rules
 
     def close(self) -> None:
-        """Let go of the places, once there are rules for every folder."""
+        """Close the readable paths; to be called once every folder has its ruleset."""
         for descriptor, _ in self._rules:
             os.close(descriptor)
         self._rules.clear()

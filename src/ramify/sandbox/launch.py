@@ -1,4 +1,4 @@
-"""How a zygote is started, and what it is told first."""
+"""How to start a zygote: its command line, its environment and its first message."""
 
 import base64
 import os
@@ -13,7 +13,7 @@ from ramify.sandbox.jail import Limits
 from ramify.sandbox.namespaces import ROOM
 from ramify.sandbox.packages import Packages
 
-# The packages are stubs, so that no `__init__` of ours or of another package runs in the zygote.
+# The packages are stubs, so that the zygote runs no `__init__` of ramify.
 _BOOTSTRAP = """
 import sys, types
 for name, path in (("ramify", {root!r}), ("ramify.sandbox", {package!r})):
@@ -26,17 +26,17 @@ main()
 """
 
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "LD_BIND_NOW": "1"}
-"""All that a zygote gets; it clears even that. Symbols are looked up once, not in every child."""
+"""The whole environment of a zygote, which clears it at the start. LD_BIND_NOW: symbols are resolved once, not per child."""
 
 _PACKAGES_BYTES = 512 << 20
-"""Address space of numpy and sympy themselves, most of it never touched."""
+"""Address space that numpy and sympy themselves reserve; most of it is never touched."""
 
 _INTERPRETER = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-"""Not the one of a virtual environment: that needs files which are not part of its installation."""
+"""The base interpreter. That of a virtual environment needs files outside its own installation."""
 
 
 def new_place() -> str:
-    """A path for a folder that nobody else has or can guess. Nothing is made: who makes it knows already what to remove."""
+    """A path for a new folder that nobody can guess. Does not create it, so the caller knows what to remove beforehand."""
     return f"{os.path.realpath(tempfile.gettempdir())}/ramify-{os.urandom(8).hex()}"
 
 
@@ -46,9 +46,9 @@ class Start:
 
     Attributes:
         level: 0 to 4.
-        limits: Of each snippet.
-        num_slots: Snippets that can run at once.
-        packages: Loaded beside the standard library.
+        limits: Limits of each snippet.
+        num_slots: Most snippets that run at once.
+        packages: Packages to load besides the standard library.
     """
 
     level: int
@@ -58,7 +58,7 @@ class Start:
 
     @property
     def needs_base(self) -> bool:
-        """Whether snippets run in a folder of the machine; else they have file systems of their own."""
+        """Whether snippets run in folders of the machine, rather than in file systems of their own."""
         return self.level < 3
 
     def command(self, executable: str = _INTERPRETER) -> list[str]:
@@ -76,7 +76,7 @@ class Start:
         return bubblewrap.wrap(plain, readable, self.num_slots)
 
     def settings(self, seccomp_program: bytes, base: str | None) -> dict[str, Any]:
-        """The first frame. `base` is a folder that belongs to this zygote and is removed with it."""
+        """The head of the first frame. `base` is a folder that belongs to this zygote and is removed with it."""
         limits = self.limits
         if self.packages.modules:
             limits = replace(limits, memory_bytes=limits.memory_bytes + _PACKAGES_BYTES)

@@ -1,8 +1,8 @@
 """Finds the isolation level of this machine by running a program that tries to break out.
 
-L0: a fresh interpreter for each program, resource limits, empty environment, own folder, killed with all its
-children. L1: + seccomp, forked from a clean zygote. L2: + Landlock. L3: + namespaces and a root of the zygote's own.
-L4: level 2 inside bubblewrap instead, which other machines allow.
+L0: a new interpreter for each program, with resource limits, an empty environment and its own folder; it is killed with
+all its children. L1: + seccomp, forked from a clean zygote. L2: + Landlock. L3: + namespaces and a root of the zygote's
+own. L4: level 2 inside bubblewrap, which works on some machines that do not allow level 3.
 """
 
 import functools
@@ -20,7 +20,7 @@ from ramify.sandbox.kernel import JailError
 
 MAX_LEVEL = 4
 FIRST_GUARDED = 2
-"""Below it a program can read and write whatever files its user can."""
+"""Below this level a program can read and write whatever its user can."""
 _PROBE_SECONDS = 10.0
 
 _PROBE = """
@@ -48,7 +48,7 @@ print("level", level)
 
 
 def detect_level(at_most: int = MAX_LEVEL) -> int:
-    """The highest level up to `at_most` that works here, found out in child processes.
+    """The highest level up to `at_most` that works here, tested in child processes.
 
     Raises:
         MachineError: Not even level 0 works.
@@ -63,7 +63,7 @@ def detect_level(at_most: int = MAX_LEVEL) -> int:
 
 
 def shortfall(required: int, reached: int) -> str:
-    """One line: what this machine lacks for the level `required`, and which key accepts the one that it reaches."""
+    """One line: what this machine lacks for the level `required`, and how to accept the level that it reaches."""
     missing = (why_not(reached + 1) if reached < MAX_LEVEL else None) or "it was not tried"
     careful = ", which guards against accidents, not against attacks" if reached < FIRST_GUARDED else ""
     return (
@@ -74,7 +74,7 @@ def shortfall(required: int, reached: int) -> str:
 
 @functools.cache
 def why_not(level: int) -> str | None:
-    """Try one level; None when it holds, else what was missing. The answer is remembered."""
+    """Try one level; None if it holds, else what was missing. The result is cached."""
     try:
         program = seccomp_program(level)
     except (ImportError, RuntimeError) as error:

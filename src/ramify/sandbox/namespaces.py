@@ -1,8 +1,8 @@
-"""Level 3: namespaces of the zygote's own, and a root of its own with little in it. Standard library only.
+"""Level 3: the zygote gets its own namespaces and an almost empty root. Standard library only.
 
-They are made once, for the zygote: it becomes process 1, so that nothing outlives it, and its children find
-neither /proc nor the machine's files, network, name or shared memory. An ordinary user can do this too where
-user namespaces are allowed.
+They are created once, for the zygote. It becomes process 1, so nothing outlives it. Its children see neither /proc nor
+the machine's files, network, host name or shared memory. An ordinary user can do this too where user namespaces are
+allowed.
 """
 
 import os
@@ -14,7 +14,7 @@ from ramify.sandbox import kernel, places, uids
 from ramify.sandbox.kernel import JailError
 
 ROOM = "/sandbox"
-"""Where the snippets' folders are, in a root of the zygote's own."""
+"""The folder of the snippets' folders, in the zygote's own root."""
 HOST_NAME = "sandbox"
 
 _NEW_NS, _NEW_CGROUP, _NEW_UTS, _NEW_IPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
@@ -22,20 +22,20 @@ _NEW_USER, _NEW_PID, _NEW_NET = 0x10000000, 0x20000000, 0x40000000
 _EVERYTHING = _NEW_NS | _NEW_CGROUP | _NEW_UTS | _NEW_IPC | _NEW_USER | _NEW_PID | _NEW_NET
 
 _MOUNT_POINT = "/proc"
-"""Every Linux has it, and nothing that is read lies below it."""
+"""Every Linux has this folder, and no readable path lies below it."""
 _NUM_FILES = 4096
 
 
 def enter(packages: Sequence[str], num_folders: int, folder_bytes: int) -> None:
-    """Return in a new process, alone in its namespaces; the old one waits for it and ends with it.
+    """Return in a new process, alone in its namespaces; the old process waits for it and ends with it.
 
     Args:
         packages: Folders that can be read besides the system's and the interpreter's.
         num_folders: Folders below `ROOM`, each a file system of its own.
-        folder_bytes: The size of each.
+        folder_bytes: Size of each of these file systems.
 
     Raises:
-        JailError: A part is forbidden or missing here.
+        JailError: This machine forbids or lacks something that is needed.
     """
     _leave()
     pid = os.fork()
@@ -49,18 +49,18 @@ def enter(packages: Sequence[str], num_folders: int, folder_bytes: int) -> None:
 
 
 def furnish(num_folders: int, folder_bytes: int) -> None:
-    """Make each folder below `ROOM` a file system of its own: bubblewrap's have no limit to the number of files.
+    """Mount a file system on each folder below `ROOM`: those of bubblewrap do not limit the number of files.
 
     Raises:
-        JailError: bubblewrap left no right to.
+        JailError: bubblewrap left no right to mount.
     """
-    # bubblewrap may have mapped the user ids in a second user namespace, to which its mounts do not belong.
+    # bubblewrap may have mapped the user ids in a second user namespace, which does not own its mounts.
     kernel.unshare(_NEW_NS)
     _mount_folders(ROOM, num_folders, folder_bytes)
 
 
 def _leave() -> None:
-    """Leave all namespaces; a helper that stays behind maps the user ids, because only it may map root's."""
+    """Leave all namespaces. A helper process stays behind and maps the user ids: only from outside can root be mapped."""
     names = [(0, os.geteuid(), 1)], [(0, os.getegid(), 1)]
     if uids.has_spare():
         names[0].append((uids.SPARE, uids.SPARE, uids.NUM_SPARE))
@@ -121,7 +121,7 @@ def _mount_folders(room: str, num_folders: int, folder_bytes: int) -> None:
 
 
 def _show(path: str, root: str, attributes: int) -> None:
-    """Show a place of the machine, unchangeable, in the new root."""
+    """Bind-mount a path of the machine, read-only, into the new root."""
     target = Path(f"{root}{path}")
     target.parent.mkdir(parents=True, exist_ok=True)
     if Path(path).is_dir():

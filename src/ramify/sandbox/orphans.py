@@ -1,4 +1,4 @@
-"""Ending every process that descends from this one. Standard library only."""
+"""Killing every process that descends from this one. Standard library only."""
 
 import contextlib
 import os
@@ -10,10 +10,9 @@ _SECONDS = 2.0
 
 
 def end_orphans() -> None:
-    """Kill and reap everything that descends from this process, for a bounded time.
+    """Kill and reap all descendants of this process, for a bounded time.
 
-    All are stopped first, until no new ones appear: of those that are killed one by one, the others would go on
-    forking.
+    All are stopped first, until no new ones appear. If they were killed one by one, the others would go on forking.
     """
     stopped: set[int] = set()
     end = time.monotonic() + _SECONDS

@@ -1,4 +1,4 @@
-"""Packages beside the standard library that snippets may import, for the zygote that has them loaded."""
+"""The packages that snippets may import besides the standard library; a zygote loads them once."""
 
 import functools
 import re
@@ -13,7 +13,7 @@ sympy.assumptions.wrapper sympy.combinatorics sympy.integrals.heurisch sympy.int
 sympy.integrals.prde sympy.integrals.rde sympy.integrals.risch sympy.physics.units sympy.polys.polymatrix
 sympy.sets.setexpr
 """
-# Imported when sympy first expands, differentiates, integrates or simplifies, which takes 20 to 100 ms.
+# sympy imports these when it first expands, differentiates, integrates or simplifies, which takes 20 to 100 ms.
 _MENTIONS = {name: re.compile(rf"\b{name}\b") for name in _NAMES}
 
 
@@ -22,9 +22,9 @@ class Packages:
     """What a zygote loads.
 
     Attributes:
-        modules: Imported before the first snippet; parts of a package that it does not have are left out.
-        paths: Where they are found.
-        folders: The places below those that stay readable.
+        modules: Imported before the first snippet; submodules that the installed version lacks are skipped.
+        paths: Folders to import them from.
+        folders: Folders that snippets may read.
     """
 
     modules: tuple[str, ...] = ()
@@ -33,11 +33,10 @@ class Packages:
 
 
 def mentioned(code: str, cells: Sequence[str]) -> frozenset[str]:
-    """The names of packages that occur in a program or the cells before it.
+    """The names of packages that occur in a program or in the cells before it.
 
-    The word is looked for, not the import: parsing a program that nobody has read could crash the parser's process,
-    and a word that is no import costs a slower start only. A program that puts the name together as it runs finds
-    the standard library alone.
+    This looks for the word, not for an import: parsing untrusted code could crash our process, and a word that is not
+    an import only costs a slower start. A program that builds the name at run time finds only the standard library.
     """
     texts = (*cells, code)
     return frozenset(
@@ -47,7 +46,7 @@ def mentioned(code: str, cells: Sequence[str]) -> frozenset[str]:
 
 @functools.cache
 def everything() -> Packages:
-    """All that are installed, with the parts that they would import later: for a zygote of many snippets."""
+    """All installed packages, with the submodules that they would import later: for a zygote of many snippets."""
     found = scientific(_NAMES)
     parts = [part for part in _LATE_PARTS.split() if part.split(".")[0] in found.modules]
     return replace(found, modules=(*found.modules, *parts))
@@ -55,7 +54,7 @@ def everything() -> Packages:
 
 @functools.cache
 def scientific(names: Iterable[str]) -> Packages:
-    """Those of `names` that are installed."""
+    """The installed packages among `names`."""
     modules: list[str] = []
     paths: list[str] = []
     folders: list[str] = []

@@ -1,4 +1,4 @@
-"""What of the file system a snippet may read. Standard library only."""
+"""The paths that a snippet may read. Standard library only."""
 
 import os
 import sys
@@ -19,9 +19,9 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
 def readable(packages: Sequence[str]) -> list[str]:
-    """The system's libraries, the interpreter's installation and the folders of `packages`: those that exist.
+    """The existing paths among the system's libraries, the interpreter's installation and `packages`.
 
-    No place lies below another.
+    No path lies below another.
     """
     wanted = (*_SYSTEM, f"{sys.base_prefix}/lib", str(Path(os.__file__).parent), *packages)
     found: list[str] = []
@@ -32,7 +32,7 @@ def readable(packages: Sequence[str]) -> list[str]:
 
 
 def installed() -> list[str]:
-    """Folders of what was installed beside the standard library, in the places that are readable to every snippet."""
+    """The folders of installed packages (site-packages and the like) below the paths that every snippet may read."""
     patterns = (f"{below}{name}" for below in ("", "python*/") for name in _INSTALLED)
     return sorted(
         {str(found) for pattern in patterns for place in readable(()) for found in Path(place).glob(pattern)}

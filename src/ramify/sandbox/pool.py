@@ -1,7 +1,7 @@
-"""The sandbox as the rest of ramify sees it: many calls at once over two zygotes, or one zygote a call at level 0.
+"""The sandbox as the rest of ramify sees it: concurrent calls over two zygotes; at level 0, one zygote per call.
 
-One zygote has the standard library, the other numpy, mpmath and sympy too. Each is started when a program first
-needs it, and again when it has died.
+One zygote has only the standard library, the other also numpy, mpmath and sympy. Each is started when a program first
+needs it, and restarted when it has died.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ def open_sandbox(
 ) -> "ProcessSandbox":
     """A sandbox of the highest level that this machine reaches, at most `max_level`.
 
-    It starts its processes at the first call and belongs to the event loop of that call. From now on other programs of
-    the user cannot look into this process (`kernel.forbid_inspection`).
+    It starts its processes at the first call, and belongs to the event loop of that call. From now on the user's other
+    programs cannot inspect this process (`kernel.forbid_inspection`).
 
     Raises:
         MachineError: The machine reaches less than `min_level`.
@@ -58,10 +58,9 @@ class ProcessSandbox:
         return self._level
 
     async def run(self, code: str, timeout_seconds: float, cells: Sequence[str] = ()) -> SandboxResult:
-        """Run one program, after `cells` if there are any; the value of a last bare expression is printed.
+        """Run one program, after `cells` if there are any. The value of a final bare expression is printed.
 
-        The time limit starts with the program, not with its waiting for a free place, and holds for the cells
-        too. Cancelling kills it.
+        The time limit covers the cells and the program, but not the wait for a free slot. Cancelling kills the program.
 
         Raises:
             MachineError: No sandbox process could be started.
@@ -82,7 +81,7 @@ class ProcessSandbox:
                 zygote = await self._start(scientific(names) if names else Packages(), 1)
             try:
                 result = await self._ask(zygote, code, timeout_seconds, cells)
-                assert result is not None  # it has served nobody yet
+                assert result is not None  # a new zygote is not retired
                 return result
             finally:
                 await asyncio.shield(self._stop(zygote))
@@ -108,7 +107,7 @@ class ProcessSandbox:
     async def _ask(
         self, zygote: ZygoteProcess, code: str, timeout_seconds: float, cells: Sequence[str]
     ) -> SandboxResult | None:
-        """The result, or None when the zygote takes no more calls."""
+        """The result, or None if the zygote takes no more calls."""
         mark = snippet.new_mark() if cells else ""
         answer = await zygote.run(code, timeout_seconds, cells, mark)
         if answer is None:
@@ -122,7 +121,7 @@ class ProcessSandbox:
         if task is None or _is_over(task):
             task = asyncio.create_task(self._start(packages, self._most))
             self._zygotes[packages] = task
-        # Others wait for it too: a call that is cancelled must not end it.
+        # Other calls wait for this start too, so cancelling one call must not cancel it.
         return await asyncio.shield(task)
 
     async def _start(self, packages: Packages, num_slots: int) -> ZygoteProcess:

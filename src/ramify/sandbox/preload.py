@@ -1,11 +1,11 @@
-"""What a zygote imports once for all of its snippets. Standard library only."""
+"""What a zygote imports once for all its snippets. Standard library only."""
 
 import contextlib
 import os
 import sys
 from collections.abc import Sequence
 
-# What snippets often use; each module also makes every fork a little slower.
+# Modules that snippets often use. Each one also makes every fork a little slower.
 _MODULES = """
 bisect cmath collections datetime decimal fractions functools heapq itertools json math operator random re statistics
 string time
@@ -14,9 +14,9 @@ _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def preload(modules: Sequence[str], paths: Sequence[str]) -> None:
-    """Import what snippets often use, and `modules` from `paths`.
+    """Import the modules that snippets often use, and `modules` from `paths`.
 
-    The paths are not kept: a package finds its own parts without them, and nothing else that lies there can be
+    The paths do not stay in `sys.path`: a package finds its own parts without them, and nothing else there can be
     imported.
     """
     for name in _MODULES.split():
@@ -31,6 +31,6 @@ def preload(modules: Sequence[str], paths: Sequence[str]) -> None:
 
 
 def forget_ourselves() -> None:
-    """Take ramify out of what a snippet can import. Whoever has imported it keeps it."""
+    """Remove ramify from `sys.modules`, so that snippets cannot import it. Existing references stay valid."""
     for name in [name for name in sys.modules if name.split(".")[0] == "ramify"]:
         del sys.modules[name]

@@ -1,7 +1,7 @@
-"""What a zygote runs before its first snippet, for its children to find done. Standard library only.
+"""Programs that a zygote runs before its first snippet, to warm up for its children. Standard library only.
 
-A function that has run before takes shorter ways, imports nothing and looks up less. In a child each of those would
-also copy the page of memory that it writes to. All children start from the same: what sympy's caches hold too.
+A function that has run before takes faster paths, imports nothing and looks up less. In a child, each of these steps
+would also copy the memory page that it writes to. All children start from the same state, sympy's caches included.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ sympy.Matrix([[1, 2], [3, 4]]).det()""",
 
 
 def rehearse(modules: Sequence[str]) -> None:
-    """Run programs as children will, for the packages among `modules` too."""
+    """Run the programs as children will, including those for packages in `modules`."""
     programs = [*_PLAIN, *(program for name, program in _OF_PACKAGES.items() if name in modules)]
     for program in (*programs, *programs):
         snippet.perform(program, (), "", {"__name__": "__main__"})

@@ -1,8 +1,8 @@
-"""Memory that forked children find empty: what programs are and say passes through it. Standard library only.
+"""Buffers that are empty in forked children. Programs and their output pass through them. Standard library only.
 
-A child is a copy of the zygote with all that lies in its heap, freed or not, and a program can look through its own
-memory. So no program and no output may ever get into that heap: they are moved between descriptors and sealed buffers,
-and only numbers become Python objects.
+A child is a copy of the zygote, with everything in its heap, freed or not, and a program can search its own memory. So
+no program and no output may ever reach that heap. They are moved between descriptors and sealed buffers, and only
+numbers become Python objects.
 """
 
 import mmap
@@ -16,7 +16,7 @@ class Sealed:
     """A buffer of `size` bytes, of which the first `num_bytes` are in use.
 
     Raises:
-        OSError: The kernel cannot empty memory in children (Linux can from 4.14 on).
+        OSError: The kernel cannot wipe memory in children (Linux can since 4.14).
     """
 
     def __init__(self, size: int) -> None:
@@ -33,14 +33,14 @@ class Sealed:
 
     @property
     def used(self) -> memoryview:
-        """What is in it, not copied."""
+        """A view of the used part; nothing is copied."""
         return self._view[: self.num_bytes]
 
     def read_from(self, descriptor: int) -> int:
-        """Add what one read gives; the number of bytes, 0 at the end of the file.
+        """Read once and append; returns the number of bytes, 0 at the end of the file.
 
         Raises:
-            BlockingIOError: There is nothing for now.
+            BlockingIOError: There is nothing to read yet.
         """
         with self._view[self.num_bytes : self.size] as room:
             count = os.readv(descriptor, [room])
@@ -59,11 +59,11 @@ class Sealed:
             self._memory.move(0, count, self.num_bytes)
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Mark the buffer as empty."""
         self.num_bytes = 0
 
     def show_to_next_child(self) -> None:
-        """Let the next fork copy this one."""
+        """Let the next fork copy this buffer."""
         self._advise(_KEEP_ON_FORK)
 
     def free(self) -> None:

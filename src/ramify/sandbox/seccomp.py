@@ -1,9 +1,9 @@
 """The system calls that a snippet may make: an allow list, compiled once to a BPF program.
 
-Everything else answers EPERM: new processes, programs and namespaces, sockets, signals to anyone, tracing,
-mounts, modules, keys, BPF, io_uring, shared memory that outlives the process.
+Everything else fails with EPERM: new processes, programs and namespaces, sockets, signals to other processes, tracing,
+mounts, modules, keys, BPF, io_uring, and shared memory that outlives the process.
 
-Importing this module loads libseccomp: ImportError or RuntimeError where it is missing.
+Importing this module loads libseccomp. It raises ImportError or RuntimeError if that is missing.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimed
 pause alarm setitimer getitimer sched_yield sched_get_priority_max sched_get_priority_min getrlimit setrlimit
 getrusage
 """
-# Of another process they tell whether it is there.
+# Allowed only for the process itself: for another one they tell whether it exists.
 _ABOUT_ONESELF: Final = "getpgid getsid sched_getparam sched_getscheduler"
 _CLOCKS: Final = """
 nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times sysinfo uname getcpu getrandom
 """
-# The two ends of an unnamed pair are all that these can reach; asyncio's event loop needs them.
+# asyncio's event loop needs these. They can reach only the two ends of an unnamed socket pair.
 _PAIRS: Final = "shutdown getsockname getpeername getsockopt"
 
 _CLONE_THREAD = 0x00010000
@@ -47,29 +47,29 @@ _SOCK_TYPE = 0xF
 _ALL_FLAGS = 0xFFFFFFFF
 _PAIR_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL | socket.MSG_WAITALL
 _FIOCLEX, _FIONCLEX, _FIONREAD, _FIONBIO = 0x5451, 0x5450, 0x541B, 0x5421
-# Not F_SETOWN and F_SETSIG: with them a file sends any signal to anyone.
+# Without F_SETOWN and F_SETSIG: with them, I/O on a file can send any signal to any process.
 _FCNTL_COMMANDS = (*range(8), *range(36, 39), fcntl.F_DUPFD_CLOEXEC)
-"""Duplicate, flags, and the three kinds of locks."""
+"""Duplicating descriptors, flags, and the three kinds of locks."""
 _PR_SET_NAME, _PR_GET_NAME = 15, 16
 
 
 def compile_filter() -> bytes:
-    """The program for this machine's processor."""
+    """The BPF program for this machine's processor."""
     calls = pyseccomp.SyscallFilter(defaction=pyseccomp.ERRNO(errno.EPERM))
     for name in f"{_FILES} {_MEMORY} {_THREADS} {_CLOCKS} {_PAIRS}".split():
         _add(calls, pyseccomp.ALLOW, name)
     for name in ("chmod", "fchmod", "fchmodat", "fchmodat2", "utime", "utimes", "utimensat", "futimesat"):
-        # Landlock does not guard modes and times, so nobody may set them; saying that it was done keeps
-        # shutil.copy and tempfile working.
+        # Landlock does not guard modes and times, so a snippet must not set them. Reporting success without doing it
+        # keeps shutil.copy and tempfile working.
         _add(calls, pyseccomp.ERRNO(0), name)
     for name in ("listxattr", "llistxattr", "flistxattr", "getxattr", "lgetxattr", "fgetxattr"):
-        _add(calls, pyseccomp.ERRNO(errno.ENOTSUP), name)  # shutil takes this for an answer
+        _add(calls, pyseccomp.ERRNO(errno.ENOTSUP), name)  # shutil handles this error
     for name in ("clone3", "openat2"):
         # The C library falls back to the older call, whose arguments can be checked.
         _add(calls, pyseccomp.ERRNO(errno.ENOSYS), name)
     _add_checked(calls)
-    with contextlib.suppress(OSError):  # libseccomp before 2.5 cannot
-        # A tree of comparisons, not a list: the kernel tries every system call when a child takes the filter.
+    with contextlib.suppress(OSError):  # libseccomp before 2.5 has no such option
+        # A binary tree instead of a list: the kernel tests every system call when a child installs the filter.
         calls.set_attr(pyseccomp.Attr.CTL_OPTIMIZE, 2)
     with tempfile.TemporaryFile() as file:
         calls.export_bpf(file)
@@ -78,7 +78,7 @@ def compile_filter() -> bytes:
 
 
 def _add_checked(calls: pyseccomp.SyscallFilter) -> None:
-    """Calls that are allowed with some arguments only."""
+    """Allow some system calls, but only with certain arguments."""
 
     def allow(name: str, *checks: pyseccomp.Arg) -> None:
         _add(calls, pyseccomp.ALLOW, name, *checks)
@@ -90,20 +90,20 @@ def _add_checked(calls: pyseccomp.SyscallFilter) -> None:
         return pyseccomp.Arg(position, pyseccomp.EQ, value)
 
     for name, position in (("open", 1), ("openat", 2)):
-        # Early Landlock lets a file that is opened for reading be emptied.
+        # Early versions of Landlock allow O_TRUNC on a file that is opened for reading.
         allow(name, bits(position, os.O_TRUNC, 0))
         allow(name, bits(position, os.O_ACCMODE, os.O_WRONLY))
         allow(name, bits(position, os.O_ACCMODE, os.O_RDWR))
     allow("clone", bits(0, _CLONE_THREAD | _CLONE_NEW_ANYTHING, _CLONE_THREAD))
     allow("socketpair", equals(0, socket.AF_UNIX), bits(1, _SOCK_TYPE, socket.SOCK_STREAM))
     for name in ("sendto", "recvfrom"):
-        # Above all not MSG_OOB: out-of-band data of such pairs is young code of the kernel with a history of holes.
+        # Above all not MSG_OOB: out-of-band data on socket pairs is recent kernel code with a history of vulnerabilities.
         allow(name, bits(3, _ALL_FLAGS & ~_PAIR_FLAGS, 0), equals(4, 0))
     allow("prlimit64", equals(0, 0))
     for name in _ABOUT_ONESELF.split():
         allow(name, equals(0, 0))
     allow("sched_getaffinity", equals(0, 0))
-    # The C library asks it about threads by number, and takes this for an answer.
+    # The C library calls it for threads by number, and handles this error.
     _add(calls, pyseccomp.ERRNO(errno.ENOSYS), "sched_getaffinity", pyseccomp.Arg(0, pyseccomp.NE, 0))
     allow("getpriority", equals(1, 0))
     for command in _FCNTL_COMMANDS:

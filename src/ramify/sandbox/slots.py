@@ -1,4 +1,4 @@
-"""The folders that snippets run in, one snippet at a time each. Standard library only."""
+"""The folders that snippets run in, each for one snippet at a time. Standard library only."""
 
 import os
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from ramify.sandbox.landlock import Landlock
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A folder and a descriptor of its Landlock rules, if there are any."""
+    """A folder, and the descriptor of its Landlock ruleset if it has one."""
 
     folder: Folder
     rules: int | None
 
 
 class Slots:
-    """Hands out empty folders. A folder that comes back with files in it is emptied by a process of its own.
+    """Hands out empty folders. A folder that comes back with files in it is emptied by a child process.
 
-    `lost` says that one could not be emptied, or is no longer where it was: it is not used again.
+    `lost` says that a folder could not be emptied, or is no longer at its path; that folder is not used again.
     """
 
     def __init__(self, base: str, count: int, landlock: Landlock | None) -> None:
@@ -39,7 +39,7 @@ class Slots:
         if slot.folder.is_usable:
             self.free.append(slot)
             return
-        # A snippet may leave a million files: that takes as long as it takes.
+        # In a process of its own, since a snippet may leave a million files.
         try:
             pid = os.fork()
         except OSError:
@@ -53,7 +53,7 @@ class Slots:
         self._cleaners[pid] = slot
 
     def cleaner_ended(self, pid: int) -> None:
-        """Take note that a child of this process has ended."""
+        """Handle the end of a child process; does nothing if it was not a cleaner."""
         slot = self._cleaners.pop(pid, None)
         if slot is None:
             return
@@ -63,7 +63,7 @@ class Slots:
             self.lost = True
 
     def remove(self) -> None:
-        """Remove all folders, at the end, also those that are elsewhere by now."""
+        """Remove all folders at the end, including those that were moved."""
         for slot in self._all:
             slot.folder.remove_itself()
         self._base.remove()

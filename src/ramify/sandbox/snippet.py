@@ -1,11 +1,12 @@
 """Runs one snippet inside its jailed process and ends that process. Standard library only.
 
-The value of a last bare expression is printed, as the tool of the papers does. Equal code gives equal output:
-tracebacks name only frames of the snippet, `random` is seeded with 0, the hash seed is fixed by the zygote.
+The value of a final bare expression is printed, as the papers' tool does. Equal code gives equal output: tracebacks show
+only frames of the snippet, `random` is seeded with 0, and the zygote fixes the hash seed.
 
-Cells are earlier snippets that are run first, in the same process and folder: they restore the state that they
-left. What they write is dropped. How far they came is told by a mark on standard output, drawn anew for each call, before
-the first and after each of them: a cell that runs otherwise this time, and writes to the real output, breaks their row.
+Cells are earlier snippets. They are run first, in the same process and folder, to restore the state that they left;
+their output is dropped. A mark on standard output, before the first cell and after each one, shows how many cells ran.
+The mark is random and new for each call. A cell that behaves differently this time and writes to the real output breaks
+the sequence of marks.
 """
 
 import ast
@@ -26,14 +27,14 @@ from typing import Any, NoReturn
 FILE_NAME = "<snippet>"
 _CELL_PREFIX = "<earlier program "
 NOT_REPLAYED = "an earlier program, run again to restore the state, ended the process or broke the replay"
-"""What is said of a program that ended well without the last of those marks."""
+"""The note on a program that ended without error but before the last mark."""
 
 
 def run(code: str, cells: Sequence[str], mark: str, names: dict[str, Any]) -> NoReturn:
-    """Run `code` as the main program that has `names` and end the process: status 0, or 1 after an error, or its own.
+    """Run `code` as the main program with `names`, then end the process: status 0, 1 after an error, or the program's own.
 
-    With cells the standard output begins with `mark`, once for each that ran and once more, and what counts of standard
-    error comes after one.
+    With cells, standard output begins with `mark`: once, and once more for each cell that ran. The program's own
+    standard error comes after one mark.
     """
     status = 1
     try:
@@ -44,7 +45,7 @@ def run(code: str, cells: Sequence[str], mark: str, names: dict[str, Any]) -> No
 
 
 def perform(code: str, cells: Sequence[str], mark: str, names: dict[str, Any]) -> int:
-    """Run `code` in `names`, after `cells`; print the value of a last expression or what went wrong; the exit status."""
+    """Run `cells` and then `code` in `names`; print the value of a final expression or the error. Returns the exit status."""
     streams = (sys.stdout, sys.stderr)
     failure = None
     try:
@@ -54,14 +55,14 @@ def perform(code: str, cells: Sequence[str], mark: str, names: dict[str, Any]) -
         if value is not None:
             print(value)  # noqa: T201 - standard output is the result
         _join_threads()
-    except BaseException as error:  # noqa: BLE001 - it is the program's
+    except BaseException as error:  # noqa: BLE001 - an error of the program
         failure = error
     _flush(streams)
     return 0 if failure is None else _report(failure)
 
 
 def prepare() -> dict[str, Any]:
-    """Make a main module and what else is the same for all snippets, in their zygote; the names of the module."""
+    """In the zygote, create the main module and everything else that all snippets share; returns the module's names."""
     seed()
     module = types.ModuleType("__main__")
     names = module.__dict__
@@ -74,30 +75,30 @@ def prepare() -> dict[str, Any]:
 
 
 def seed() -> None:
-    """Start the generators that are there without being made at one place."""
+    """Seed the global random generators of `random` and numpy."""
     random.seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
 
 
 def new_mark() -> str:
-    """One that no program can guess."""
+    """A new mark that no program can guess."""
     return f"\x1e{os.urandom(8).hex()}"
 
 
 def failed_cell(num_marks: int, num_cells: int) -> int | None:
-    """The index of the cell that did not run to its end, if one did not, from the marks at the start of standard output."""
+    """The index of the cell that did not finish, or None; `num_marks` is the number of marks on standard output."""
     return num_marks - 1 if 0 < num_marks <= num_cells else None
 
 
 def own_errors(text: str, mark: str, failed: int | None) -> str:
-    """What the program itself, or the cell `failed`, wrote to standard error, or Python about it."""
+    """The standard error of the program itself, or of the cell `failed`, with Python's traceback."""
     before, found, after = text.partition(mark)
     return after if found else before if failed is None else ""
 
 
 def _execute(code: str, file_name: str, names: dict[str, Any]) -> object:
-    """Run `code`; the value of a last bare expression, or None."""
+    """Run `code`; returns the value of a final bare expression, or None."""
     linecache.cache[file_name] = (len(code), None, code.splitlines(keepends=True), file_name)
     tree = ast.parse(code, file_name)
     last = tree.body[-1] if tree.body else None
@@ -113,7 +114,7 @@ def _execute(code: str, file_name: str, names: dict[str, Any]) -> object:
 
 
 def _replay(cells: Sequence[str], mark: bytes, names: dict[str, Any]) -> None:
-    """Run each cell as it ran when it was the program, with its output dropped, and mark how far they came."""
+    """Run each cell as it ran when it was the program, drop its output, and write a mark after it."""
     saved = (os.dup(1), os.dup(2))
     null = os.open(os.devnull, os.O_WRONLY)
     streams = (sys.stdout, sys.stderr, sys.stdout.buffer, sys.stderr.buffer)
@@ -130,7 +131,7 @@ def _replay(cells: Sequence[str], mark: bytes, names: dict[str, Any]) -> None:
                 if error.code not in (None, 0):
                     raise
             finally:
-                _flush(streams[:2])  # to where the cell has pointed its descriptors
+                _flush(streams[:2])  # to wherever the cell redirected its descriptors
                 _point_to(null)
                 _flush(streams)
             os.write(saved[0], mark)
@@ -144,13 +145,13 @@ def _replay(cells: Sequence[str], mark: bytes, names: dict[str, Any]) -> None:
 
 
 def _point_to(target: int) -> None:
-    """Make descriptors 1 and 2, which the program may have closed or pointed elsewhere, copies of `target`."""
+    """Redirect descriptors 1 and 2 to `target`; the program may have closed or redirected them."""
     for descriptor in (1, 2):
         os.dup2(target, descriptor)
 
 
 def _flush_what_was_made() -> None:
-    """Empty the buffers of streams on descriptors 1 and 2 that the program has made beside those it was given."""
+    """Flush the streams on descriptors 1 and 2 that the program has opened itself."""
     for found in gc.get_objects():
         if issubclass(type(found), io.IOBase):
             with contextlib.suppress(Exception):
@@ -160,7 +161,7 @@ def _flush_what_was_made() -> None:
 
 def _flush(streams: Iterable[Any]) -> None:
     for stream in streams:
-        # The program may have closed the stream or the file below it, or given it a method of its own.
+        # The program may have closed the stream or its file, or overridden its flush method.
         with contextlib.suppress(OSError, ValueError):
             type(stream).flush(stream)
 
@@ -172,7 +173,7 @@ def _join_threads() -> None:
 
 
 def _report(error: BaseException) -> int:
-    """Write what Python would write of an uncaught exception; return the exit status."""
+    """Write what Python would write for an uncaught exception; returns the exit status."""
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return (error.code or 0) & 0xFF

@@ -1,14 +1,14 @@
-"""User ids that nobody has: root's zygote gives each snippet one, so that its tasks can be counted."""
+"""Unused user ids: a zygote that runs as root gives each snippet one, so that its tasks can be counted."""
 
 import os
 import sys
 
 SPARE, NUM_SPARE = 0x60000000, (1 << 22) + 1
-"""The first, and how many: one for each process id that Linux can give."""
+"""The first id and their number: one for each process id that Linux can assign."""
 
 
 def has_spare() -> bool:
-    """Whether this process can take any of them, found out by taking the first and the last."""
+    """Whether this process can use these ids; it tries the first and the last."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return False
     real = os.getresuid()[0]

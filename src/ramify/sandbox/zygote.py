@@ -1,15 +1,17 @@
 """The zygote: a clean process that forks one jailed child for each snippet. Standard library only.
 
-It is started with an empty environment before anything is loaded, speaks frames (`frames`) on its standard input
-and output, and ends, with every child, when its input does. First frame in: level, limits, seccomp program and
-the folder that the snippets' own folders are in. Then {"id", "timeout", "num_cells", "mark"} with the program as body, or
-{"id", "cancel"}; out come answers (`calls.Call.answer`) with the output as body and, at level 0, {"id", "pid"} before. A
-request that finds no free folder is told {"id", "waiting"}, and {"id", "begun"} when it has one. Once a folder could
-not be emptied new requests are answered {"id", "unserved"}.
+It starts with an empty environment, speaks frames (`frames`) on standard input and output, and ends, with all its
+children, when its input ends.
 
-At level 0 nothing keeps a snippet from killing its zygote, so there each zygote serves one snippet, and {"id", "pid"}
-lets its caller kill what is left. (A snippet that kills its zygote after it has moved a grandchild to another session
-leaves that grandchild behind: level 0 is for accidents.)
+The first frame gives the level, the limits, the seccomp program and the folder that contains the snippets' folders.
+Each later frame is a request, {"id", "timeout", "num_cells", "mark"} with the program as body, or {"id", "cancel"}.
+The zygote sends an answer (`calls.Call.answer`) with the output as body; at level 0 {"id", "pid"} precedes it. A request
+that finds no free folder gets {"id", "waiting"}, and {"id", "begun"} once it has one. After a folder could not be
+emptied, new requests get {"id", "unserved"}.
+
+At level 0 nothing stops a snippet from killing its zygote. So there each zygote serves one snippet, and {"id", "pid"}
+lets the caller kill what is left. A snippet that moves a grandchild to another session and then kills its zygote leaves
+the grandchild behind: level 0 guards against accidents only.
 """
 
 import base64
@@ -58,7 +60,7 @@ class Server:
         self._send({"ready": True})
 
     def serve(self) -> Birth | None:
-        """Serve; returns None in the zygote at the end, and a birth in each child."""
+        """Serve requests. Returns None in the zygote at the end, and a `Birth` in each child."""
         while True:
             for head, body in self._inbox.take():
                 self._handle(head, body)
@@ -80,7 +82,7 @@ class Server:
         end_orphans()
 
     def _advance(self, descriptor: int) -> bool:
-        """Do what a ready descriptor asks for; False at the end of the input."""
+        """Handle a ready descriptor; False at the end of the input."""
         if descriptor == self._incoming:
             return self._inbox.read()
         if descriptor == self._outgoing:
@@ -105,7 +107,7 @@ class Server:
                 self._kill(call, "cancel")
 
     def _refuse_waiting(self) -> None:
-        """Leave what has not begun to another zygote, whose folders are all there; calls under way end here."""
+        """Refuse queued requests, so that a new zygote with all its folders takes them; running calls finish here."""
         while self._queue:
             head, body = self._queue.popleft()
             body.free()
@@ -114,7 +116,7 @@ class Server:
     def _start(self, head: Mapping[str, Any], body: Sealed, slot: Slot) -> Birth | None:
         if head["waits"]:
             self._send({"id": head["id"], "begun": True})
-        # What can be done before the fork is: until a child ends, both sides copy each page that they write to.
+        # Do as much as possible before the fork: while the child lives, both sides copy each page that they write to.
         (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
         processor_seconds = self.jail.processor_seconds(head["timeout"])
         birth = Birth(body, head["mark"], slot, processor_seconds, out_write, err_write, os.getpid())
@@ -158,7 +160,7 @@ class Server:
         return Call(head["id"], slot, deadline, streams, limit, num_cells)
 
     def _read(self, descriptor: int) -> bool:
-        """Read one chunk; False when there is nothing more for now."""
+        """Read one chunk; False if there is nothing more for now."""
         call, stream = self._streams[descriptor]
         self._chunk.clear()
         try:
@@ -200,7 +202,7 @@ class Server:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             end_orphans()
-        # A stream that has ended is closed, and its number may be another call's by now.
+        # By owner: an ended stream is closed already, and its descriptor number may now belong to another call.
         for descriptor in [key for key, (owner, _) in self._streams.items() if owner is call]:
             while self._read(descriptor):
                 pass
@@ -218,7 +220,7 @@ class Server:
 
     def _kill(self, call: Call, reason: str) -> None:
         call.reason = call.reason or reason
-        if call.pid in self._calls:  # the last of its output is read when it is gone
+        if call.pid in self._calls:  # else the child is gone, and `_finish` is reading the rest of its output
             os.kill(call.pid, signal.SIGKILL)
 
     def _milliseconds_left(self) -> float | None:
@@ -233,7 +235,7 @@ class Server:
         self._flush()
 
     def _flush(self) -> bool:
-        """Write what the reader takes now; False when it has gone."""
+        """Write as much as the reader takes now; False if the reader is gone."""
         try:
             self._outbox.write()
         except BrokenPipeError:
@@ -290,11 +292,10 @@ def main() -> None:
 
 
 def _prepare(settings: Mapping[str, Any]) -> tuple[Jail, Slots]:
-    """Everything that is the same for all snippets, up to limits of this process that they inherit.
+    """Set up everything that all snippets share, including the limits that they inherit from this process.
 
     Raises:
-        JailError: A part that the level promises failed.
-        OSError: Likewise.
+        JailError, OSError: A protection that the level promises failed.
     """
     level, limits = settings["level"], Limits(**settings["limits"])
     packages = settings["packages"]
@@ -319,7 +320,7 @@ def _prepare(settings: Mapping[str, Any]) -> tuple[Jail, Slots]:
 def _become_child(birth: Birth, jail: Jail, names: dict[str, Any]) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
-        if jail.level == 0:  # from level 1 on it will have no children, and there are no hooks
+        if jail.level == 0:  # from level 1 on a child cannot fork, and no fork hooks have reseeded
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             snippet.seed()
         os.setsid()

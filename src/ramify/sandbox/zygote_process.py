@@ -1,4 +1,4 @@
-"""A zygote as its parent sees it: one process and the calls that it is running."""
+"""A zygote as its parent sees it: one process and its pending calls."""
 
 import asyncio
 import contextlib
@@ -25,35 +25,35 @@ _STOP_SECONDS = 5.0
 
 @dataclass(slots=True)
 class _Pending:
-    """A call: its answer (None when the zygote has died), and the clock that stands still while it waits for a folder."""
+    """A call: its future answer (None if the zygote died), and its clock, which stops while the call waits for a folder."""
 
     answer: asyncio.Future[Frame | None]
     clock: CallClock
     waits: bool = False
 
     def wait_for_folder(self, waits: bool) -> None:
-        """Stop the clock, or have it go on."""
+        """Stop the clock, or restart it."""
         if waits != self.waits:
             self.waits = waits
             (self.clock.enter_queue if waits else self.clock.leave_queue)()
 
     def end(self, frame: Frame | None) -> None:
-        """Answer it, unless it has been answered or given up."""
+        """Set the answer, unless it is set or the caller has given up."""
         if not self.answer.done():
             self.answer.set_result(frame)
 
 
 class ZygoteProcess:
-    """Belongs to the event loop that it is started on.
+    """A zygote process; it belongs to the event loop on which it was started.
 
-    `dead`: it has ended. `retired`: it takes no new calls, but those under way go on.
+    `dead`: the process has ended. `retired`: it takes no new calls, but finishes the pending ones.
     """
 
     def __init__(self, start: launch.Start) -> None:
         self._start = start
         self._place = launch.new_place() if start.needs_base else None
         self._base: Folder | None = None
-        # Not asyncio's subprocess: cancelling while that starts bubblewrap leaves a process that nobody ends.
+        # Not asyncio's subprocess: if that is cancelled while it starts bubblewrap, the process stays behind.
         self._process: subprocess.Popen[bytes] | None = None
         self._outgoing: asyncio.WriteTransport | None = None
         self._incoming = asyncio.StreamReader()
@@ -64,11 +64,11 @@ class ZygoteProcess:
         self.dead = self.retired = False
 
     async def start(self) -> None:
-        """Make its folder, start the process and wait until it is ready. Whatever comes of it, `stop` it.
+        """Create the folder, start the process and wait until it is ready. The caller must `stop` it, even after an error.
 
         Raises:
             OSError: The process could not be started.
-            EOFError: It ended at once.
+            EOFError: The process ended at once, or could not set up its jail.
             JailError: The level needs a program that is missing.
         """
         if self._place is not None:
@@ -97,16 +97,16 @@ class ZygoteProcess:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is under way."""
+        """Whether a call is pending."""
         return bool(self._pending)
 
     async def run(
         self, code: str, timeout_seconds: float, cells: Sequence[str], mark: str = ""
     ) -> Frame | None:
-        """Run one program; the zygote's answer ({"unserved"}: another one must), or None when the zygote has died.
+        """Run one program. Returns the zygote's answer, or None if the zygote died.
 
-        A zygote that does not answer some time after the limit is killed. The time that a program waits for a folder
-        does not count: others may have left a million files.
+        The answer {"unserved"} means that another zygote must run it. A zygote that does not answer within a grace
+        period after the time limit is killed. The wait for a folder does not count, since emptying one can take long.
         """
         if self.dead:
             return None
@@ -128,7 +128,7 @@ class ZygoteProcess:
             pending.wait_for_folder(False)
 
     async def stop(self) -> None:
-        """End the process and all that it started, and remove its folder; stopping twice is allowed."""
+        """End the process and everything it started, and remove its folder; stopping twice is allowed."""
         if self._process is not None:
             if self._outgoing is not None:
                 self._outgoing.close()
@@ -141,7 +141,7 @@ class ZygoteProcess:
             base, self._base = self._base, None
             await asyncio.to_thread(base.remove)
         elif self._place is not None:
-            with contextlib.suppress(OSError):  # never made, or removed already
+            with contextlib.suppress(OSError):  # never created, or already removed
                 Path(self._place).rmdir()
 
     async def _wait_for_end(self, process: "subprocess.Popen[bytes]") -> None:
@@ -152,7 +152,7 @@ class ZygoteProcess:
             await asyncio.wait([self._reader], timeout=_STOP_SECONDS)
 
     async def _deal_out(self) -> None:
-        """Hand each answer to the call that waits for it, until the zygote ends."""
+        """Pass each answer to the call that waits for it, until the zygote ends."""
         with contextlib.suppress(EOFError, OSError):
             while True:
                 head, body = await self._receive()
@@ -171,7 +171,7 @@ class ZygoteProcess:
         self._die()
 
     def _die(self) -> None:
-        """Kill the zygote, and with it every child; calls in flight learn it."""
+        """Kill the zygote and thereby all its children; pending calls get None."""
         self.dead = True
         if self._process is not None:
             self._process.kill()

@@ -1,8 +1,8 @@
-"""A search that reads the pages that it finds, as in Tool-Star (arXiv 2505.16410) and ARPO's deep-search evaluation.
+"""A search that also reads the pages it finds, as in Tool-Star (arXiv 2505.16410) and ARPO's deep-search evaluation.
 
-Search, fetch the pages, keep the passage of each that is near its snippet, and show them as numbered documents or as
-another model's summary of them. What fails on the way is left out and named: a page gives way to its snippet, a summary
-to the passages.
+It searches, fetches the pages, and keeps the passage of each page that is near its snippet. It shows the passages as
+numbered documents, or another model's summary of them. A page that fails is replaced by its snippet, and a summary that
+fails by the passages; the result's `info` says so.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ class BrowseSettings:
     """How a search reads pages.
 
     Attributes:
-        pages_seconds: For all pages, which are read at one time; those that are not there by then are left out.
-        summary_seconds: For the summary.
-        passage: What is kept of a page.
+        pages_seconds: Time limit for reading all pages, concurrently; pages that take longer are left out.
+        summary_seconds: Time limit for the summary.
+        passage: Which part of a page is kept.
     """
 
     pages_seconds: float = 30.0
@@ -38,9 +38,9 @@ class BrowseSettings:
 
 
 class BrowsingSearch:
-    """Implements `ramify.core.protocols.Tool` in the place of the plain search that it asks.
+    """Implements `ramify.core.protocols.Tool`; it replaces the plain search that it wraps.
 
-    Its maker closes what it is given.
+    It has no `close`: whoever creates it closes the search, the pages and the summary.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class BrowsingSearch:
         settings: BrowseSettings | None = None,
         summary: PageSummary | None = None,
     ) -> None:
-        """A call has the search's time, then that for the pages, then that for the summary.
+        """The time limit of a call is the search's limit plus those for the pages and the summary.
 
         Args:
-            search: Finds hits; how many, and which of its answers are remembered, is its business.
-            pages: Reads what they point at.
+            search: Finds hits; it decides how many, and which answers are cached.
+            pages: Reads the pages of the hits.
             settings: Limits.
-            summary: None: the policy reads the passages themselves.
+            summary: Summarises the passages. None: the policy sees the passages themselves.
         """
         self._search, self._pages, self._summary = search, pages, summary
         self._settings = settings or BrowseSettings()
@@ -81,10 +81,10 @@ class BrowsingSearch:
         return _BrowsingSession(self, None if collection is None else str(collection))
 
     async def run(self, call: ToolCall, collection: str | None) -> ToolResult:
-        """Answer one query; `info` says what became of each page, and of the summary.
+        """Answer one query; the result's `info` has the outcome of each page and of the summary.
 
         Raises:
-            ServiceDownError: Of the search, or of the service that reads or summarises pages.
+            ServiceDownError: The search, or the service that reads or summarises pages, is down.
         """
         query = call.arguments.get("query")
         if call.malformed is not None or not isinstance(query, str):
@@ -98,7 +98,7 @@ class BrowsingSearch:
         except RequestFailedError as error:
             return failed_search(call.id, error)
         if isinstance(found, str):
-            # An imported cache remembers texts, which name no pages.
+            # An imported cache holds texts, which name no pages.
             status = ToolStatus.EMPTY if found == NOTHING_FOUND else ToolStatus.OK
             return ToolResult(call.id, status, found, {"pages": []})
         hits = _distinct(found)
@@ -109,12 +109,12 @@ class BrowsingSearch:
         return ToolResult(call.id, ToolStatus.OK, text, {**info, **summary})
 
     async def _read(self, hits: Sequence[Hit]) -> tuple[list[dict[str, Json]], dict[str, Json]]:
-        """A block for each hit, and what became of its page."""
+        """A block for each hit, and the outcome of reading its page."""
         documents = await asyncio.gather(*(self._page(hit) for hit in hits), return_exceptions=True)
         if (down := next((one for one in documents if isinstance(one, BaseException)), None)) is not None:
             raise down
         found = [one for one in documents if not isinstance(one, BaseException)]
-        # Looking for passages takes a while, and others wait for the event loop.
+        # In a thread: finding passages takes a while and must not block the event loop.
         blocks = await asyncio.to_thread(self._blocks, hits, found)
         read = [
             {"url": hit.url, "read": "ok" if isinstance(document, Document) else document}
@@ -123,7 +123,7 @@ class BrowsingSearch:
         return blocks, {"pages": read}
 
     async def _page(self, hit: Hit) -> Document | str:
-        """The page of a hit, or why there is none."""
+        """The page of a hit, or the reason why there is none."""
         if not hit.url:
             return "no address"
         try:
@@ -178,7 +178,7 @@ class _BrowsingSession:
 
 
 def as_documents(blocks: Sequence[Mapping[str, Json]]) -> str:
-    """Numbered documents for the policy. A page's lines are indented, so that none of them passes for another document."""
+    """Numbered documents for the policy. A page's lines are indented, so that no line can pose as another document."""
     return "\n\n".join(_document(block) for block in blocks)
 
 
@@ -194,7 +194,7 @@ def _document(block: Mapping[str, Json]) -> str:
 
 
 def _distinct(hits: Sequence[Hit]) -> list[Hit]:
-    """Each address once, at its first place."""
+    """The hits without repeated addresses, each at its first position."""
     return list({hit.url or f"#{index}": hit for index, hit in reversed(list(enumerate(hits)))}.values())[
         ::-1
     ]

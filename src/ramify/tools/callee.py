@@ -1,4 +1,4 @@
-"""A Python function at the end of a call: arguments in, a typed result out, whatever the function does."""
+"""Calling a user's Python function as a tool: arguments in, a typed result out, whatever the function does."""
 
 import dataclasses
 import functools
@@ -28,14 +28,14 @@ _MOST_ERROR_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """What is known of a function before it is called.
+    """A function as a tool can call it, read from its signature and docstring.
 
     Attributes:
-        name: Of the tool.
-        description: From the docstring.
-        arguments: Those that a call gives.
+        name: Name of the tool.
+        description: Description from the docstring.
+        arguments: The parameters that a call supplies.
         is_async: Whether it is a coroutine function.
-        bound: Values of its other parameters.
+        bound: Values of the other parameters.
     """
 
     name: str
@@ -51,13 +51,14 @@ class Callee:
         """Read signature and docstring of `function`.
 
         Args:
-            function: With its `self` bound, if it has one.
-            name: Of the tool.
-            args: Values of parameters that calls do not give.
-            spare_docstring: Describes it where it has no docstring.
+            function: The function, with `self` bound if it is a method.
+            name: Name of the tool.
+            args: Values of parameters that calls do not supply.
+            spare_docstring: The description if the function has no docstring.
 
         Raises:
-            ConfigError: A call cannot carry its parameters, a value of `args` does not fit, or it is not documented.
+            ConfigError: A parameter's type does not fit a tool call, a value of `args` is wrong, or the docstring is
+                missing or wrong.
         """
         code = _innermost(function)
         if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
@@ -78,28 +79,28 @@ class Callee:
         return cls(name, description, arguments, inspect.iscoroutinefunction(code), bound)
 
     def read(self, call: ToolCall) -> dict[str, Any] | ToolResult:
-        """The values to call with, or the answer to a call that does not fit."""
+        """The arguments to call the function with, or the result for a malformed call."""
         wrong = call.malformed
         if wrong is None:
             try:
                 return self.arguments.read(call.arguments)
             except WrongArgumentsError as error:
                 wrong = str(error)
-            except Exception as error:  # noqa: BLE001 - a hint may bring code of its own
+            except Exception as error:  # noqa: BLE001 - a type hint may run code of its own
                 return self._failure(call, error)
         return ToolResult(call.id, ToolStatus.MALFORMED, f"The call to {self.name} was not run: {wrong}.")
 
     def answer(self, call: ToolCall, function: Callable[..., Any], values: Mapping[str, Any]) -> ToolResult:
-        """Call a function that blocks.
+        """Call a blocking function.
 
         Raises:
-            RamifyError: The function raised it, to end the run.
+            RamifyError: The function raised it to end the run.
         """
         try:
             return self._result(call, function(**values))
         except RamifyError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it raises is told to the policy
+        except Exception as error:  # noqa: BLE001 - the policy is shown any error
             return self._failure(call, error)
 
     async def answer_async(
@@ -108,17 +109,17 @@ class Callee:
         """Call a coroutine function.
 
         Raises:
-            RamifyError: The function raised it, to end the run.
+            RamifyError: The function raised it to end the run.
         """
         try:
             return self._result(call, await function(**values))
         except RamifyError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it raises is told to the policy
+        except Exception as error:  # noqa: BLE001 - the policy is shown any error
             return self._failure(call, error)
 
     def _result(self, call: ToolCall, value: object) -> ToolResult:
-        """A text is shown as it is, anything else as compact JSON."""
+        """The result for a returned value: a string as it is, anything else as compact JSON."""
         if value is None or value == "":
             return ToolResult(call.id, ToolStatus.EMPTY, f"{self.name} returned nothing.")
         if isinstance(value, str) and not isinstance(value, Enum):
@@ -132,7 +133,7 @@ class Callee:
 
 
 def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The code behind a partial function or an object that can be called."""
+    """The function behind a `functools.partial` or a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     is_code = inspect.isroutine(function)
@@ -140,7 +141,7 @@ def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(value: object) -> object:
-    """What JSON can write of the kinds of value that a call can carry too."""
+    """A JSON form for the types that tool arguments can also have: models, dataclasses and enums."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -1,6 +1,6 @@
-"""Threads for functions that block: bounded in number, and let go of when they are late.
+"""Threads for blocking functions: limited in number, and abandoned when they are late.
 
-A thread cannot be stopped. One that nobody waits for any more is left alone: another takes its place, and it does not
+A thread cannot be stopped. One that nobody waits for any more is abandoned: another takes its place, and it does not
 keep the process alive at exit.
 """
 
@@ -19,12 +19,12 @@ from ramify.core.errors import MachineError
 Value = TypeVar("Value")
 
 MOST_LATE = 256
-"""Threads that run on after they were let go of; with more of them something is broken for good."""
+"""Most abandoned threads that may still run; if there are more, the function is broken."""
 
 
 @dataclass(eq=False)
 class Job(Generic[Value]):
-    """Something to run; `begun` is done when a thread takes it, `future` when it has really ended."""
+    """An action to run; `begun` is done when a thread takes it, `future` when it has really ended."""
 
     action: Callable[[], Value]
     begun: "Future[None]" = field(default_factory=Future)
@@ -32,10 +32,10 @@ class Job(Generic[Value]):
     is_late: bool = False
 
     def run(self) -> None:
-        """Run it here."""
+        """Run the action in this thread."""
         try:
             value = self.action()
-        # Whoever waits gets it; nothing may end the thread before the job's end is booked.
+        # The waiter gets the error. Nothing may end the thread before the job's end is recorded.
         except BaseException as error:  # noqa: BLE001
             self.future.set_exception(error)
         else:
@@ -43,10 +43,10 @@ class Job(Generic[Value]):
 
 
 class DaemonThreads:
-    """At most `limit` threads that somebody waits for; later jobs wait for a free one."""
+    """At most `limit` threads, not counting abandoned ones; further jobs are queued."""
 
     def __init__(self, name: str, limit: int) -> None:
-        """`name` begins messages, and the names of the threads."""
+        """`name` starts each message, and is the name of the threads."""
         self._name = name
         self._limit = limit
         self._lock = threading.Lock()
@@ -57,14 +57,14 @@ class DaemonThreads:
 
     @property
     def late(self) -> int:
-        """How many jobs were let go of while they ran, ever."""
+        """How many jobs were abandoned while they ran, in total."""
         return self._late
 
     def submit(self, action: Callable[[], Value]) -> Job[Value]:
         """Run `action` as soon as a thread is free, with the context variables of the caller.
 
         Raises:
-            MachineError: Too many late ones are still running, or the system gives no thread.
+            MachineError: Too many abandoned threads are still running, or the system cannot start a thread.
         """
         job = Job(_in_context(action))
         with self._lock:
@@ -78,7 +78,7 @@ class DaemonThreads:
         return job
 
     async def result(self, job: Job[Value]) -> Value:
-        """What the job returns or raises; cancelling takes it from the queue, or lets go of its thread."""
+        """What the job returns or raises. Cancelling removes the job from the queue, or abandons its thread."""
         try:
             if not job.begun.done():
                 with queued():
@@ -102,7 +102,7 @@ class DaemonThreads:
                 self._start()
 
     def _start(self) -> None:
-        """Start a thread for the next job, if there may be one more."""
+        """Start a thread for the next job, unless the limit is reached."""
         if self._working >= self._limit:
             return
         job = self._next()

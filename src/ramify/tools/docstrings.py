@@ -28,7 +28,7 @@ _ENTRY = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """The text before the first section, on one line, and that of each argument."""
+    """The text before the first section, on one line, and the text for each argument."""
 
     description: str
     arguments: Mapping[str, str]
@@ -38,7 +38,7 @@ def read_docstring(text: str) -> Docstring:
     """Read a docstring.
 
     Raises:
-        ValueError: A line of its Args section begins no argument.
+        ValueError: A line of the Args section is not an argument.
     """
     section = ""
     sections: dict[str, list[str]] = {"": []}
@@ -55,7 +55,7 @@ def read_docstring(text: str) -> Docstring:
 
 
 def _entries(lines: list[str]) -> dict[str, str]:
-    """`name: text` or `name (type): text`; a line that is further in goes on with the text before it."""
+    """Entries `name: text` or `name (type): text`; a line with deeper indentation continues the entry before it."""
     found: dict[str, list[str]] = {}
     indent = min((_indent(line) for line in lines if line.strip()), default=0)
     last: list[str] = []

@@ -1,9 +1,9 @@
-"""Reads the text of documents that anyone wrote, in a process of its own that may hang, crash or grow as it likes.
+"""Extracts the text of untrusted documents, in a process of its own that may hang, crash or run out of memory.
 
-Run as a program, by path. It imports its readers once and forks for each document, so that no document leaves anything
-behind for the next one. The first line on standard input is a filter of system calls, in base64 and maybe empty, which each
-fork puts itself behind. Then a request is a line of JSON and the document; an answer on standard output is a line of JSON.
-Imports nothing of ramify.
+This is a program, run by its path; it imports nothing from ramify. It imports its readers once and forks for each
+document, so that no document leaves anything behind for the next one. The first line on standard input is a seccomp
+filter in base64, possibly empty, which each fork applies to itself. After that, a request is a line of JSON followed by
+the document, and an answer on standard output is a line of JSON.
 """
 
 import base64
@@ -32,13 +32,13 @@ _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 
 _GUESSED_BYTES: Final = 65_536
 _BROKEN_SHARE: Final = 0.01
 _EXTRACTED_CHARS: Final = 2_000_000
-"""Above it a page's main text is not looked for, which takes long; all of its visible text is taken."""
+"""For a longer page we take all its visible text, since finding the main text would take too long."""
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
 _META_CHARSET: Final = re.compile(rb"<meta[^>]{0,300}?charset\s*=\s*[\"']?\s*([\w:.-]{1,40})", re.IGNORECASE)
-# What browsers read under these names (WHATWG Encoding).
+# The encodings that browsers use for these names (WHATWG Encoding).
 _READ_AS: Final = {
     "gb2312": "gb18030", "gbk": "gb18030", "iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252",
     "ascii": "cp1252", "iso-8859-9": "cp1254", "shift_jis": "cp932", "shift-jis": "cp932", "x-sjis": "cp932",
@@ -73,20 +73,20 @@ _EMPTY_LINES: Final = re.compile(r" ?\n[ \n]*\n ?")
 
 
 class UnreadableError(Exception):
-    """The document is broken, or of a kind that has no text."""
+    """The document is broken, or its kind has no text."""
 
 
 def read_document(kind: str, charset: str, body: bytes, max_chars: int) -> tuple[str, str]:
-    """Title ("" where there is none) and text of a document; at most `max_chars` characters of text.
+    """Title ("" if there is none) and text of a document; at most `max_chars` characters of text.
 
     Args:
         kind: "html", "pdf" or "plain".
-        charset: As the server named it; "" when it did not.
+        charset: The charset that the server named; "" if none.
         body: The document.
-        max_chars: Of the text.
+        max_chars: Most characters of text.
 
     Raises:
-        UnreadableError: It is broken.
+        UnreadableError: The document is broken.
     """
     match kind:
         case "html":
@@ -99,7 +99,7 @@ def read_document(kind: str, charset: str, body: bytes, max_chars: int) -> tuple
 
 
 def _decode(body: bytes, declared: str) -> str:
-    """Text of bytes: by their mark, as the server says, as the page says, as UTF-8, as they look."""
+    """Decode bytes. Tried in turn: byte order mark, the server's charset, the page's own, UTF-8, a guess."""
     for mark, encoding in _BOMS:
         if body.startswith(mark):
             return body.decode(encoding, "replace")
@@ -107,7 +107,7 @@ def _decode(body: bytes, declared: str) -> str:
     for encoding in named:
         with contextlib.suppress(LookupError, ValueError):
             return body.decode(encoding)
-    # A page with a few broken characters is still what it says that it is.
+    # A page with a few broken characters still has the encoding that it declares.
     for encoding in named:
         with contextlib.suppress(LookupError, ValueError):
             text = body.decode(encoding, "replace")
@@ -125,7 +125,7 @@ def _declared(declared: str, body: bytes) -> Iterator[str]:
 
 
 def _html(markup: str) -> tuple[str, str]:
-    """Title and main text of a page; all of its visible text where no main text is found."""
+    """Title and main text of a page; all its visible text if no main text is found."""
     parser = lxml.html.HTMLParser(remove_comments=True, remove_pis=True, encoding="utf-8")
     try:
         tree = lxml.html.document_fromstring(markup.encode("utf-8", "replace"), parser=parser)
@@ -133,7 +133,7 @@ def _html(markup: str) -> tuple[str, str]:
         raise UnreadableError("no HTML can be read from it") from None
     title = tree.findtext(".//title") or ""
     if len(markup) <= _EXTRACTED_CHARS:
-        # It changes the tree it is given, and fails on some markup in ways of its own.
+        # trafilatura gets the markup, since it would change our tree. It raises all sorts of errors on some markup.
         with contextlib.suppress(Exception):
             if text := trafilatura.extract(
                 markup, include_comments=False, include_tables=True, favor_recall=True
@@ -153,13 +153,13 @@ def _visible(tree: Any) -> str:  # noqa: ANN401 - lxml has no types
 
 
 def _pdf(body: bytes, max_chars: int) -> str:
-    """Text of the first pages, up to `max_chars`; a page that is broken is left out."""
+    """Text of the first pages, up to `max_chars`; broken pages are skipped."""
     pages: list[str] = []
     length = 0
     try:
         reader = pypdf.PdfReader(io.BytesIO(body))
         count = min(len(reader.pages), MAX_PDF_PAGES)
-    except Exception as error:  # noqa: BLE001 - pypdf fails on broken files in every way
+    except Exception as error:  # noqa: BLE001 - pypdf raises all sorts of errors on broken files
         raise UnreadableError(f"no PDF can be read from it ({type(error).__name__})") from None
     for index in range(count):
         with contextlib.suppress(Exception):
@@ -171,7 +171,7 @@ def _pdf(body: bytes, max_chars: int) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without control characters, halves of surrogate pairs, and runs of blanks and empty lines."""
+    """Remove control characters, lone surrogates, and runs of blanks and empty lines."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace").decode("utf-8")
     text = _BLANKS.sub(" ", _CONTROL.sub(" ", text))
     return _EMPTY_LINES.sub("\n\n", text).strip()
@@ -192,7 +192,7 @@ def _limit(cpu_seconds: int) -> None:
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
-        # Not every system has every limit; whoever started this process has a clock as well.
+        # Not every system has every limit; the parent enforces a timeout as well.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(what, (most, most))
 
@@ -202,9 +202,9 @@ class _Program(ctypes.Structure):
 
 
 def _confine(instructions: bytes) -> None:
-    """Leave this process no way to the worker's own pipes, and only the system calls that the filter allows.
+    """Cut this process off from the worker's pipes, and allow it only the system calls of the filter.
 
-    A kernel that has no such filters leaves it as it is.
+    On a kernel without seccomp there is no filter.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
@@ -218,7 +218,7 @@ def _confine(instructions: bytes) -> None:
 
 
 def _in_child(instructions: bytes, request: dict[str, Any], body: bytes) -> bytes:
-    """The answer of a forked process; a typed failure when it gives none."""
+    """The answer of a forked process; a typed failure if it gives none."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -244,7 +244,7 @@ def main() -> None:
     """Answer requests until standard input ends."""
     logging.disable()
     if sys.platform == "linux":
-        # What a page says is nobody else's to write, also of programs of this user.
+        # No other program of this user may trace this process and so forge a page's text.
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     instructions = base64.b64decode(sys.stdin.buffer.readline())
     while line := sys.stdin.buffer.readline():

@@ -1,4 +1,4 @@
-"""Text of fetched documents, read in processes of their own under limits of time and memory."""
+"""Extracting the text of fetched documents, in separate processes with limits on time and memory."""
 
 import asyncio
 import base64
@@ -33,17 +33,17 @@ _PLAIN_TYPES: Final = ("application/json", "application/xml", "application/yaml"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What can be read of a document; `title` is "" where it has none."""
+    """The readable text of a document; `title` is "" if it has none."""
 
     title: str
     text: str
 
 
 def kind_of(content_type: str, body: bytes) -> Kind:
-    """How a document is to be read; the beginning of a PDF counts more than what a server says of it.
+    """The kind of a document, from its content type; a body that begins like a PDF is a PDF in any case.
 
     Raises:
-        RequestFailedError: MALFORMED: it is of a kind that holds no text.
+        RequestFailedError: MALFORMED, if this type of document has no text.
     """
     if body.lstrip()[:5] == b"%PDF-":
         return "pdf"
@@ -56,7 +56,7 @@ def kind_of(content_type: str, body: bytes) -> Kind:
 
 
 def charset_of(content_type: str) -> str:
-    """The charset that a content type names; "" when it names none."""
+    """The charset in a content type; "" if there is none."""
     for part in content_type.split(";")[1:]:
         name, _, value = part.partition("=")
         if name.strip().lower() == "charset":
@@ -65,15 +65,15 @@ def charset_of(content_type: str) -> str:
 
 
 class DocumentReader:
-    """Reads documents. Its processes start when they are first needed, and are replaced when one hangs or dies."""
+    """Reads documents. Its processes start on demand, and are replaced when they hang or die."""
 
     def __init__(self, *, max_chars: int = 50_000, seconds: float = 10.0, processes: int = 2) -> None:
-        """Start nothing yet.
+        """Processes start with the first document.
 
         Args:
-            max_chars: Of a text; what comes after is left out.
-            seconds: For one document, of the clock and of the processor.
-            processes: Documents that are read at one time.
+            max_chars: Most characters of a text; the rest is cut.
+            seconds: Limit for one document, both wall time and CPU time.
+            processes: Most documents that are read at the same time.
         """
         self._max_chars, self._seconds = max_chars, seconds
         self._threads = ThreadPoolExecutor(processes, "documents")
@@ -84,7 +84,7 @@ class DocumentReader:
         """Title and text of a document.
 
         Raises:
-            RequestFailedError: MALFORMED (broken), TIMEOUT, TOO_LARGE (reading it takes too much time or memory).
+            RequestFailedError: MALFORMED (broken), TIMEOUT, TOO_LARGE (reading it took too much time or memory).
         """
         request = {
             "kind": kind,
@@ -110,7 +110,7 @@ class DocumentReader:
             self._end(worker)
 
     def _ask(self, request: dict[str, Any], body: bytes) -> dict[str, Any]:
-        """Runs in a thread: at most as many as there are processes."""
+        """Ask an idle worker, or a new one. Runs in a thread; there are as many threads as processes."""
         try:
             worker = self._idle.get_nowait()
         except queue.Empty:
@@ -132,7 +132,7 @@ class DocumentReader:
 
 @functools.cache
 def _filter() -> bytes:
-    """That of the sandbox; empty where it cannot be made."""
+    """The sandbox's seccomp filter; empty if it cannot be compiled here."""
     try:
         from ramify.sandbox.seccomp import compile_filter  # only here: it loads libseccomp
     except (ImportError, RuntimeError):
@@ -141,7 +141,7 @@ def _filter() -> bytes:
 
 
 class _Worker:
-    """One process that reads documents, one after the other."""
+    """One process, which reads one document at a time."""
 
     def __init__(self) -> None:
         self._fresh = True
@@ -150,20 +150,20 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # No key of this process's environment; equal documents give equal texts.
+            # None of our environment, so no keys; a fixed hash seed, so that equal documents give equal texts.
             env={"PYTHONHASHSEED": "0"},
             cwd="/",
             start_new_session=True,
         )
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # one that has died already is found when it is asked
+        with contextlib.suppress(OSError):  # if it has died already, `ask` notices
             self._process.stdin.write(base64.b64encode(_filter()) + b"\n")
 
     def ask(self, request: dict[str, Any], body: bytes, seconds: float) -> dict[str, Any] | None:
-        """The answer, or None when the process hung (it is killed then) or died."""
+        """The answer, or None if the process died or hung; one that hangs is killed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        # The first one waits for imports; a second more than the processor's time, which ends it with a reason.
+        # One second more than the CPU limit, which ends it with a reason. The first request also waits for imports.
         clock = threading.Timer(seconds + 1.0 + (_START_SECONDS if self._fresh else 0.0), self.kill)
         clock.daemon = True
         clock.start()
@@ -180,12 +180,12 @@ class _Worker:
         return dict(json.loads(line)) if line.endswith(b"\n") else None
 
     def kill(self) -> None:
-        """Kill the process and what it forked."""
+        """Kill the process and its forks."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill it and free its pipes."""
+        """Kill the process and close its pipes."""
         self.kill()
         with contextlib.suppress(OSError):
             self._process.communicate()

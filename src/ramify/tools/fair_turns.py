@@ -1,4 +1,4 @@
-"""Places that clients take in turns, so that nobody waits for all that somebody else has asked for."""
+"""A semaphore that clients use in turn, so that nobody waits for all requests of somebody else."""
 
 import asyncio
 from collections import deque
@@ -7,27 +7,27 @@ from contextlib import asynccontextmanager
 
 
 class FairTurns:
-    """At most `limit` places. The next free one goes to the client whose turn it is, and of that client to the request whose turn
-    it is: who asks one question waits for one of each of the others, not for all of them.
+    """A semaphore with `limit` places, handed out round-robin over clients, and over each client's requests.
 
-    Tasks of one event loop may share it.
+    So a client with one question waits for one question of each other client, not for all of them. Tasks of one event
+    loop may share it.
     """
 
     def __init__(self, limit: int) -> None:
         self._free = limit
-        # Both dictionaries are in the order of turns.
+        # Clients, and each client's requests, in the order of their turns.
         self._waiting: dict[Hashable, dict[Hashable, deque[asyncio.Future[None]]]] = {}
 
     @asynccontextmanager
     async def place(self, client: Hashable, request: Hashable) -> AsyncIterator[None]:
-        """Wait for a place and have it while the block runs."""
+        """Wait for a place and hold it while the block runs."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(client, {}).setdefault(request, deque()).append(turn)
         self._hand_out()
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it had been given the place in the same moment
+            if turn.done() and not turn.cancelled():  # it got its place just before it was cancelled
                 self._give_back()
             raise
         try:
@@ -42,12 +42,12 @@ class FairTurns:
     def _hand_out(self) -> None:
         while self._free and self._waiting:
             turn = self._next()
-            if not turn.done():  # else whoever waited has left
+            if not turn.done():  # else the waiter was cancelled
                 self._free -= 1
                 turn.set_result(None)
 
     def _next(self) -> "asyncio.Future[None]":
-        """The one whose turn it is; its client and its request go to the ends of their rows, or out of them."""
+        """The next in turn; its client and its request move to the end of their queues, or leave them when empty."""
         client, requests = next(iter(self._waiting.items()))
         request, turns = next(iter(requests.items()))
         turn = turns.popleft()

@@ -1,7 +1,7 @@
-"""Tools made of Python functions, and of classes with a state for each trajectory.
+"""Tools made from Python functions, and from classes that keep state per trajectory.
 
-Type hints and a Google-style docstring say what the policy may call it with. A function that blocks runs in a thread; one
-that is asynchronous runs where the agent runs.
+Type hints and a Google-style docstring tell the policy the arguments. A blocking function runs in a thread, a coroutine
+function on the agent's event loop.
 """
 
 import functools
@@ -32,21 +32,21 @@ def tool_from(
 ) -> Tool:
     """A tool that calls a function, or a method of an object that belongs to one trajectory.
 
-    A class is made anew for each root trajectory, with the `Problem` where its `__init__` has a parameter "problem". A
-    call is its `__call__`, or its method with the tool's name. `fork()` gives an independent copy for a branch; without
-    it the agent does not branch. `close()` frees what the object holds; it may be missing.
+    A class is instantiated for each root trajectory; if its `__init__` has a parameter "problem", it gets the `Problem`.
+    A call runs its `__call__`, or its method with the tool's name. `fork()` returns an independent copy for a branch;
+    without it the agent does not branch. `close()`, if there is one, frees what the object holds.
 
     Args:
         source: The function or class.
-        name: The tool's; by default the function's, or the class's in snake case.
-        args: Values for parameters of the function, which calls then do not give, or for parameters of `__init__`.
-        timeout_seconds: Deadline of one call, its wait for a thread included.
-        hedge_seconds: When a slow call is made a second time: only for functions that may run twice.
+        name: Name of the tool; by default the function's name, or the class's in snake case.
+        args: Values for parameters of the function, which calls then do not supply, or for parameters of `__init__`.
+        timeout_seconds: Deadline of one call, including its wait for a thread.
+        hedge_seconds: After this time a slow call is made a second time. Only for functions that may run twice.
         in_prompt: Whether the prompt describes the tool; otherwise the problem's own messages do.
-        max_threads: Most calls at one time of a function that blocks.
+        max_threads: Most concurrent calls of a blocking function.
 
     Raises:
-        ConfigError: It cannot be a tool; the message names it and the parameter.
+        ConfigError: The source cannot be a tool; the message names it and the parameter.
     """
     name = name or _name(source)
     for key, seconds in (("timeout_seconds", timeout_seconds), ("hedge_seconds", hedge_seconds)):
@@ -78,7 +78,7 @@ def tool_from(
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """Implements `core.protocols.Tool` over a function; nothing is kept between calls, so it is its own session."""
+    """Implements `core.protocols.Tool` with a function. It keeps no state between calls, so it is its own session."""
 
     spec: ToolSpec
     function: Callable[..., Any]
@@ -104,11 +104,11 @@ class FunctionTool:
         return self
 
     async def close(self) -> None:
-        """It holds nothing."""
+        """Nothing to free."""
 
 
 def _name(source: object) -> str:
-    """That of a function; of a class in snake case."""
+    """The name of a function, or of a class in snake case."""
     while isinstance(source, functools.partial):
         source = source.func
     if inspect.isroutine(source):

@@ -1,4 +1,4 @@
-"""Pages fetched by this machine: public addresses only, checked on each redirect, under limits of time and size."""
+"""Fetching pages from this machine: only public addresses, checked at each redirect, with limits on time and size."""
 
 import asyncio
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ class GuardedSettings:
     """How pages are fetched.
 
     Attributes:
-        timeout_seconds: From asking to the last byte, redirects and a second attempt included.
-        max_bytes: Of a page, decompressed; a larger one is refused.
-        max_redirects: Followed, each address checked anew.
-        max_chars: Of a page's text; what comes after is left out.
-        read_seconds: For making text of one page.
-        in_flight: Pages at one time.
-        user_agent: What sites are told; many refuse programs that do not look like a browser.
-        networks: That may be fetched though they are not public, such as "10.1.0.0/16"; an intranet's, or a test's.
+        timeout_seconds: From the request to the last byte, including redirects and a second attempt.
+        max_bytes: Most bytes of a decompressed page; a larger page is refused.
+        max_redirects: Most redirects to follow; each address is checked.
+        max_chars: Most characters of a page's text; the rest is cut.
+        read_seconds: Limit for extracting the text of one page.
+        in_flight: Most pages fetched at the same time.
+        user_agent: The User-Agent header; many sites refuse programs that do not look like a browser.
+        networks: Networks that may be fetched although they are not public, such as "10.1.0.0/16" of an intranet.
     """
 
     timeout_seconds: float = 20.0
@@ -51,10 +51,10 @@ class GuardedPages:
 
         Args:
             settings: Limits.
-            transport: Opens connections; None: one that checks every address.
+            transport: Opens connections; None: a `GuardedTransport`, which checks every address.
 
         Raises:
-            ConfigError: One of the networks is none.
+            ConfigError: A text in `networks` is not a network.
         """
         self._settings = settings
         limits = HttpSettings(
@@ -64,7 +64,7 @@ class GuardedPages:
             max_bytes=settings.max_bytes,
             in_flight=settings.in_flight,
         )
-        # A page's time does not run while it waits for its turn.
+        # The wait for a slot does not count toward a page's time limit.
         self._slots = asyncio.Semaphore(settings.in_flight)
         guarded = transport or GuardedTransport(parse_networks(settings.networks))
         self._client = HttpClient("pages", limits, transport=guarded, many_hosts=True)
@@ -72,19 +72,19 @@ class GuardedPages:
 
     @property
     def name(self) -> str:
-        """As in the recipe."""
+        """The source's name in the recipe."""
         return "guarded"
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """All that a page's text depends on beside its address."""
+        """Everything that a page's text depends on besides its address."""
         return {"max_chars": self._settings.max_chars, "user_agent": self._settings.user_agent}
 
     async def read(self, url: str) -> Document:
         """Fetch a page and read its text.
 
         Raises:
-            RequestFailedError: It cannot be had, or holds no text.
+            RequestFailedError: The page cannot be fetched, or has no text.
         """
         try:
             async with place_in(self._slots), asyncio.timeout(self._settings.timeout_seconds):
@@ -96,7 +96,7 @@ class GuardedPages:
         return await self._reader.read(kind, charset_of(answer.content_type), answer.body)
 
     async def close(self) -> None:
-        """Free connections and processes; closing twice is allowed."""
+        """Close connections and end processes; closing twice is allowed."""
         await self._client.close()
         await self._reader.close()
 
@@ -108,9 +108,11 @@ class GuardedPages:
             if answer.status < 300:
                 return answer
             if not answer.location:
-                raise RequestFailedError(FailureKind.REDIRECTS, "it leads elsewhere and does not say where")
+                raise RequestFailedError(FailureKind.REDIRECTS, "it redirects but does not say where")
             try:
                 address = check_url(str(address.join(answer.location)))
             except (httpx.InvalidURL, ValueError):
-                raise RequestFailedError(FailureKind.REDIRECTS, "it leads to what is no address") from None
+                raise RequestFailedError(
+                    FailureKind.REDIRECTS, "it redirects to an invalid address"
+                ) from None
         raise RequestFailedError(FailureKind.REDIRECTS, f"more than {self._settings.max_redirects} redirects")

@@ -1,10 +1,10 @@
-"""An index of passages in a folder: built once, opened at once, added to when the file of passages grows.
+"""An index of passages in a folder: built once, fast to open, and extended when the file of passages grows.
 
-    lock            held by the process that builds or adds
-    manifest.json   what is indexed, and in which of the folders below; replacing it is what makes a change valid
+    lock            held by the process that builds or extends the index
+    manifest.json   what is indexed, and in which index folder; replacing this file makes a change take effect
     index-NAME/     files of the index, never changed once the manifest names them
 
-An interrupted or concurrent build therefore leaves the old index or the new one.
+So an interrupted or concurrent build leaves either the old index or the new one.
 """
 
 import fcntl
@@ -28,14 +28,14 @@ _MANIFEST, _LOCK, _PREFIX = "manifest.json", "lock", "index-"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an index was made of and with.
+    """What an index contains, and how it was built.
 
     Attributes:
-        schema: Of this record and of the index.
-        engine: Name and version of what ranks, and the version of Unicode that words were cut with.
-        folder: With the files of the index.
+        schema: Version of this record and of the index.
+        engine: Name and version of the search engine, and the Unicode version used to split words.
+        folder: Name of the folder with the index's files.
         files: Their sizes in bytes, by name.
-        fingerprint: Of the bytes that were indexed.
+        fingerprint: Fingerprint of the indexed bytes.
         bytes, lines, passages, ends_line: See `PassageReader`.
         stamp: Size and times of the file of passages when its bytes were last compared.
     """
@@ -55,16 +55,19 @@ class Manifest:
 def open_folder(
     engine: type[RankedIndex], corpus: Path, folder: Path, note: Callable[[str], None]
 ) -> tuple[RankedIndex, str]:
-    """The index of `corpus` in `folder`, made or brought up to date where that is needed, and the corpus' fingerprint.
+    """Open the index of `corpus` in `folder`; builds or updates it if needed.
 
     Args:
-        engine: What ranks.
+        engine: The search engine.
         corpus: JSONL file of passages.
-        folder: Of this index alone; made if it is not there.
-        note: Gets a line for people when something is built.
+        folder: A folder for this index alone; created if it is missing.
+        note: Called with a line for people when something is built.
+
+    Returns:
+        The index, and the fingerprint of the corpus.
 
     Raises:
-        DataError: A row is broken, the folder holds something else or is a newer ramify's, or cannot be written.
+        DataError: A row is broken; the folder holds something else or a newer ramify's index, or cannot be written.
     """
     require_passages(corpus)
     stamp = _stamp(corpus)
@@ -86,7 +89,7 @@ def open_folder(
 def _bring_up_to_date(
     engine: type[RankedIndex], corpus: Path, folder: Path, note: Callable[[str], None]
 ) -> tuple[RankedIndex, str]:
-    """With the lock held: another process may have done the work in the meantime."""
+    """Build or update while holding the lock; another process may have done the work in the meantime."""
     stamp = _stamp(corpus)
     manifest, why = _read_manifest(folder, engine)
     index: RankedIndex | None = None
@@ -118,7 +121,7 @@ def _write(
     old: Path | None,
     stamp: tuple[int, int, int],
 ) -> tuple[RankedIndex, str]:
-    """Write what `reader` has left into a new folder, over a copy of `old` where there is one, and make it the valid one."""
+    """Index the remaining rows of `reader` in a new folder (on top of a copy of `old`, if given), and switch to it."""
     for left in folder.glob(f"{_PREFIX}*"):
         if left != old:
             shutil.rmtree(left)
@@ -156,7 +159,7 @@ def _write(
 
 
 def _open(engine: type[RankedIndex], folder: Path, manifest: Manifest) -> tuple[RankedIndex | None, str]:
-    """The index that the manifest names; else None, and why."""
+    """(index that the manifest names, ""), or (None, the reason why it must be rebuilt)."""
     files = folder / manifest.folder
     try:
         for name, size in manifest.files.items():
@@ -172,7 +175,7 @@ def _open(engine: type[RankedIndex], folder: Path, manifest: Manifest) -> tuple[
 
 
 def _read_manifest(folder: Path, engine: type[RankedIndex]) -> tuple[Manifest | None, str]:
-    """The manifest of an index that can be used; else None, and why.
+    """(manifest of a usable index, ""), or (None, the reason why it must be rebuilt).
 
     Raises:
         DataError: The folder holds something else, or the index of a newer ramify.
@@ -185,7 +188,7 @@ def _read_manifest(folder: Path, engine: type[RankedIndex]) -> tuple[Manifest | 
         return None, ""
     except NotADirectoryError:
         raise DataError(f"{folder}: expected a folder for a search index, found a file") from None
-    except Exception:  # noqa: BLE001 - of a file that anyone may have written
+    except Exception:  # noqa: BLE001 - anyone may have written the file
         return None, f" anew: {_MANIFEST} in it is damaged"
     if isinstance(schema, int) and schema > SCHEMA:
         raise DataError(

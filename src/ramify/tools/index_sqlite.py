@@ -25,13 +25,15 @@ _SEARCH = """
 
 
 class SqliteIndex:
-    """Implements `ramify.tools.ranked_index.RankedIndex`. Words are put in with blanks between them, which is where the
-    tokenizer `ascii` cuts."""
+    """Implements `ramify.tools.ranked_index.RankedIndex`.
+
+    Words are stored with blanks between them, so that the tokenizer `ascii` splits them again at the blanks.
+    """
 
     NAME = "sqlite"
     VERSION = sqlite3.sqlite_version
     BROKEN: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
-    """What SQLite raises for files that it cannot read."""
+    """The errors SQLite raises for files that it cannot read."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -73,14 +75,14 @@ class SqliteIndex:
 
     @staticmethod
     def copy_file(source: str, target: str) -> str:
-        """Copy the file, which `extend` changes."""
+        """Copy the file, since `extend` changes it."""
         return shutil.copyfile(source, target)
 
     def __len__(self) -> int:
         return int(self._num)
 
     def search(self, query: Sequence[str], top_k: int, collection: str | None) -> tuple[Ranked, ...]:
-        """The `top_k` best passages with one of the words of `query`, best first, ties in file order."""
+        """The `top_k` best passages that contain a word of `query`, best first; ties in file order."""
         asked = " OR ".join(f'"{word}"' for word in query)
         with self._turn:
             found = self._connection.execute(

@@ -16,9 +16,9 @@ _ANALYZER = "words"
 _MIN_WRITER_BYTES = 64_000_000
 _MAX_WRITER_BYTES = 1_000_000_000
 _WRITER_BYTES_PER_TEXT_BYTE = 16
-"""A writer with this much room keeps a file in one segment."""
+"""With this much memory a writer puts a file into one segment."""
 _FURTHER = 4
-"""By how much more is asked for while passages with the last one's score may be missing."""
+"""Factor by which the number of hits grows while hits that tie with the last one may be missing."""
 
 
 class TantivyIndex:
@@ -27,7 +27,7 @@ class TantivyIndex:
     NAME = "tantivy"
     VERSION = metadata.version("tantivy")
     BROKEN: tuple[type[Exception], ...] = (ValueError, OSError)
-    """What tantivy raises for files that it cannot read."""
+    """The errors tantivy raises for files that it cannot read."""
 
     def __init__(self, index: tantivy.Index) -> None:
         self._schema = index.schema
@@ -35,7 +35,7 @@ class TantivyIndex:
 
     @classmethod
     def create(cls, folder: Path | None, rows: Iterable[PassageRow], text_bytes: int) -> Self:
-        """Index `rows`, which hold about `text_bytes`, in an empty folder, or in memory (None)."""
+        """Index `rows`, about `text_bytes` of text, in an empty folder, or in memory (None)."""
         index = tantivy.Index(_schema(), path=None if folder is None else str(folder))
         return cls(_add(index, rows, text_bytes))
 
@@ -51,7 +51,7 @@ class TantivyIndex:
 
     @staticmethod
     def copy_file(source: str, target: str) -> str:
-        """Link a segment's file, which never changes; copy tantivy's own lists, and all where links are impossible."""
+        """Hard-link a segment's file, which never changes; copy tantivy's own lists, and everything if links fail."""
         if not Path(source).name.endswith((".json", ".lock")):
             try:
                 os.link(source, target)
@@ -65,11 +65,11 @@ class TantivyIndex:
         return int(self._searcher.num_docs)
 
     def search(self, query: Sequence[str], top_k: int, collection: str | None) -> tuple[Ranked, ...]:
-        """The `top_k` best passages with one of the words of `query`, best first, ties in file order."""
+        """The `top_k` best passages that contain a word of `query`, best first; ties in file order."""
         wanted = self._query(query, collection)
         limit = top_k + 1
         hits = self._searcher.search(wanted, limit, count=False).hits
-        # Ties come in the order of segments: all that tie with the last one are needed to take the first in the file.
+        # tantivy orders ties by segment. To order them by file position, fetch all that tie with the last hit.
         while len(hits) == limit and hits[-1][0] == hits[top_k - 1][0]:
             limit *= _FURTHER
             hits = self._searcher.search(wanted, limit, count=False).hits
@@ -78,7 +78,7 @@ class TantivyIndex:
         return tuple((score, self._passage(address)) for (score, address), _ in ranked[:top_k])
 
     def close(self) -> None:
-        """Nothing to free before the object goes."""
+        """Nothing to free: the object holds no resources."""
 
     def _query(self, query: Sequence[str], collection: str | None) -> tantivy.Query:
         wanted = tantivy.Query.boolean_query(

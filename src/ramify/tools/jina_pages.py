@@ -1,6 +1,6 @@
-"""Pages read by Jina's Reader, which renders them in a browser: GET https://r.jina.ai/ADDRESS, in its JSON mode.
+"""Reading pages through Jina's Reader, which renders them in a browser: GET https://r.jina.ai/ADDRESS, in JSON mode.
 
-Written against its documentation and tried against a local server that speaks it; untested on the real service.
+Written from its documentation and tested against a local server with the same protocol, not on the real service.
 """
 
 import asyncio
@@ -14,30 +14,30 @@ from ramify.tools.documents import Document
 
 JINA_URL = "https://r.jina.ai"
 JINA_KEY = "JINA_API_KEY"
-"""The environment variable of its key, which it can do without at a lower rate."""
+"""The environment variable of its key; without a key the service answers at a lower rate."""
 
-# Nothing here reaches over an opening bracket, so that a text of brackets takes no quadratic time.
+# No pattern here matches across an opening bracket, so that a text of many brackets does not take quadratic time.
 _TARGET = r"\([^)\s\[]{0,2000}+(?:\s[^)\n\[]{0,500}+)?\)"
 _IMAGE = re.compile(r"!\[[^\[\]\n]{0,1000}+\]" + _TARGET)
 _AT_ONE_TIME = 20_000
-"""Characters of a line; a link that is cut there stays."""
+"""Characters of a line that are searched at once; a link across this boundary is not removed."""
 _LINK = re.compile(r"\[([^\[\]\n]{0,1000}+)\]" + _TARGET)
 
 
 class JinaPages:
-    """Implements `ramify.tools.pages.PageSource` over a service that fetches for us."""
+    """Implements `ramify.tools.pages.PageSource` with a service that fetches the pages."""
 
     def __init__(
         self, client: HttpClient, *, key: str | None = None, base_url: str = JINA_URL, max_chars: int = 50_000
     ) -> None:
-        """Open no connection yet.
+        """Opens no connection yet.
 
         Args:
-            client: For this service alone. Pages that it cannot read count as its failures, so let it fail often
-                before it counts as down.
-            key: Of the service, or None.
-            base_url: Of the service, or of one of your own that runs the same program.
-            max_chars: Of a page's text; what comes after is left out.
+            client: A client for this service alone. Unreadable pages count as failures of the service, so allow many
+                failures before it counts as down.
+            key: Key of the service, or None.
+            base_url: Address of the service, or of your own instance of it.
+            max_chars: Most characters of a page's text; the rest is cut.
         """
         self._client, self._key = client, key
         self._base_url = base_url.rstrip("/")
@@ -45,19 +45,19 @@ class JinaPages:
 
     @property
     def name(self) -> str:
-        """As in the recipe."""
+        """The source's name in the recipe."""
         return "jina"
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """All that a page's text depends on beside its address."""
+        """Everything that a page's text depends on besides its address."""
         return {"base_url": self._base_url, "max_chars": self._max_chars}
 
     async def read(self, url: str) -> Document:
-        """Have a page read.
+        """Let the service read a page.
 
         Raises:
-            RequestFailedError: It cannot be had.
+            RequestFailedError: The page cannot be fetched.
             ServiceDownError: The service is down, or refuses the key.
         """
         headers = {"accept": "application/json"}
@@ -70,19 +70,19 @@ class JinaPages:
         if not isinstance(data, Mapping) or not isinstance(content, str):
             raise answer.malformed("expected {data: {title, content}}")
         title = data.get("title")
-        # Links are taken out of it, so that more than is shown must be looked at; others wait for the event loop meanwhile.
+        # Links are removed, so look at more text than is kept. In a thread, so as not to block the event loop.
         text = await asyncio.to_thread(_without_links, content[: 10 * self._max_chars])
         return Document(
             _storable(title)[:300] if isinstance(title, str) else "", _storable(text)[: self._max_chars]
         )
 
     async def close(self) -> None:
-        """Free connections; closing twice is allowed."""
+        """Close all connections; closing twice is allowed."""
         await self._client.close()
 
 
 def _without_links(markdown: str) -> str:
-    """Line by line, since no link goes over a line's end, and while a thread is in one long search no other goes on."""
+    """Remove links and images, in short pieces: no link crosses a line end, and one long `re` call blocks all threads."""
     return "\n".join(
         "".join(
             _LINK.sub(r"\1", _IMAGE.sub("", line[at : at + _AT_ONE_TIME]))
@@ -93,5 +93,5 @@ def _without_links(markdown: str) -> str:
 
 
 def _storable(text: str) -> str:
-    """Without halves of surrogate pairs, which JSON can spell and no file can hold."""
+    """Replace lone surrogates, which JSON can contain but no file can store."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""A class as a tool: each trajectory has an object of its own, which is copied where the trajectory branches."""
+"""A class as a tool: each trajectory has its own object, which is copied when the trajectory branches."""
 
 import asyncio
 import copy
@@ -26,10 +26,10 @@ _PROBLEM = "problem"
 
 
 def call_method(source: type, name: str) -> str:
-    """The method that a call ends in: `__call__`, or the one with the tool's name.
+    """The method that a call runs: `__call__`, or the method with the tool's name.
 
     Raises:
-        ConfigError: The class has none of them, or both.
+        ConfigError: The class has neither, or both.
     """
     found = [key for key in ("__call__", name) if any(key in vars(base) for base in source.__mro__)]
     if len(found) != 1:
@@ -41,13 +41,13 @@ def call_method(source: type, name: str) -> str:
 
 
 def read_method(source: type, method: str, name: str) -> Callee:
-    """What is known of the method that calls end in.
+    """Read the signature and docstring of the method that calls run.
 
     Raises:
-        ConfigError: It is no tool's.
+        ConfigError: The method cannot be a tool.
     """
     static = inspect.getattr_static(source, method)
-    # Any object does as `self`: the method is read, not called.
+    # Any object will do as `self`, since the method is only inspected.
     function = types.MethodType(static, source) if inspect.isfunction(static) else getattr(source, method)
     about = inspect.getdoc(source) or ""
     try:
@@ -57,7 +57,7 @@ def read_method(source: type, method: str, name: str) -> Callee:
 
 
 def read_constructor(source: type, args: Mapping[str, Any], name: str) -> Callable[[Problem], Any]:
-    """A function that makes the object of a trajectory.
+    """A function that creates the object of a trajectory.
 
     Raises:
         ConfigError: `args` does not fit `__init__`.
@@ -72,7 +72,7 @@ def read_constructor(source: type, args: Mapping[str, Any], name: str) -> Callab
 
     def make(problem: Problem) -> object:
         given = {_PROBLEM: problem} if wants_problem else {}
-        # What one trajectory does to a list that the recipe gave must not be seen by another.
+        # A copy, so that a trajectory that changes a list from the recipe does not affect other trajectories.
         return source(**given, **copy.deepcopy(bound))
 
     return make
@@ -86,9 +86,9 @@ def place_of(source: type) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClassTool:
-    """Implements `core.protocols.Tool` over a class; `method` names the method that calls end in.
+    """Implements `core.protocols.Tool` with a class; `method` names the method that calls run.
 
-    `place` is the class in messages; `has_made` is set once there was an object.
+    `place` names the class in messages; `has_made` is set once an object was created.
     """
 
     spec: ToolSpec
@@ -100,10 +100,10 @@ class ClassTool:
     has_made: threading.Event = field(default_factory=threading.Event)
 
     async def open(self, problem: Problem) -> ToolSession:
-        """Make the object of a root trajectory.
+        """Create the object of a root trajectory.
 
         Raises:
-            ConfigError: `__init__` failed, and never did anything else: a run would train on error messages.
+            ConfigError: `__init__` failed and has never succeeded; the run would only train on error messages.
         """
         try:
             state = await self.threads.result(self.threads.submit(partial(self.make, problem)))
@@ -120,9 +120,9 @@ class ClassTool:
 
 @dataclass(slots=True)
 class ObjectSession:
-    """The object of one trajectory. One thing at a time is done with it, in the order in which it was asked for.
+    """The object of one trajectory. Its methods run one at a time, in the order of the requests.
 
-    A call that was given up may still run in its thread; what comes next waits until it has ended.
+    A call that timed out may still run in its thread; the next request waits until it has ended.
     """
 
     tool: ClassTool
@@ -143,10 +143,10 @@ class ObjectSession:
         return await self._run(partial(callee.answer, call, method, values))
 
     async def fork(self) -> ToolSession:
-        """A session over the object's own copy of itself.
+        """A session with the copy that the object's `fork` returns.
 
         Raises:
-            ConfigError: `fork` failed, or gives no copy. Branches would go on without the tool, and nobody would see it.
+            ConfigError: `fork` failed, or returned no copy. Otherwise branches would silently go on without the tool.
         """
         place = self.tool.place
         try:
@@ -161,7 +161,7 @@ class ObjectSession:
         return ObjectSession(self.tool, copied)
 
     async def close(self) -> None:
-        """Let the object free what it holds; once."""
+        """Call the object's `close`, if it has one; only the first time."""
         if not self._is_closed:
             self._is_closed = True
             if callable(getattr(self.state, "close", None)):
@@ -188,11 +188,11 @@ class ObjectSession:
                 raise
 
     async def _settled(self) -> None:
-        """Wait for the thread of a call that was given up."""
+        """Wait for the thread of a call that was cancelled."""
         if self._late is not None and not self._late.future.done():
             ended = asyncio.wrap_future(self._late.future)
             try:
                 await asyncio.wait((ended,))
             finally:
-                # Nobody asks any more what came of it.
+                # Mark the outcome as retrieved: nobody waits for it any more.
                 ended.cancel() or ended.cancelled() or ended.exception()

@@ -1,4 +1,4 @@
-"""The `open_page` tool: the beginning of a page, or its passage near what the policy looks for."""
+"""The `open_page` tool: shows the beginning of a page, or the passage near given words."""
 
 import asyncio
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _PARAMETERS: Final[dict[str, Any]] = {
 
 
 class OpenPage:
-    """Implements `ramify.core.protocols.Tool`. The pages are closed by their maker."""
+    """Implements `ramify.core.protocols.Tool`. Whoever creates `pages` closes it."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class OpenPage:
         """Read one page.
 
         Raises:
-            ServiceDownError: Of the service that reads pages.
+            ServiceDownError: The service that reads pages is down.
         """
         url, near = call.arguments.get("url"), call.arguments.get("near", "")
         if call.malformed is not None or not isinstance(url, str) or not isinstance(near, str):
@@ -73,7 +73,7 @@ class OpenPage:
         except RequestFailedError as error:
             failed = error
         else:
-            # Looking for it takes a while, and others wait for the event loop.
+            # In a thread: finding the passage takes a while and must not block the event loop.
             passage = await asyncio.to_thread(passage_near, document.text, near, self._passage)
             head = f"Title: {document.title}\n" if document.title else ""
             return ToolResult(call.id, ToolStatus.OK, f"{head}{passage.text}", {"near": passage.f1 > 0})

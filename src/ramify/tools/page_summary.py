@@ -1,8 +1,8 @@
-"""Summaries of pages by another model, whose request no page can break out of.
+"""Summaries of pages by another model, protected against prompt injection.
 
 As in Tool-Star (arXiv 2505.16410) and ARPO's deep-search evaluation (arXiv 2507.19849), a model reads the query and the
-passages and writes down what answers the query. The wording is ours: pages are data in a message of their own, as JSON,
-between marks that are drawn anew for each request, and only what follows such a mark in the reply is taken.
+passages and collects the facts that answer the query. The wording is ours. Pages are data: they are JSON in a message of
+their own, between random marks that are new for each request. Only what follows such a mark in the reply is used.
 """
 
 import json
@@ -37,9 +37,9 @@ class SummarySettings:
     """How summaries are made.
 
     Attributes:
-        max_tokens: Of the reply, thinking included.
-        temperature: Of the model.
-        max_chars: Of a summary; a longer one is cut.
+        max_tokens: Most tokens of the reply, including its thinking.
+        temperature: Sampling temperature of the model.
+        max_chars: Most characters of a summary; a longer one is cut.
     """
 
     max_tokens: int = 4096
@@ -53,7 +53,7 @@ class PageSummary:
     def __init__(
         self, model: ChatModel, settings: SummarySettings | None = None, cache: Cache | None = None
     ) -> None:
-        """`model` and `cache` are closed by their makers."""
+        """Whoever creates `model` and `cache` closes them."""
         self._model, self._cache = model, cache
         self._settings = settings or SummarySettings()
 
@@ -61,7 +61,7 @@ class PageSummary:
         """What `blocks` say about `query`.
 
         Raises:
-            RequestFailedError: There is no summary, or the model did not keep to the form (MALFORMED).
+            RequestFailedError: The request failed, or the reply does not have the required form (MALFORMED).
             ServiceDownError: The model's service is down, or refuses the key.
         """
         if self._cache is None:
@@ -94,7 +94,7 @@ class PageSummary:
 
 
 def prompt(query: str, blocks: Sequence[Mapping[str, Json]], mark: str) -> tuple[Message, ...]:
-    """The request: instructions, and the data in a message of its own."""
+    """The messages of the request: instructions, and the data in a separate message."""
     return (
         Message.of("system", _INSTRUCTIONS.format(mark=mark)),
         data_message({"query": query, "pages": list(blocks)}, mark),
@@ -102,10 +102,10 @@ def prompt(query: str, blocks: Sequence[Mapping[str, Json]], mark: str) -> tuple
 
 
 def taken(reply: str, mark: str) -> str:
-    """What follows the last line `MARK FACTS` of a reply.
+    """The text after the last line `MARK FACTS` of a reply.
 
     Raises:
-        RequestFailedError: MALFORMED: there is no such line, nothing follows it, or the mark stands there again.
+        RequestFailedError: MALFORMED, if there is no such line, nothing follows it, or the mark occurs again after it.
     """
     lines = reply.splitlines()
     at = max((i for i, line in enumerate(lines) if line.strip() == f"{mark} FACTS"), default=None)

@@ -1,4 +1,4 @@
-"""Pages as the browser uses them: by address, remembered, and without those that only say that something went wrong."""
+"""Pages as the browser tool uses them: looked up by address, cached, and without error pages."""
 
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -26,41 +26,41 @@ class PageSource(Protocol):
 
     @property
     def name(self) -> str:
-        """As in the recipe: "guarded", "jina"."""
+        """The source's name in the recipe: "guarded" or "jina"."""
         ...
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """All that a page's text depends on beside its address: part of a cache's key."""
+        """Everything that a page's text depends on besides its address; part of the cache key."""
         ...
 
     async def read(self, url: str) -> Document:
         """Title and text of a page.
 
         Raises:
-            RequestFailedError: It cannot be had, or holds no text.
-            ServiceDownError: A service that fetches for us is down, or refuses the key.
+            RequestFailedError: The page cannot be fetched, or has no text.
+            ServiceDownError: The service that fetches pages is down, or refuses the key.
         """
         ...
 
     async def close(self) -> None:
-        """Free what it holds; closing twice is allowed."""
+        """Free all resources; closing twice is allowed."""
         ...
 
 
 class Pages:
-    """Pages of one source. A page that failed is not remembered: it may be there the next time."""
+    """Pages of one source. Failures are not cached, since a page may be available the next time."""
 
     def __init__(self, source: PageSource, cache: Cache | None = None) -> None:
-        """Nothing is fetched yet; `cache` is closed by its maker, the source by `close`."""
+        """Fetches nothing yet. `close` closes the source; whoever creates `cache` closes it."""
         self._source, self._cache = source, cache
 
     async def read(self, url: str) -> Document:
         """Title and text of the page at `url`.
 
         Raises:
-            RequestFailedError: It cannot be had, holds no text, or only says that something went wrong.
-            ServiceDownError: A service that fetches for us is down, or refuses the key.
+            RequestFailedError: The page cannot be fetched, has hardly any text, or is an error page.
+            ServiceDownError: The service that fetches pages is down, or refuses the key.
         """
         address = str(check_url(url))
         if self._cache is None:
@@ -89,9 +89,9 @@ class Pages:
 
 
 def fault_of(text: str) -> str | None:
-    """Why a page is left out, by Tool-Star's rule (arXiv 2505.16410, released code), with error phrases of our own.
+    """Why a page is left out, or None: Tool-Star's rule (arXiv 2505.16410, released code) with our own error phrases.
 
-    It is left out with fewer than 50 characters or 20 words, and with fewer than 64 words that include an error phrase.
+    A page is left out if it has fewer than 50 characters or 20 words, or fewer than 64 words and an error phrase.
     """
     count = count_words(text, _ERROR_WORDS)
     if len(text) < _MIN_CHARS or count < _MIN_WORDS:

@@ -1,9 +1,9 @@
 """The part of a page that a search engine's snippet points at.
 
-As in Tool-Star (arXiv 2505.16410) and ARPO's deep-search evaluation (arXiv 2507.19849), released code: the sentence whose
-set of words has the highest F1 with that of the snippet, with as many characters before and after it; the beginning
-of the page when no sentence is near enough. Chinese, Japanese and Korean text is compared by pairs of neighbouring
-characters, where the release asks a word segmenter for Chinese only.
+As in the released code of Tool-Star (arXiv 2505.16410) and of ARPO's deep-search evaluation (arXiv 2507.19849): the
+sentence whose set of words has the highest F1 with that of the snippet, plus a number of characters on either side; or
+the beginning of the page if no sentence is near enough. Chinese, Japanese and Korean text is compared by pairs of
+neighbouring characters; the released code uses a word segmenter, for Chinese only.
 """
 
 import re
@@ -28,10 +28,10 @@ class PassageSettings:
     """How a passage is found.
 
     Attributes:
-        context_chars: Kept on either side of the sentence.
-        head_chars: Of the beginning of the page, when no sentence is near enough.
-        searched_chars: Of the page, from its beginning.
-        min_f1: The sentence's F1 must be above it.
+        context_chars: Characters kept on either side of the sentence.
+        head_chars: Characters of the page's beginning that are kept if no sentence is near enough.
+        searched_chars: How much of the page is searched, from its beginning.
+        min_f1: The sentence's F1 must be above this.
     """
 
     context_chars: int = 3000
@@ -46,14 +46,14 @@ class PassageSettings:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A part of a page; `f1` is that of its sentence, 0 for the beginning of the page."""
+    """A part of a page; `f1` is the F1 of its sentence, or 0 for the beginning of the page."""
 
     text: str
     f1: float
 
 
 def passage_near(text: str, snippet: str, settings: PassageSettings) -> Passage:
-    """The passage of `text` around the sentence that is nearest to `snippet`; the first of several that are equally near."""
+    """The passage of `text` around the sentence nearest to `snippet`; of equally near sentences the first."""
     wanted = words(_MARKUP.sub("", snippet))
     best, at = settings.min_f1, None
     for start, end in sentences(text[: settings.searched_chars]) if wanted else ():
@@ -67,7 +67,7 @@ def passage_near(text: str, snippet: str, settings: PassageSettings) -> Passage:
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
-    """Where each sentence begins and ends."""
+    """Start and end position of each sentence."""
     start = 0
     for end in _SENTENCE_END.finditer(text):
         yield start, end.end()
@@ -77,7 +77,7 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
 
 
 def words(text: str) -> frozenset[str]:
-    """The distinct words of a text, folded; of a run of Chinese, Japanese or Korean characters every pair of neighbours."""
+    """The distinct words of a text, case-folded; a Chinese, Japanese or Korean run gives its pairs of neighbours."""
     if text.isascii():
         return frozenset(_LATIN_RUN.findall(text.lower()))
     found: set[str] = set()
@@ -90,7 +90,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def count_words(text: str, limit: int) -> int:
-    """Words of a text, each Chinese, Japanese or Korean character counting as one; counting stops at `limit`."""
+    """Number of words; each Chinese, Japanese or Korean character counts as one. Counting stops at `limit`."""
     count = 0
     for run in _RUN.finditer(text):
         count += len(run[0]) if _CJK_RUN.match(run[0]) else 1

@@ -1,4 +1,4 @@
-"""A JSONL file of passages, read row by row, and what counts as a word in them."""
+"""Reading a JSONL file of passages row by row, and splitting text into words."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ _HASH_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage as it is shown: with its title in front, where it has one."""
+    """A passage as it is shown: preceded by its title, if it has one."""
 
     id: str
     text: str
@@ -26,7 +26,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class PassageRow:
-    """A passage and where it belongs; `number` counts passages of the file from 0."""
+    """A passage, its position in the file (`number`, from 0), and its collection."""
 
     number: int
     passage: Passage
@@ -39,7 +39,7 @@ def words(text: str) -> list[str]:
 
 
 def is_text(text: str) -> bool:
-    """Whether a string is text: half of a surrogate pair is legal JSON, but no text."""
+    """Whether a string can be encoded: a lone surrogate is legal in JSON, but is not text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -48,7 +48,7 @@ def is_text(text: str) -> bool:
 
 
 def require_passages(path: Path) -> None:
-    """Raise DataError unless there is a file."""
+    """Raise DataError unless `path` is a file."""
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {found}; expected a JSONL file of passages")
@@ -57,14 +57,14 @@ def require_passages(path: Path) -> None:
 class PassageReader:
     """Reads the rows of a file once; a line is {"text" or "contents", "id"?, "title"?, "collection"?}.
 
-    Blank lines are skipped; a passage without an id is called by its line number.
+    Blank lines are skipped. The id of a passage without one is its line number.
 
     Attributes:
-        path: Of the file.
-        bytes: Read so far.
-        lines: Read so far.
-        passages: Read so far.
-        ends_line: Whether what was read so far ends with a line break.
+        path: The file.
+        bytes: Number of bytes read so far.
+        lines: Number of lines read so far.
+        passages: Number of passages read so far.
+        ends_line: Whether the bytes read so far end with a line break.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,18 +81,18 @@ class PassageReader:
 
     @property
     def fingerprint(self) -> str:
-        """Of all bytes read so far."""
+        """Hash of all bytes read so far."""
         return self._hash.hexdigest()
 
     def skip(self, num_bytes: int, lines: int, passages: int) -> None:
-        """Pass over the beginning of the file, that holds so many lines and passages; it counts as read."""
+        """Skip the first bytes of the file, with so many lines and passages; they count as read."""
         with self.path.open("rb") as file:
             while self.bytes < num_bytes and (block := file.read(min(_BLOCK, num_bytes - self.bytes))):
                 self._count(block)
         self.lines, self.passages = lines, passages
 
     def rows(self) -> Iterator[PassageRow]:
-        """The rows that were not read yet.
+        """The remaining rows.
 
         Raises:
             DataError: A line is broken; the message names it.
@@ -109,7 +109,7 @@ class PassageReader:
                     self.passages += 1
 
     def continues(self) -> bool:
-        """Whether the next byte begins a line, or ends the one that was read."""
+        """Whether the next byte starts a line, or is the end of the last line that was read."""
         with self.path.open("rb") as file:
             file.seek(self.bytes)
             return self.ends_line or file.read(1) in (b"\n", b"")
@@ -151,5 +151,5 @@ def _text(row: dict[str, Any], key: str) -> str | None:
         return None
     if not isinstance(value, str):
         raise ValueError(f"{key!r} must be text, got {type(value).__name__}")
-    value.encode()  # half of a surrogate pair is legal JSON, but no text
+    value.encode()  # refuses a lone surrogate, which is legal in JSON
     return value

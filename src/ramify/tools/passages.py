@@ -1,7 +1,7 @@
-"""An index over a JSONL file of passages, ranked by BM25: in memory, or in a folder that is opened at once next time.
+"""A BM25 index over a JSONL file of passages: in memory, or in a folder that need not be built again.
 
-A passage is read as words: runs of letters and digits after NFKC and case folding. Queries are cut into words in
-the same way, so nothing that a model writes can act as query syntax.
+A passage is split into words: runs of letters and digits after NFKC and case folding. Queries are split in the same way,
+so nothing that a model writes can act as query syntax.
 """
 
 import importlib
@@ -15,15 +15,15 @@ from ramify.tools.passage_rows import Passage, PassageReader, is_text, words
 from ramify.tools.ranked_index import Ranked, RankedIndex
 
 MEMORY_BYTES = 32_000_000
-"""Files up to this size are indexed in memory, in seconds, unless a folder is named."""
+"""Files up to this size are indexed in memory, which takes seconds, unless a folder is named."""
 
 
 class PassageIndex:
-    """Ranks passages for a query. It never changes after it was opened.
+    """Ranks passages for a query. An open index never changes.
 
     Attributes:
-        fingerprint: Of the file's bytes.
-        engine: What ranks: "tantivy", or "sqlite" where tantivy is not installed.
+        fingerprint: Hash of the file's bytes.
+        engine: The search engine: "tantivy", or "sqlite" if tantivy is not installed.
     """
 
     def __init__(self, ranked: RankedIndex, fingerprint: str) -> None:
@@ -37,7 +37,7 @@ class PassageIndex:
 
         Args:
             path: A line is {"text" or "contents", "id"?, "title"?, "collection"?}.
-            engine: What ranks; None: what is installed.
+            engine: The search engine; None: tantivy if it is installed, else SQLite.
 
         Raises:
             DataError: The file is missing or empty, or a line is broken.
@@ -57,16 +57,16 @@ class PassageIndex:
         note: Callable[[str], None] = lambda _: None,
         engine: type[RankedIndex] | None = None,
     ) -> "PassageIndex":
-        """Index `path` in a folder, or open what is there; a small file is indexed in memory.
+        """Open the index of `path` in a folder, building it if needed; a small file is indexed in memory.
 
         Args:
             path: As in `build`.
             folder: Where to keep the index; None: in memory up to `MEMORY_BYTES`, else in "PATH.index".
-            note: Gets a line for people when something is built.
+            note: Called with a line for people when something is built.
             engine: As in `build`.
 
         Raises:
-            DataError: As `build`; or the folder holds something else, a newer ramify's index, or cannot be written.
+            DataError: As in `build`; or the folder holds something else, a newer ramify's index, or cannot be written.
         """
         if folder is None:
             if not path.is_file() or path.stat().st_size <= MEMORY_BYTES:
@@ -79,23 +79,22 @@ class PassageIndex:
         return len(self._ranked)
 
     def search(self, query: str, top_k: int, collection: str | None = None) -> tuple[Passage, ...]:
-        """The `top_k` best passages that share a word with `query`, best first, ties in file order.
+        """The `top_k` best passages that share a word with `query`, best first; ties in file order.
 
-        Every distinct word of the query counts once. `collection` restricts the passages and leaves their
-        scores as they are.
+        Each distinct word of the query counts once. `collection` restricts the passages, but does not change scores.
         """
         return tuple(passage for _, passage in self.ranked(query, top_k, collection))
 
     def ranked(self, query: str, top_k: int, collection: str | None = None) -> tuple[Ranked, ...]:
-        """As `search`, each passage with its score."""
+        """As `search`, but each passage with its score."""
         asked = tuple(dict.fromkeys(words(query)))
-        # No passage is in a collection whose name is no text (half of a surrogate pair), and no library takes one.
+        # A collection name with a lone surrogate matches no passage, and no engine accepts it.
         if not asked or not is_text(collection or ""):
             return ()
         return self._ranked.search(asked, top_k, collection)
 
     def close(self) -> None:
-        """Free files; closing twice is allowed."""
+        """Close files; closing twice is allowed."""
         self._ranked.close()
 
 

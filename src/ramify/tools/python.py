@@ -1,13 +1,13 @@
 """The `python` tool: runs a program in the sandbox and shows what it printed.
 
-As in ARPO's tool (arXiv 2507.19849) the value of a last bare expression is printed and nothing is kept between
-calls. Unlike it, a program that prints nothing is told so and is not run again.
+As in ARPO's tool (arXiv 2507.19849), the value of a final bare expression is printed, and nothing is kept between calls.
+Unlike ARPO's tool, this one tells the model when a program printed nothing, and does not run it again.
 
-With `stateful` the programs of one trajectory are cells of one interpreter, and a branch gets a copy of its state. The
-state is kept as the list of programs that succeeded: each call runs them again in a fresh process, with their output
-dropped, before its own. One that cannot be run again is forgotten, and the call is told. So a fork equals its parent, and
-nothing lives between calls; the cost of a trajectory's calls grows with the square of their number, and a program's time
-limit has to hold for those before it too.
+With `stateful`, the programs of one trajectory behave like cells of one interpreter, and a branch gets a copy of the
+state. The state is the list of programs that succeeded: each call first runs them again, in a new process and with their
+output dropped, then its own program. If one of them fails this time, it is dropped from the list, and the call's result
+says so. So a fork equals its parent, and no process lives between calls. In return, the cost of a trajectory's calls
+grows with the square of their number, and a program's time limit also covers the programs before it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from ramify.core.protocols import Sandbox, SandboxResult, SandboxStatus, ToolSes
 from ramify.net.failures import RequestFailedError
 
 MARGIN_SECONDS = 10.0
-"""What a call may take beside the program's own time: for its process to start and to end."""
+"""Time that a call may take beyond the program's own time, for its process to start and to end."""
 
 _ERROR_LINES = 12
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-fA-F]+")
@@ -44,9 +44,9 @@ _PARAMETERS = {
 
 
 class PythonTool:
-    """Implements `ramify.core.protocols.Tool` over a sandbox that its maker closes.
+    """Implements `ramify.core.protocols.Tool` with a sandbox. Whoever creates the sandbox closes it.
 
-    `timeout_seconds` limits each program's wall time, `max_output_chars` the text of a result without its notes.
+    `timeout_seconds` limits each program's wall time; `max_output_chars` limits the text of a result, without its notes.
     `stateful` keeps the state between the calls of a trajectory.
     """
 
@@ -106,9 +106,10 @@ class PythonTool:
         return ToolResult(call.id, status, text, info)
 
     def _observe(self, result: SandboxResult) -> tuple[ToolStatus, str]:
-        """What the model gets to see; partial output of a program that ran out of time depends on luck and is left out.
+        """What the model sees of a result.
 
-        Of one that failed: what it had printed, then the reason, half of the room for each.
+        A program that failed shows its output and then the error, each with half of the room. A program that timed out
+        shows no output, since how far it came depends on chance.
         """
         if result.status is SandboxStatus.TIMEOUT:
             return (
@@ -159,7 +160,7 @@ class _StatefulSession:
             result = await self._tool.run(call, self._cells)
             if result.status in (ToolStatus.OK, ToolStatus.EMPTY):
                 self._cells = (*self._cells, str(call.arguments["code"]))
-            # Kept, it would fail every later call too.
+            # If it stayed in the list, every later call would fail too.
             failed = result.info.get("failed_cell")
             if isinstance(failed, int):
                 self._cells = self._cells[:failed] + self._cells[failed + 1 :]

@@ -1,4 +1,4 @@
-"""What ranks passages: the seam between an index of passages and the libraries that can make one."""
+"""The interface between an index of passages and the search engines that can implement it."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,21 +7,21 @@ from typing import ClassVar, Protocol, Self, TypeAlias
 from ramify.tools.passage_rows import Passage, PassageRow
 
 Ranked: TypeAlias = tuple[float, Passage]
-"""A score, the higher the better, and the passage."""
+"""A score (higher is better) and the passage."""
 
 
 class RankedIndex(Protocol):
-    """Ranks passages by BM25. Threads may share it."""
+    """Ranks passages by BM25. Threads can share an index."""
 
     NAME: ClassVar[str]
     VERSION: ClassVar[str]
-    """Of the library: another version's files are not opened."""
+    """Version of the library. An index that another version wrote is rebuilt."""
     BROKEN: ClassVar[tuple[type[Exception], ...]]
-    """What the library raises for files that it cannot read or write."""
+    """The errors that the library raises for files that it cannot read or write."""
 
     @classmethod
     def create(cls, folder: Path | None, rows: Iterable[PassageRow], text_bytes: int) -> Self:
-        """Index `rows`, which hold about `text_bytes`, in an empty folder, or in memory (None)."""
+        """Index `rows`, about `text_bytes` of text, in an empty folder, or in memory (None)."""
         ...
 
     @classmethod
@@ -36,20 +36,20 @@ class RankedIndex(Protocol):
 
     @staticmethod
     def copy_file(source: str, target: str) -> str:
-        """Copy a file of an index that `extend` will change; one that it never changes may be linked."""
+        """Copy a file of an index before `extend`; a file that `extend` never changes may be hard-linked."""
         ...
 
     def __len__(self) -> int:
-        """How many passages there are."""
+        """Number of passages."""
         ...
 
     def search(self, query: Sequence[str], top_k: int, collection: str | None) -> tuple[Ranked, ...]:
-        """The `top_k` best passages with one of the distinct words of `query`, best first, ties in file order.
+        """The `top_k` best passages that contain a word of `query` (distinct words), best first; ties in file order.
 
-        `collection` restricts the passages and leaves their scores as they are.
+        `collection` restricts the passages, but does not change scores.
         """
         ...
 
     def close(self) -> None:
-        """Free files."""
+        """Close files."""
         ...

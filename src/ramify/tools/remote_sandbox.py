@@ -1,12 +1,12 @@
 """A sandbox on another machine: a service that runs programs over HTTP, in the wire format of SandboxFusion.
 
 POST /run_code {code, language, run_timeout} answers {status, message, run_result: {status, return_code, stdout,
-stderr, execution_time}}. What is sent is this project's own runner with the program inside, so a program means the same
-there as here: the value of a last bare expression is printed, tracebacks name the program's own lines, earlier cells
-are run first. Hash seeds and library versions are the service's.
+stderr, execution_time}}. We send our own runner with the program inside it, so programs behave there as they do here:
+the value of a final bare expression is printed, tracebacks show the program's own lines, and earlier cells are run
+first. Hash seeds and library versions are those of the service.
 
-How well the service isolates programs cannot be seen from here. The recipe declares a level, and each result says that
-it is a remote one's.
+We cannot check how well the service isolates programs. The recipe declares a level, and each result says that it comes
+from a remote sandbox.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from ramify.sandbox import snippet
 
 
 class RemoteSandbox:
-    """Implements `ramify.core.protocols.Sandbox` over a client that it closes.
+    """Implements `ramify.core.protocols.Sandbox` with a client, which it closes.
 
     Args:
-        client: Asks the service; its time limit has to be above that of programs.
-        base_url: Of the service, without the route.
-        declared_level: What whoever runs the service promises of it, 0 to 4; 0 promises nothing.
-        headers: Sent with each request, such as a key's.
+        client: The client for the service; its timeout must be above the time limit of programs.
+        base_url: Address of the service, without the route.
+        declared_level: Isolation level that the service's operator promises, 0 to 4; 0 promises nothing.
+        headers: Headers for each request, such as a key.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class RemoteSandbox:
 
     @property
     def level(self) -> int:
-        """As declared."""
+        """The declared level."""
         return self._level
 
     async def run(self, code: str, timeout_seconds: float, cells: Sequence[str] = ()) -> SandboxResult:
@@ -60,7 +60,7 @@ class RemoteSandbox:
         return self._result(answer, len(cells), mark)
 
     async def close(self) -> None:
-        """Free connections."""
+        """Close all connections."""
         await self._client.close()
 
     def _result(self, answer: Answer, num_cells: int, mark: str) -> SandboxResult:
@@ -78,10 +78,10 @@ class RemoteSandbox:
 
 
 def _outcome(answer: Answer) -> Mapping[str, Json]:
-    """What became of the process.
+    """The `run_result` of an answer.
 
     Raises:
-        RequestFailedError: The service had no process, or said nothing of it.
+        RequestFailedError: The service started no process, or reported nothing about it.
     """
     read = answer.json()
     if not isinstance(read, Mapping) or read.get("status") not in ("Success", "Failed", "SandboxError"):

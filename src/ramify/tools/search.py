@@ -1,4 +1,4 @@
-"""The search tool over any provider, with a cache where one is given."""
+"""The search tool: any search provider, with an optional cache."""
 
 import re
 import unicodedata
@@ -11,7 +11,7 @@ from ramify.core.protocols import Cache, CacheKey, Hit, Json, SearchProvider, To
 from ramify.net.failures import FailureKind, RequestFailedError
 
 NOTHING_FOUND = "No search results found."
-"""What the papers' tool says too, and therefore some entries of their cache."""
+"""The papers' tool uses the same text, so some entries of their cache contain it."""
 
 _PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -29,25 +29,25 @@ _REASONS = {
 
 
 def clean(query: str) -> str:
-    """A query as it is sent: without double quotes (an exact phrase finds little) and control characters."""
+    """A query as it is sent: without double quotes (exact phrases find little) and without control characters."""
     text = _QUOTE_INSIDE_WORD.sub(" ", query).replace('"', "")
     return " ".join("".join(" " if unicodedata.category(c) in _UNPRINTABLE else c for c in text).split())
 
 
 def normalise(query: str) -> str:
-    """What tells queries apart in a cache: words and signs, not case, blanks, quotes or the spelling of a character."""
+    """A query as the cache key has it: case, blanks, quotes and variants of a character (NFKC) make no difference."""
     return clean(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", query).casefold()))
 
 
 def cache_key(provider: SearchProvider, top_k: int, collection: str | None, query: str) -> CacheKey:
-    """What an answer of `provider` is remembered by; an imported cache has to use it too."""
+    """The cache key for an answer of `provider`; an imported cache must use the same keys."""
     parameters = {**provider.identity, "top_k": top_k, "collection": collection}
     return CacheKey("search", provider.name, parameters, normalise(query))
 
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """What the model reads, and the ids of the passages in it."""
+    """The text that the model reads, and the ids of the passages in it."""
 
     text: str
     passages: tuple[str, ...] = ()
@@ -60,12 +60,12 @@ class SearchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SearchTool:
-    """Looks passages or pages up.
+    """Searches for passages or pages.
 
-    The answer holds at most `top_k` distinct texts, one a line, each cut to `snippet_chars` characters; with
-    `page_labels` a line reads "Page 1: ...", as in the papers' tool (arXiv 2507.19849, released code). A problem
-    whose info names a "collection" sees only the passages of that collection, where the provider has collections.
-    A call that has not answered after `hedge_seconds` is made a second time.
+    The answer has at most `top_k` distinct texts, one per line, each cut to `snippet_chars` characters. With
+    `page_labels` a line reads "Page 1: ...", as in the papers' tool (arXiv 2507.19849, released code). If the provider
+    has collections, a problem whose info names a "collection" sees only the passages of that collection. A call that
+    has not answered after `hedge_seconds` is made a second time.
     """
 
     provider: SearchProvider
@@ -93,7 +93,7 @@ class SearchTool:
         )
 
     async def find(self, query: str, collection: str | None) -> Sequence[Hit] | str:
-        """What the provider finds, or the text that an imported cache remembers; nothing is asked for an empty query.
+        """The provider's hits, or the text from an imported cache. An empty query is not sent, and finds nothing.
 
         Raises:
             RequestFailedError: This request failed.
@@ -127,23 +127,23 @@ class SearchTool:
         return SearchAnswer("\n".join(lines), tuple(shown.values()))
 
     async def open(self, problem: Problem) -> ToolSession:
-        """Start a session that searches the problem's collection."""
+        """Start a session that searches the problem's collection, if it names one."""
         collection = problem.info.get("collection")
         return SearchSession(self, None if collection is None else str(collection))
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSession:
-    """Searches on one trajectory; it has no state."""
+    """The search session of one trajectory; it has no state."""
 
     tool: SearchTool
     collection: str | None
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Answer one query; `info["passages"]` holds the ids of the passages shown.
+        """Answer one query; `info["passages"]` has the ids of the passages shown.
 
         Raises:
-            ServiceDownError: The service is down, or refuses the key; the run ends.
+            ServiceDownError: The service is down, or refuses the key; this ends the run.
         """
         query = call.arguments.get("query")
         if call.malformed is not None or not isinstance(query, str):
@@ -165,7 +165,7 @@ class SearchSession:
 
 
 def failed_search(call_id: str, error: RequestFailedError) -> ToolResult:
-    """What the model is told of a search that failed."""
+    """The result that tells the model that a search failed."""
     info = {"failure": error.kind.value}
     if error.kind is FailureKind.TIMEOUT:
         return ToolResult(call_id, ToolStatus.TIMEOUT, "The search took too long.", info)

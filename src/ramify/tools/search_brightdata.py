@@ -17,15 +17,15 @@ _CHINESE = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]")
 
 
 class BrightDataSearch:
-    """Implements `ramify.core.protocols.SearchProvider` over a client that it closes.
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
 
     Args:
-        client: Knows the key, to keep it out of messages.
-        key: Sent as a bearer token.
-        zone: Of the account; it must be one for search results.
+        client: The client for the service; it redacts the key from messages.
+        key: The key, sent as a bearer token.
+        zone: The account's zone; it must be a zone for search results.
         country: Bing's `cc`.
         market: Bing's `mkt` and `setLang`; None: zh-CN for a query with Chinese characters, else en-US.
-        base_url: Of the service.
+        base_url: Address of the service.
     """
 
     name = "brightdata"
@@ -58,7 +58,7 @@ class BrightDataSearch:
         return read_hits(answer, _FIELDS, top_k)
 
     async def close(self) -> None:
-        """Free connections."""
+        """Close all connections."""
         await self._client.close()
 
     def _page(self, query: str, top_k: int) -> str:

@@ -1,4 +1,7 @@
-"""Search provider `dense`: passages of a file by the exact dot product of embeddings; needs sentence-transformers (`ramify-rl[dense]`)."""
+"""Search provider `dense`: ranks the passages of a file by the exact dot product of embeddings.
+
+Needs sentence-transformers (`ramify-rl[dense]`).
+"""
 
 import asyncio
 import hashlib
@@ -18,21 +21,21 @@ from ramify.tools.passage_rows import PassageReader
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
 Embed: TypeAlias = Callable[[Sequence[str]], Vectors]
-"""Texts to unit vectors. [n] -> [n, d]"""
+"""Maps n texts to unit vectors: [n] -> [n, d]."""
 
 _BATCH = 256
 
 
 class DenseSearch:
-    """Implements `ramify.core.protocols.SearchProvider`: every query is compared with every passage.
+    """Implements `ramify.core.protocols.SearchProvider`; compares each query with every passage.
 
     Args:
         path: JSONL file of passages, as for `local`; it is held in memory.
-        embed: Texts to vectors; one call at a time.
-        model: Name of what embeds: part of a cache's key and of the file of vectors.
-        query_prefix, passage_prefix: Put before each text, as the model was trained (E5: "query: ", "passage: ").
-        folder: Keeps the vectors of the passages for the next time; None: nothing is kept.
-        note: Gets a line for people before passages are embedded.
+        embed: Maps texts to vectors; called by one thread at a time.
+        model: Name of the embedding model; part of the cache key and of the vector file's name.
+        query_prefix, passage_prefix: Put before each text, as in the model's training (E5: "query: ", "passage: ").
+        folder: Folder that stores the vectors of the passages for the next run; None: they are not stored.
+        note: Called with a line for people before passages are embedded.
 
     Raises:
         DataError: The file is missing or empty, a line is broken, or the folder cannot be written.
@@ -79,11 +82,11 @@ class DenseSearch:
         )
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
-        """The `top_k` nearest passages, ties in file order; `collection` restricts them."""
+        """The `top_k` nearest passages; ties in file order. `collection` restricts them."""
         return await asyncio.to_thread(self._search, query, top_k, collection)
 
     async def close(self) -> None:
-        """Nothing to free before the object goes."""
+        """Nothing to free: the object holds only memory."""
 
     def _search(self, query: str, top_k: int, collection: str | None) -> list[Hit]:
         with self._turn:
@@ -104,10 +107,10 @@ class DenseSearch:
 
 
 def load_embedder(model: str, device: str | None = None) -> Embed:
-    """A model of sentence-transformers, by name or folder; `device` None lets the library choose.
+    """Load a model of sentence-transformers, by name or folder; with `device` None the library chooses.
 
     Raises:
-        MachineError: The library is not installed, or has no such model.
+        MachineError: The library is not installed, or finds no such model.
     """
     try:
         library: Any = importlib.import_module("sentence_transformers")
@@ -128,17 +131,17 @@ def load_embedder(model: str, device: str | None = None) -> Embed:
 
 
 def _vectors(texts: Sequence[str], embed: Embed, kept: Path | None, starting: Callable[[], None]) -> Vectors:
-    """Those in the file `kept` where they fit, else made, and kept."""
+    """The vectors in the file `kept` if it matches; else newly computed vectors, which are stored there."""
     if kept is not None and kept.is_file():
         try:
             loaded: Vectors = np.load(kept, mmap_mode="r")
         except (ValueError, EOFError, OSError):
-            pass  # cut or damaged: made anew
+            pass  # cut or damaged: compute them again
         else:
             if loaded.ndim == 2 and len(loaded) == len(texts):
                 return loaded
     if kept is not None:
-        _make_folder(kept.parent)  # before the hours, not after them
+        _make_folder(kept.parent)  # fail now rather than after hours of embedding
     starting()
     made = np.concatenate([embed(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)])
     if kept is not None:

@@ -1,4 +1,4 @@
-"""Search provider `local`: passages of a file on this machine."""
+"""Search provider `local`: searches the passages of a file on this machine."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from ramify.tools.passages import PassageIndex
 
 
 class LocalSearch:
-    """Implements `ramify.core.protocols.SearchProvider` over a passage index that it closes."""
+    """Implements `ramify.core.protocols.SearchProvider` with a passage index, which it closes."""
 
     name = "local"
 
@@ -17,10 +17,10 @@ class LocalSearch:
         self.identity: Mapping[str, Json] = {"corpus": index.fingerprint, "engine": index.engine}
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
-        """At most `top_k` passages; found in a thread, since a long query takes a while."""
+        """At most `top_k` passages. The search runs in a thread, since a long query takes a while."""
         found = await asyncio.to_thread(self._index.search, query, top_k, collection)
         return [Hit(passage.id, passage.text) for passage in found]
 
     async def close(self) -> None:
-        """Free files."""
+        """Close files."""
         self._index.close()

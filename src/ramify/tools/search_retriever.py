@@ -14,7 +14,7 @@ RetrieverStyle: TypeAlias = Literal["flashrag", "search_r1"]
 """POST /search and /batch_search {query, top_n, return_score}; or POST /retrieve {queries, topk, return_scores}."""
 
 _Group: TypeAlias = tuple[int, str | None]
-"""top_k and collection: what queries of one request have in common."""
+"""top_k and collection: the same for all queries of one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class _Waiting:
 
 
 class RetrieverSearch:
-    """Implements `ramify.core.protocols.SearchProvider` over a client that it closes.
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
 
     Args:
-        client: Asks the service.
-        base_url: Of the service, without the route.
-        style: Which routes it has.
-        batch_size: Most queries of one request; those that come within `batch_seconds` go together. 1: each alone.
+        client: The client for the service.
+        base_url: Address of the service, without the route.
+        style: The routes of the service.
+        batch_size: Most queries in one request; queries within `batch_seconds` are sent together. 1: no batching.
         batch_seconds: How long a query waits for others.
     """
 
@@ -52,7 +52,7 @@ class RetrieverSearch:
         self.identity: Mapping[str, Json] = {"address": self._base, "style": style}
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
-        """At most `top_k` passages; `collection` is sent along for services that know it (`ramify search-serve`)."""
+        """At most `top_k` passages; `collection` is sent too, for services that support it (`ramify search-serve`)."""
         if self._batch_size == 1:
             return await self._one(query, top_k, collection)
         group = (top_k, collection)
@@ -67,7 +67,7 @@ class RetrieverSearch:
         return await hits
 
     async def close(self) -> None:
-        """Free connections; who still waits is cancelled."""
+        """Cancel pending searches, and close all connections."""
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -84,12 +84,12 @@ class RetrieverSearch:
 
     async def _send_later(self, group: _Group, batch: list[_Waiting]) -> None:
         await asyncio.sleep(self._batch_seconds)
-        if self._waiting.get(group) is batch:  # else it was full earlier and has gone
+        if self._waiting.get(group) is batch:  # else it was full, and has been sent
             del self._waiting[group]
             await self._send(group, batch)
 
     async def _send(self, group: _Group, batch: list[_Waiting]) -> None:
-        """Ask for all in a batch whose callers still wait, and tell them."""
+        """Send the queries of a batch whose callers still wait, and deliver the answers."""
         wanted = [one for one in batch if not one.hits.done()]
         if not wanted:
             return
@@ -143,7 +143,7 @@ def _documents(answer: Answer, documents: Json, top_k: int) -> list[Hit]:
 
 
 def _document(answer: Answer, document: Json) -> Hit:
-    """A document, or one with its score: {"contents" or "text", "id"?, "title"?}, or that in "document"."""
+    """The hit in a document, {"contents" or "text", "id"?, "title"?}, or in {"document": such a document, ...}."""
     if isinstance(document, Mapping) and isinstance(document.get("document"), Mapping):
         document = document["document"]
     if not isinstance(document, Mapping):

@@ -11,10 +11,10 @@ _FIELDS = ResultFields("results", "content", "url")
 
 
 class SearxngSearch:
-    """Implements `ramify.core.protocols.SearchProvider` over a client that it closes.
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
 
-    `base_url` is the instance's; `engines` and `categories` are lists with commas as SearXNG takes them, "" for
-    the instance's own choice.
+    `base_url` is the address of the instance. `engines` and `categories` are comma-separated lists as in SearXNG's API;
+    "" leaves the choice to the instance.
     """
 
     name = "searxng"
@@ -35,11 +35,11 @@ class SearxngSearch:
         self.identity: Mapping[str, Json] = {"address": self._address, **self._asked}
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:  # noqa: ARG002 - has none
-        """The first `top_k` results; SearXNG itself gives a page of them whatever is asked.
+        """The first `top_k` results; SearXNG always returns one page of results, so there may be fewer.
 
         Raises:
-            RequestFailedError: This request failed; also when nothing was found because engines did not answer.
-            ServiceDownError: The service is down, or gives no JSON.
+            RequestFailedError: The request failed, or found nothing because search engines did not answer.
+            ServiceDownError: The service is down, or does not serve JSON.
         """
         try:
             answer = await self._client.get(
@@ -57,7 +57,7 @@ class SearxngSearch:
         return hits
 
     async def close(self) -> None:
-        """Free connections."""
+        """Close all connections."""
         await self._client.close()
 
 

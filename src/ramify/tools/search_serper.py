@@ -12,9 +12,9 @@ _FIELDS = ResultFields("organic", "snippet", "link", besides=("searchParameters"
 
 
 class SerperSearch:
-    """Implements `ramify.core.protocols.SearchProvider` over a client that it closes.
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
 
-    `key` goes into the header X-API-KEY; `country` and `language` are Google's `gl` and `hl`.
+    `key` is sent in the header X-API-KEY; `country` and `language` are Google's `gl` and `hl`.
     """
 
     name = "serper"
@@ -40,5 +40,5 @@ class SerperSearch:
         return read_hits(answer, _FIELDS, top_k)
 
     async def close(self) -> None:
-        """Free connections."""
+        """Close all connections."""
         await self._client.close()

@@ -5,9 +5,9 @@
     POST /retrieve      {queries: [..], topk = 10, return_scores}      -> {"result": [[document or {document, score}]]}
     GET  /health                                                       -> {"status": "healthy", ...}
 
-A document is {id, contents}. All three take a `collection` too, which those services do not know. A wrong request is
-answered with a 4xx status and {"detail": text}. Clients take turns, query by query, and what a client has asked for ends when
-it leaves.
+A document is {id, contents}. The three POST routes also take a `collection`, which the original services do not have.
+The answer to a wrong request is a 4xx status and {"detail": text}. Clients are served in turn, query by query. When a
+client disconnects, its remaining queries are dropped.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ MAX_BODY_BYTES = 1_000_000
 MAX_QUERIES = 1024
 MAX_PASSAGES = 1000
 MAX_ANSWER_PASSAGES = 10_000
-"""Of all queries of a request together: an answer is made and sent as a whole."""
+"""Limit for all queries of a request together, since an answer is built and sent as a whole."""
 _DEFAULT_PASSAGES = 10
 _DRAIN_SECONDS = 5
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -43,7 +43,7 @@ _Body: TypeAlias = Mapping[str, Any]
 
 
 def make_app(index: PassageIndex, threads: int) -> Starlette:
-    """The service; at most `threads` searches run at one time, beside the event loop."""
+    """The service; at most `threads` searches run at the same time, in threads of their own."""
     service = _Service(index, threads)
     return Starlette(
         routes=[
@@ -102,11 +102,11 @@ class _Service:
     async def _find(
         self, request: Request, queries: list[str], top_k: int, body: _Body
     ) -> Sequence[tuple[Ranked, ...]]:
-        """What each query finds.
+        """The ranked passages for each query.
 
         Raises:
             HTTPException: The request is wrong.
-            ClientDisconnect: The client left; queries that had not begun are dropped.
+            ClientDisconnect: The client has disconnected; queries that had not begun are dropped.
         """
         collection = body.get("collection")
         if collection is not None and not isinstance(collection, str):
@@ -138,18 +138,18 @@ class _Service:
 
 
 async def _gone(request: Request) -> None:
-    """Return when the client has left; its request was read whole."""
+    """Return when the client disconnects; its request must have been read completely."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def _answer(content: object) -> Response:
-    """Large answers take a while to write: not in the event loop."""
+    """The response, encoded in a thread: a large answer takes a while."""
     return Response(await asyncio.to_thread(_json, content), media_type="application/json")
 
 
 def _json(content: object) -> bytes:
-    """Piece by piece: while one long call writes JSON no other thread goes on."""
+    """Encode piece by piece, since one long call of the JSON encoder would block all other threads."""
     return "".join(_ENCODER.iterencode(content)).encode()
 
 
@@ -213,19 +213,19 @@ async def _refuse(_request: Request, error: Exception) -> Response:
 
 
 async def _drop(_request: Request, _error: Exception) -> Response:
-    """The client left before it had asked: nobody reads this."""
+    """The client disconnected during its request, so nobody reads this."""
     return Response(status_code=400)
 
 
 class _NotCancelled(logging.Filter):
-    """uvicorn says in one line how many requests it ends with the service; it need not show where each one stood."""
+    """At shutdown uvicorn logs how many requests it cancels; this drops its traceback for each of them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 class _Server(uvicorn.Server):
-    """Ends when it is told to, and leaves signals as they were; uvicorn's own would raise them again afterwards."""
+    """A uvicorn server that leaves signals alone; uvicorn itself would raise them again at the end."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -233,12 +233,12 @@ class _Server(uvicorn.Server):
 
 
 def serve(app: Starlette, listening: socket.socket, ready: Callable[[], None]) -> None:
-    """Answer requests until SIGINT or SIGTERM; then finish what is being answered, for some seconds at most.
+    """Answer requests until SIGINT or SIGTERM; then finish the requests in progress, for five seconds at most.
 
     Args:
-        app: Of `make_app`.
-        listening: Already bound.
-        ready: Called once signals are handled, before the first request is answered.
+        app: The result of `make_app`.
+        listening: A bound socket.
+        ready: Called once signal handlers are installed, before the first request is answered.
     """
     settings = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=_DRAIN_SECONDS

@@ -1,4 +1,4 @@
-"""What a Python function takes, as a JSON schema, and the arguments of a call checked and converted."""
+"""The parameters of a Python function as a JSON schema, and checking and converting the arguments of a call."""
 
 import inspect
 import math
@@ -26,21 +26,21 @@ _MOST_SHOWN = 3
 
 
 class WrongArgumentsError(Exception):
-    """A call does not fit; the message tells its writer what was expected."""
+    """The arguments of a call do not fit; the message tells the policy what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of a function: their JSON schema, and how those of a call become Python values."""
+    """The arguments of a function: their JSON schema, and the model that converts a call's arguments to Python values."""
 
     schema: Mapping[str, Any]
     model: type[BaseModel]
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values to call with; an argument that is not given is left to the function's own default.
+        """The values to call the function with; omitted arguments keep the function's own defaults.
 
         Raises:
-            WrongArgumentsError: One is missing, unknown or of another type.
+            WrongArgumentsError: An argument is missing, unknown or of the wrong type.
         """
         try:
             values = self.model.model_validate(dict(given))
@@ -57,14 +57,14 @@ class Arguments:
 
 
 def read_parameters(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
-    """The parameters of a function, each of which can be given by its name.
+    """The parameters of a function that takes all of them by name.
 
     Raises:
-        ConfigError: There is one that cannot, or the hints cannot be read; the message begins with `name`.
+        ConfigError: A parameter cannot be given by name, or the hints cannot be read; the message begins with `name`.
     """
     try:
         parameters = inspect.signature(function, eval_str=True).parameters
-    # The hints of a file that postpones them are evaluated here, and may raise what any code can.
+    # Postponed type hints are evaluated here, and may raise anything.
     except Exception as error:  # noqa: BLE001
         raise ConfigError(f"{name}: its signature cannot be read: {one_line(error)}") from None
     for parameter in parameters.values():
@@ -79,17 +79,17 @@ def read_parameters(function: Callable[..., Any], name: str) -> dict[str, inspec
 def make_arguments(
     parameters: Mapping[str, inspect.Parameter], about: Mapping[str, str], name: str
 ) -> Arguments:
-    """The arguments that `parameters` take.
+    """The arguments for `parameters`.
 
     Args:
-        parameters: By name.
-        about: What the docstring says of each.
-        name: Begins messages.
+        parameters: The parameters by name.
+        about: Each parameter's description in the docstring.
+        name: The start of messages.
 
     Raises:
-        ConfigError: A parameter has no hint, or one that no JSON schema describes.
+        ConfigError: A parameter has no type hint, or a hint that has no JSON schema.
     """
-    # Fields have names of their own: a parameter may be called "copy" or "_x", which a model's field may not.
+    # Fields have generated names, since a parameter may have a name that a model's field cannot ("copy", "_x").
     fields: dict[str, Any] = {
         f"field_{index}": _field(parameter, about.get(key), name)
         for index, (key, parameter) in enumerate(parameters.items())
@@ -102,7 +102,7 @@ def bind(parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any],
     """Values for some of the parameters, checked and converted.
 
     Raises:
-        ConfigError: One is unknown or of another type.
+        ConfigError: A name is unknown, or a value has the wrong type.
     """
     if unknown := sorted(values.keys() - parameters.keys()):
         takes = ", ".join(parameters) or "no parameters"
@@ -128,7 +128,7 @@ def _field(parameter: inspect.Parameter, about: str | None, name: str) -> tuple[
     if parameter.default is inspect.Parameter.empty:
         return hint, Field(alias=parameter.name, description=about)
     shown_default = {"default": parameter.default} if _is_plain(parameter.default) else None
-    # The default itself is the function's business: a call that does not give the argument leaves it out.
+    # The schema only shows the default. If a call omits the argument, so do we, and the function uses its default.
     return hint, Field(
         default_factory=lambda: None,
         alias=parameter.name,
@@ -143,7 +143,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _untitled(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON schema without the titles that pydantic makes of names: they say nothing and cost tokens."""
+    """A JSON schema without the titles that pydantic makes from names: they add no information and cost tokens."""
     kept: dict[str, Any] = {}
     for key, value in schema.items():
         if key in ("properties", "$defs"):

@@ -1,6 +1,6 @@
-"""A tool of the user's own, named by file and function.
+"""Loading a user's own tool, named by file and function.
 
-The file runs with the rights of the run: it is the user's code, not the model's.
+The file runs with all rights of the run: it is the user's code, not the model's.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from ramify.user_files import load_function
 
 @dataclass(frozen=True, slots=True)
 class LoadedTool:
-    """A tool, and the file that it came from as it was read."""
+    """A tool, and the path and hash of the file that it was loaded from."""
 
     tool: Tool
     path: Path
@@ -34,19 +34,14 @@ def load_tool(
     in_prompt: bool = True,
     max_threads: int = 32,
 ) -> LoadedTool:
-    """Make a tool of a function or class in a Python file.
+    """Make a tool from a function or class in a Python file.
 
-    Two tools of one file share its module. The folder of the file is not searched for other modules.
+    Two tools from one file share its module. The folder of the file is not searched for other modules.
 
     Args:
         path: The file.
-        function: Its name there.
-        args: As of `tool_from`, with all the rest.
-        name: The tool's.
-        timeout_seconds: Of one call.
-        hedge_seconds: When a slow call is made a second time.
-        in_prompt: Whether the prompt describes it.
-        max_threads: Most calls at one time of a function that blocks.
+        function: Name of the function or class in the file.
+        args, name, timeout_seconds, hedge_seconds, in_prompt, max_threads: As in `tool_from`.
 
     Raises:
         ConfigError: The file cannot be read or run, or has no such tool; one line that begins with the path.

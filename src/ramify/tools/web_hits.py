@@ -1,4 +1,4 @@
-"""Results of web search services: from their JSON to hits with plain text."""
+"""Turning the JSON results of web search services into hits with plain text."""
 
 import html
 import itertools
@@ -18,21 +18,21 @@ _BLOCK = re.compile(
     rf"</?(?:br|dd|div|dl|dt|h[1-6]|hr|img|li|ol|p|pre|section|table|tbody|td|th|tr|ul){_ATTRIBUTES}\s*/?>",
     re.I,
 )
-# What is not closed goes on to the end, as in browsers; looking for its end again and again would take for ever.
+# An element that is not closed extends to the end, as in browsers. Searching for each missing end would take quadratic time.
 _UNSHOWN = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)", re.I | re.S)
 _MOST_CHARS = 50_000
-"""Of a snippet's markup; no search engine writes that much."""
+"""Most characters of a snippet's markup that are read; no search engine sends that many."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultFields:
-    """How a service names things.
+    """The names of fields in a service's answer.
 
     Attributes:
         results: The list of results.
-        text: In a result: its snippet.
-        url: In a result: its address.
-        besides: Fields of an answer in which the list may be left out when nothing was found.
+        text: The snippet of a result.
+        url: The address of a result.
+        besides: An answer with one of these fields may omit the list if nothing was found.
     """
 
     results: str
@@ -42,7 +42,7 @@ class ResultFields:
 
 
 def plain_text(markup: str) -> str:
-    """A snippet without HTML: tags go, entities become characters, blanks collapse; "a < b" stays."""
+    """A snippet without HTML: tags are removed, entities become characters, blanks collapse; "a < b" stays."""
     shown = _BLOCK.sub(" ", _INLINE.sub("", _UNSHOWN.sub(" ", markup[:_MOST_CHARS])))
     return " ".join(html.unescape(shown).split())
 
@@ -51,7 +51,7 @@ def read_hits(answer: Answer, fields: ResultFields, top_k: int) -> list[Hit]:
     """The first `top_k` results that have a snippet or an address.
 
     Raises:
-        RequestFailedError: MALFORMED: the answer is not built as the service's documentation says.
+        RequestFailedError: MALFORMED: the answer does not have the documented structure.
     """
     record = answer.json()
     if not isinstance(record, Mapping):
