@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ramify.modeling.row_bytes import activation_bytes
+from ramify.modeling.row_bytes import row_bytes
 from wide_rows import random_model, tree, update
 
 
@@ -26,7 +26,7 @@ def child():
     before = high_water_mark()
     update(model, tree(2048))
     raised = high_water_mark() - before
-    print(raised, activation_bytes(model.config, 2048, torch.float32.itemsize))  # noqa: T201
+    print(raised, row_bytes(model.config, 2048, torch.float32.itemsize).kept)  # noqa: T201
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")

@@ -337,7 +337,6 @@ def build_rl(
         )
 
     learner, state = restore(start, make_learner)
-    prepare_rows(learner.model, max(recipe.learner.token_budget, task.context_tokens), console)
     rolling = build_rollout(recipe, task, lambda: learner.model)
     if start.record is not None:
         rolling.agent.brancher.restore(state.branching)
@@ -352,5 +351,12 @@ def build_rl(
         guard=guard,
         total_steps=steps,
         is_new=start.record is None,
+    )
+    # Now that the engine's slots and a reference model have their memory.
+    prepare_rows(
+        learner.model,
+        max(recipe.learner.token_budget, task.context_tokens),
+        console,
+        learner.optimizers.missing_bytes(),
     )
     return run, state

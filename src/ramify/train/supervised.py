@@ -122,8 +122,14 @@ def _train(
         )
 
     learner, state = restore(start, make_learner)
-    prepare_rows(learner.model, max(recipe.learner.token_budget, recipe.data.max_tokens), console)
     update = lessons.make_update(learner)
+    # Now that a reference model has its memory.
+    prepare_rows(
+        learner.model,
+        max(recipe.learner.token_budget, recipe.data.max_tokens),
+        console,
+        learner.optimizers.missing_bytes(),
+    )
     saver = begin_run(folder, recipe, start, state, learner, total, manifest)
     metrics = folder.metrics
     last = total if max_steps is None else min(total, max_steps)
