@@ -6,6 +6,7 @@ from pathlib import Path
 from ramify.commands.estimate import AnyRecipe, Work, work_of
 from ramify.commands.needed_memory import GIB, Memory, in_bytes, loads_weights, memory_by_sizes
 from ramify.commands.pace import WRITING, Pace, in_time, learning_operations, whole_run
+from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_parts import TrainedModelSection
 from ramify.core.errors import MachineError
 from ramify.modeling.hub import fetch_model
@@ -72,7 +73,8 @@ def _knob(recipe: AnyRecipe, memory: Memory, room: int) -> str:
     if state + memory.slot > room:
         if isinstance(recipe.model, TrainedModelSection) and memory.trained == memory.parameters:
             return "train an adapter (-s model.lora={}), a smaller model, or take a larger GPU"
-        return "take a smaller model or a larger GPU"
+        narrower = isinstance(recipe, EvalRecipe) and recipe.model.dtype == "float32"
+        return f"take {'-s model.dtype=bfloat16, ' * narrower}a smaller model or a larger GPU"
     longest = "rollout.max_tokens" if memory.slot else "data.max_tokens"
     return f"the row is too long: lower learner.token_budget and {longest}"
 

@@ -109,9 +109,7 @@ def _tell_card(console: "RunConsole", options: argparse.Namespace) -> None:
     from ramify.commands.card import on_card
 
     if options.recipe is None:
-        raise ConfigError(
-            "ramify doctor: --gpu-memory needs a recipe: ramify doctor RECIPE.toml --gpu-memory 24"
-        )
+        raise ConfigError("--gpu-memory: expected a recipe too: ramify doctor RECIPE.toml --gpu-memory 24")
     command, recipe = _read(options.recipe, options.overrides)
     console.result(f"{options.recipe} is for ramify {command}")
     for line in on_card(options.recipe, recipe, options.gpu_memory):

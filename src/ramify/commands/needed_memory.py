@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from ramify.commands.estimate import AnyRecipe, Work
+from ramify.config.largest_row import largest_row
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_parts import LocalEngineSection, LoraSection, ModelSection, TrainedModelSection
@@ -130,7 +131,7 @@ def memory_by_sizes(
         if _has_reference(recipe) and (trained == parameters or is_adapter_folder(model.folder)):
             parts["reference model"] = parameters * size
         if config is not None:
-            row_tokens = max(recipe.learner.token_budget, work.context)
+            row_tokens = largest_row(recipe)
             row = row_bytes(config, row_tokens, size, device)
     if isinstance(engine, LocalEngineSection):
         if device == "cpu" and size == _FLOAT:

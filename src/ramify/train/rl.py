@@ -11,6 +11,7 @@ from ramify.config.build import build_optimizer
 from ramify.config.build_algorithm import build_objective
 from ramify.config.build_model import build_model
 from ramify.config.inert import note_inert_clips
+from ramify.config.largest_row import largest_row
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import ConfigError, Interrupted, TrainingError
@@ -355,7 +356,7 @@ def build_rl(
     # Now that the engine's slots and a reference model have their memory.
     prepare_rows(
         learner.model,
-        max(recipe.learner.token_budget, task.context_tokens),
+        largest_row(recipe),
         console,
         learner.optimizers.missing_bytes(),
     )

@@ -12,7 +12,7 @@ def prepare_rows(model: PreTrainedModel, row_tokens: int, console: RunConsole, p
 
     Args:
         model: The model that is trained.
-        row_tokens: Unique tokens of the largest row: the budget, or the longest context.
+        row_tokens: Unique tokens of the largest row (`config.largest_row`).
         console: Gets the report.
         pending: Bytes that the run has yet to take beside gradients and rows: the optimizer's state before its first step.
     """

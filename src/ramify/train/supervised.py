@@ -11,6 +11,7 @@ from ramify.chat.renderer import Parts, TagRenderer
 from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
 from ramify.config.build import build_optimizer
 from ramify.config.build_model import build_model
+from ramify.config.largest_row import largest_row
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_sft import SftRecipe
 from ramify.core.errors import DataError, Interrupted
@@ -126,7 +127,7 @@ def _train(
     # Now that a reference model has its memory.
     prepare_rows(
         learner.model,
-        max(recipe.learner.token_budget, recipe.data.max_tokens),
+        largest_row(recipe),
         console,
         learner.optimizers.missing_bytes(),
     )
