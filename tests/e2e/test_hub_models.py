@@ -77,6 +77,21 @@ def fetched(hub, model_folder, tmp_path_factory):
     return folder / "home", recipe, before
 
 
+def test_the_sizes_of_a_model_are_fetched_without_its_weights(hub, model_folder, tmp_path):
+    recipe = write_task(tmp_path / "task", model_folder, SFT)
+    given = (recipe, "-s", "model.path=org/tiny")
+    statuses, said, told = run(
+        hub.url, tmp_path / "home", ("doctor", *given, "--gpu-memory", 24), ("sft", *given, "--dry-run")
+    )
+    assert statuses == [0, 0], told
+    assert "together: fits" in said
+    # What is here now is not enough to train.
+    assert "org/tiny is fetched from the hub when the run starts" in said
+    names = {path.name for path in (tmp_path / "home").rglob("*")}
+    assert "config.json" in names
+    assert not [name for name in names if name.endswith(".safetensors")]
+
+
 def test_a_dry_run_fetches_nothing(fetched):
     statuses, said, told = fetched[2]
     assert (statuses, told) == ([0], [])

@@ -126,10 +126,11 @@ def _model_check(section: ModelSection, require: Callable[[Path], None], fetch: 
     """Look at the model's folder; one of the hub is fetched first, or else left out where it is not here yet."""
 
     def check() -> None:
+        weights = require is require_model
         try:
             if fetch:
-                fetch_model(section.path, weights=require is require_model)
-            elif not is_fetched(section.path):
+                fetch_model(section.path, weights=weights)
+            elif not is_fetched(section.path, weights=weights):
                 return
         except UserError as error:
             raise ConfigError(f"model.path: {error}") from None

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from ramify import __version__
 from ramify.commands.recipe_arguments import add_override, recipe_file
-from ramify.core.errors import MachineError
+from ramify.core.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
     from ramify.commands.estimate import AnyRecipe
     from ramify.config.schema_reward import RewardSection
     from ramify.config.schema_tools import SandboxSection, ToolsSection
+    from ramify.obs.console import RunConsole
 
 _GIB = 1 << 30
 _KEYS = ("BRIGHTDATA_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
@@ -54,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument("recipe", type=recipe_file, nargs="?", metavar="RECIPE.toml", help="can it run here?")
     add_override(parser)
+    parser.add_argument(
+        "--gpu-memory",
+        type=_gigabytes,
+        metavar="GB",
+        help="instead: what the recipe takes on one GPU with so much memory, which need not be here",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -66,6 +73,9 @@ def run(options: argparse.Namespace) -> None:
     from ramify.sandbox.levels import detect_level
 
     console = RunConsole()
+    if options.gpu_memory is not None:
+        _tell_card(console, options)
+        return
     for line in _machine():
         console.result(line)
     level = detect_level()
@@ -77,6 +87,32 @@ def run(options: argparse.Namespace) -> None:
     if options.recipe is None:
         return
     for line in _recipe(options.recipe, options.overrides, level):
+        console.result(line)
+
+
+def _gigabytes(text: str) -> float:
+    """Read the memory of a GPU.
+
+    Raises:
+        argparse.ArgumentTypeError: It is no such number.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= 10_000:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to 10000, got {text!r}")
+    return value
+
+
+def _tell_card(console: "RunConsole", options: argparse.Namespace) -> None:
+    from ramify.commands.card import on_card
+
+    if options.recipe is None:
+        raise ConfigError("--gpu-memory: expected a recipe too: ramify doctor RECIPE.toml --gpu-memory 24")
+    command, recipe = _read(options.recipe, options.overrides)
+    console.result(f"{options.recipe} is for ramify {command}")
+    for line in on_card(options.recipe, recipe, options.gpu_memory):
         console.result(line)
 
 
@@ -171,37 +207,43 @@ async def _open(task: _Task) -> None:
         await scoring.close()
 
 
-def _load(path: Path, overrides: list[str]) -> _Plan:
-    """Check a recipe of any kind and look for its files and its engine's key."""
-    from ramify.commands import check_files
+def _read(path: Path, overrides: list[str]) -> "tuple[str, AnyRecipe]":
+    """A recipe of any kind, and the command that it is for."""
     from ramify.config.load import load_recipe, read_toml
     from ramify.config.schema_dpo import DpoRecipe
-    from ramify.config.schema_eval import EvalRecipe, OpenAIEngineSection
+    from ramify.config.schema_eval import EvalRecipe
     from ramify.config.schema_sft import SftRecipe
     from ramify.config.schema_train import TrainRecipe
-    from ramify.net.secrets import read_key
 
     tables = read_toml(path)
     if "sampling" in tables:
-        evaluation = load_recipe(EvalRecipe, path, overrides)
-        check_files.check_eval_files(evaluation, fetch=False)
-        engine = evaluation.engine
+        return "eval", load_recipe(EvalRecipe, path, overrides)
+    if "rollout" in tables:
+        return "train", load_recipe(TrainRecipe, path, overrides)
+    if "beta" in tables.get("learner", {}):
+        return "dpo", load_recipe(DpoRecipe, path, overrides)
+    return "sft", load_recipe(SftRecipe, path, overrides)
+
+
+def _load(path: Path, overrides: list[str]) -> _Plan:
+    """Check a recipe of any kind and look for its files and its engine's key."""
+    from ramify.commands import check_files
+    from ramify.config.schema_eval import EvalRecipe, OpenAIEngineSection
+    from ramify.config.schema_train import TrainRecipe
+    from ramify.net.secrets import read_key
+
+    command, recipe = _read(path, overrides)
+    if isinstance(recipe, EvalRecipe):
+        check_files.check_eval_files(recipe, fetch=False)
+        engine = recipe.engine
         if isinstance(engine, OpenAIEngineSection) and engine.key_variable is not None:
             read_key(engine.key_variable)
-        task = _Task(evaluation.tools, evaluation.sandbox, evaluation.reward)
-        return _Plan("eval", evaluation, task)
-    if "rollout" in tables:
-        training = load_recipe(TrainRecipe, path, overrides)
-        check_files.check_train_files(training, fetch=False)
-        task = _Task(training.tools, training.sandbox, training.reward)
-        return _Plan("train", training, task)
-    if "beta" in tables.get("learner", {}):
-        preference = load_recipe(DpoRecipe, path, overrides)
-        check_files.check_example_files(preference, fetch=False)
-        return _Plan("dpo", preference)
-    supervised = load_recipe(SftRecipe, path, overrides)
-    check_files.check_example_files(supervised, fetch=False)
-    return _Plan("sft", supervised)
+    elif isinstance(recipe, TrainRecipe):
+        check_files.check_train_files(recipe, fetch=False)
+    else:
+        check_files.check_example_files(recipe, fetch=False)
+        return _Plan(command, recipe)
+    return _Plan(command, recipe, _Task(recipe.tools, recipe.sandbox, recipe.reward))
 
 
 def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:
@@ -210,8 +252,9 @@ def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:
     Raises:
         MachineError: The memory is not there.
     """
-    from ramify.commands.estimate import device_of, in_bytes, memory_of, work_of
-    from ramify.commands.pace import measure_pace
+    from ramify.commands.estimate import device_of, work_of
+    from ramify.commands.needed_memory import in_bytes, memory_of
+    from ramify.commands.pace import in_time, measure_pace, whole_run
 
     work = work_of(recipe)
     device, why = device_of(recipe.model)
@@ -229,10 +272,11 @@ def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:
         )
     slots = getattr(getattr(recipe, "engine", None), "slots", work.per_step)
     size = 2 if recipe.model.dtype == "bfloat16" else 4
-    seconds = measure_pace(device).seconds(work, memory.parameters, slots, size)
-    whole = "" if work.steps in (None, 1) else f", {_duration(seconds * (work.steps or 1))} for the whole run"
+    recomputes = memory.recomputes(there)
+    seconds = measure_pace(device).seconds(work, memory, slots, size, recomputes=recomputes)
     yield _row(
-        "time", f"roughly {_duration(seconds)} a step{whole}, if all tokens are used; tools not counted"
+        "time",
+        f"roughly {in_time(seconds)} a step{whole_run(work, seconds)}, if all tokens are used; tools not counted",
     )
 
 
@@ -243,13 +287,6 @@ def _memory_of(device: str) -> int:
     if not torch.cuda.is_available():
         raise MachineError('model.device: expected a GPU, torch finds none; set it to "cpu"')
     return int(torch.cuda.get_device_properties(0).total_memory)
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.2g} seconds" if seconds < 10 else f"{seconds:.0f} seconds"
 
 
 def num_cpus() -> int:

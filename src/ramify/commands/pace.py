@@ -1,4 +1,4 @@
-"""How long the work of a recipe takes on this machine, from two short measurements: a rough figure to plan with."""
+"""How long the work of a recipe takes, from two rates that are measured here or assumed: a rough figure to plan with."""
 
 import time
 from collections.abc import Callable
@@ -7,6 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from ramify.commands.estimate import Work
+from ramify.commands.needed_memory import Memory
+
+WRITING = 2
+"""Floating-point operations for each token and parameter."""
 
 _SIDE = 1536
 _COPIED = 1 << 27
@@ -20,23 +24,46 @@ class Pace:
     flops: float
     bandwidth: float
 
-    def seconds(self, work: Work, parameters: int, slots: int, size: int) -> float:
+    def seconds(self, work: Work, memory: Memory, slots: int, size: int, *, recomputes: bool) -> float:
         """Of one step, where each trajectory has all the tokens that it may have.
 
-        A token costs 2 operations for each parameter to write and 6 to learn from; each round of writing reads all
-        weights once for at most `slots` trajectories. Tools, attention and prefixes that trajectories share are left out.
+        Each round of writing reads all weights once, for at most `slots` trajectories, and their keys and values, which
+        are half of the store on average. Tools, the products of attention and prefixes that trajectories share are left
+        out.
 
         Args:
             work: Of the recipe.
-            parameters: Of the model.
+            memory: Of the recipe.
             slots: Trajectories that are written at once.
             size: Bytes of a parameter.
+            recomputes: Layers are computed again in the backward pass.
         """
         tokens = work.per_step * work.tokens
-        rounds = tokens / min(slots, work.per_step)
-        writing = max(2 * parameters * tokens / self.flops, rounds * parameters * size / self.bandwidth)
-        learning = 6 * parameters * tokens / self.flops
+        at_once = min(slots, work.per_step)
+        read = memory.parameters * size + at_once * memory.slot // 2
+        writing = max(
+            WRITING * memory.parameters * tokens / self.flops, tokens / at_once * read / self.bandwidth
+        )
+        learning = learning_operations(memory, recomputes) * memory.parameters * tokens / self.flops
         return writing * work.writes + learning * work.trains
+
+
+def learning_operations(memory: Memory, recomputes: bool) -> int:
+    """Floating-point operations for each token and parameter: forward, again, and backward by inputs and by weights."""
+    return 2 + 2 * recomputes + 2 + 2 * (memory.trained >= memory.parameters)
+
+
+def whole_run(work: Work, seconds: float) -> str:
+    """Behind the time of a step: that of the run, where its steps are known."""
+    return "" if work.steps in (None, 1) else f", {in_time(seconds * (work.steps or 1))} for the whole run"
+
+
+def in_time(seconds: float) -> str:
+    """A time for a user."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.2g} seconds" if seconds < 10 else f"{seconds:.0f} seconds"
 
 
 def measure_pace(device: str) -> Pace:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.check_files import check_rollout_files
-    from ramify.commands.estimate import dry_run
+    from ramify.commands.dry_run import dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_train import TrainRecipe
     from ramify.obs.files import require_new_folder

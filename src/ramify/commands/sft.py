@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.check_files import check_example_files
-    from ramify.commands.estimate import dry_run
+    from ramify.commands.dry_run import dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_sft import SftRecipe
     from ramify.train.run_folder import check_run_folder

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.check_files import check_train_files
-    from ramify.commands.estimate import dry_run
+    from ramify.commands.dry_run import dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_train import TrainRecipe
     from ramify.train.run_folder import check_run_folder

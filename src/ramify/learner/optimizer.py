@@ -113,6 +113,10 @@ class Optimizers:
             tensor.nbytes for parameter in self.parameters for tensor in self._template(parameter).values()
         )
 
+    def missing_bytes(self) -> int:
+        """What of `state_bytes` the first step will still take."""
+        return self.state_bytes() - sum(tensor.nbytes for tensor in self.state_tensors().values())
+
     def load_state_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Replace the whole state by what `state_tensors` returned.
 

@@ -42,13 +42,18 @@ def fetch_model(path: Path, *, weights: bool = True) -> None:
         local_folder.cache_clear()
 
 
-def is_fetched(path: Path) -> bool:
-    """Whether a model is here: a folder, or one of the hub that is in the cache."""
+def is_fetched(path: Path, *, weights: bool = True) -> bool:
+    """Whether a model is here: a folder, or one of the hub that is in the cache.
+
+    Args:
+        path: Of the recipe.
+        weights: Not only the tokenizer and the configuration.
+    """
     try:
-        local_folder(path)
+        folder = local_folder(path)
     except MachineError:
         return False
-    return True
+    return not (weights and is_hub_id(path)) or any(True for _ in folder.glob(_WEIGHTS[0]))
 
 
 @functools.cache

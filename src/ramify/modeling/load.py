@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from ramify.core.errors import DataError
 from ramify.modeling.adapter_files import load_adapter, save_adapter
@@ -58,6 +64,27 @@ def load_model(path: str | Path, dtype: str = "float32", device: str = "cpu") ->
         load_adapter(model, folder)
     placed: PreTrainedModel = model.train().to(torch.device(device))
     return placed
+
+
+def parameter_shapes(path: Path) -> tuple[dict[str, tuple[int, ...]], PretrainedConfig]:
+    """Shapes of a whole model's parameters, a tied one once, and its configuration, from `config.json` alone.
+
+    Raises:
+        DataError: It is missing, or of an unsupported architecture.
+    """
+    place = whole_folder(path) / "config.json"
+    record = read_object_file(place)
+    check_architecture(record, f"{place}")
+    try:
+        config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
+        kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        with quiet_transformers(), torch.device("meta"):
+            model = kind(config)
+    # A reader of foreign files: what transformers raises about them is of any kind.
+    except Exception as error:  # noqa: BLE001
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{place}: no model can be made of it ({reason})") from None
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}, config
 
 
 def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:

@@ -14,11 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ramify.modeling.row_bytes import activation_bytes
-
-_SHARES = {"cuda": 0.8, "cpu": 0.6}
-"""Of free memory that a row may take. A process on a CPU rose by up to 1.4 times the estimate: the allocator keeps
-pieces that fit nothing, and other programs take memory too."""
+from ramify.modeling.row_bytes import row_bytes
 
 
 def available_bytes(device: torch.device) -> int:
@@ -47,8 +43,8 @@ def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: in
         if parameter.requires_grad and parameter.grad is None
     )
     device = model.device.type
-    row = activation_bytes(model.config, tokens, model.dtype.itemsize, device)
-    return row > _SHARES[device] * (available_bytes - gradients)
+    row = row_bytes(model.config, tokens, model.dtype.itemsize, device)
+    return row.recomputes(available_bytes - gradients, device)
 
 
 def set_checkpointing(model: PreTrainedModel, on: bool) -> None:

@@ -1,5 +1,6 @@
 """What a row takes in memory, from the sizes in a model's configuration: arithmetic that loads no library."""
 
+from dataclasses import dataclass
 from typing import Any
 
 CACHED_LOGITS = 1 << 20
@@ -16,13 +17,42 @@ _NORMS = {"gemma3_text": 4}
 """Of a layer, where they are not two."""
 
 
-def activation_bytes(
+SHARES = {"cuda": 0.8, "cpu": 0.6}
+"""Of free memory that a row may take. A process on a CPU rose by up to 1.4 times the estimate: the allocator keeps
+pieces that fit nothing, and other programs take memory too."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBytes:
+    """What forward and backward of one row take above weights and gradients.
+
+    Attributes:
+        layers: What the layers keep for the backward pass.
+        recomputed: The same where each layer keeps its input alone and is computed again in the backward pass.
+        head: Blocks of logits, and copies of the head's gradient.
+    """
+
+    layers: int
+    recomputed: int
+    head: int
+
+    @property
+    def kept(self) -> int:
+        """Of a row whose layers are not computed again."""
+        return self.layers + self.head
+
+    def recomputes(self, free: int, device_type: str) -> bool:
+        """Whether layers are computed again where `free` bytes are left for the row."""
+        return self.kept > SHARES[device_type] * free
+
+
+def row_bytes(
     config: Any,  # noqa: ANN401 - transformers' configuration, or its values under the same names
     tokens: int,
     size: int,
     device_type: str = "cpu",
-) -> int:
-    """Estimate the most that forward and backward of one row take above weights and gradients, without recomputing.
+) -> RowBytes:
+    """Estimate the most that one row takes.
 
     It counts what each layer of a dense decoder keeps (with attention that keeps no scores), the copies of keys and
     queries that a packed tree makes, and the head. For linear attention and routed experts it is a guess.
@@ -33,11 +63,30 @@ def activation_bytes(
         size: Bytes of a number of the activations.
         device_type: Where; on a CPU the head works in parts that its cache holds.
     """
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    last_norm = config.hidden_size * (max(size, _WIDE) + 2 * size)
+    kept = config.num_hidden_layers * _layer(config, size) + last_norm
+    inputs = config.num_hidden_layers * size * config.hidden_size
+    again = inputs + _layer(config, size, recomputed=True) + last_norm
+    return RowBytes(tokens * kept, tokens * again, _head_bytes(config, tokens, size, device_type))
+
+
+def store_bytes(config: Any, slots: int, context: int, size: int) -> int:  # noqa: ANN401 - as above
+    """The local engine's keys and values, of `slots` sequences of `context` tokens and the spare position."""
+    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * _head_dim(config) * size
+    return int(per_token * slots * (context + 1))
+
+
+def _head_dim(config: Any) -> int:  # noqa: ANN401 - as above
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _layer(config: Any, size: int, *, recomputed: bool = False) -> int:  # noqa: ANN401 - as above
+    """Bytes that one layer keeps for a token; one that is computed again keeps what autograd does."""
+    queries = config.num_attention_heads * _head_dim(config)
+    keys = config.num_key_value_heads * _head_dim(config)
     # A norm keeps its input in float32, the normalised values and, for the product behind it, the scaled ones; in
     # `lean_layers` the input alone.
-    is_lean = config.model_type in _LEAN_FAMILIES
+    is_lean = config.model_type in _LEAN_FAMILIES and not recomputed
     norm = config.hidden_size * (max(size, _WIDE) + 2 * size)
     norms = 2 * size * config.hidden_size if is_lean else _NORMS.get(config.model_type, 2) * norm
     # Queries, output and output in the row's order; keys and values, and gathered again behind their ancestors.
@@ -45,9 +94,9 @@ def activation_bytes(
     if config.model_type in ("qwen3", "qwen3_next", "gemma3_text"):
         attention += (size if is_lean else max(size, _WIDE) + size) * (queries + keys)
     # What `lean_layers` keeps, and for other activations what autograd does.
-    mlp = (2 if getattr(config, "hidden_act", None) == "silu" else 4) * size * _mlp_width(config)
-    per_token: int = config.num_hidden_layers * (norms + attention + mlp) + norm
-    return tokens * per_token + _head_bytes(config, tokens, size, device_type)
+    is_silu = getattr(config, "hidden_act", None) == "silu"
+    mlp = (2 if is_silu and not recomputed else 4) * size * _mlp_width(config)
+    return int(norms + attention + mlp)
 
 
 def _head_bytes(config: Any, tokens: int, size: int, device_type: str) -> int:  # noqa: ANN401 - as above

@@ -11,6 +11,7 @@ from ramify.config.build import build_optimizer
 from ramify.config.build_algorithm import build_objective
 from ramify.config.build_model import build_model
 from ramify.config.inert import note_inert_clips
+from ramify.config.largest_row import largest_row
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import ConfigError, Interrupted, TrainingError
@@ -337,7 +338,6 @@ def build_rl(
         )
 
     learner, state = restore(start, make_learner)
-    prepare_rows(learner.model, max(recipe.learner.token_budget, task.context_tokens), console)
     rolling = build_rollout(recipe, task, lambda: learner.model)
     if start.record is not None:
         rolling.agent.brancher.restore(state.branching)
@@ -352,5 +352,12 @@ def build_rl(
         guard=guard,
         total_steps=steps,
         is_new=start.record is None,
+    )
+    # Now that the engine's slots and a reference model have their memory.
+    prepare_rows(
+        learner.model,
+        largest_row(recipe),
+        console,
+        learner.optimizers.missing_bytes(),
     )
     return run, state

@@ -11,6 +11,7 @@ from ramify.chat.renderer import Parts, TagRenderer
 from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
 from ramify.config.build import build_optimizer
 from ramify.config.build_model import build_model
+from ramify.config.largest_row import largest_row
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_sft import SftRecipe
 from ramify.core.errors import DataError, Interrupted
@@ -122,8 +123,14 @@ def _train(
         )
 
     learner, state = restore(start, make_learner)
-    prepare_rows(learner.model, max(recipe.learner.token_budget, recipe.data.max_tokens), console)
     update = lessons.make_update(learner)
+    # Now that a reference model has its memory.
+    prepare_rows(
+        learner.model,
+        largest_row(recipe),
+        console,
+        learner.optimizers.missing_bytes(),
+    )
     saver = begin_run(folder, recipe, start, state, learner, total, manifest)
     metrics = folder.metrics
     last = total if max_steps is None else min(total, max_steps)

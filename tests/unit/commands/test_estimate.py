@@ -1,18 +1,23 @@
 """What a recipe asks for, held against sums by hand and against the tensors of the model itself."""
 
+from dataclasses import replace
 from math import prod
 
 import pytest
 import torch
 
-from ramify.commands.estimate import Work, device_of, memory_of, work_of
+from ramify.commands.estimate import Work, device_of, work_of
+from ramify.commands.needed_memory import Memory, memory_by_sizes, memory_of
 from ramify.commands.pace import Pace
+from ramify.config.largest_row import largest_row
 from ramify.config.load import check_recipe
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_parts import ModelSection
 from ramify.config.schema_sft import SftRecipe
-from ramify.modeling.load import load_model
+from ramify.config.schema_train import TrainRecipe
+from ramify.modeling.load import load_model, parameter_shapes
 from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.row_bytes import RowBytes
 
 
 @pytest.fixture
@@ -60,8 +65,13 @@ def test_memory_is_that_of_the_models_tensors(table, model_folder, schema, lora)
     # The adapters' base is its own reference.
     reference = everything if schema is DpoRecipe and lora is None else 0
     found = memory_of(recipe, work_of(recipe), "cpu")
-    assert found.least == 4 * everything + 12 * trained + 4 * reference
-    assert found.row > 0
+    # The adapter's own weights lie beside those of the model.
+    assert (found.parameters, found.trained) == (everything - trained * (lora is not None), trained)
+    assert found.fixed == 4 * everything + 12 * trained + 4 * reference
+    assert 0 < found.row.recomputed < found.row.layers
+    assert found.least == found.fixed + found.row.recomputed + found.row.head
+    shapes, config = parameter_shapes(model_folder)
+    assert memory_by_sizes(recipe, work_of(recipe), "cpu", shapes, config) == found
 
 
 def test_an_engine_at_a_service_takes_no_memory_here(table):
@@ -74,10 +84,66 @@ def test_the_device_is_the_one_that_torch_would_take(model_folder):
     assert device_of(ModelSection(path=model_folder))[0] == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def test_a_row_is_computed_again_where_it_takes_more_than_its_share_of_what_is_left():
+    memory = Memory(10, 10, {"weights": 100}, 0, 50, RowBytes(300, 30, 100), "cuda")
+    # Four fifths of what is left beside the parts.
+    assert not memory.recomputes(600)
+    assert sum(memory.in_room(600).values()) == 500
+    assert memory.recomputes(599)
+    assert sum(memory.in_room(599).values()) == memory.least == 230
+
+
+@pytest.mark.parametrize(
+    ("budget", "tokens"),
+    [
+        (64, 264),  # a path of up to 200 above a stage of the budget
+        (199, 399),
+        (900, 1000),  # no more than the whole tree
+        (1100, 1100),
+    ],
+)
+def test_the_largest_row_is_a_stage_and_the_path_above_it(table, budget, tokens):
+    del table["data"]["max_tokens"]
+    table["data"]["max_prompt_tokens"] = 40
+    table["rollout"] = {
+        "problems_per_step": 2,
+        "n": 6,
+        "m": 3,
+        "max_tokens": 160,
+        "max_calls": 2,
+        "branching": "bernoulli",
+    }
+    table |= {
+        "engine": {"name": "local", "slots": 4},
+        "tools": {"python": {}},
+        "reward": {"name": "length"},
+        "algorithm": {"estimator": {"name": "group"}, "loss": {"name": "clip"}},
+        "learner": {"problems_per_minibatch": 2, "token_budget": budget, "optimizer": {"rate": 1e-3}},
+    }
+    assert largest_row(check_recipe(TrainRecipe, table, "r")) == tokens
+
+
+def test_a_demonstration_is_a_row_at_least(table):
+    recipe = check_recipe(SftRecipe, table | {"learner": table["learner"] | {"token_budget": 64}}, "r")
+    assert largest_row(recipe) == 100
+
+
 def test_the_time_of_a_step_by_hand():
     pace = Pace(flops=1e12, bandwidth=1e10)
     train = Work(10, "x", per_step=100, tokens=1000, context=1200, writes=True, trains=True)
-    # 1e5 tokens; with 10 at once 1e4 rounds read 4e9 bytes each, far slower than 2e14 operations.
-    assert pace.seconds(train, 10**9, slots=10, size=4) == pytest.approx(1e4 * 4e9 / 1e10 + 6e9 * 1e5 / 1e12)
+    whole = Memory(10**9, 10**9, {}, 2 * 10**8, 1200, RowBytes(0, 0, 0), "cpu")
+    # 1e5 tokens; with 10 at once 1e4 rounds read 4e9 bytes of weights and 1e9 of keys and values each, far slower than
+    # 2e14 operations.
+    assert pace.seconds(train, whole, 10, 4, recomputes=False) == pytest.approx(
+        1e4 * 5e9 / 1e10 + 6e9 * 1e5 / 1e12
+    )
     sft = Work(10, "x", per_step=10, tokens=100, context=100, writes=False, trains=True)
-    assert pace.seconds(sft, 10**9, slots=10, size=4) == pytest.approx(6)
+    adapter = replace(whole, trained=10**6)
+    # Backward by the weights is left out for an adapter; layers that are computed again cost another forward pass.
+    for memory, recomputes, operations in (
+        (whole, False, 6),
+        (whole, True, 8),
+        (adapter, False, 4),
+        (adapter, True, 6),
+    ):
+        assert pace.seconds(sft, memory, 10, 4, recomputes=recomputes) == pytest.approx(operations)

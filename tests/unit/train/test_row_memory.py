@@ -1,10 +1,12 @@
 import io
 
+import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from ramify.learner.optimizer import AdamWSettings, Optimizers
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.memory import available_bytes
-from ramify.modeling.row_bytes import activation_bytes
+from ramify.modeling.row_bytes import row_bytes
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.obs.console import RunConsole
 from ramify.train.row_memory import prepare_rows
@@ -12,9 +14,9 @@ from ramify.train.row_memory import prepare_rows
 SIZES = {"vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8}
 
 
-def said(model, tokens):
+def said(model, tokens, pending=0):
     out = io.StringIO()
-    prepare_rows(model, tokens, RunConsole(out, stamp=str))
+    prepare_rows(model, tokens, RunConsole(out, stamp=str), pending)
     return " ".join(out.getvalue().split())
 
 
@@ -34,10 +36,23 @@ def test_rows_that_do_not_fit_are_recomputed_and_it_is_said():
     model = make_tiny_qwen3(
         **SIZES, intermediate=48, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
     )
-    per_token = activation_bytes(model.config, 1_000_000, model.dtype.itemsize) / 1_000_000
+    per_token = row_bytes(model.config, 1_000_000, model.dtype.itemsize).kept / 1_000_000
     tokens = int(2 * available_bytes(model.device) / per_token)
     assert f"rows of up to {tokens} tokens do not fit into memory" in said(model, tokens)
     assert recomputes(model) == [True, True]
+
+
+def test_what_the_optimizer_will_take_is_no_room_for_rows():
+    model = make_tiny_qwen3(
+        **SIZES, intermediate=48, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
+    )
+    assert "do not fit into memory" in said(model, 1000, pending=available_bytes(model.device))
+    optimizers = Optimizers(model, AdamWSettings(1e-3))
+    assert optimizers.missing_bytes() == optimizers.state_bytes() > 0
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizers.step(1.0)
+    assert optimizers.missing_bytes() == 0
 
 
 def test_rows_of_single_trajectories_are_announced(tmp_path):

@@ -1,0 +1,146 @@
+"""The recipes that promise to fit one GPU: what `ramify doctor --gpu-memory` says of them with the real models' sizes."""
+
+import json
+import re
+
+import pytest
+
+from model_folders import write_model
+from ramify.cli import main
+from ramify.config.load import read_toml
+from ramify.config.shipped import shipped_recipes
+
+RECIPES = {path.stem: path for path in sorted(shipped_recipes().glob("*.toml")) if path.stem.endswith("gb")}
+SIZES = {
+    "Qwen/Qwen2.5-0.5B-Instruct": (896, 24, 14, 2, 4864, 151936, True, 494_032_768),
+    "Qwen/Qwen2.5-1.5B-Instruct": (1536, 28, 12, 2, 8960, 151936, True, 1_543_714_304),
+    "Qwen/Qwen2.5-7B-Instruct": (3584, 28, 28, 4, 18944, 152064, False, 7_615_616_512),
+}
+KEYS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "tie_word_embeddings",
+)
+
+
+@pytest.fixture
+def sizes(tmp_path):
+    """Makes a folder with the `config.json` of a published model and nothing else."""
+
+    def make(name):
+        config = dict(zip(KEYS, SIZES[name], strict=False))
+        folder = tmp_path / name.replace("/", "-")
+        folder.mkdir()
+        rest = {"model_type": "qwen2", "hidden_act": "silu", "max_position_embeddings": 32768}
+        (folder / "config.json").write_text(json.dumps(config | rest))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def asked(capsys):
+    """Runs `ramify doctor --gpu-memory`: its status and all that it said."""
+
+    def ask(recipe, card, *settings):
+        words = [word for setting in settings for word in ("-s", setting)]
+        status = main(["doctor", str(recipe), "--gpu-memory", str(card), *words])
+        told = capsys.readouterr()
+        return status, told.out + told.err
+
+    return ask
+
+
+def test_there_are_recipes_for_both_cards():
+    assert {name.rpartition("_")[2] for name in RECIPES} == {"24gb", "80gb"}
+    assert {read_toml(path)["model"]["path"] for path in RECIPES.values()} == set(SIZES)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_fits_its_card_and_says_what_doctor_says(name, sizes, asked):
+    recipe, card = RECIPES[name], re.search(r"_(\d+)gb$", name)[1]
+    model = read_toml(recipe)["model"]["path"]
+    status, told = asked(recipe, card, f"model.path={sizes(model)}")
+    assert status == 0
+    assert f"{SIZES[model][-1]:,} parameters" in told
+    total, _ = re.search(r"([\d.]+) GiB  together: fits, ([\d.]+) GiB to spare", told).groups()
+    time = re.search(r"about (\d+ \w+) a step", told)[1]
+    header = " ".join(recipe.read_text().partition("\n[")[0].replace("\n# ", " ").split())
+    assert f"Memory: {total} GiB of the" in header
+    assert f"Time: {time} a step at an assumed 10 TFLOP/s" in header
+    assert f"--gpu-memory {card}" in header
+    assert "Nobody has run this on a GPU" in header
+    for size, part in re.findall(r"^ *([\d.]+) GiB  (weights|a row|logits)", told, re.MULTILINE):
+        assert size in header, part
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_passes_a_dry_run_on_a_small_model_of_the_family(name, tmp_path, capsys):
+    model = write_model(tmp_path / "model", "qwen2")
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    words = ["-s", f"model.path={model}", "-s", f"data.train={tmp_path / 'rows.jsonl'}"]
+    command = "sft" if name.startswith("sft_") else "train"
+    assert main([command, str(RECIPES[name]), "--dry-run", *words]) == 0
+    assert "# memory: about" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "gigabytes", "time"),
+    [("Qwen/Qwen2.5-1.5B-Instruct", 24, "61 seconds"), ("Qwen/Qwen2.5-7B-Instruct", 80, "3 minutes")],
+)
+def test_the_cold_start_serves_the_larger_models(model, gigabytes, time, sizes, asked):
+    recipe = RECIPES["sft_qwen2.5_0.5b_24gb"]
+    status, told = asked(recipe, gigabytes, f"model.path={sizes(model)}", "model.lora={}")
+    assert status == 0
+    total = re.search(r"([\d.]+ GiB)  together: fits", told)[1]
+    line = next(
+        line for line in recipe.read_text().splitlines() if line.startswith(f"#   -s model.path={model}")
+    )
+    assert f"{total}, {time} a step: one GPU of {gigabytes} GB" in line
+    assert f"about {time} a step" in told
+
+
+TOO_LARGE = {
+    "slots": (["engine.slots=400"], "0.5B", r"engine.slots = (\d+) would fit"),
+    "all weights": ([], "1.5B", r"-s model.lora=\{\}"),
+    "weights": (["model.lora={}"], "7B", "a smaller model or a larger GPU"),
+    "a row": (["rollout.max_tokens=60000"], "0.5B", "lower learner.token_budget and rollout.max_tokens"),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_what_does_not_fit_is_refused_with_what_to_change(case, sizes, asked):
+    settings, size, knob = TOO_LARGE[case]
+    recipe = RECIPES["arpo_qwen2.5_0.5b_24gb"]
+    settings = [f"model.path={sizes(f'Qwen/Qwen2.5-{size}-Instruct')}", *settings]
+    status, told = asked(recipe, 24, *settings)
+    assert status == 2
+    assert "takes at least" in told
+    found = re.search(knob, told)
+    assert found
+    if case == "slots":
+        assert asked(recipe, 24, *settings, f"engine.slots={found[1]}")[0] == 0
+        assert asked(recipe, 24, *settings, f"engine.slots={int(found[1]) + 1}")[0] == 2
+
+
+def test_a_model_whose_sizes_are_not_here(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    status, told = asked(RECIPES["arpo_qwen2.5_0.5b_24gb"], 24, "model.path=org/not-here")
+    assert status == 2
+    assert "config.json" in told
+    assert "-s model.path=FOLDER" in told
+    (tmp_path / "empty").mkdir()
+    status, told = asked(RECIPES["arpo_qwen2.5_0.5b_24gb"], 24, f"model.path={tmp_path / 'empty'}")
+    assert (status, "config.json is missing" in told) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words", [["--gpu-memory", "24"], ["arpo_qwen2.5_0.5b_24gb", "--gpu-memory", "much"]]
+)
+def test_a_card_needs_a_recipe_and_a_number(words, capsys):
+    assert main(["doctor", *words]) == 2
+    assert "--gpu-memory: expected a" in " ".join(capsys.readouterr().err.split())
