@@ -1,4 +1,4 @@
-"""`ramify quickstart`: a world, a tokenizer, a tiny model, a cold start, ARPO with real tools, a report."""
+"""`ramify quickstart`: makes a world, a tokenizer and a tiny model, trains it with SFT and ARPO, and reports."""
 
 import argparse
 from pathlib import Path
@@ -9,15 +9,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, help="a new folder for the results (runs/quickstart, or runs/smoke with --smoke)"
     )
-    parser.add_argument("--seed", type=seed, default=0, help="of the model, the training data and all draws")
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="seed of the model, the training data and all random draws"
+    )
     parser.add_argument(
         "--difficulty",
         type=int,
         choices=(1, 2, 3),
         default=1,
-        help="of the world; 1 is learned in minutes, 2 and 3 are for experiments (docs/concepts.md)",
+        help="difficulty of the world; 1 is learned in minutes, 2 and 3 are for experiments (docs/concepts.md)",
     )
-    parser.add_argument("--smoke", action="store_true", help="in miniature: does it run at all?")
+    parser.add_argument(
+        "--smoke", action="store_true", help="a miniature that only shows whether everything runs"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -40,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
         if out.is_dir() and not any(out.iterdir()):
             out.rmdir()
             raise
-        # The training loop offers --resume, which a quick start of a few minutes does not have.
+        # The training loop's message offers --resume, which the quick start does not have.
         raise Interrupted(stopped.number, f"{out} is unfinished, start again with a new --out") from None
     measured = report["pass_at_1"]
     for stage, found in (("base", measured["base"]), ("sft", measured["sft"]), ("rl", measured["rl"])):
@@ -57,7 +61,7 @@ def seed(text: str) -> int:
     """Read a seed.
 
     Raises:
-        argparse.ArgumentTypeError: It is no whole number of 64 bits.
+        argparse.ArgumentTypeError: It is not a whole number of 64 bits.
     """
     try:
         number = int(text)
