@@ -179,7 +179,7 @@ def _check_rotation(config: dict[str, Any], place: str) -> None:
             if kind not in SUPPORTED_ROTATIONS:
                 raise DataError(
                     f"{place}: {key} of type {_shown(kind)} is not supported, expected one of {SUPPORTED_ROTATIONS} "
-                    "(its angles depend on the length of the sequence, not only on the position)"
+                    "(its angles depend on the length of the pass, not only on the position)"
                 )
             _check_base(part, place, f"{key}.")
 
