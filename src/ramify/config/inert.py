@@ -114,7 +114,7 @@ def note_inert_clips(
 
 
 def refuse_inert_rewards(reward: RewardSection, rollout: RolloutSection, tools: ToolsSection) -> None:
-    """Refuse settings that need a part that the reward, or a tool that the recipe, does not have.
+    """Refuse settings that have no effect with the recipe's reward and tools.
 
     Raises:
         ValueError: There is such a setting.

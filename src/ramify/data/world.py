@@ -24,7 +24,7 @@ its own editions and random draws. Only `train` depends on the run's seed; passa
 
 Difficulty (`WorldSettings.difficulty`):
 
-    1   The quick start. One synonym for each relation, used by 20 % of the facts. Training reaches nearly all of it.
+    1   The quick start. One synonym for each relation, used by 20 % of the facts. Training comes near a full score.
     2   As 1, but synonyms in 50 % of the facts; for 30 % of the facts there is also an outdated passage ("- Laru area
         was 33"), which a search may find instead; three-hop questions (`hop3`); `arith` has three operands, with the
         usual precedence.
