@@ -19,14 +19,14 @@ COMMANDS = {
     "train": "reinforcement learning with branching rollouts",
     "rollout": "grow trees with any engine and write their trace",
     "eval": "independent attempts at a set of problems, pass@k with intervals",
-    "score": "score a file of responses, or check the scores against the references' vectors",
+    "score": "score a file of responses, or check the scores against test vectors",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder",
-    "cache": "bring the references' search cache in and out, and show what a cache holds",
+    "cache": "import and export search caches of the papers' code, and show what a cache holds",
     "doctor": "what this machine can do: versions, sandbox level, devices",
 }
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""A disk that is full or fails; what was written before stays."""
+"""Errors of a disk that is full or fails; files written before stay."""
 
 _NOT_ALLOWED = (
     errno.EROFS,
@@ -37,11 +37,11 @@ _NOT_ALLOWED = (
     errno.ENOTDIR,
     errno.ELOOP,
 )
-"""A read-only file system, a missing permission, a name too long, a folder for a file: for the user to mend."""
+"""Errors that the user can fix: read-only file system, missing permission, name too long, folder instead of a file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns 0 done, 1 failed, 2 the user's mistake, 128 + its number on a signal."""
+    """Run the command line; returns 0 if done, 1 if failed, 2 for a user's mistake, 128 + number after a signal."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     command = next((word for word in given if not word.startswith("-")), None)
     with Stops(f"ramify {command or ''}".strip(), owns_process=arguments is None) as stops:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise
             status, message = 1, ""
         if status in (1, 2) and stops.number is not None:
-            # Also where a library caught what the signal raised, and failed of it in a way of its own.
+            # A library may have caught the signal's exception and failed with one of its own.
             status, message = 128 + stops.number, stops.line
         if message:
             _tell(message)
@@ -62,17 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
-    """The exit status, and what to say of it."""
+    """The exit status and the message for the user, which may be empty."""
     from ramify.commands.parser import UsageError, make_parser, module_of
     from ramify.sandbox.kernel import forbid_inspection
 
-    # Threads that spin while they wait make a step six times slower on cores that other programs use too.
+    # Waiting threads that spin make a step six times slower on cores shared with other programs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         options = make_parser(COMMANDS, command).parse_args(given)
     except UsageError as error:
         return 2, str(error)
-    # What runs here holds keys and decides on rewards: no other program of the user reads or changes it.
+    # This process holds keys and computes rewards, so no other program of the user may read or change its memory.
     forbid_inspection()
     name = f"ramify {options.command}"
     try:
@@ -100,7 +100,7 @@ def _tell(message: str) -> None:
 
 
 def _show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The traceback of a fault of ours; its message may quote anyone."""
+    """Print the traceback of a bug, with keys and control characters removed: its message may quote foreign text."""
     import traceback
 
     from ramify.net.secrets import shown

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM from the first moment of a program on: an exception that cleans up on its way, never a traceback.
+"""Handles Ctrl-C and SIGTERM from the start of the program: they raise an exception, so that cleanup code runs.
 
-A run that can stop at a safe point takes the signals over for that long (`rollout.interrupts`). Imports as little as it can:
-what it imports, Ctrl-C can still turn into a traceback.
+While a run can stop at a safe point, it handles the signals itself (`rollout.interrupts`). This module imports as
+little as possible, because Ctrl-C during its own imports still gives a traceback.
 """
 
 import os
@@ -15,18 +15,23 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_SECONDS = 0.02
 _HERE = __file__.rpartition("/")[0]
 _MAKE_NOTHING = tuple(f"{_HERE}/{name}" for name in ("cli.py", "stopping.py", "commands/"))
-"""Whose functions have made nothing that must go again while they import."""
+"""Modules whose functions, while they import others, have nothing to clean up yet."""
 
 
 class Stops:
     """While entered, the first signal raises `Stopped` in the main thread; the second ends the process at once.
 
     Attributes:
-        number: Of the first signal; None: there was none.
+        number: Number of the first signal; None if there was none.
     """
 
     def __init__(self, name: str, *, owns_process: bool) -> None:
-        """`name` begins the line that is said; `owns_process`: nothing comes after the block that could take signals back."""
+        """Prepare to handle signals.
+
+        Args:
+            name: Prefix of the message about a signal.
+            owns_process: The process ends after the block, so the old handlers need not be restored.
+        """
         self.number: int | None = None
         self._name, self._owns_process = name, owns_process
         self._previous: dict[int, object] = {}
@@ -34,12 +39,12 @@ class Stops:
 
     @property
     def line(self) -> str:
-        """What is said of the first signal."""
+        """The message about the first signal."""
         return f"{self._name}: {Stopped(self.number or 0)}"
 
     def __enter__(self) -> "Stops":
         for number in _SIGNALS:
-            # One that is ignored (`nohup`, `&` in a script) stays ignored.
+            # A signal that is ignored (`nohup`, `&` in a script) stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._take(number, self._on_signal)
         sys.unraisablehook = self._on_unraisable
@@ -47,7 +52,9 @@ class Stops:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._owns_process:
-            self.number = self.number or 0  # a signal at the interpreter's own end is no traceback either
+            self.number = (
+                self.number or 0
+            )  # so that a signal during the interpreter's exit gives no traceback
             return
         sys.unraisablehook = self._unraisable
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -57,7 +64,7 @@ class Stops:
     def _take(self, number: int, handler: object) -> None:
         try:
             previous = signal.signal(number, handler)  # type: ignore[arg-type]
-        except ValueError:  # this is not the main thread, which alone may
+        except ValueError:  # only the main thread may set handlers
             return
         self._previous.setdefault(number, previous)
 
@@ -68,7 +75,7 @@ class Stops:
         self._stop(frame)
 
     def _stop(self, frame: FrameType | None) -> None:
-        """Raise, but not within an import: extension modules abort the process when something is raised in them."""
+        """Raise `Stopped`, but not during an import: extension modules may abort the process at an exception."""
         assert self.number is not None
         functions, imports = _under_way(frame)
         if imports and all(path.startswith(_MAKE_NOTHING) for path in functions):
@@ -84,7 +91,7 @@ class Stops:
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
 
     def _on_unraisable(self, event: object) -> None:
-        """Python drops what is raised in a `__del__` or a callback of the collector: raise it again outside."""
+        """Python drops exceptions in a `__del__` or a callback of the garbage collector: raise `Stopped` again soon."""
         if isinstance(getattr(event, "exc_value", None), Stopped):
             self._stop_soon()
         else:
@@ -92,7 +99,7 @@ class Stops:
 
 
 def _under_way(frame: FrameType | None) -> tuple[list[str], bool]:
-    """The files of ramify whose functions are running, and whether an import is."""
+    """The files of ramify's functions on the stack, and whether an import is running."""
     files: list[str] = []
     imports = False
     while frame is not None:

@@ -1,6 +1,6 @@
-"""Functions of the user's own, named by file and function: tools and rewards.
+"""Loads the user's own functions, given by file and name: tools and rewards.
 
-The file runs with the rights of the run: it is the user's code, not the model's.
+The file runs with the permissions of the run, because it is the user's code and not the model's.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from ramify.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class LoadedFunction:
-    """A function or class, and the file that it came from as it was read."""
+    """A function or class, with the path of its file and the SHA-256 of the file's content."""
 
     function: Callable[..., Any]
     path: Path
@@ -24,12 +24,12 @@ class LoadedFunction:
 
 
 def load_function(path: Path, name: str) -> LoadedFunction:
-    """Run a Python file and take a function or class from it.
+    """Run a Python file and return a function or class from it.
 
-    What is loaded from one file shares its module. The folder of the file is not searched for other modules.
+    Functions from the same file share one module. The file's folder is not added to the import path.
 
     Raises:
-        ConfigError: The file cannot be read or run, or has no such function; one line that begins with the path.
+        ConfigError: The file cannot be read or run, or has no such function; the message begins with the path.
     """
     try:
         source = path.read_bytes()
@@ -45,16 +45,16 @@ def load_function(path: Path, name: str) -> LoadedFunction:
 
 
 def one_line(error: BaseException) -> str:
-    """Type and message of an exception; the message may fail too."""
+    """Type and message of an exception; only the type if the message cannot be computed."""
     try:
         message = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - its own code says what it is, and may raise anything
+    except Exception:  # noqa: BLE001 - a user's exception class may raise anything here
         message = ""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _module(path: Path, source: bytes, sha256: str) -> types.ModuleType:
-    """The file as a module under a name that no import can meet."""
+    """The file as a module, under a name that collides with no other module."""
     place = hashlib.sha256(f"{path.resolve()}\0{sha256}".encode()).hexdigest()
     name = f"_ramify_user_{place[:16]}"
     if name in sys.modules:
@@ -67,14 +67,14 @@ def _module(path: Path, source: bytes, sha256: str) -> types.ModuleType:
         raise ConfigError(f"{path}{line}: not Python: {told}") from None
     module = types.ModuleType(name)
     module.__file__ = str(path)
-    # Dataclasses and hints look their module up by its name.
+    # Dataclasses and type hints look up their module by name.
     sys.modules[name] = module
     try:
         exec(code, module.__dict__)
     except KeyboardInterrupt:
         del sys.modules[name]
         raise
-    # Also SystemExit: a script that ends itself is no file of functions.
+    # Also SystemExit: a script that exits is not a file of functions.
     except BaseException as error:  # noqa: BLE001
         del sys.modules[name]
         raise ConfigError(f"{path}{_line(error, path)}: running it failed: {one_line(error)}") from None
@@ -89,7 +89,7 @@ def _own(module: types.ModuleType) -> list[str]:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """The last line of the file that was run before the error."""
+    """The line of the file that was running at the error, as text for the message."""
     last = ""
     trace = error.__traceback__
     while trace is not None:

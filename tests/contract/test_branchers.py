@@ -192,5 +192,5 @@ def test_a_rule_that_goes_on_from_its_saved_state_decides_as_one_that_never_stop
 
 @every_rule
 def test_the_state_of_another_rule_is_refused(name):
-    with pytest.raises(DataError, match="it is of another rule"):
+    with pytest.raises(DataError, match="it belongs to another rule"):
         rule(name).restore({"something": 1})

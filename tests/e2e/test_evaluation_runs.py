@@ -136,7 +136,7 @@ def test_what_does_not_fit_into_a_folder_is_refused_before_anything_is_done(task
     assert "row 1: not an attempt" in resumed_with(lines[0].replace('"correct":true', '"correct":"yes"'))
     assert "row 1: not an attempt" in resumed_with(lines[0].replace('"reward":', '"reward":NaN,"x":'))
     foreign = lines[0].replace('"problem":"p0"', '"problem":"other"')
-    assert "attempt 0 at problem 'other' is none of this evaluation" in resumed_with(foreign, *lines[1:])
+    assert "attempt 0 at problem 'other' is not of this evaluation" in resumed_with(foreign, *lines[1:])
     (run / "results.jsonl").write_text("".join(lines))
     (run / "trees.jsonl").write_text("")
     capsys.readouterr()

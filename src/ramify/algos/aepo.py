@@ -1,4 +1,4 @@
-"""AEPO's update (arXiv 2510.14545): advantages that look at entropy, a clip that keeps gradients above its edge."""
+"""AEPO's update (arXiv 2510.14545): entropy-aware advantages, and a clip that keeps a gradient above its upper edge."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ramify.core.records import Floats, Notes, Reward
 from ramify.core.tree import Node, Tree
 
 MIN_FACTOR, MAX_FACTOR = 0.5, 2.0
-"""Edges of the factor. The lower one keeps the sign of every advantage; the upper one bounds the tail of entropies."""
+"""Bounds of the factor: the lower one keeps the sign of every advantage, the upper one limits high entropies."""
 
 OWN, INNER = "entropy/", "inner/"
 
@@ -27,22 +27,22 @@ OWN, INNER = "entropy/", "inner/"
 class EntropyAwareAdvantage:
     """A(t) = A_inner(t) clip(1 + weight z_t, 0.5, 2), z_t = (H_t - mean H) / std H (AEPO, arXiv 2510.14545).
 
-    H_t is the entropy of the distribution that token t was drawn from, nats; the factor carries no gradient. The clip is
-    ours; the paper has none. Mean and standard deviation are over all written tokens of the whole rollout batch and all
-    ranks, so that neither mini-batches nor rows change them. A token counts there num_paths times under `repeat`,
-    once under `split`, and by the masses of its leaves under `mass`; never by its weight in the loss. Where all
-    entropies are equal the factor is 1.
+    H_t is the entropy of the distribution that token t was sampled from, in nats. The factor carries no gradient. Its
+    clip is ours; the paper has none. Mean and standard deviation are over all written tokens of the whole rollout batch
+    and all ranks, so they do not depend on mini-batches or packing. In them a token counts num_paths times under
+    `repeat`, once under `split`, and by the masses of its leaves under `mass`; its weight in the loss does not matter.
+    If all entropies are equal, the factor is 1.
 
     Attributes:
         inner: The estimator whose advantages are multiplied.
         shared: How often a shared token counts.
-        weight: a, above 0; 0.2 in the release.
-        source: `behavior`: entropies that the engine wrote down (`Node.token_entropies`); `annotate`: those of the
-            notes.
+        weight: The paper's a, above 0; 0.2 in the release.
+        source: `behavior`: entropies that the engine recorded (`Node.token_entropies`); `annotate`: entropies from the
+            annotation pass (`Notes`).
 
     Raises:
-        ConfigError: `weight` is not above 0; when it is used: entropies are missing.
-        TrainingError: When it is used: an entropy is not finite.
+        ConfigError: `weight` is not above 0; from `moments` and `advantages`: entropies are missing.
+        TrainingError: From `moments` and `advantages`: an entropy is not finite.
     """
 
     inner: Estimator
@@ -57,7 +57,7 @@ class EntropyAwareAdvantage:
     def moments(
         self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
     ) -> Mapping[str, float]:
-        """Sums of the entropies, and those of the inner estimator."""
+        """Batch statistics of the entropies and of the inner estimator."""
         entropies = [
             array for tree, found in zip(trees, notes, strict=True) for array in self._of(tree, found)
         ]
@@ -71,7 +71,7 @@ class EntropyAwareAdvantage:
     def advantages(
         self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
     ) -> tuple[Floats, ...]:
-        """One array for each trajectory. [G][T]"""
+        """Advantage of each token of each trajectory. [G][T]"""
         whole = BatchMoments.of(_under(sums, OWN))
         inner = self.inner.advantages(tree, rewards, notes, _under(sums, INNER))
         if whole.std == 0:
@@ -102,7 +102,7 @@ class EntropyAwareAdvantage:
             raise ConfigError(f"entropy_advantage: node {node.id!r} has no entropies of its tokens; {remedy}")
         if not np.isfinite(entropies).all():
             raise TrainingError(
-                f"node {node.id!r}: an entropy is not finite; nothing can be learnt from this batch"
+                f"node {node.id!r}: an entropy is not finite, so this batch cannot be trained on"
             )
         return entropies
 
@@ -113,17 +113,17 @@ def _under(sums: Mapping[str, float], prefix: str) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class StopGradientClip:
-    """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old, bounded above instead of cut.
+    """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old, with a bounded gradient above the clip.
 
-    The paper's objective is min(r A, clip(r, 1 - clip_low, (1 + clip_high) / sg(r) r) A), sg the stop of gradients. Its
+    The paper's objective is min(r A, clip(r, 1 - clip_low, (1 + clip_high) / sg(r) r) A), where sg stops gradients. Its
     value is that of `ClippedSurrogate`; its gradient is -F A d ln pi with
 
         F = 1 + clip_high    where r > 1 + clip_high and A > 0 (at any ratio, however extreme),
             0                where r < 1 - clip_low and A < 0,
-            r                elsewhere (none beyond `MAX_LOG_RATIO`).
+            r                elsewhere (0 beyond `MAX_LOG_RATIO`).
 
-    With a dual clip c the negative side is held at c, F = 0 where r > c and A < 0, as in `ClippedSurrogate` (3 in the
-    release). Nothing bounds the policy where A > 0 and r is large, hence the share `above_clip_high` to watch.
+    A dual clip c caps the negative side at c, so F = 0 where r > c and A < 0, as in `ClippedSurrogate` (3 in the
+    release). Where A > 0, a large r never stops the update: watch the metric `above_clip_high`.
 
     Attributes:
         clip_low: 0 <= clip_low < 1.
@@ -131,7 +131,7 @@ class StopGradientClip:
         dual_clip: Above 1; None switches it off.
 
     Raises:
-        ConfigError: A value out of these ranges.
+        ConfigError: A value is out of range.
     """
 
     clip_low: float
@@ -142,10 +142,10 @@ class StopGradientClip:
         check_clips(self.clip_low, self.clip_high, self.dual_clip)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """Sum over the tokens.
+        """The loss, summed over the tokens of a row.
 
-        `clip_fraction` is the share of a token's credit that is cut or bounded, `above_clip_high` the share of tokens
-        with positive credit and r > 1 + clip_high.
+        `clip_fraction` is the share of a token's credit that is clipped or bounded, `above_clip_high` the share of
+        tokens with positive credit and r > 1 + clip_high.
         """
         ratio, edge = inputs.ratio, 1 + self.clip_high
         above = ratio > edge

@@ -1,4 +1,4 @@
-"""Mean and standard deviation over all written tokens of a rollout batch, from sums that add up over ranks."""
+"""Mean and standard deviation over all written tokens of a rollout batch, from sums that can be added over ranks."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,14 +11,14 @@ from ramify.core.records import Floats
 from ramify.core.tree import Node, Tree
 
 RESOLUTION = 1e-6
-"""A standard deviation below this share of the root mean square is the rounding of sums, and counts as none."""
+"""A standard deviation below this fraction of the root mean square is a rounding error of the sums, and counts as 0."""
 
 
 def token_weights(tree: Tree, shared: Shared) -> tuple[Floats, ...]:
-    """What each trajectory's copy of a written token counts in a mean over the batch. [G][T]
+    """The weight of each trajectory's copy of a written token in a mean over the batch. [G][T]
 
-    One under `repeat`, so that a shared token counts num_paths times; 1/d under `split`, so that it counts once; the
-    leaf's mass under `mass`. Unlike the weights of a loss, these never hold the length of a trajectory.
+    1 under `repeat`, so that a shared token counts num_paths times; 1/d under `split`, so that it counts once; the
+    leaf's mass under `mass`. Unlike loss weights, these do not depend on the length of a trajectory.
     """
     paths = num_paths(tree)
 
@@ -34,7 +34,7 @@ def token_weights(tree: Tree, shared: Shared) -> tuple[Floats, ...]:
 def sums_of(values: Iterable[Floats], weights: Iterable[Floats]) -> dict[str, float]:
     """Sums of w, w^2, w x and w x^2 over arrays of the same shapes.
 
-    Those of parts of a batch add up to those of the whole, and the order of the arrays changes nothing.
+    The sums of parts of a batch add up to those of the whole. The order of the arrays does not matter.
     """
     parts = [(w.sum(), w @ w, w @ x, w @ (x * x)) for x, w in zip(values, weights, strict=True)]
     return {
@@ -44,17 +44,17 @@ def sums_of(values: Iterable[Floats], weights: Iterable[Floats]) -> dict[str, fl
 
 @dataclass(frozen=True, slots=True)
 class BatchMoments:
-    """Weighted mean and standard deviation; the latter is 0 where all values are equal, up to rounding."""
+    """Weighted mean and standard deviation; the latter is exactly 0 if all values are equal, up to rounding."""
 
     mean: float
     std: float
 
     @classmethod
     def of(cls, sums: Mapping[str, float]) -> "BatchMoments":
-        """From sums over the whole batch.
+        """From the `sums_of` the whole batch.
 
-        The variance is divided by V1 - V2 / V1 (sums of w and of w^2), Bessel's correction for the effective count
-        V1^2 / V2. It is 0 for a single value, and for an empty batch.
+        The sum of squares is divided by V1 - V2 / V1, V1 and V2 the sums of w and w^2: Bessel's correction for the
+        effective count V1^2 / V2. The standard deviation is 0 for a single value and for an empty batch.
         """
         total = sums["w"]
         freedom = total - sums["ww"] / total if total > 0 else 0.0

@@ -1,15 +1,15 @@
-"""AEPO's rollout (arXiv 2510.14545): a budget split by a monitored trajectory, and a penalty on branches in a row.
+"""AEPO's rollout (arXiv 2510.14545): a budget split by a monitored trajectory, and a penalty on consecutive branches.
 
-Split: m = n sigmoid(beta (H_root - H_tool)) trajectories start from the prompt, the rest are branches. H_root is
-the entropy of the first k tokens of the monitored trajectory, H_tool the mean of that after each of its tool results.
-The monitored trajectory is root 0 and one of the n, so it costs nothing; that m depends on it is a small bias which
-`shared = "mass"` does not remove.
+Split: m = n sigmoid(beta (H_root - H_tool)) trajectories start from the prompt, the rest are branches. H_root is the
+entropy of the first k tokens of the monitored trajectory, H_tool the mean entropy of the k tokens after each of its
+tool results. The monitored trajectory is root 0 and counts as one of the n, so it costs nothing extra. As m depends on
+it, there is a small bias, which `shared = "mass"` does not remove.
 
-Penalty: P = (alpha + gamma dH) (1 - slope l), with l the number of consecutive tool results just before this one,
-on this path, at which entropy rose and a branch was wanted. The paper branches where P > tau.
+Penalty: P = (alpha + gamma dH) (1 - slope l). l is the number of consecutive tool results just before this one on the
+same path at which entropy rose and a branch was wanted. The paper branches where P > tau.
 
-Entropies are means in nats per token. beta 0.84 and gamma 0.335 are the release's 0.5 and 0.2 on its sums of 20 tokens
-divided by ln V.
+Entropies are means in nats per token. beta = 0.84 and gamma = 0.335 correspond to the release's 0.5 and 0.2, which
+apply to sums over 20 tokens divided by ln V.
 """
 
 import math
@@ -29,16 +29,16 @@ class BalancedBrancher(Memoryless):
     """Entropy-balanced branching.
 
     Attributes:
-        alpha: Chance of a branch where entropy did not change.
-        gamma: Weight of the rise, per nat.
-        slope: What each step of a run of branches takes off the chance, in [0, 1].
+        alpha: Probability of a branch where entropy did not change.
+        gamma: Weight of the entropy delta, per nat.
+        slope: Fraction of the probability that each consecutive branch takes off, in [0, 1].
         tau: Branch where P exceeds it, as in the paper; None: branch with probability P, as the release does.
         budget_beta: Weight of H_root - H_tool in the split, per nat, at least 0.
-        children: Z.
-        probe_tokens: k.
+        children: Branches that a positive decision asks for (Z).
+        probe_tokens: Tokens that the entropy is averaged over (k).
 
     Raises:
-        ConfigError: A number that is out of its range.
+        ConfigError: A number is out of range.
     """
 
     alpha: float
@@ -58,7 +58,7 @@ class BalancedBrancher(Memoryless):
 
     @property
     def num_monitor(self) -> int:
-        """The number of roots is known when root 0 has ended."""
+        """1: the number of roots is known once root 0 has ended."""
         return 1
 
     @property
@@ -68,11 +68,11 @@ class BalancedBrancher(Memoryless):
 
     @property
     def keeps_slot_order(self) -> bool:
-        """The order of the roots is drawn."""
+        """False: the roots are served in random order."""
         return False
 
     def first_roots(self, n: int) -> int:
-        """A quarter of n: the least that the split can give, so that root 0 does not run alone.
+        """A quarter of n, the smallest m that the split may choose, so that root 0 does not run alone.
 
         Raises:
             ConfigError: n is below 1.
@@ -81,7 +81,7 @@ class BalancedBrancher(Memoryless):
         return max(1, n // 4)
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """m = clip(round(n sigmoid(budget_beta (H_root - H_tool))), first_roots, n); n where no tool answered.
+        """m = clip(round(n sigmoid(budget_beta (H_root - H_tool))), first_roots, n); n if no tool was called.
 
         Raises:
             ConfigError: n is below 1.
@@ -94,7 +94,7 @@ class BalancedBrancher(Memoryless):
         return min(max(round(n * sigmoid(self.budget_beta * gap)), least), n)
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
-        """Decide by the rise, less the penalty for what the path has wanted just before."""
+        """Decide by the entropy delta, less the penalty for consecutive branches on this path."""
         left = max(0.0, 1 - self.slope * steps_in_a_row(history))
         chance, level = (clip((self.alpha + self.gamma * rise) * left) for rise in (candidate.rise, 0.0))
         if self.tau is None:
@@ -105,14 +105,14 @@ class BalancedBrancher(Memoryless):
 
 @dataclass(frozen=True, slots=True)
 class MonitoredEntropies:
-    """Entropies of a trajectory's turns: that of the root (empty where it was cut before), and those after results."""
+    """Entropies of a trajectory's first turn (empty if that was cut off early), and of its turns after tool results."""
 
     root: tuple[Entropy, ...]
     after_results: tuple[Entropy, ...]
 
 
 def monitored_entropies(trajectory: Trajectory) -> MonitoredEntropies:
-    """Read them off a trajectory; nodes without an entropy are the later parts of a turn in two nodes."""
+    """Collect them from a trajectory; where a turn is stored in two nodes, only the first one has an entropy."""
     root, after_results = [], []
     for above, node in pairwise(trajectory.nodes):
         if node.source is Source.POLICY and node.entropy is not None:
@@ -124,15 +124,15 @@ def monitored_entropies(trajectory: Trajectory) -> MonitoredEntropies:
 
 
 def steps_in_a_row(history: Sequence[BranchDecision]) -> int:
-    """l: decisions at the end of the path's history at which entropy rose and a branch was wanted."""
+    """l: length of the run of latest decisions on the path at which entropy rose and a branch was wanted."""
     return sum(1 for _ in takewhile(lambda step: step.planned > 0 and step.rise > 0, reversed(history)))
 
 
 def mean_lower(entropies: Sequence[Entropy]) -> float:
-    """Mean of the lower ends of brackets, the end that all rules compare."""
+    """Mean of the lower bounds of the entropies; all rules compare lower bounds."""
     return math.fsum(entropy.lower for entropy in entropies) / len(entropies)
 
 
 def sigmoid(value: float) -> float:
-    """1 / (1 + exp(-value)), which never overflows."""
+    """1 / (1 + exp(-value)), without overflow."""
     return 0.5 * (1 + math.tanh(value / 2))

@@ -15,12 +15,12 @@ from ramify.core.tree import BranchDecision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdBrancher(FixedRoots):
-    """Branch where the rise exceeds `min_rise` nats (0: the paper's alpha = tau)."""
+    """Branch where the entropy delta exceeds `min_rise` nats (0: the paper's alpha = tau)."""
 
     min_rise: float
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
-        """Decide by the rise alone."""
+        """Decide by the entropy delta alone."""
         del history
         branch = candidate.rise > self.min_rise
         return Proposal(self.children if branch else 0, float(branch), branch != (self.min_rise < 0))
@@ -41,18 +41,18 @@ class BernoulliBrancher(FixedRoots):
 
 
 def clip(value: float) -> float:
-    """Into [0, 1]."""
+    """The value, clipped to [0, 1]."""
     return min(max(value, 0.0), 1.0)
 
 
 def toss(children: int, probability: float, at_no_rise: float, draw: float) -> Proposal:
-    """Branch where `draw` in [0, 1) is below the probability.
+    """Branch if `draw`, uniform in [0, 1), is below the probability.
 
     Args:
-        children: What a positive decision asks for.
-        probability: Of branching.
-        at_no_rise: The same had entropy not changed.
-        draw: The candidate's own.
+        children: Branches that a positive decision asks for.
+        probability: Probability of branching.
+        at_no_rise: The probability if entropy had not changed.
+        draw: The candidate's own random number.
     """
     branch = draw < probability
     return Proposal(children if branch else 0, probability, branch != (draw < at_no_rise))

@@ -1,4 +1,4 @@
-"""No branching: a tree that forks at its prompt only, which is what GRPO samples."""
+"""No branching: a tree that forks at its prompt only, as GRPO samples it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ramify.core.tree import BranchDecision, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class FlatBrancher(Memoryless):
-    """All trajectories start from the prompt; entropies of the first `probe_tokens` are for reports only."""
+    """All trajectories start from the prompt; entropies of the first `probe_tokens` are only reported."""
 
     probe_tokens: int
 
@@ -21,17 +21,17 @@ class FlatBrancher(Memoryless):
 
     @property
     def num_monitor(self) -> int:
-        """The number of roots is known at once."""
+        """0: the number of roots is known at once."""
         return 0
 
     @property
     def max_children(self) -> int:
-        """No candidate ever wants a child."""
+        """0: no candidate ever wants a child."""
         return 0
 
     @property
     def keeps_slot_order(self) -> bool:
-        """There is nothing to put in order."""
+        """False: without branches the order of the roots does not matter."""
         return False
 
     def first_roots(self, n: int) -> int:
@@ -53,6 +53,6 @@ class FlatBrancher(Memoryless):
         return n
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
-        """Never."""
+        """Never branch."""
         del candidate, history
         return Proposal(0, 0.0, False)

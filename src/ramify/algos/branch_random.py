@@ -1,4 +1,4 @@
-"""The control of every entropy rule: branch at a given rate whatever the entropies are."""
+"""The control for every entropy rule: branch at a given rate, regardless of entropy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ramify.core.tree import BranchDecision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomBrancher(FixedRoots):
-    """Branch with probability `rate`; entropies of the first k tokens are for reports only.
+    """Branch with probability `rate`; entropies of the first k tokens are only reported.
 
     Raises:
         ConfigError: `rate` is not in [0, 1].
@@ -32,20 +32,22 @@ class RandomBrancher(FixedRoots):
 
 
 TOLERANCE = 0.01
-"""Share of the branches that a matched rate may be off by; where budgets are always spent, any high rate spends them."""
+"""Relative error in the number of branches that a matched rate may have. If the rule spends every budget, any high rate
+does too, and the tolerance lets the search stop at one near the rule's own."""
 
 
 def matched_rate(sizes: Mapping[tuple[int, int], int], children: int, taken: int, rate: float) -> float:
-    """The rate nearest to a rule's own at which `random` is expected to be granted as many branches on the same trees.
+    """The rate at which `random` should get as many branches as a given rule did on the same trees.
 
-    At the rule's own rate it is granted more: a rule that looks at entropy wants many branches in some trees, where the
-    budget cuts them off, and few in others. Trees are taken as they are, though fewer branches bring fewer candidates.
+    At the rule's own rate `random` gets more: an entropy rule wants many branches in some trees, where the budget cuts
+    them off, and few in others. Of all rates that match, this is the one nearest to the rule's own. The candidates of
+    the trees are taken as fixed, although fewer branches would bring fewer candidates.
 
     Args:
         sizes: Number of trees by (candidates, budget).
-        children: Z.
-        taken: Branches that the rule was granted on all of them.
-        rate: Share of the candidates with budget at which the rule wanted a branch.
+        children: Branches that a positive decision asks for (Z).
+        taken: Branches that the rule was granted in all trees together.
+        rate: The rule's own rate: share of the candidates with budget at which it wanted a branch.
     """
     own = _expected(sizes, children, rate)
     target = min(max(own, (1 - TOLERANCE) * taken), (1 + TOLERANCE) * taken)
@@ -62,7 +64,7 @@ def matched_rate(sizes: Mapping[tuple[int, int], int], children: int, taken: int
 
 
 def _expected(sizes: Mapping[tuple[int, int], int], children: int, rate: float) -> float:
-    """Sum over trees of E[min(budget, children x wanting)], `wanting` of the candidates, each by a coin of its own."""
+    """Sum over trees of E[min(budget, children x wanting)], where wanting is Binomial(candidates, rate)."""
     return sum(
         trees * _expected_of_one(candidates, budget, children, rate)
         for (candidates, budget), trees in sizes.items()
@@ -72,7 +74,7 @@ def _expected(sizes: Mapping[tuple[int, int], int], children: int, rate: float) 
 def _expected_of_one(candidates: int, budget: int, children: int, rate: float) -> float:
     if rate >= 1:
         return float(min(budget, children * candidates))
-    # The sum over b = 1 .. budget of P(children x wanting >= b), with the binomial's terms one from the other.
+    # The sum over b = 1 .. budget of P(children x wanting >= b); each binomial term follows from the one before.
     at_least, term, total = 1.0, (1 - rate) ** candidates, 0.0
     for wanting in range(-(-budget // children)):
         at_least -= term

@@ -1,4 +1,4 @@
-"""What most branching rules share: they remember nothing, and the recipe gives the number of their roots."""
+"""Base classes of most branching rules: rules without state, and rules whose number of roots the recipe sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from ramify.core.tree import Trajectory
 
 
 def require_at_least_one(**counts: int) -> None:
-    """Refuse counts below one.
+    """Check that all counts are at least 1.
 
     Raises:
-        ConfigError: Names the first of them.
+        ConfigError: One is not; names the first.
     """
     for name, count in counts.items():
         if count < 1:
@@ -25,17 +25,17 @@ class Memoryless:
     __slots__ = ()
 
     def state(self) -> Mapping[str, Json]:
-        """Nothing."""
+        """Empty: the rule has no state."""
         return {}
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """There is nothing to remember.
+        """Accept an empty state.
 
         Raises:
-            DataError: It is the state of another rule.
+            DataError: The state is not empty, so it is that of another rule.
         """
         if state:
-            raise DataError(f"branching: a state with {sorted(state)}, expected none: it is of another rule")
+            raise DataError(f"branching: expected no state, got {sorted(state)}: it belongs to another rule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,10 @@ class FixedRoots(Memoryless):
     Attributes:
         m: Trajectories that start from the prompt.
         children: Branches that a positive decision asks for (Z), beside the parent's own continuation.
-        probe_tokens: k, tokens that the entropy is averaged over.
+        probe_tokens: Tokens that the entropy is averaged over (k).
 
     Raises:
-        ConfigError: One of them is below 1.
+        ConfigError: A count is below 1.
     """
 
     m: int
@@ -60,17 +60,17 @@ class FixedRoots(Memoryless):
 
     @property
     def num_monitor(self) -> int:
-        """The number of roots is known at once."""
+        """0: the number of roots is known at once."""
         return 0
 
     @property
     def max_children(self) -> int:
-        """Z."""
+        """Z, the same at every candidate."""
         return self.children
 
     @property
     def keeps_slot_order(self) -> bool:
-        """The order of the roots is drawn."""
+        """False: the roots are served in random order."""
         return False
 
     def first_roots(self, n: int) -> int:

@@ -1,12 +1,12 @@
-"""The branching arithmetic of the authors' released ARPO and AEPO code, each known defect a switch.
+"""The branching arithmetic of the authors' released ARPO and AEPO code, with a switch for each known defect.
 
 With every switch as released, ARPO branches with probability clip(p + w dh, 0, 1) and AEPO with probability
-clip(1 + w dh - p / (1 - 0.05 l), 0, 1). dh is the statistic of a segment minus a baseline, with the statistic the sum of
-the entropies of its first 20 tokens divided by ln V.
+clip(1 + w dh - p / (1 - 0.05 l), 0, 1). dh is the statistic of a segment minus that of a baseline. The statistic is the
+sum of the entropies of a segment's first 20 tokens, divided by ln V.
 
-What is not reproduced, because it is no arithmetic of the rule: draws from an unseeded global generator; sums over the
-ten likeliest tokens alone (an engine reports the entropy of the whole distribution, or a bracket of it, not the terms
-of the sum); one fresh root a round; a monitored trajectory that is thrown away; top-ups that branch.
+Not reproduced, because it is not part of the rule's arithmetic: draws from an unseeded global generator; entropies
+summed over the ten likeliest tokens only (an engine reports the entropy of the whole distribution, or bounds on it, not
+the terms of the sum); one fresh root a round; a monitored trajectory that is thrown away; top-ups that branch.
 """
 
 import math
@@ -27,15 +27,15 @@ PENALTY_SLOPE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedStatistic:
-    """dh of the released code; with every switch off it is the rise that the other rules see.
+    """dh of the released code; with every switch off it is the entropy delta that the other rules use.
 
     Attributes:
         vocab_size: V, at least 2.
-        stale_segment: Take the turn before the tool result, not the one after it.
+        stale_segment: Use the turn before the tool result, not the one after it.
         summed_over_tokens: Sum over the window and divide by ln V; off: the mean in nats.
-        child_baseline_after_branch: A branch's baseline is its own first turn; off: its root's.
-        baseline_never_reset: Keep the first baseline ever seen at a place of the batch, whichever problem comes there
-            later. This is state of the rule: a run starts with none, and checkpoints keep it.
+        child_baseline_after_branch: A branch's baseline is its own first turn; off: its root's first turn.
+        baseline_never_reset: Keep the first baseline ever seen at a slot of the batch, even when a later step puts
+            another problem there. This is the rule's state: it is empty when a run starts, and checkpoints keep it.
 
     Raises:
         ConfigError: V is below 2.
@@ -53,7 +53,7 @@ class ReleasedStatistic:
             raise ConfigError(f"branching: vocab_size = {self.vocab_size}, expected at least 2")
 
     def of(self, turns: Sequence[Entropy]) -> float:
-        """Mean over turns of the statistic of each, at the lower ends of its bracket."""
+        """Mean over turns of each turn's statistic, computed from the lower bound of its entropy."""
         if not self.summed_over_tokens:
             return mean_lower(turns)
         return math.fsum(turn.lower * turn.count for turn in turns) / len(turns) / math.log(self.vocab_size)
@@ -69,21 +69,21 @@ class ReleasedStatistic:
         return self.of(candidate.turns[current : current + 1]) - baseline
 
     def state(self) -> Mapping[str, Json]:
-        """The baselines that are never reset: [slot, path, nats] of each place."""
+        """The baselines that are never reset, as rows [slot, path, baseline]; empty with the switch off."""
         if not self.baseline_never_reset:
             return {}
         rows = sorted(self._first_seen.items())
         return {"first_seen": [(slot, path, value) for (slot, path), value in rows]}
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """Keep the baselines of `state` instead of those seen.
+        """Replace all baselines by those of `state`.
 
         Raises:
-            DataError: It is the state of another rule.
+            DataError: The state belongs to another rule, or cannot be read.
         """
         if set(state) != set(self.state()):
             raise DataError(
-                f"branching: a state with {sorted(state)}, expected {sorted(self.state())}: it is of another rule"
+                f"branching: a state with {sorted(state)}, expected {sorted(self.state())}: it belongs to another rule"
             )
         kept = _baselines(state)
         self._first_seen.clear()
@@ -92,13 +92,13 @@ class ReleasedStatistic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedArpoBrancher(FixedRoots):
-    """ARPO as released.
+    """ARPO's branching rule as released.
 
     Attributes:
-        statistic: dh.
+        statistic: Computes dh.
         branch_probability: p, in (0, 1).
         entropy_weight: w.
-        slot_order: The first root is served first; off: the order of the roots is drawn.
+        slot_order: Serve the roots in order, the first one first; off: in random order.
     """
 
     statistic: ReleasedStatistic
@@ -108,41 +108,41 @@ class ReleasedArpoBrancher(FixedRoots):
 
     @property
     def keeps_slot_order(self) -> bool:
-        """As the switch says."""
+        """The switch `slot_order`."""
         return self.slot_order
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
-        """Toss a coin of probability clip(p + w dh, 0, 1)."""
+        """Branch with probability clip(p + w dh, 0, 1)."""
         del history
         rise = self.statistic.rise(candidate)
         probability, level = (clip(self.branch_probability + self.entropy_weight * r) for r in (rise, 0.0))
         return toss(self.children, probability, level, candidate.draw)
 
     def state(self) -> Mapping[str, Json]:
-        """That of the statistic."""
+        """The state of the statistic."""
         return self.statistic.state()
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """As for the statistic."""
+        """Restore the state of the statistic; raises as it does."""
         self.statistic.restore(state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedAepoBrancher:
-    """AEPO as released.
+    """AEPO's branching rule as released.
 
     Attributes:
-        m: Trajectories that start from the prompt; None: found from a monitored trajectory ("dynamic rollouts").
-        statistic: dh, and what the split compares.
+        m: Trajectories that start from the prompt; None: computed from a monitored trajectory ("dynamic rollouts").
+        statistic: Computes dh, H_root and H_tool.
         branch_probability: p, in (0, 1).
         entropy_weight: w.
-        slot_order: The first root is served first; off: the order of the roots is drawn.
-        budget_beta: Weight of H_root - H_tool where m is found; 0.5 in the release.
-        root_segment_in_average: H_tool averages over all segments, the first one included; off: those after results.
-        penalty_per_prompt: l counts the prompt's rounds that made a new trajectory, whichever path it is on. In logical
-            time these are the rounds so far: nearly every round makes one until the budget is spent. Off: the
-            consecutive steps of this path that branched on a rise.
-        probe_tokens: k, 20 in the release.
+        slot_order: Serve the roots in order, the first one first; off: in random order.
+        budget_beta: Weight of H_root - H_tool with dynamic rollouts; 0.5 in the release.
+        root_segment_in_average: H_tool averages over all segments including the first; off: those after results.
+        penalty_per_prompt: l counts the rounds in which any path of the prompt got a new trajectory. Nearly every round
+            brings one until the budget is spent, so in logical time l is the number of rounds so far. Off: l counts the
+            consecutive tool results on this path at which entropy rose and a branch was wanted.
+        probe_tokens: Tokens that the entropy is averaged over (k), 20 in the release.
 
     Raises:
         ConfigError: A count below 1.
@@ -165,21 +165,21 @@ class ReleasedAepoBrancher:
 
     @property
     def num_monitor(self) -> int:
-        """One with dynamic rollouts."""
+        """1 with dynamic rollouts, else 0."""
         return 1 if self.m is None else 0
 
     @property
     def max_children(self) -> int:
-        """One, as in all released runs."""
+        """1, as in all released runs."""
         return 1
 
     @property
     def keeps_slot_order(self) -> bool:
-        """As the switch says."""
+        """The switch `slot_order`."""
         return self.slot_order
 
     def first_roots(self, n: int) -> int:
-        """All m; with dynamic rollouts the monitored one.
+        """All m; with dynamic rollouts only the monitored one.
 
         Raises:
             ConfigError: n is below 1, or m above n.
@@ -192,7 +192,7 @@ class ReleasedAepoBrancher:
         return self.m
 
     def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
-        """The fixed m, or clip(int(n sigmoid(budget_beta (H_root - H_tool))) + 1, 1, n); n without entropies.
+        """The fixed m, or clip(int(n sigmoid(budget_beta (H_root - H_tool))) + 1, 1, n); n if there are no entropies.
 
         Raises:
             ConfigError: n is below 1, or m above n.
@@ -208,7 +208,7 @@ class ReleasedAepoBrancher:
         return min(max(int(n * sigmoid(self.budget_beta * gap)) + 1, least), n)
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
-        """Toss a coin of the chance that (u + w dh) (1 - 0.05 l) >= p for u uniform in [0, 1)."""
+        """Branch with the probability that (u + w dh) (1 - 0.05 l) >= p for u uniform in [0, 1)."""
         steps = candidate.depth - 1 if self.penalty_per_prompt else steps_in_a_row(history)
         left = max(0.0, 1 - PENALTY_SLOPE * steps)
         rise = self.statistic.rise(candidate)
@@ -216,11 +216,11 @@ class ReleasedAepoBrancher:
         return toss(self.max_children, probability, level, candidate.draw)
 
     def state(self) -> Mapping[str, Json]:
-        """That of the statistic."""
+        """The state of the statistic."""
         return self.statistic.state()
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """As for the statistic."""
+        """Restore the state of the statistic; raises as it does."""
         self.statistic.restore(state)
 
     def _chance(self, left: float, rise: float) -> float:
@@ -228,7 +228,7 @@ class ReleasedAepoBrancher:
 
 
 def _start(path: NodePath) -> NodePath:
-    """Path at which the trajectory through `path` began: its root, or the branch where it left another one."""
+    """Path of the node where the trajectory through `path` began: its root, or where it branched off another one."""
     end = len(path)
     while end > 1 and path[end - 1] == 0:
         end -= 1

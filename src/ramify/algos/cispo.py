@@ -11,15 +11,15 @@ class CispoSurrogate:
     """L = -(S+ + S-) sg(clip(r, 1 - clip_low, 1 + clip_high)) ln pi, r = pi / old (equations 4 and 5).
 
     sg stops gradients: r scales the gradient of ln pi and has none itself. Both signs of the advantage are clipped at
-    both edges, so the loss looks at S+ + S- alone. The value means nothing by itself; at r = 1 the gradient is that
-    of REINFORCE. Ratios beyond `MAX_LOG_RATIO` keep a gradient: that of the clipped weight.
+    both edges, so the loss depends on S+ + S- only. The value of the loss means nothing by itself; at r = 1 its
+    gradient is that of REINFORCE. Ratios beyond `MAX_LOG_RATIO` keep the gradient of the clipped weight.
 
     Attributes:
-        clip_low: 0 <= clip_low < 1, or None for no lower edge (as the paper trains).
+        clip_low: 0 <= clip_low < 1, or None for no lower edge (as in the paper's runs).
         clip_high: At least 0.
 
     Raises:
-        ConfigError: A value out of these ranges.
+        ConfigError: A value is out of range.
     """
 
     clip_low: float | None
@@ -29,7 +29,7 @@ class CispoSurrogate:
         check_clips(self.clip_low or 0.0, self.clip_high, None)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """Sum over the tokens; `clip_fraction` is the share of tokens with credit whose weight is clipped."""
+        """The loss, summed over the tokens of a row; `clip_fraction`: share of tokens whose weight is clipped."""
         ratio = inputs.ratio.detach()
         low = None if self.clip_low is None else 1 - self.clip_low
         weight = ratio.clamp(min=low, max=1 + self.clip_high)

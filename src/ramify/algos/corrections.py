@@ -6,8 +6,8 @@ truncated importance sampling   token      truncate   TIS: F. Yao and others, "Y
 masked importance sampling      sequence   mask       MIS: J. Liu, Y. Li and others, "When speed kills stability:
                                                       demystifying RL collapse from the training-inference mismatch", 2025
 
-The other two pairs are the same rules on the other level. The latter source argues for the level of sequences: the weight of a
-single token leaves the prefix that it stands behind uncorrected.
+The other two combinations are the same rules at the other level. The MIS paper argues for the sequence level: a weight
+for a single token does not correct the prefix before that token.
 """
 
 from dataclasses import dataclass
@@ -21,22 +21,22 @@ from ramify.core.records import Floats, Notes
 from ramify.core.tree import Node, Tree
 
 MAX_EXPONENT = 700.0
-"""Logarithms are held below this before the exponential, which overflows at 709; every cap lies far below."""
+"""Log-ratios are clipped here, because the exponential overflows at 709; every sensible cap lies far below."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportanceCorrection:
-    """rho = old / behavior, bounded: a constant weight beside the advantage, outside of the clipped ratio pi / old.
+    """rho = old / behavior, bounded: a constant factor of the advantage, not part of the clipped ratio pi / old.
 
     `token`: each written token's own ratio. `sequence`: the product of the ratios of all written tokens of the
     trajectory, the same at each of them. `truncate`: min(rho, cap). `mask`: rho inside [floor, cap], both included, and
-    0 outside; what is masked stays in the denominator of the loss. A trajectory without written tokens has no weights.
+    0 outside; masked tokens stay in the denominator of the loss. A trajectory without written tokens has no weights.
 
     Attributes:
-        level: What a ratio is of.
-        kind: What becomes of a ratio out of bounds.
-        cap: At least 1.
-        floor: Of `mask`, in (0, 1]; None: 0.
+        level: Whether rho is the ratio of a token or of a sequence.
+        kind: What happens to a ratio that is out of bounds.
+        cap: Upper bound, at least 1.
+        floor: Lower bound of `mask`, in (0, 1]; None: 0.
 
     Raises:
         ConfigError: `cap` or `floor` is out of its range; `floor` with `truncate`.
@@ -60,9 +60,9 @@ class ImportanceCorrection:
         """rho of each trajectory's written tokens. [G][T]
 
         Raises:
-            ConfigError: A node has no notes.
+            ConfigError: A node has no logprobs of the learner (`notes`).
             EngineError: A behavior logprob is not finite.
-            TrainingError: A logprob of the notes is not finite.
+            TrainingError: A logprob of the learner is not finite.
         """
         return tuple(
             self._bounded(along(trajectory, lambda node: _log_ratio(node, notes)))

@@ -1,8 +1,9 @@
 """Credit: from advantages A[trajectory, token] to four numbers for each unique token.
 
-With them any clipped token-level surrogate that looks at the sign of A alone is the same as a sum over trajectories:
-with loss weights w and corrections rho fixed before the forward pass, S+ = sum w rho max(A, 0), S- = sum w rho
-min(A, 0), W = sum w, and the number of paths.
+With loss weights w and corrections rho, both fixed before the forward pass, the four numbers are sums over the
+trajectories through the token: S+ = sum w rho max(A, 0), S- = sum w rho min(A, 0), W = sum w, and the number of paths.
+They are enough for any clipped token-level surrogate that depends on A through its sign and linearly: its sum over
+unique tokens then equals the sum over trajectories.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,11 @@ from ramify.core.records import Floats, NodeCredit, PathCredit
 from ramify.core.tree import Source, Tree
 
 Sharing: TypeAlias = Literal["soft", "hard"]
-"""Whether a shared token sees each trajectory's advantage (soft) or their mean (hard)."""
+"""Whether a shared token gets each trajectory's advantage (soft) or their mean (hard)."""
 
 Aggregation: TypeAlias = Literal["token_mean", "sequence_mean", "fixed_length"]
-"""Mean over tokens (DAPO, the released ARPO); mean over trajectories of their token means (GRPO, the ARPO paper); sum
-over tokens divided by the same length for each trajectory (Dr. GRPO)."""
+"""Mean over all tokens (DAPO, the released ARPO); mean over trajectories of each one's token mean (GRPO, the ARPO
+paper); sum over tokens divided by one fixed length for all trajectories (Dr. GRPO)."""
 
 Credit: TypeAlias = Mapping[str, NodeCredit]
 """Credit of each policy node of a tree, by node id."""
@@ -39,7 +40,7 @@ class Weighting:
         fixed_length: L of `fixed_length`, tokens; None otherwise.
 
     Raises:
-        ConfigError: `fixed_length` is given or missing against `aggregation`.
+        ConfigError: `fixed_length` is set with another aggregation, or missing with this one.
     """
 
     shared: Shared = "repeat"
@@ -56,7 +57,7 @@ class Weighting:
 
 
 def untruncated(tree: Tree) -> npt.NDArray[np.bool_]:
-    """Which trajectories ended by themselves. [G]"""
+    """Which trajectories ended by themselves, not at a limit. [G]"""
     return np.array([not trajectory.stop.truncated for trajectory in tree.trajectories])
 
 
@@ -70,18 +71,18 @@ def credit(
 ) -> dict[str, NodeCredit]:
     """Add up the credit of all trajectories through each policy node, by node id.
 
-    Soft: S+ and S- as above. Hard (ARPO, arXiv 2507.19849, section 3.2): A' is the mean of A over the leaves below,
-    weighted by mass under `mass`, and S+ = sum w rho max(A', 0), S- = sum w rho min(A', 0).
+    Soft: S+ and S- as defined for this module. Hard (ARPO, arXiv 2507.19849, section 3.2): A is replaced by its mean
+    over the leaves below the node (weighted by mass under `mass`).
 
     Args:
         tree: The tree.
-        advantages: One array for each trajectory, with a number for each written token. [G][T]
+        advantages: Advantage of each written token of each trajectory. [G][T]
         weighting: Loss weights w.
         corrections: rho of each trajectory's written tokens; None: 1. [G][T]
-        kept: Trajectories that carry loss; the others weigh nothing (they stay in the denominator). None: all. [G]
+        kept: Trajectories that carry loss; the others get weight 0 but stay in the denominator. None: all. [G]
 
     Raises:
-        ValueError: A trajectory's array has not one number for each written token.
+        ValueError: The length of an array is not the number of the trajectory's written tokens.
     """
     gathered: dict[str, _Gathered] = {}
     masses = leaf_weights(tree, weighting.shared)
@@ -104,7 +105,7 @@ def credit(
 
 @dataclass(frozen=True, slots=True)
 class _Gathered:
-    """What the trajectories through one node bring along: [N], [N], a number, a number each."""
+    """Contributions to one node, one entry per trajectory: arrays [N] in the first two, numbers in the others."""
 
     advantages: list[Floats]
     corrections: list[Floats]
@@ -134,9 +135,9 @@ class _Gathered:
 
 
 def denominator(trees: Sequence[Tree], weighting: Weighting) -> float:
-    """What the sum over the trees of an optimizer step is divided by, over all its trajectories.
+    """The number that the loss of an optimizer step is divided by, from all trajectories of its trees.
 
-    token_mean: sum over tokens of W (num_paths, one, or the sum of masses); sequence_mean: sum of leaf weights;
+    token_mean: sum over tokens of W (which is num_paths, 1, or the sum of masses); sequence_mean: sum of leaf weights;
     fixed_length: sum of leaf weights times L (Dr. GRPO, arXiv 2503.20783). Dead groups, masked trajectories and masked
     corrections count as if they carried loss.
     """
@@ -166,23 +167,21 @@ def path_credit(
     corrections: Sequence[Sequence[Floats]] | None = None,
     kept: Sequence[npt.NDArray[np.bool_]] | None = None,
 ) -> PathCredit:
-    """The trajectories of an optimizer step, for a loss that looks at whole paths.
+    """The trajectories of an optimizer step, for a sequence loss.
 
     Args:
-        trees: Of the step.
+        trees: The trees of the step.
         advantages: Equal at all tokens of a trajectory. [P][G][T]
-        weighting: `repeat` or `mass`, soft.
+        weighting: With `shared` `repeat` or `mass`, and `sharing` soft.
         corrections: Equal at all tokens of a trajectory; None: 1. [P][G][T]
-        kept: Trajectories that carry loss. [P][G]
+        kept: Trajectories that carry loss; None: all. [P][G]
 
     Raises:
-        ConfigError: `split` or hard, which give a trajectory no weight and no advantage of its own.
+        ConfigError: `split` or hard: with them a trajectory has no weight or no advantage of its own.
         ValueError: Advantages or corrections differ between the tokens of one trajectory.
     """
     if weighting.shared == "split" or weighting.sharing == "hard":
-        raise ConfigError(
-            "a loss on whole trajectories: expected shared = repeat or mass and advantage = soft"
-        )
+        raise ConfigError("a loss on whole trajectories needs shared = repeat or mass, and advantage = soft")
     weights = []
     for t, tree in enumerate(trees):
         weight = leaf_weights(tree, weighting.shared)

@@ -1,7 +1,7 @@
 """Direct preference optimization (arXiv 2305.18290): a pair is a tree with two leaves, the chosen one first.
 
 With h(y) = sum over the written tokens of y of ln pi / pi_ref, the loss of a pair is -ln sigma(beta (h(chosen) -
-h(rejected))) (equation 7), and its slopes with respect to the two path sums are -s and +s, s = beta sigma(-beta
+h(rejected))) (equation 7). Its gradients with respect to h(chosen) and h(rejected) are -s and +s, s = beta sigma(-beta
 (h(chosen) - h(rejected))). Tokens that both sides share cancel.
 """
 
@@ -35,18 +35,17 @@ class DpoLoss:
 
     @property
     def needs_paths(self) -> bool:
-        """True."""
+        """True: see `PathLoss`."""
         return True
 
     def __call__(self, inputs: PathInputs) -> PathOutput:
-        """Loss and slopes of the pairs of a step.
+        """Loss and gradients of the pairs of a step.
 
-        The sums are means over pairs once they are divided by the number of trajectories: `accuracy` (share of pairs
-        whose chosen side has the larger reward; a tie is none), `margin`, `chosen_reward` and `rejected_reward`, a
-        reward being beta h.
+        Divided by the number of trajectories, the sums are means over pairs: `accuracy` (share of pairs whose chosen
+        side has the strictly larger reward), `margin`, `chosen_reward` and `rejected_reward`. A reward is beta h.
 
         Raises:
-            ValueError: No reference logprobs, or a tree that is no pair.
+            ValueError: Reference logprobs are missing, or a tree is not a pair.
         """
         if inputs.ref_logprobs is None:
             raise ValueError("DPO compares with a reference model: its logprobs are missing")
@@ -65,7 +64,7 @@ class DpoLoss:
         return PathOutput(
             loss=float(np.logaddexp(0.0, -margins).sum()),
             slopes=np.stack([-slope, slope], axis=1).ravel(),
-            # Each pair is two of the trajectories that the sums are divided by.
+            # Twice, because the sums are divided by the number of trajectories, and each pair has two.
             sums={name: 2.0 * float(values.sum()) for name, values in means.items()},
         )
 
@@ -73,8 +72,7 @@ class DpoLoss:
 def pair(chosen: Tree, rejected: Tree) -> Tree:
     """Two chains from one prompt as a tree with two leaves, the chosen one first.
 
-    Leading nodes that are equal on both sides are stored once: the prompt, and turns and results that go before the
-    place where the sides part.
+    The common prefix is stored once: the prompt, and the turns and results that are equal on both sides.
 
     Raises:
         ValueError: The prompts differ, or the sides are equal.
@@ -85,7 +83,7 @@ def pair(chosen: Tree, rejected: Tree) -> Tree:
         shared += 1
     if shared == 0 or shared == min(len(ours), len(theirs)):
         raise ValueError(
-            f"problem {chosen.problem.id!r}: a pair has one prompt and two sides that part before they end"
+            f"problem {chosen.problem.id!r}: a pair needs one prompt and two sides that differ before either ends"
         )
     above = (0,) * (shared - 1)
     paths = [(*above, 1, *(0,) * depth) for depth in range(len(theirs) - shared)]
@@ -101,7 +99,7 @@ def _same(node: Node, other: Node) -> bool:
 
 
 def pair_paths(trees: Sequence[Tree]) -> PathCredit:
-    """The trajectories of the pairs of an optimizer step; they carry no advantage, only a side. [2P] each"""
+    """The trajectories of the pairs of an optimizer step, without advantages; each array is [2P]."""
     trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
     size = len(trajectories)
     return PathCredit(

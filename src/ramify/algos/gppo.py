@@ -12,21 +12,21 @@ from ramify.algos.losses import LossInputs, LossOutput
 class GppoSurrogate:
     """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old, with a gradient everywhere.
 
-    The paper's objective is min(r A, clip(r, (1 - clip_low) / sg(r) r, (1 + clip_high) / sg(r) r) A), sg the stop
-    of gradients. Its value is that of `ClippedSurrogate` without a dual clip; its gradient is -F A d ln pi with
+    The paper's objective is min(r A, clip(r, (1 - clip_low) / sg(r) r, (1 + clip_high) / sg(r) r) A), where sg stops
+    gradients. Its value is that of `ClippedSurrogate` without a dual clip; its gradient is -F A d ln pi with
 
         F = 1 + clip_high    where r > 1 + clip_high and A > 0,
             1 - clip_low     where r < 1 - clip_low and A < 0,
             r                elsewhere.
 
-    The first two hold for any ratio, however extreme; F = r has no gradient beyond `MAX_LOG_RATIO`.
+    The first two hold for any ratio, however extreme; in the third case the gradient is 0 beyond `MAX_LOG_RATIO`.
 
     Attributes:
         clip_low: 0 <= clip_low < 1.
         clip_high: At least 0.
 
     Raises:
-        ConfigError: A value out of these ranges.
+        ConfigError: A value is out of range.
     """
 
     clip_low: float
@@ -36,7 +36,7 @@ class GppoSurrogate:
         check_clips(self.clip_low, self.clip_high, None)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """Sum over the tokens; `clip_fraction` is the share of a token's credit whose gradient is bounded."""
+        """The loss, summed over the tokens of a row; `clip_fraction`: share of the credit whose gradient is bounded."""
         ratio, high, low = inputs.ratio, 1 + self.clip_high, 1 - self.clip_low
         plus = torch.where(ratio > high, held_at(high, inputs.policy_logprobs), ratio)
         minus = torch.where(ratio < low, held_at(low, inputs.policy_logprobs), ratio)

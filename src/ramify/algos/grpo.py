@@ -1,4 +1,4 @@
-"""GRPO and the papers that differ from it by a setting: group-relative advantages, PPO's clipped surrogate.
+"""GRPO and its variants that differ only in settings: group-relative advantages, PPO's clipped surrogate.
 
 paper                                        advantage (GroupRelative)        aggregation      clip
 GRPO (arXiv 2402.03300, equations 3, 19)     scale std, pooled                sequence_mean    eps both sides
@@ -33,20 +33,20 @@ from ramify.core.records import Floats, Notes, Reward
 from ramify.core.tree import Tree
 
 Baseline: TypeAlias = Literal["pooled", "leave_subtree_out"]
-"""What a reward is compared with: the mean over the group, or over the leaves that are not below the token."""
+"""What a reward is compared with: the mean over the whole group, or over the leaves that are not below the token."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRelative(PerGroup):
-    """Advantages relative to the group of a tree's leaves, whether they started at the prompt or at a branch.
+    """Advantages relative to the group; the group is all leaves of a tree, from the prompt or from a branch.
 
-    `pooled`: A_j = R_j - mean(R), the same at each token. Shared tokens then follow the gradient shrunk by 1 - d/n (d of
-    n leaves below). `leave_subtree_out`: A_{j,t} = R_j - mean of R over the leaves not below t, which restores it; on a
-    flat group it is leave-one-out, R_j - mean of the others (RLOO). A token above all leaves has nothing to be compared
-    with: A = 0. `scale = "std"` divides by std + 1e-6 of the group (Bessel's correction).
+    `pooled`: A_j = R_j - mean(R), the same at each token. This scales the gradient of a shared token by 1 - d/n (d of
+    n leaves below it). `leave_subtree_out`: A_{j,t} = R_j - mean of R over the leaves not below t, which avoids that.
+    In a flat group it is leave-one-out, R_j - mean of the others (RLOO). A token above all leaves has nothing to be
+    compared with: A = 0. `scale = "std"` divides by std + 1e-6 of the group (with Bessel's correction).
 
     With `shared = "mass"` means and deviations weigh each leaf by its mass, so that a root that branched often does
-    not pull the baseline. A group of one, or of equal rewards, has no advantage.
+    not dominate the baseline. In a group of one, or of equal rewards, all advantages are 0.
     """
 
     shared: Shared
@@ -56,7 +56,7 @@ class GroupRelative(PerGroup):
     def advantages(
         self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
     ) -> tuple[Floats, ...]:
-        """One array for each trajectory. [G][T]"""
+        """Advantage of each token of each trajectory. [G][T]"""
         del notes, sums
         weights, returns = leaf_weights(tree, self.shared), values(rewards)
         scale = 1.0 if self.scale == "none" else spread_of(returns, weights) + STD_FLOOR
@@ -94,7 +94,7 @@ class ClippedSurrogate:
         dual_clip: Above 1; None switches it off.
 
     Raises:
-        ConfigError: A value out of these ranges.
+        ConfigError: A value is out of range.
     """
 
     clip_low: float
@@ -105,7 +105,7 @@ class ClippedSurrogate:
         check_clips(self.clip_low, self.clip_high, self.dual_clip)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """Sum over the tokens; `clip_fraction` is the share of a token's credit that is clipped."""
+        """The loss, summed over the tokens of a row; `clip_fraction`: share of a token's credit that is clipped."""
         ratio = inputs.ratio
         plus = ratio.clamp(max=1 + self.clip_high)
         minus = clipped_below(ratio, self.clip_low, self.dual_clip)
@@ -114,16 +114,16 @@ class ClippedSurrogate:
 
 
 def clipped_below(ratio: torch.Tensor, clip_low: float, dual_clip: float | None) -> torch.Tensor:
-    """What the negative side of a clipped surrogate multiplies: min(max(r, 1 - clip_low), dual_clip). [W]"""
+    """The factor of S- in a clipped surrogate: min(max(r, 1 - clip_low), dual_clip). [W] -> [W]"""
     held = ratio.clamp(min=1 - clip_low)
     return held if dual_clip is None else held.clamp(max=dual_clip)
 
 
 def check_clips(clip_low: float, clip_high: float, dual_clip: float | None) -> None:
-    """See that the edges of a clip are in order.
+    """Check the bounds of a clip.
 
     Raises:
-        ConfigError: They are not.
+        ConfigError: A value is out of range.
     """
     if not 0 <= clip_low < 1 or clip_high < 0:
         raise ConfigError(

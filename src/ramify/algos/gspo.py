@@ -1,4 +1,4 @@
-"""GSPO: one ratio for a whole trajectory (arXiv 2507.18071)."""
+"""GSPO: one importance ratio for a whole trajectory (arXiv 2507.18071)."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,17 @@ from ramify.algos.losses import MAX_LOG_RATIO, PathInputs, PathOutput
 class GspoSurrogate:
     """L = -sum_j w_j min(s_j A_j, clip(s_j, 1 - clip_low, 1 + clip_high) A_j) (equation 5).
 
-    s_j = exp(mean over the written tokens of trajectory j of ln(pi / old)) (equation 7), tokens of all its contexts
-    together. d L / d (sum of ln pi) = -w_j A_j s_j / |y_j| where j is not clipped, else 0; s_j is held within
-    `MAX_LOG_RATIO`, beyond which there is no gradient. A trajectory without written tokens has no ratio: it adds nothing,
-    and stays in the denominator. In numpy and float64, because the edges lie within 1e-3 of 1.
+    s_j = exp(mean over the written tokens of trajectory j of ln(pi / old)) (equation 7), over the tokens of all its
+    contexts. d L / d (sum of ln pi) = -w_j A_j s_j / |y_j| where j is not clipped, else 0. ln s_j is clipped to
+    `MAX_LOG_RATIO`, beyond which the gradient is 0. A trajectory without written tokens has no ratio: it adds nothing,
+    but stays in the denominator. Computed in numpy and float64, because the clip bounds lie within 1e-3 of 1.
 
     Attributes:
         clip_low: 0 <= clip_low < 1; 3e-4 in the paper.
         clip_high: At least 0; 4e-4 in the paper.
 
     Raises:
-        ConfigError: A value out of these ranges.
+        ConfigError: A value is out of range.
     """
 
     clip_low: float
@@ -37,7 +37,7 @@ class GspoSurrogate:
         return True
 
     def __call__(self, inputs: PathInputs) -> PathOutput:
-        """The loss of one optimizer step; `clip_fraction` counts trajectories with credit that are clipped."""
+        """The loss of one optimizer step; `clip_fraction`: share of trajectories that are clipped."""
         length = np.maximum(inputs.num_written, 1)
         mean = (inputs.policy_logprobs - inputs.old_logprobs) / length
         ratio = np.exp(np.clip(mean, -MAX_LOG_RATIO, MAX_LOG_RATIO))

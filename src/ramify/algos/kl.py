@@ -1,4 +1,4 @@
-"""What leaving the reference model costs, in the loss or in the reward, and what losing entropy costs."""
+"""KL penalties towards the reference model, in the loss or in the reward, and the entropy bonus."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,21 +19,21 @@ from ramify.core.tree import Node, Trajectory, Tree
 class KlPenalty:
     """L = coefficient sum W k, k an estimate of KL(pi || ref) at each token; d = ln(ref / pi).
 
-    k2 = d^2 / 2: sampled from pi, its expected gradient is that of the KL. k3 = exp(d) - 1 - d (GRPO, arXiv
-    2402.03300, equation 4): its value is unbiased and never negative, its gradient is that of KL(ref || pi) instead.
-    k3_ratio = (pi / old) k3, the ratio with its gradient: unbiased in value and gradient, on tokens sampled from
-    old. k2 and k3 are not corrected for data that another policy wrote. k1 = -d has no gradient in expectation and is not
-    here; as part of the reward it acts.
+    k2 = d^2 / 2: on tokens sampled from pi its expected gradient is that of the KL. k3 = exp(d) - 1 - d (GRPO, arXiv
+    2402.03300, equation 4): its value is unbiased and never negative, but its gradient is that of KL(ref || pi).
+    k3_ratio = (pi / old) k3, with the gradient of the ratio: on tokens sampled from old, value and gradient are both
+    unbiased. k2 and k3 are not corrected for off-policy tokens. k1 = -d is not offered as a loss, because its expected
+    gradient is 0; use it in the reward (`KlInReward`).
 
-    Beyond `MAX_LOG_RATIO` d is held in k3, which has no gradient there; k2 has one everywhere.
+    In k3 d is clipped to `MAX_LOG_RATIO`, beyond which the gradient is 0; k2 has a gradient everywhere.
 
     Attributes:
-        estimator: Which of them.
+        estimator: Which of the three.
         coefficient: Above 0.
 
     Raises:
         ConfigError: The coefficient is not above 0.
-        ValueError: Inputs without reference logprobs.
+        ValueError: When called: the inputs have no reference logprobs.
     """
 
     estimator: Literal["k2", "k3", "k3_ratio"]
@@ -43,7 +43,7 @@ class KlPenalty:
         _check_coefficient("kl", self.coefficient)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """Sum over the tokens; `kl` is the estimate for each token."""
+        """The loss, summed over the tokens of a row; `kl` reports the estimate per token."""
         if inputs.ref_logprobs is None:
             raise ValueError("a KL penalty needs reference logprobs: ask the annotation pass for them")
         estimate = self._estimate(inputs, inputs.ref_logprobs)
@@ -61,7 +61,7 @@ class KlPenalty:
 
 @dataclass(frozen=True, slots=True)
 class EntropyBonus:
-    """L = -coefficient sum W H, H the entropy of the policy at each token, nats; its gradient is exact.
+    """L = -coefficient sum W H, H the entropy of the policy at each token, in nats; its gradient is exact.
 
     Attributes:
         coefficient: Above 0.
@@ -76,25 +76,25 @@ class EntropyBonus:
         _check_coefficient("entropy_bonus", self.coefficient)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """Sum over the tokens; `entropy_bonus` is the mean entropy, a shared token counted for each of its paths."""
+        """The loss, summed over the tokens of a row; `entropy_bonus` reports the entropy per token."""
         loss = -self.coefficient * (inputs.weight * inputs.entropies).sum()
         return LossOutput(loss, {"entropy_bonus": (inputs.num_paths * inputs.entropies.detach()).sum()})
 
 
 @dataclass(frozen=True, slots=True)
 class KlInReward:
-    """R_j - coefficient sum_t k1_{j,t} is what the inner estimator sees, k1 as in `k1_along`.
+    """Passes R_j - coefficient sum_t k1_{j,t} to the inner estimator as the reward, k1 as in `k1_along`.
 
-    The sum is over all written tokens of the trajectory, those that it shares included. Equal rewards are then no
-    dead group: their trajectories may differ in what they cost.
+    The sum is over all written tokens of the trajectory, shared ones included. So a group of equal rewards is not dead:
+    its trajectories may differ in their KL.
 
     Attributes:
-        inner: Turns what is left of the rewards into advantages.
+        inner: Turns the penalised rewards into advantages.
         coefficient: Above 0, reward per nat.
 
     Raises:
-        ConfigError: The coefficient is not above 0; when it is used: reference logprobs are missing.
-        TrainingError: When it is used: a logprob is not finite.
+        ConfigError: The coefficient is not above 0; from `moments` and `advantages`: reference logprobs are missing.
+        TrainingError: From `moments` and `advantages`: a logprob is not finite.
     """
 
     inner: Estimator
@@ -106,7 +106,7 @@ class KlInReward:
     def moments(
         self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
     ) -> Mapping[str, float]:
-        """The inner estimator's sums."""
+        """The inner estimator's batch statistics."""
         batch = zip(trees, rewards, notes, strict=True)
         return self.inner.moments(trees, [self._left(*one) for one in batch], notes)
 
@@ -143,17 +143,15 @@ def _k1(node: Node, notes: Notes) -> Floats:
         )
     difference: Floats = found.old_logprobs - found.ref_logprobs
     if not np.isfinite(difference).all():
-        raise TrainingError(
-            f"node {node.id!r}: a logprob is not finite; nothing can be learnt from this batch"
-        )
+        raise TrainingError(f"node {node.id!r}: a logprob is not finite, so this batch cannot be trained on")
     return difference
 
 
 def _check_coefficient(name: str, coefficient: float) -> None:
-    """See that a penalty acts.
+    """Check that a coefficient is above 0.
 
     Raises:
-        ConfigError: It does not.
+        ConfigError: It is not.
     """
     if not coefficient > 0:
         raise ConfigError(f"{name}: coefficient = {coefficient}, expected a number above 0")

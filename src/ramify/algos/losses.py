@@ -1,8 +1,9 @@
-"""What goes into a loss on packed rows and what comes out of it: token losses, losses on whole paths, their sum.
+"""Inputs and outputs of losses on packed rows: token losses, sequence losses, and the objective that combines them.
 
-A token loss is a sum over unique tokens of S+, S- and W times functions of that token's ratio. A loss whose ratio is
-that of a whole trajectory cannot be written so; it is evaluated on path sums that were computed without gradient, and
-its gradient is linear: dL = sum_j slope_j d(sum_t ln pi_{j,t}), which is again a sum over unique tokens.
+A token loss is a sum over unique tokens of S+, S- and W times functions of that token's ratio. A sequence loss, whose
+ratio is that of a whole trajectory, has no such form. It is evaluated on sums over paths that were computed without
+gradient. Its gradient is linear in theirs, dL = sum_j slope_j d(sum_t ln pi_{j,t}), which is again a sum over unique
+tokens.
 """
 
 from collections.abc import Mapping
@@ -14,19 +15,19 @@ import torch
 from ramify.core.records import Floats, Ints
 
 MAX_LOG_RATIO = 20.0
-"""Logarithms of ratios are held within this many nats, beyond which there is no gradient."""
+"""Log-ratios are clipped to this many nats either way; beyond that the gradient is 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossInputs:
-    """The written tokens of a packed row; every tensor is [W], nats.
+    """The written tokens of a packed row; every tensor is [W], logprobs and entropies in nats.
 
     Attributes:
         s_plus, s_minus, weight, num_paths: See `ramify.core.records.NodeCredit`.
-        policy_logprobs: Under the weights being trained; carries gradient.
-        old_logprobs: Under the weights that the ratio is taken to.
-        entropies: Of the policy at each token; carries gradient.
-        ref_logprobs: Under the reference model, where a penalty asked for them.
+        policy_logprobs: Logprobs under the weights being trained; with gradient.
+        old_logprobs: Logprobs under the weights in the denominator of the ratio.
+        entropies: Entropy of the policy at each token; with gradient.
+        ref_logprobs: Logprobs under the reference model; None unless a penalty needs them.
     """
 
     s_plus: torch.Tensor
@@ -44,7 +45,10 @@ class LossInputs:
         return bounded_exp(self.policy_logprobs - self.old_logprobs)
 
     def clip_fraction(self, plus_is_clipped: torch.Tensor, minus_is_clipped: torch.Tensor) -> torch.Tensor:
-        """Share of each token's credit that is clipped, given where each side is; summed over paths. Scalar."""
+        """Share of each token's credit that is clipped, summed over tokens and paths. Scalar.
+
+        The arguments say at which tokens the positive and the negative side are clipped. [W] each
+        """
         with torch.no_grad():
             clipped = self.s_plus * plus_is_clipped - self.s_minus * minus_is_clipped
             credit = self.s_plus - self.s_minus
@@ -52,13 +56,13 @@ class LossInputs:
 
 
 def bounded_exp(log_ratio: torch.Tensor) -> torch.Tensor:
-    """exp, with the exponent held within `MAX_LOG_RATIO`."""
+    """exp, with the exponent clipped to `MAX_LOG_RATIO` either way."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossOutput:
-    """A loss and what there is to report of it.
+    """A loss and its metrics.
 
     Attributes:
         loss: Sum over tokens, not divided by anything. Scalar.
@@ -73,15 +77,15 @@ class TokenLoss(Protocol):
     """A loss that is a sum over tokens."""
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The loss of one row."""
+        """The loss of one packed row."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PathInputs:
-    """The trajectories of one optimizer step; sums are over their written tokens, nats. [J] each
+    """The trajectories of one optimizer step; logprobs are sums over their written tokens, in nats. [J] each
 
-    `ref_logprobs` is None where no penalty and no loss asked for them; the other fields are those of
+    `ref_logprobs` is None if neither a penalty nor the loss needs them. The fields other than logprobs are those of
     `ramify.core.records.PathCredit`.
     """
 
@@ -96,11 +100,11 @@ class PathInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PathOutput:
-    """A loss on paths.
+    """A sequence loss, its gradient and its metrics.
 
     Attributes:
         loss: Sum over trajectories, not divided by anything.
-        slopes: d loss / d (sum of policy logprobs) of each trajectory. [J]
+        slopes: Gradient: d loss / d (sum of policy logprobs) of each trajectory. [J]
         sums: Sums over trajectories, to be divided by their number.
     """
 
@@ -110,11 +114,11 @@ class PathOutput:
 
 
 class PathLoss(Protocol):
-    """A loss that needs sums over whole trajectories before its gradient is known."""
+    """A sequence loss: its gradient depends on sums over whole trajectories."""
 
     @property
     def needs_paths(self) -> bool:
-        """True: what tells it from a token loss."""
+        """True; a token loss lacks this attribute."""
         ...
 
     def __call__(self, inputs: PathInputs) -> PathOutput:
@@ -130,8 +134,8 @@ class Objective:
     """What is minimised: a surrogate, and penalties that weigh each token by W.
 
     Attributes:
-        surrogate: Looks at advantages.
-        penalties: Do not (a KL term, an entropy bonus); they keep trees without any advantage alive.
+        surrogate: The policy loss; depends on advantages.
+        penalties: Independent of advantages (a KL term, an entropy bonus), so even dead groups have a gradient.
     """
 
     surrogate: PolicyLoss
@@ -139,12 +143,12 @@ class Objective:
 
     @property
     def path_loss(self) -> PathLoss | None:
-        """The surrogate, if it looks at whole paths."""
+        """The surrogate, if it is a sequence loss."""
         return self.surrogate if _needs_paths(self.surrogate) else None  # type: ignore[return-value]
 
     @property
     def token_losses(self) -> tuple[TokenLoss, ...]:
-        """Everything that is a sum over tokens."""
+        """All terms that are token losses."""
         own = () if _needs_paths(self.surrogate) else (self.surrogate,)
         return (*own, *self.penalties)
 

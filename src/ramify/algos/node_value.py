@@ -1,4 +1,4 @@
-"""Credit by the values of nodes: what a branch is worth beyond the branch above it."""
+"""Advantages from the values of nodes: how much better a branch is than the branch above it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from ramify.core.tree import Node, Tree
 class NodeValue(PerGroup):
     """A_t = V(branch of t) - V(branch above), with V the mean of R over the leaves below.
 
-    Consecutive nodes with the same leaves below are one branch, and the prompt's branch is the topmost. So all tokens of
-    a root that never branched get R - mean(group), the tokens above all leaves get 0, and the advantages of the
-    branches of a path, each taken once, add up to R - V(prompt). Every trajectory through a token gives it the same
-    advantage. With `shared = "mass"` V weighs each leaf by its mass.
+    Consecutive nodes with the same leaves below are one branch; the topmost branch is that of the prompt. So all tokens
+    of a root that never branched get R - mean(group), tokens above all leaves get 0, and along a path the advantages of
+    its branches, each taken once, add up to R - V(prompt). A shared token gets the same advantage from every trajectory
+    through it. With `shared = "mass"` V weighs each leaf by its mass.
 
-    The local advantage of TreeRL (arXiv 2506.11902). TreeRL adds to it the global one, V(branch of t) - V(prompt), and
-    divides their sum by the square root of the number of leaves below; neither is here, since the weights of a loss
-    say how much a shared token counts.
+    This is the local advantage of TreeRL (arXiv 2506.11902). TreeRL adds the global one, V(branch of t) - V(prompt),
+    and divides the sum by the square root of the number of leaves below. We do neither: how much a shared token counts
+    is up to the loss weights.
     """
 
     shared: Shared
@@ -30,7 +30,7 @@ class NodeValue(PerGroup):
     def advantages(
         self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
     ) -> tuple[Floats, ...]:
-        """One array for each trajectory. [G][T]"""
+        """Advantage of each token of each trajectory. [G][T]"""
         del notes, sums
         returns, weights = values(rewards), leaf_weights(tree, self.shared)
         below = leaves_below(tree)
@@ -52,6 +52,6 @@ class NodeValue(PerGroup):
 
 
 def _mean(returns: Floats, weights: Floats) -> float:
-    """Weighted mean, exactly the common value where all returns are equal."""
+    """Weighted mean; if all returns are equal, exactly that value."""
     least = returns.min()
     return float(least + np.average(returns - least, weights=weights))

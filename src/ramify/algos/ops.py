@@ -1,4 +1,4 @@
-"""Facts of one tree that estimators and losses share: leaves below a node, leaf masses, group advantages."""
+"""Operations on one tree that estimators and losses share: leaves below a node, leaf masses, group advantages."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
@@ -10,14 +10,14 @@ from ramify.core.records import Floats, Ints, Reward
 from ramify.core.tree import Node, Trajectory, Tree
 
 Shared: TypeAlias = Literal["repeat", "split", "mass"]
-"""How much a token counts that d trajectories share: d times, once, or by the masses of its leaves."""
+"""How much a token that d trajectories share counts: d times, once, or by the masses of its leaves."""
 
 STD_FLOOR = 1e-6
 """Added to a standard deviation before dividing by it."""
 
 
 def num_paths(tree: Tree) -> dict[str, int]:
-    """Trajectories through each node, by node id."""
+    """Number of trajectories through each node, by node id."""
     counts = dict.fromkeys(tree.by_id, 0)
     for trajectory in tree.trajectories:
         for node in trajectory.nodes:
@@ -26,7 +26,7 @@ def num_paths(tree: Tree) -> dict[str, int]:
 
 
 def leaves_below(tree: Tree) -> dict[str, Ints]:
-    """Numbers of the trajectories through each node, by node id. [d] each"""
+    """Indices of the trajectories through each node, by node id. [d] each"""
     found: dict[str, list[int]] = {node.id: [] for node in tree.nodes}
     for i, trajectory in enumerate(tree.trajectories):
         for node in trajectory.nodes:
@@ -37,8 +37,7 @@ def leaves_below(tree: Tree) -> dict[str, Ints]:
 def leaf_masses(tree: Tree) -> Floats:
     """Mass of each trajectory: the product of 1 / children over the branch nodes of its path. [G]
 
-    Each root carries 1 (the fan-out of the prompt is no branch), so that sums of masses over a root's leaves do
-    not depend on how often it branched.
+    The prompt does not count as a branch node. So the masses below each root add up to 1, however often it branched.
     """
     masses = np.ones(len(tree.trajectories))
     for i, trajectory in enumerate(tree.trajectories):
@@ -48,17 +47,17 @@ def leaf_masses(tree: Tree) -> Floats:
 
 
 def effective_leaves(masses: Floats) -> float:
-    """Independent leaves that weighted ones are worth: (sum of masses)^2 / sum of squares; G when all are equal."""
+    """Effective number of leaves (Kish): (sum of masses)^2 / sum of squared masses; G if all masses are equal."""
     return float(masses.sum() ** 2 / (masses**2).sum())
 
 
 def leaf_weights(tree: Tree, shared: Shared) -> Floats:
-    """What each trajectory counts in means over the group: its mass under `mass`, else one. [G]"""
+    """Weight of each trajectory in means over the group: its mass under `mass`, else 1. [G]"""
     return leaf_masses(tree) if shared == "mass" else np.ones(len(tree.trajectories))
 
 
 def values(rewards: Sequence[Reward]) -> Floats:
-    """The numbers that train. [G]
+    """The rewards as numbers. [G]
 
     Raises:
         DataError: One of them is not finite.
@@ -73,17 +72,17 @@ def values(rewards: Sequence[Reward]) -> Floats:
 
 
 def normalize(rewards: Sequence[Reward], masses: Floats) -> Floats:
-    """Group advantages (R - mean) / (std + 1e-6), zero where all rewards are equal. [G]
+    """Group advantages (R - mean) / (std + 1e-6), 0 if all rewards are equal. [G]
 
-    Mean and standard deviation are weighted by `masses`; the variance is divided by V1 - V2 / V1 (sums of masses
-    and of their squares), which for equal masses is Bessel's correction.
+    Mean and standard deviation are weighted by `masses`. The sum of squares is divided by V1 - V2 / V1, V1 and V2 the
+    sums of the masses and of their squares; for equal masses this is Bessel's correction.
     """
     returns = values(rewards)
     return centered(returns, masses) / (spread_of(returns, masses) + STD_FLOOR)
 
 
 def centered(returns: Floats, masses: Floats) -> Floats:
-    """Returns minus their weighted mean; exactly zero where all are equal, whatever the rounding of a mean. [G]"""
+    """Returns minus their weighted mean; exactly 0 if all are equal, without rounding errors. [G]"""
     if returns.min() == returns.max():
         return np.zeros_like(returns)
     difference: Floats = returns - np.average(returns, weights=masses)
@@ -109,12 +108,12 @@ def by_node(trajectory: Trajectory, tokens: Floats) -> Iterator[tuple[Node, Floa
 
 
 def along(trajectory: Trajectory, of_node: Callable[[Node], Floats]) -> Floats:
-    """Join arrays over the tokens of each policy node of a trajectory. [T]"""
+    """Concatenate arrays over the tokens of a trajectory's policy nodes. [N] each -> [T]"""
     return np.concatenate([np.empty(0), *(of_node(node) for node in trajectory.policy_nodes)])
 
 
 def spread(tree: Tree, advantages: Floats) -> tuple[Floats, ...]:
-    """Give each trajectory's advantage to every token that the policy wrote on it. [G] -> [G][T]"""
+    """Give each trajectory's advantage to all its written tokens. [G] -> [G][T]"""
     return tuple(
         np.full(trajectory.num_written, advantage)
         for trajectory, advantage in zip(tree.trajectories, advantages, strict=True)

@@ -1,4 +1,4 @@
-"""What estimators share that look at one group at a time."""
+"""Base class of estimators that look at one group at a time."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,13 +7,13 @@ from ramify.core.tree import Tree
 
 
 class PerGroup:
-    """An estimator that needs no sums over the batch."""
+    """An estimator that needs no batch statistics."""
 
     __slots__ = ()
 
     def moments(
         self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
     ) -> Mapping[str, float]:
-        """Nothing is shared between groups."""
+        """Empty: groups are independent of each other."""
         del trees, rewards, notes
         return {}

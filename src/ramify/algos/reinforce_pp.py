@@ -1,4 +1,4 @@
-"""REINFORCE++ (arXiv 2501.03262): returns to go, whitened over the whole batch."""
+"""REINFORCE++ (arXiv 2501.03262): returns-to-go, whitened over the whole batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,24 +17,23 @@ from ramify.core.tree import Trajectory, Tree
 class ReinforcePlusPlus:
     """A_t = (G_t - mean G) / (std G + 1e-6), G_t = R - beta sum_{i >= t} k1_i (REINFORCE++, arXiv 2501.03262).
 
-    k1_i = ln(pi_old / pi_ref) of written token i of the trajectory; pi_old is that of the notes where they hold it, else
-    the behavior's. Mean and standard deviation (Bessel's correction for the effective count) are over the written
-    tokens of the whole rollout batch and all ranks. A token counts there num_paths times under `repeat` and by the
-    masses of its leaves under `mass`; under `split` it counts once, each of its d returns 1/d. Without a KL penalty
-    all tokens of a trajectory get the same advantage.
+    k1_i = ln(pi_old / pi_ref) of written token i of the trajectory. Mean and standard deviation (with Bessel's
+    correction for the effective count) are over the written tokens of the whole rollout batch and all ranks. In them a
+    token counts num_paths times under `repeat` and by the masses of its leaves under `mass`; under `split` it counts
+    once, each of its d returns with weight 1/d. Without a KL penalty all tokens of a trajectory get the same advantage.
 
-    Where all returns of the batch are equal, up to a millionth of their root mean square, advantages are exactly 0;
-    so they are in a batch of one token. A group has no advantage of 0 of its own: the batch is what it is compared
-    with, unless `group_mean` says otherwise.
+    If all returns of the batch are equal, up to a millionth of their root mean square, or the batch has one token, all
+    advantages are exactly 0. A group of equal rewards has advantages other than 0, because it is compared with the
+    batch, unless `group_mean` is set.
 
     Attributes:
         shared: How often a shared token counts.
-        group_mean: Subtract the group's mean reward first, weighted by mass under `mass` (REINFORCE++-baseline). Then a
-            group of one, or of equal rewards, has a reward of exactly 0.
-        kl_coefficient: beta, at least 0; above 0 the notes must hold reference logprobs.
+        group_mean: Subtract the group's mean reward first, weighted by mass under `mass` (REINFORCE++-baseline). In a
+            group of one, or of equal rewards, every reward is then exactly 0.
+        kl_coefficient: beta, at least 0; above 0 the annotation pass must provide reference logprobs.
 
     Raises:
-        ConfigError: `kl_coefficient` is below 0; when it is used: reference logprobs are missing.
+        ConfigError: `kl_coefficient` is below 0; from `moments` and `advantages`: reference logprobs are missing.
     """
 
     shared: Shared
@@ -48,7 +47,7 @@ class ReinforcePlusPlus:
     def moments(
         self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
     ) -> Mapping[str, float]:
-        """Sums of the returns of all tokens."""
+        """Batch statistics of the returns of all tokens."""
         batch = zip(trees, rewards, notes, strict=True)
         returns = [array for tree, given, found in batch for array in self._returns(tree, given, found)]
         weights = [array for tree in trees for array in token_weights(tree, self.shared)]
@@ -57,7 +56,7 @@ class ReinforcePlusPlus:
     def advantages(
         self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
     ) -> tuple[Floats, ...]:
-        """One array for each trajectory. [G][T]"""
+        """Advantage of each token of each trajectory. [G][T]"""
         whole = BatchMoments.of(sums)
         returns = self._returns(tree, rewards, notes)
         if whole.std == 0:
@@ -65,7 +64,7 @@ class ReinforcePlusPlus:
         return tuple((array - whole.mean) / (whole.std + STD_FLOOR) for array in returns)
 
     def _returns(self, tree: Tree, rewards: Sequence[Reward], notes: Notes) -> tuple[Floats, ...]:
-        """G of each trajectory's written tokens. [G][T]"""
+        """The return G_t of each trajectory's written tokens. [G][T]"""
         finals = values(rewards)
         if self.group_mean:
             finals = centered(finals, leaf_weights(tree, self.shared))

@@ -1,4 +1,4 @@
-"""Supervised learning on trees: each token that the policy (here: a demonstration) wrote counts once."""
+"""Supervised fine-tuning on trees: each token of a demonstration's assistant turns counts once."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ from ramify.core.records import NodeCredit
 from ramify.core.tree import Source, Tree
 
 SUPERVISED = Weighting(shared="split")
-"""The weighting under which each written token counts once."""
+"""A weighting in which each written token counts once."""
 
 
 def supervised_credit(tree: Tree) -> dict[str, NodeCredit]:
-    """Credit whose `s_plus`, `weight` and `num_paths` are one for each written token, by node id."""
+    """Credit whose `s_plus`, `weight` and `num_paths` are 1 at each written token, by node id."""
     return {
         node.id: _counted_once(len(node.token_ids)) for node in tree.nodes if node.source is Source.POLICY
     }
@@ -27,6 +27,6 @@ class NegativeLogLikelihood:
     """L = -sum W ln pi."""
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
-        """Sum over the tokens; `nll` reports it for each token."""
+        """The loss, summed over the tokens of a row; `nll` reports it per token."""
         loss = -(inputs.weight * inputs.policy_logprobs).sum()
         return LossOutput(loss, {"nll": -(inputs.num_paths * inputs.policy_logprobs.detach()).sum()})

@@ -1,4 +1,4 @@
-"""Tree-GRPO's advantage (arXiv 2509.21240): against the leaves of the same root, and against all leaves."""
+"""Tree-GRPO's advantage (arXiv 2509.21240): relative to the leaves of the same root, and to all leaves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from ramify.core.tree import Tree
 class TreeGrpo(PerGroup):
     """A_j = A_intra + A_inter, each (R_j - mean) / (std + 1e-6) over a set of leaves (Tree-GRPO, arXiv 2509.21240).
 
-    A_intra is over the leaves of j's own root, A_inter over all leaves of the problem: what the paper calls a tree is
-    here one root's subtree, its group of trees our tree. Both are the same at every token. A root with a single leaf
-    has A_intra = 0, and equal rewards in a set give exactly 0 there. A single root is counted twice: both sets are
-    the same. With `shared = "mass"` means and deviations weigh each leaf by its mass.
+    A_intra is over the leaves of j's own root, A_inter over all leaves of the problem. (The paper's tree is the subtree
+    of one root here, and its group of trees is our tree.) Both are the same at every token. In a set of one leaf, or of
+    equal rewards, the term is exactly 0. With a single root both sets are the same, so the terms are equal. With
+    `shared = "mass"` means and deviations weigh each leaf by its mass.
     """
 
     shared: Shared
@@ -24,7 +24,7 @@ class TreeGrpo(PerGroup):
     def advantages(
         self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
     ) -> tuple[Floats, ...]:
-        """One array for each trajectory, the same number for each token. [G][T]"""
+        """Advantage of each trajectory, the same at all its tokens. [G][T]"""
         del notes, sums
         weights = leaf_weights(tree, self.shared)
         advantages = normalize(rewards, weights)

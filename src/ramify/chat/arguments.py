@@ -1,7 +1,7 @@
-"""How the arguments of a call stand inside its tag, and how a prompt says so.
+"""The arguments of a call inside its tag, and the description of tools in a prompt.
 
-A tool whose only argument is a text takes it as it is, as the papers' tools do: `<search> query </search>`. Any other
-tool takes a JSON object of its arguments: `<lookup> {"key": "a", "limit": 3} </lookup>`.
+If a tool's only argument is a text, the tag holds that text as it is, as with the papers' tools: `<search> query
+</search>`. For any other tool the tag holds a JSON object: `<lookup> {"key": "a", "limit": 3} </lookup>`.
 """
 
 import json
@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 from ramify.core.messages import ToolCall, ToolSpec
 
 _MAX_DEPTH = 32
-"""Of nested lists and objects; whatever records a call can write and read that many."""
+"""Levels of nested lists and objects; everything that records a call can write and read this many."""
 
 
 def text_argument(spec: ToolSpec) -> str | None:
-    """The name of the only argument, if it is a required text; None where a call carries a JSON object."""
+    """The name of a tool's only argument, if that is a required text; None if a call carries a JSON object."""
     required = list(spec.parameters.get("required", ()))
     properties = spec.parameters.get("properties", {key: {"type": "string"} for key in required})
     if len(required) != 1 or list(properties) != required:
@@ -25,7 +25,7 @@ def text_argument(spec: ToolSpec) -> str | None:
 
 
 def read_call(spec: ToolSpec, content: str) -> ToolCall:
-    """The call that the text inside a tag makes; one that cannot be read says what was expected."""
+    """Parse the text inside a tag into a call; if that fails, the call's `error` says what was expected."""
     name = text_argument(spec)
     if name is not None:
         return ToolCall(
@@ -36,7 +36,7 @@ def read_call(spec: ToolSpec, content: str) -> ToolCall:
     except (ValueError, RecursionError) as error:
         expected = expected_arguments(spec.parameters)
         return ToolCall(
-            "0", spec.name, {}, f"its text is no JSON object ({error}); expected an object with {expected}"
+            "0", spec.name, {}, f"its text is not a JSON object ({error}); expected an object with {expected}"
         )
     return ToolCall("0", spec.name, arguments)
 
@@ -52,7 +52,7 @@ def expected_arguments(parameters: Mapping[str, Any]) -> str:
 
 
 def describe_tools(specs: Sequence[ToolSpec]) -> str:
-    """What a prompt says of `specs`; "" where none of them is to be described."""
+    """The text that describes `specs` in a prompt; "" if none of them asks to be described."""
     described = [spec for spec in specs if spec.in_prompt]
     if not described:
         return ""
@@ -72,7 +72,7 @@ def _description(spec: ToolSpec) -> str:
 
 
 def _kind(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
-    """What a value may be, in a few words."""
+    """The type of a value, in a few words."""
     if "$ref" in schema:
         return _kind(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
     if "enum" in schema or "const" in schema:
@@ -83,11 +83,11 @@ def _kind(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
 
 
 def _read_object(content: str) -> dict[str, Any]:
-    """The JSON object that `content` is; a line break may stand in a text as it is.
+    """Parse `content` as a JSON object; strings may contain raw line breaks.
 
     Raises:
-        ValueError: It is none, or holds what a record cannot: a number that is not finite, too deep a nest.
-        RecursionError: It is nested deeper than Python can follow.
+        ValueError: It is not one, or holds what a record cannot: a number that is not finite, too many levels.
+        RecursionError: It is nested deeper than Python can parse.
     """
     value = json.loads(content, strict=False, parse_constant=_refuse, parse_float=_finite)
     if not isinstance(value, dict):
@@ -115,4 +115,4 @@ def _finite(text: str) -> float:
 
 
 def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")

@@ -1,8 +1,8 @@
-"""The tokens that give a chat its structure, and how text from outside is kept from becoming one.
+"""Control tokens, which give a chat its structure, and how foreign text is kept from being encoded as one.
 
-A prompt is the chat template's text around texts of other people: questions, system messages of a data set, descriptions of
-tools, demonstrations. Only the template may write a role or an end of turn. What stands in the others' texts is encoded as the
-ordinary characters that it is.
+A prompt is the chat template's text around foreign texts: questions, system messages of a data set, descriptions of
+tools, demonstrations. Only the template may write a role or an end of turn. A foreign text that spells a control token
+is encoded as ordinary characters.
 """
 
 import json
@@ -18,25 +18,25 @@ from ramify.core.errors import DataError
 from ramify.core.messages import Message
 
 _SHAPE = re.compile(r"<\|.*\|>", re.DOTALL)
-"""How most models spell tokens of structure, whether their files mark them as special or not."""
+"""How most models spell control tokens, whether their files mark them as special or not."""
 _MARKUP = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 _BREAK = "\u2060"
-"""A word joiner: it has no width, and no token of structure holds it."""
+"""A word joiner: it has no width, and no control token contains it."""
 
 
 class ControlTokens:
-    """Encodes chats and texts so that no token of structure comes out of foreign text.
+    """Encodes chats and texts so that foreign text never becomes a control token.
 
-    A token of structure is an added token that the tokenizer's file marks as special, that ends a turn, that looks like one
-    (`<|...|>`), or that is markup which the chat template writes (`<tool_response>`). The tags of the dialect are none: prompts
-    explain them, and the policy writes them.
+    A control token is an added token that the tokenizer's file marks as special, that ends a turn, that looks like
+    `<|...|>`, or that is markup in the chat template (`<tool_response>`). The tags of the dialect are not control
+    tokens: prompts explain them, and the policy writes them.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, dialect: Collection[str]) -> None:
-        """Find them.
+        """Find the control tokens of a tokenizer.
 
         Args:
-            tokenizer: Of the model.
+            tokenizer: The model's tokenizer.
             dialect: Names of the tags that a turn is made of, such as "think".
         """
         self._tokenizer = tokenizer
@@ -51,7 +51,7 @@ class ControlTokens:
             return bool(marked or (_MARKUP.fullmatch(content) and content in template))
 
         self._controls = {token.content for token in tokenizer.added if is_control(token)}
-        # Where two added tokens could begin, the longer one is taken, as the tokenizers library does.
+        # Where several added tokens match, take the longest, as the tokenizers library does.
         longest_first = sorted({token.content for token in tokenizer.added}, key=len, reverse=True)
         self._any_added = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self._heads = {text[:size] for text in self._controls for size in range(1, len(text))}
@@ -59,18 +59,18 @@ class ControlTokens:
         self._reach = max(map(len, self._controls), default=1) - 1
 
     def found_in(self, text: str) -> str | None:
-        """The first token of structure that `text` spells; None without one."""
+        """The first control token that `text` spells, or None."""
         matches = (match[0] for match in self._any_added.finditer(text))
         return next((match for match in matches if match in self._controls), None)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of a text that may hold tags of the dialect, such as a turn of an assistant; no token of structure is among them."""
+        """Ids of a text that may hold tags of the dialect, such as an assistant's turn; none is a control token."""
         return self._tokenizer.encode(text) if self.found_in(text) is None else self._spelt.encode(text)
 
     def chat_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Ids of the chat template's text; only the template's own tokens of structure are among them.
+        """Ids of the rendered chat; control tokens in them come from the template only.
 
-        Without such tokens in a message these are the ids of `chat_text`.
+        If no message spells a control token, these are the ids of `chat_text`.
 
         Raises:
             DataError: The template refuses the messages.
@@ -80,12 +80,12 @@ class ControlTokens:
         stand_ins = _StandIns(self._tokenizer.template.source + "".join(message.text for message in messages))
         hidden = [Message.of(message.role, self._hide(message.text, stand_ins)) for message in messages]
         text = self._tokenizer.chat_text(hidden)
-        # What is left of these tokens is the template's: it is renamed before the others' come back.
+        # The control tokens that are left are the template's. Rename them before the messages' spellings come back.
         own = self._any_added.sub(lambda match: self._spelt.names.get(match[0], match[0]), text)
         return self._spelt.encode(stand_ins.undone(own))
 
     def broken(self, token_ids: Sequence[int]) -> str:
-        """The text of ids for a reader that finds tokens in text: what only spells a token of structure is broken up."""
+        """Decode for a reader that parses control tokens from text; mere spellings of control tokens are broken up."""
         pieces: list[str] = []
         run: list[int] = []
         for index in (*token_ids, None):
@@ -102,11 +102,11 @@ class ControlTokens:
         return f"{found[0]}{_BREAK}{found[1:]}" if found in self._controls else found
 
     def _may_matter(self, text: str) -> bool:
-        """Whether a text holds a token of structure, or a piece of one where a neighbour could complete it."""
+        """Whether a text spells a control token, or a piece of one at an edge where its neighbour could complete it."""
         return self.found_in(text) is not None or self._edges(text) != (0, 0)
 
     def _edges(self, text: str) -> tuple[int, int]:
-        """Sizes of the pieces of a token of structure at a text's beginning and end, blanks aside."""
+        """Lengths of the pieces of a control token at a text's beginning and end, ignoring blanks."""
         inner = text.strip()
         sizes = range(min(self._reach, len(inner)), 0, -1)
         return (
@@ -115,7 +115,7 @@ class ControlTokens:
         )
 
     def _hide(self, text: str, stand_ins: "_StandIns") -> str:
-        """The text with one character for each token of structure, so that the template moves and trims it as before."""
+        """Replace each control token by one character, so that the template moves and trims the text as before."""
 
         def hidden(match: "re.Match[str]") -> str:
             return stand_ins.of(match[0]) if match[0] in self._controls else match[0]
@@ -135,7 +135,7 @@ class ControlTokens:
 
 
 class _StandIns:
-    """Single characters that occur nowhere else, each in place of a text."""
+    """Unused single characters, each of which stands for a text."""
 
     def __init__(self, taken: str) -> None:
         used = set(taken)
@@ -143,21 +143,21 @@ class _StandIns:
         self._of: dict[str, str] = {}
 
     def of(self, text: str) -> str:
-        """The character for a text."""
+        """The character that stands for a text."""
         if text not in self._of:
             self._of[text] = next(self._free)
         return self._of[text]
 
     def undone(self, text: str) -> str:
-        """The texts in place of their characters."""
+        """Replace the characters by their texts."""
         return text.translate({ord(character): found for found, character in self._of.items()})
 
 
 class _SpeltTokenizer:
-    """The tokenizer with its tokens of structure under other names, so that their usual spelling is ordinary text.
+    """The tokenizer with its control tokens renamed, so that their usual spelling is ordinary text.
 
     Attributes:
-        names: The other names by the usual ones; drawn at random, since a text that held one would be taken for the token.
+        names: New names by the usual ones. They are random, because a text that contains one would become the token.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, controls: Collection[str]) -> None:
@@ -168,9 +168,9 @@ class _SpeltTokenizer:
         raw = json.loads(tokenizer.json)
         for token in raw["added_tokens"]:
             token["content"] = self.names.get(token["content"], token["content"])
-        raw["post_processor"] = None  # it may name a token that is no longer there
+        raw["post_processor"] = None  # it may name a renamed token
         self._tokenizer = Tokenizer.from_str(json.dumps(raw))
-        # A token that the model's own table holds too has another number under another name.
+        # A renamed token gets another id if the model's own vocabulary holds it too.
         self._ids = {
             self._tokenizer.token_to_id(self.names.get(token.content, token.content)): token.id
             for token in tokenizer.added
@@ -179,12 +179,12 @@ class _SpeltTokenizer:
         self._place = tokenizer.folder
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of a text in which tokens of structure stand under their other names.
+        """Ids of a text in which control tokens have their new names.
 
         Raises:
-            DataError: The model's own table turns their usual spelling into them all the same.
+            DataError: The model's own vocabulary still turns a usual spelling into the control token.
         """
         ids = self._tokenizer.encode(as_unicode(text), add_special_tokens=False).ids
         if not self._forged.isdisjoint(ids):
-            raise DataError(f"{self._place}: the tokenizer turns plain text into a token of structure")
+            raise DataError(f"{self._place}: the tokenizer turns plain text into a control token")
         return tuple(self._ids.get(index, index) for index in ids)

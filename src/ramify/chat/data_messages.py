@@ -1,4 +1,4 @@
-"""Text of strangers in a request to a chat model, which it cannot break out of."""
+"""Untrusted text in a request to a chat model, quoted so that it cannot break out."""
 
 import json
 
@@ -7,13 +7,13 @@ from ramify.core.protocols import Json
 
 
 def data_message(data: Json, mark: str) -> Message:
-    """A message of the user that is nothing but `data` as JSON, between two lines that consist of `mark`.
+    """A user message that consists of `data` as JSON between two lines with `mark`.
 
-    In JSON no text can end its string, and none knows a mark that was drawn for this request.
+    A text cannot end its own JSON string, and cannot know a mark that was drawn for this request.
     """
     written = json.dumps(data, ensure_ascii=False, indent=1)
-    # Servers read special tokens and tags out of the text of a message; in JSON this spelling means the same.
+    # Servers parse special tokens and tags in a message's text; the JSON escapes mean the same without being parsed.
     written = written.replace("<", "\\u003c").replace(">", "\\u003e")
-    # Half a surrogate pair is no text that a server could encode.
+    # A lone surrogate cannot be encoded as UTF-8.
     written = written.encode("utf-8", "replace").decode("utf-8")
     return Message.of("user", f"{mark}\n{written}\n{mark}")

@@ -1,4 +1,4 @@
-"""The one renderer: messages and tool results to tokens, a turn's text to calls or an answer."""
+"""The renderer: turns messages and tool results into tokens, and a turn's text into calls or an answer."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -21,10 +21,10 @@ from ramify.core.messages import Final, Message, ParsedTurn, Problem, ToolResult
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
 
 Parts: TypeAlias = tuple[tuple[Source, str], ...]
-"""The policy's turns and the tool's results of a demonstration, in order."""
+"""The assistant's turns and the tool results of a demonstration, in order."""
 
 _ESCAPED = str.maketrans(dict.fromkeys("<\ufe64\uff1c", "&lt;"))
-"""The most that neutralising a result can do, also where a tokenizer reads look-alikes as `<`."""
+"""The longest text that neutralising a result can give; some tokenizers read look-alikes as `<`."""
 
 
 class TagRenderer:
@@ -46,23 +46,25 @@ class TagRenderer:
 
     @property
     def fingerprint(self) -> str:
-        """Of the tokenizer."""
+        """The tokenizer's fingerprint."""
         return self.tokenizer.fingerprint
 
     def start(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:  # noqa: ARG002
-        """Tokens of `prompt_text`; a token of structure that a message spells is ordinary text in them."""
+        """Tokens of `prompt_text`; control tokens that a message spells are encoded as ordinary text."""
         return self.controls.chat_ids(self._messages(problem))
 
     def foreign_control(self, problem: Problem, *texts: str) -> str | None:
-        """A token of structure that the messages, the description of a tool or more `texts` spell; None without one."""
+        """A control token that the prompt's messages (with the description of tools) or `texts` spell, or None."""
         told = (*(message.text for message in self._messages(problem)), *texts)
         return next(filter(None, map(self.controls.found_in, told)), None)
 
     def fitting(self, problems: Sequence[Problem], max_tokens: int) -> list[bool]:
-        """Whether each prompt has at most so many tokens. Most are decided by their bytes: encoding 20 MB takes a minute.
+        """Whether each prompt has at most `max_tokens` tokens.
+
+        Most prompts are decided by their number of bytes, because encoding 20 MB takes a minute.
 
         Raises:
-            DataError: The chat template refuses the messages of a problem, which is named.
+            DataError: The chat template refuses the messages of a problem; names the problem.
         """
         fits, undecided = [], {}
         for index, problem in enumerate(problems):
@@ -83,7 +85,7 @@ class TagRenderer:
         return fits
 
     def prompt_text(self, problem: Problem) -> str:
-        """The prompt, up to where the policy writes.
+        """The prompt's text, up to where the policy starts to write.
 
         Raises:
             DataError: The chat template refuses the messages.
@@ -91,9 +93,10 @@ class TagRenderer:
         return self.tokenizer.chat_text(self._messages(problem))
 
     def _messages(self, problem: Problem) -> tuple[Message, ...]:
-        """The problem's own messages name the tools, as in the papers; those that are to be described in the prompt are
-        described in its first message: at the end of a system message, in front of any other. No message is added,
-        since not every chat template takes a system message.
+        """The problem's messages, with the descriptions of tools that ask for one added to the first message.
+
+        They go to the end of a system message, or in front of any other message. (The papers' tools are explained by
+        the problem's own messages.) No message is added, because not every chat template accepts a system message.
         """
         messages = problem.messages
         if self._tools_text and messages:
@@ -105,34 +108,34 @@ class TagRenderer:
         return messages
 
     def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
-        """Tokens of tool results: ` <result>`, the neutralised text, `</result>`."""
+        """Tokens of tool results, each as ` <result>`, its neutralised text, `</result>`."""
         ids: list[int] = []
         for result in results:
             ids += [*self._open, *self._foreign(result.text), *self._close]
         return tuple(ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of tokens."""
+        """The text of tokens."""
         return self.tokenizer.decode(token_ids)
 
     def parse(self, turn: str) -> ParsedTurn:
-        """Read one whole turn of the policy."""
+        """Parse one whole turn of the policy."""
         return parse_turn(turn, self._tools)
 
     def demonstrate(
         self, problem: Problem, completion: str, key: TreeKey, what: str = "demonstration"
     ) -> Tree:
-        """A demonstration as a tree with one leaf: the policy's turns are trained, the tool's results are not.
+        """A demonstration as a tree with one leaf: the assistant's turns are trained on, the tool results are not.
 
         Args:
-            problem: Where it starts.
-            completion: The assistant's whole message; `<result>` spans are the tool's.
-            key: Where in the run it is used.
-            what: Its name in messages, before the problem's.
+            problem: The problem that it solves.
+            completion: The assistant's whole message; `<result>` spans are tool results.
+            key: The tree's key: where in the run the demonstration is used.
+            what: What error messages call it; the problem's id follows.
 
         Raises:
-            DataError: The completion does not begin and end in a turn of the policy, or such a turn holds half a
-                result or an end of turn.
+            DataError: The completion does not begin and end with a turn of the assistant, or a turn holds an unpaired
+                result tag or an end of turn.
         """
         parts = self.turns(f"{what} {problem.id!r}", completion)
         prompt = self.start(problem, ())
@@ -142,10 +145,10 @@ class TagRenderer:
         return make_tree(problem, key, nodes)
 
     def turns(self, place: str, completion: str) -> Parts:
-        """Split a demonstration into the policy's turns and the tool's results, without encoding anything.
+        """Split a demonstration into the assistant's turns and the tool results, without encoding anything.
 
         Args:
-            place: Begins messages.
+            place: Prefix of error messages.
             completion: As for `demonstrate`.
 
         Raises:
@@ -165,11 +168,11 @@ class TagRenderer:
         return parts
 
     def token_bounds(self, problem: Problem, parts: Parts) -> tuple[int, int]:
-        """Bounds of the tokens of a demonstration, chat template included, found without encoding.
+        """Lower and upper bound of a demonstration's length in tokens, prompt included, without encoding it.
 
         Args:
-            problem: Where it starts.
-            parts: From `turns`.
+            problem: The problem that it solves.
+            parts: Its parts, from `turns`.
 
         Raises:
             DataError: The chat template refuses the problem's messages.
@@ -186,8 +189,8 @@ class TagRenderer:
         return fewest, most
 
     def are_same(self, parts: Parts, others: Parts) -> bool:
-        """Whether two demonstrations are the same tokens; only turns with different texts are encoded, up to the first
-        that differs in its tokens."""
+        """Whether two demonstrations have the same tokens; encodes only parts whose texts differ, up to the first
+        difference in tokens."""
         if [source for source, _ in parts] != [source for source, _ in others]:
             return False
         return all(
@@ -203,7 +206,7 @@ class TagRenderer:
     def _demonstrated(self, parent: Node, source: Source, text: str, last: bool) -> Node:
         path = (*parent.path, 0)
         if source is Source.TOOL:
-            # No `results` on the node: nothing was executed, and the turn before it has no calls to pair them with.
+            # The node gets no `results`: no tool ran, and the turn before has no calls that they could belong to.
             ids = self._tokens(source, text)
             return Node(node_id(path), path, parent.id, source, ids, self.decode(ids))
         ids = self._tokens(source, text) + ((self.tokenizer.eos_id,) if last else ())
@@ -222,10 +225,10 @@ class TagRenderer:
         return StopReason.ANSWERED if isinstance(self.parse(turn), Final) else StopReason.MALFORMED
 
     def _foreign(self, text: str) -> tuple[int, ...]:
-        """Tokens of text from outside, without any tag of the dialect."""
+        """Tokens of foreign text, without any tag of the dialect."""
         ids = self.tokenizer.encode_plain(neutralise(text, self._tag_names))
         read = self.decode(ids)
-        # A tokenizer may change characters (NFKC) or drop them, and so make a tag of what was none.
+        # A tokenizer may change characters (NFKC) or drop some, which can create a tag.
         while (safe := neutralise(read, self._tag_names)) != read:
             ids = self.tokenizer.encode_plain(safe)
             read = self.decode(ids)

@@ -1,4 +1,4 @@
-"""Finding stop strings in the bytes of tokens as they are written."""
+"""Detects stop strings in the bytes of tokens as they are sampled."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,17 @@ from ramify.core.errors import ConfigError
 
 
 class StopMatcher:
-    """Tells at which token a stop string is completed, on decoded bytes.
+    """Detects the token that completes a stop string, on decoded bytes.
 
-    Only a token that holds the last byte of some stop can complete one, so most tokens cost one set look-up.
+    Only a token that contains the last byte of a stop string can complete one, so most tokens cost one set look-up.
     """
 
     def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str]) -> None:
-        """Prepare to look for `stops`.
+        """Prepare to detect `stops`.
+
+        Args:
+            token_bytes: Bytes of each token, by id. [V]
+            stops: The stop strings.
 
         Raises:
             ConfigError: A stop string is empty, or no sequence of tokens spells it.
@@ -45,7 +49,7 @@ class StopMatcher:
 
 
 def _can_be_written(stop: bytes, token_bytes: Sequence[bytes]) -> bool:
-    """Whether some sequence of tokens holds `stop`: whole tokens inside it, the first and last may reach beyond."""
+    """Whether some sequence of tokens contains `stop`; the first and the last token may extend beyond it."""
     if not stop:
         return False
     whole = set(token_bytes)
@@ -56,7 +60,7 @@ def _can_be_written(stop: bytes, token_bytes: Sequence[bytes]) -> bool:
             reached |= {end for end in range(start + 1, size + 1) if stop[start:end] in whole}
     if size in reached:
         return True
-    # Rare: only tokens that reach beyond the stop string can begin or end it.
+    # Rare: the stop string begins or ends inside a longer token.
     if any(stop in data for data in whole):
         return True
     reached |= {end for end in range(1, size) if any(data.endswith(stop[:end]) for data in whole)}

@@ -3,8 +3,8 @@
     <think> .. </think> <search> query </search> <result> .. </result> <think> .. </think>
     <python> code </python> <result> .. </result> .. <answer> .. \\boxed{ .. } .. </answer>
 
-Used by ARPO (arXiv 2507.19849), AEPO (arXiv 2510.14545) and Tool-Star (arXiv 2505.16410). A tool is called by
-the tag of its name; `chat/arguments.py` says what stands inside.
+Used by ARPO (arXiv 2507.19849), AEPO (arXiv 2510.14545) and Tool-Star (arXiv 2505.16410). A call is a tag with the
+tool's name; `chat/arguments.py` defines what is inside.
 """
 
 import re
@@ -25,10 +25,10 @@ _RESULT_SPAN = re.compile(r" ?<result>\n?(.*?)\n?</result>", re.DOTALL)
 
 
 def callable_tools(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
-    """The tools by name, each of which can be the name of a tag of its own.
+    """The tools by name, after checking that each name can be a tag.
 
     Raises:
-        ConfigError: A name is no word, means something else in the dialect, or belongs to two tools.
+        ConfigError: A name is not a word, is a reserved tag of the dialect, or belongs to two tools.
     """
     tools: dict[str, ToolSpec] = {}
     for spec in specs:
@@ -41,22 +41,22 @@ def callable_tools(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
                 f"tool {spec.name!r}: <{spec.name}> has a meaning of its own; call it something else"
             )
         if spec.name in tools:
-            raise ConfigError(f"tool {spec.name!r}: two tools have this name; a tag calls one")
+            raise ConfigError(f"tool {spec.name!r}: two tools have this name; a tag can call only one")
         tools[spec.name] = spec
     return tools
 
 
 def stop_strings(tool_names: Sequence[str]) -> tuple[str, ...]:
-    """Where a turn ends: after a call, after an answer, or where the policy starts to forge a result."""
+    """Strings that end a turn: the end of a call, the end of an answer, and the start of a result (a forged one)."""
     return (*(f"</{name}>" for name in tool_names), "</answer>", "<result>")
 
 
 def parse_turn(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
-    """Read one turn of the policy; text after the first closing tag (a token's overhang) is ignored.
+    """Parse one turn of the policy; text after the first closing tag (the rest of its last token) is ignored.
 
     Args:
-        turn: Text of the turn alone, never of what came before it.
-        tools: By name (`callable_tools`).
+        turn: Text of this turn only.
+        tools: Tools by name (`callable_tools`).
     """
     closings = [(turn.find(f"</{name}>"), name) for name in (*tools, "answer")]
     position, name = min(((at, name) for at, name in closings if at >= 0), default=(-1, ""))
@@ -79,22 +79,22 @@ def parse_turn(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
 
 
 def final_answer(turn: str) -> str | None:
-    """The text between the last `<answer>` and the `</answer>` after it; None when there is no such pair."""
+    """The text between the last `<answer>` and the `</answer>` after it; None if there is no such pair."""
     opening = turn.rfind("<answer>")
     closing = turn.find("</answer>", opening)
     return turn[opening + len("<answer>") : closing].strip() if 0 <= opening < closing else None
 
 
 def neutralise(text: str, tag_names: Sequence[str]) -> str:
-    """Rewrite the dialect's tags in foreign text so that none is left: `<answer>` becomes `&lt;answer>`."""
+    """Escape the dialect's tags in foreign text: `<answer>` becomes `&lt;answer>`."""
     names = "|".join(map(re.escape, tag_names))
-    # Possessive, since a long run of blanks after "<" would otherwise take quadratic time.
+    # Possessive quantifiers: a long run of blanks after "<" would otherwise take quadratic time.
     pattern = re.compile(rf"<(?=\s*+(?:/\s*+)?(?:{names})\s*+>)", re.IGNORECASE)
     return pattern.sub("&lt;", text)
 
 
 def split_completion(completion: str) -> tuple[tuple[Source, str], ...]:
-    """Split a demonstration into the policy's turns and the tool's results, in order."""
+    """Split a demonstration into the assistant's turns and the tool results, in order."""
     parts: list[tuple[Source, str]] = []
     for index, text in enumerate(_RESULT_SPAN.split(completion)):
         if index % 2:

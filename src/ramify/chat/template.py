@@ -1,4 +1,4 @@
-"""A model's chat template, rendered in a process of its own under limits on time and memory."""
+"""A model's chat template, rendered in a separate process with limits on time and memory."""
 
 import contextlib
 import json
@@ -16,18 +16,18 @@ from ramify.core.errors import DataError, MachineError
 
 
 class ChatTemplate:
-    """The source of a template with the special tokens that it may name."""
+    """A chat template with the special tokens that it may use."""
 
     def __init__(self, source: str, special: Mapping[str, str], place: str) -> None:
         """Compile it.
 
         Args:
-            source: In jinja2.
+            source: The template, in jinja2.
             special: Special tokens by name, such as `eos_token`.
-            place: Begins messages.
+            place: Prefix of error messages.
 
         Raises:
-            DataError: It cannot be read.
+            DataError: The template cannot be parsed.
         """
         self.source = source
         self._special = dict(special)
@@ -35,7 +35,7 @@ class ChatTemplate:
         self._ask(None, "cannot be read")
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt of a chat, up to where the assistant writes.
+        """The text of a chat, up to where the assistant starts to write.
 
         Raises:
             DataError: The template refuses the messages, raises, or takes too long or too much memory.
@@ -61,7 +61,7 @@ def _process() -> "_Process":
 
 
 class _Process:
-    """The one process that all templates of this program share; started when it is first needed, and again when it died."""
+    """The process that all templates of this program share; started at first use, and again after it died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,10 +69,10 @@ class _Process:
         self._owner = 0
 
     def exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to one request; {"refused": reason} where the process died of it.
+        """The answer to one request; {"refused": reason} if the request made the process die.
 
         Raises:
-            MachineError: The process cannot be started, or is killed again and again.
+            MachineError: The process cannot be started, or something keeps killing it.
         """
         line = json.dumps(request) + "\n"
         with self._lock:
@@ -89,7 +89,7 @@ class _Process:
         )
 
     def _once(self, line: str) -> tuple[str, int | None]:
-        """The answer's line, empty when the process died; and how it died."""
+        """The line of the answer and None; or, if the process died, an empty line and its exit status."""
         running = self._start()
         assert running.stdin is not None
         assert running.stdout is not None
@@ -100,7 +100,7 @@ class _Process:
                 running.stdin.flush()
             answer = running.stdout.readline()
         finally:
-            # An answer that was not read to its end, after Ctrl-C for one, would be taken for that to the next request.
+            # After an interrupted read (Ctrl-C, say), the rest of this answer would be taken for the next one.
             if not answer.endswith("\n"):
                 self._running = None
                 _end(running)
@@ -120,18 +120,18 @@ class _Process:
                     env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": "0"},
                     text=True,
                     encoding="utf-8",
-                    start_new_session=True,  # Ctrl-C is for this process alone
+                    start_new_session=True,  # so that Ctrl-C does not reach it
                 )
             except OSError as error:
                 raise MachineError(
-                    f"no process can be started to render chat templates: {error.strerror}"
+                    f"cannot start the process that renders chat templates: {error.strerror}"
                 ) from None
             self._owner = os.getpid()
         return self._running
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """Wait for one that died; kill one that did not."""
+    """Reap a process that has died; kill one that has not."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=1.0)
     process.kill()

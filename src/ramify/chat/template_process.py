@@ -1,8 +1,8 @@
-"""The process that renders chat templates, one JSON line in, one out (`chat.template` starts it and asks).
+"""The process that renders chat templates: one JSON line in, one out. `chat.template` starts it.
 
-A template is a program that came with a model. jinja2's sandbox keeps it from files and from Python's insides, but not from
-running for ever or from filling the memory, so each render has a limit on its processor time, and the process one on its
-memory.
+A template is a program that came with a model. jinja2's sandbox keeps it away from files and Python's internals, but
+does not stop it from running for ever or filling the memory. So each render has a limit on its processor time, and the
+process has a limit on its memory.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 SECONDS = 2.0
 """Processor time of one render; an ordinary one takes less than a millisecond."""
 MEMORY_BYTES = 1 << 30
-"""Address space of the process."""
+"""Limit on the address space of the process."""
 MAX_CHARS = 1 << 26
-"""Of a rendered prompt."""
+"""Limit on the length of a rendered prompt."""
 
 _MAX_REASON = 200
 
@@ -31,10 +31,10 @@ _MAX_REASON = 200
 def main() -> None:
     """Answer requests {source, variables} with {text} or {refused}, until the input ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(ValueError, OSError):  # macOS knows no limit on the address space
+    with contextlib.suppress(ValueError, OSError):  # macOS has no limit on the address space
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     for line in sys.stdin:
-        # The signal's default action ends the process, also in the middle of one long operation.
+        # The signal's default action ends the process, even in the middle of one long operation.
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         answer = _answer(line)
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -52,7 +52,7 @@ def _answer(line: str) -> str:
         return json.dumps({"text": text})
     except MemoryError:
         return _refused(f"it takes more than {MEMORY_BYTES >> 20} MiB of memory")
-    # A template may raise anything that a program can.
+    # A template may raise any exception.
     except Exception as error:  # noqa: BLE001
         return _refused(" ".join(str(error).split())[:_MAX_REASON] or type(error).__name__)
 
@@ -66,14 +66,14 @@ def _compiled(source: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
-    # No `strftime_now`: a prompt must not depend on the day; templates that know it have a fallback.
+    # No `strftime_now`: a prompt must not depend on the date. Templates that use it have a fallback.
     environment.globals["raise_exception"] = _refuse
     environment.filters["tojson"] = _to_json
     return environment.from_string(source)
 
 
 class _Generation(Extension):
-    """`{% generation %}`, which marks what an assistant wrote in templates made for training, changes no text."""
+    """Accepts `{% generation %}`, which marks an assistant's text in templates for training and changes nothing."""
 
     tags = {"generation"}  # noqa: RUF012 - declared so by jinja2
 
@@ -93,7 +93,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """The filter as templates call it: with the options of `json.dumps`, and without jinja's HTML escapes."""
+    """`tojson` as chat templates expect it: with options of `json.dumps`, and without jinja's HTML escapes."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,8 +1,8 @@
 """A tokenizer read from a model folder, without transformers.
 
-It offers what agents need beyond encode and decode: the bytes of each token (stops and texts are made of bytes,
-so a character that spans two tokens is never torn), an encoding in which no added token can occur (for text
-that comes from outside), and the folder's own chat template.
+Beyond encode and decode it offers what agents need: the bytes of each token (stop strings and texts are assembled from
+bytes, so a character that spans two tokens stays whole), an encoding that never produces an added token (for foreign
+text), and the folder's own chat template.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ _SPECIAL_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", 
 _BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
 _MAX_IDS = 1 << 24
 _BATCH = 1000
-"""Texts that are encoded at once: what comes back of each takes a hundred bytes a token."""
+"""Texts that are encoded at once; more would need much memory, because the result takes about 100 bytes per token."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedToken:
-    """A token that text is searched for before it is encoded; `special` as the tokenizer's file marks it."""
+    """A token that is matched in the text before the rest is encoded; `special` as the tokenizer's file marks it."""
 
     id: int
     content: str
@@ -55,7 +55,7 @@ class ChatTokenizer:
                 self._read(folder / "tokenizer.json")
         except (DataError, MachineError):
             raise
-        # A reader of foreign files: what the tokenizers library raises about them is of any kind.
+        # Foreign files: the tokenizers library may raise anything about them.
         except Exception as error:  # noqa: BLE001
             raise DataError(f"{folder / 'tokenizer.json'}: cannot be read ({_one_line(error)})") from None
 
@@ -69,21 +69,21 @@ class ChatTokenizer:
             raise DataError(f"{path}: expected a tokenizer with a model and its vocab")
         self.added = _added_tokens(path, raw)
         self.added_ids = frozenset(token.id for token in self.added)
-        # A file may carry the truncation and padding of the last call that its writer made.
+        # A file may contain truncation and padding settings from the last use before it was saved.
         raw |= {"truncation": None, "padding": None, "added_tokens": raw.get("added_tokens") or []}
         self.json = json.dumps(raw)
         self._full = Tokenizer.from_str(self.json)
         for token in self.added:
             if (number := self._full.token_to_id(token.content)) != token.id:
                 raise DataError(
-                    f"{path}: added_tokens: {token.content!r:.40} has id {token.id}, the tokenizers library gives it {number}"
+                    f"{path}: added_tokens: {token.content!r:.40} has id {token.id}, but the tokenizers library gives it {number}"
                 )
-        # Dropping the table is the only way to be sure: `encode_special_tokens` spares tokens that are added
-        # but not marked special, such as the think tags of Qwen3.
+        # Only removing the added tokens is safe: `encode_special_tokens` does not affect added tokens that are not
+        # marked special, such as the think tags of Qwen3.
         self._plain = Tokenizer.from_str(json.dumps({**raw, "added_tokens": [], "post_processor": None}))
         self.token_bytes = _token_bytes(path, raw, self._full, self.added)
         self._longest = max(map(len, self.token_bytes))
-        # Such tokens swallow blanks beside them, however many.
+        # Such tokens absorb any number of blanks beside them.
         self._eats_blanks = any(token.get("lstrip") or token.get("rstrip") for token in raw["added_tokens"])
         settings = folder / "tokenizer_config.json"
         self._settings = _read_json(settings) if settings.exists() else {}
@@ -93,12 +93,12 @@ class ChatTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens, added ones included."""
+        """Number of token ids, including added tokens."""
         return len(self.token_bytes)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for tokenizers whose every id stands for the same bytes and that end a turn alike."""
+        """A hash, equal for tokenizers with the same bytes for every id and the same end-of-turn tokens."""
         digest = hashlib.blake2b(repr(sorted(self.eos_ids)).encode(), digest_size=8)
         for data in self.token_bytes:
             digest.update(len(data).to_bytes(4, "big") + data)
@@ -110,12 +110,12 @@ class ChatTokenizer:
         return self._token_id(self._special("eos_token"))
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of trusted text; added tokens are recognised, none is put in front or behind."""
+        """Ids of trusted text; added tokens in it are recognised, and no token is put before or after it."""
         with naming_panics(self.folder):
             return tuple(self._full.encode(as_unicode(text), add_special_tokens=False).ids)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Number of tokens of each trusted text; many at once use all processors."""
+        """Number of tokens of each trusted text; uses all processors."""
         counts: list[int] = []
         for first in range(0, len(texts), _BATCH):
             batch = [*map(as_unicode, texts[first : first + _BATCH])]
@@ -125,17 +125,17 @@ class ChatTokenizer:
 
     @staticmethod
     def most_tokens(text: str) -> int:
-        """An upper bound of the number of tokens, found without encoding.
+        """An upper bound on the number of tokens, without encoding.
 
-        A token has at least a byte of the text as the tokenizer normalises it (not at all, by NFC or by NFKC), and one
-        blank may stand in front.
+        Each token covers at least one byte of the normalised text (not normalised, NFC or NFKC), and the tokenizer may
+        put one blank in front.
         """
         plain = as_unicode(text)
         forms = (plain, unicodedata.normalize("NFC", plain), unicodedata.normalize("NFKC", plain))
         return max(len(form.encode()) for form in forms) + 1
 
     def fewest_tokens(self, text: str) -> int:
-        """A lower bound of the number of tokens, found without encoding: no token spells more bytes than the longest."""
+        """A lower bound on the number of tokens, without encoding: bytes of the text over bytes of the widest token."""
         if self._eats_blanks:
             text = "".join(text.split())
         plain = as_unicode(text)
@@ -146,7 +146,11 @@ class ChatTokenizer:
         return -(-size // self._longest)
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
-        """Ids of foreign text; whatever it says, no added token (end of text, a role, a tag) can come out."""
+        """Ids of foreign text, none of which is an added token (end of text, a role, a tag).
+
+        Raises:
+            DataError: The model's own vocabulary produces an added token all the same.
+        """
         with naming_panics(self.folder):
             ids = tuple(self._plain.encode(as_unicode(text), add_special_tokens=False).ids)
         if not self.added_ids.isdisjoint(ids):
@@ -154,15 +158,15 @@ class ChatTokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of tokens; bytes that are no UTF-8 become the replacement character.
+        """The text of tokens; bytes that are not UTF-8 become the replacement character.
 
-        Ids behind the last token say nothing: models pad their vocabulary, and a random one samples there.
+        Ids beyond the last token have no text: models pad their vocabulary, and a random model samples those ids.
         """
         known = (self.token_bytes[i] for i in token_ids if i < len(self.token_bytes))
         return b"".join(known).decode("utf-8", errors="replace")
 
     def chat_text(self, messages: Sequence[Message]) -> str:
-        """The chat template's text, up to where the assistant writes.
+        """The rendered chat, up to where the assistant starts to write.
 
         Raises:
             DataError: The template refuses the messages.
@@ -199,7 +203,7 @@ class ChatTokenizer:
         path = self.folder / "chat_template.jinja"
         source = _read_text(path) if path.exists() else self._settings.get("chat_template")
         if isinstance(source, list):
-            # Several by name; "default" is the one for chats without tools or documents.
+            # Several named templates; "default" is for chats without tools or documents.
             source = next(
                 (
                     one.get("template")
@@ -215,7 +219,7 @@ class ChatTokenizer:
 
 @contextmanager
 def naming_panics(folder: Path) -> Iterator[None]:
-    """Make a panic of the tokenizers library, which is no `Exception`, a DataError that names the folder."""
+    """Turn a panic of the tokenizers library, which is not an `Exception`, into a DataError that names the folder."""
     try:
         yield
     except BaseException as error:
@@ -231,7 +235,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def as_unicode(text: str) -> str:
-    """Text that UTF-8 can carry: a lone surrogate (from JSON or a program's output) becomes U+FFFD."""
+    """Text that can be encoded as UTF-8: a lone surrogate (from JSON or a program's output) becomes U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -267,7 +271,7 @@ def _added_tokens(path: Path, raw: dict[str, Any]) -> tuple[AddedToken, ...]:
 def _token_bytes(
     path: Path, raw: dict[str, Any], tokenizer: Tokenizer, added_tokens: Sequence[AddedToken]
 ) -> tuple[bytes, ...]:
-    """Bytes of every id, from the kind of decoder that the tokenizer names."""
+    """Bytes of every id, according to the tokenizer's kind of decoder."""
     decoder = json.dumps(raw.get("decoder") or {})
     added = {token.id: as_unicode(token.content).encode() for token in added_tokens}
     size = max([*tokenizer.get_vocab(with_added_tokens=True).values(), *added], default=-1) + 1
@@ -277,7 +281,7 @@ def _token_bytes(
     if '"ByteLevel"' in decoder:
         alphabet = _byte_alphabet()
         for token, index in tokenizer.get_vocab(with_added_tokens=False).items():
-            # A special token that is also in the model's table is written as it is, not in the alphabet.
+            # A special token in the model's vocabulary is plain text, not in the byte alphabet.
             spelt = alphabet.keys() >= set(token)
             table[index] = bytes(alphabet[c] for c in token) if spelt else token.encode()
     elif '"ByteFallback"' in decoder:
@@ -292,7 +296,7 @@ def _token_bytes(
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The printable character that byte-level tokenizers write for each byte (the table of GPT-2)."""
+    """The byte for each printable character of byte-level tokenizers (GPT-2's table)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {

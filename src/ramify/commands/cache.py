@@ -1,4 +1,4 @@
-"""`ramify cache`: bring the references' search cache in and out, and show what a cache holds."""
+"""`ramify cache`: import and export search caches of the papers' code, and show what a cache holds."""
 
 import argparse
 import asyncio
@@ -14,14 +14,14 @@ from ramify.net.secrets import shown
 
 _CASSETTE = ".jsonl"
 _LAST_SECOND = 253_402_300_799.0
-"""Of the year 9999: no calendar goes on."""
+"""The last second of the year 9999, the latest that `datetime` can represent."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     commands = parser.add_subparsers(dest="work", required=True, metavar="COMMAND")
 
-    coming = commands.add_parser("import", help="remember the entries of a references' JSON cache")
+    coming = commands.add_parser("import", help="import a JSON cache of the papers' code")
     coming.add_argument("file", type=Path, metavar="FILE.json", help='{"query": "Page 1: ...\\nPage 2: ..."}')
     coming.add_argument(
         "--to", type=Path, required=True, metavar="CACHE", help="a cache, or a cassette that ends in .jsonl"
@@ -29,11 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     coming.add_argument("--provider", required=True, metavar="NAME", help="whose answers these are")
     coming.add_argument(
         "-s", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-        help="other keys of the recipe's [tools.search] (zone=serp, top_k=5): answers are found by them",
+        help="other keys of the recipe's [tools.search] (zone=serp, top_k=5): the cache looks answers up by them",
     )  # fmt: skip
     coming.set_defaults(does=_import)
 
-    going = commands.add_parser("export", help="write all search answers as the references do")
+    going = commands.add_parser("export", help="write all search answers as a JSON cache of the papers' code")
     going.add_argument("cache", type=Path, metavar="CACHE")
     going.add_argument("--to", type=Path, required=True, metavar="FILE.json")
     going.set_defaults(does=_export)

@@ -1,4 +1,4 @@
-"""Checks of a recipe that need a look at the disk but nothing heavy, made before anything is loaded."""
+"""Checks that the files of a recipe exist; they are cheap, and run before anything heavy is loaded."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from ramify.modeling.weight_files import stored_tensors
 
 
 def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True) -> None:
-    """Raise ConfigError unless every file that a recipe of supervised training names is there."""
+    """Raise ConfigError unless every file that an SFT or DPO recipe names exists."""
     _check_all(
         _model_check(recipe.model, require_model, fetch),
         lambda: require_file("data.train", recipe.data.train),
@@ -27,19 +27,19 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True) ->
 
 
 def check_train_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
-    """Raise ConfigError unless every file that the recipe names is there."""
+    """Raise ConfigError unless every file that the recipe names exists."""
     _check_all(_model_check(recipe.model, require_model, fetch), *_for_trees(recipe))
 
 
 def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
-    """Raise ConfigError unless every file that growing trees takes is there; a script plays without weights."""
+    """Raise ConfigError unless every file needed to grow trees exists; the scripted engine needs no weights."""
     plays = isinstance(recipe.engine, ScriptedEngineSection)
     model = require_tokenizer if plays else require_model
     _check_all(_model_check(recipe.model, model, fetch), *_for_trees(recipe))
 
 
 def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
-    """Raise ConfigError unless every file that the recipe names is there; only the local engine needs weights."""
+    """Raise ConfigError unless every file that the recipe names exists; only the local engine needs weights."""
     engine = recipe.engine
     model = require_model if isinstance(engine, LocalEngineSection) else require_tokenizer
     _check_all(
@@ -57,7 +57,7 @@ def require_file(key: str, path: Path) -> None:
 
 
 def require_excluded(places: Sequence[str]) -> None:
-    """Raise ConfigError unless what is to be kept out of training is there, or on the hub."""
+    """Raise ConfigError unless the files and folders of `data.exclude` exist; data sets of the hub are not checked."""
     for place in places:
         if not place.startswith("hf:") and not Path(place).exists():
             raise ConfigError(
@@ -72,9 +72,9 @@ def require_tokenizer(path: Path) -> None:
 
 
 def require_model(path: Path) -> None:
-    """Raise ConfigError unless `path` is a folder with weights and a tokenizer, a whole model's or an adapter's.
+    """Raise ConfigError unless `path` is a whole model's or an adapter's folder with weights and a tokenizer.
 
-    Of the weights only the heads of the files are read.
+    Only the headers of the weight files are read.
     """
     try:
         whole = whole_folder(path)
@@ -88,7 +88,7 @@ def require_model(path: Path) -> None:
 
 
 def require_tools(section: ToolsSection) -> None:
-    """Raise ConfigError unless there is a tool and its files are there."""
+    """Raise ConfigError unless there is at least one tool and the files of all tools exist."""
     if section.search is None and section.python is None and not section.own:
         raise ConfigError("tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool")
     if isinstance(section.search, LocalSearchSection | DenseSearchSection):
@@ -100,13 +100,13 @@ def require_tools(section: ToolsSection) -> None:
 
 
 def require_script(section: EvalEngineSection) -> None:
-    """Raise ConfigError unless a scripted engine's script is there."""
+    """Raise ConfigError unless a scripted engine's script exists."""
     if isinstance(section, ScriptedEngineSection):
         require_file("engine.script", section.script)
 
 
 def require_rate(section: RolloutSection) -> None:
-    """Raise ConfigError or DataError unless a rate that is to be taken from a run is there."""
+    """Raise ConfigError or DataError unless the run that `rate_from` names has a rate."""
     rule = section.branching
     if isinstance(rule, RandomBranching) and rule.rate_from is not None:
         read_rate(rule.rate_from)
@@ -123,7 +123,7 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
 
 
 def _model_check(section: ModelSection, require: Callable[[Path], None], fetch: bool) -> Callable[[], None]:
-    """Look at the model's folder; one of the hub is fetched first, or else left out where it is not here yet."""
+    """Check the model's folder; a hub model is downloaded first, or without `fetch` skipped if it is not here yet."""
 
     def check() -> None:
         weights = require is require_model
@@ -140,10 +140,10 @@ def _model_check(section: ModelSection, require: Callable[[Path], None], fetch: 
 
 
 def _check_all(*checks: Callable[[], None]) -> None:
-    """Make every check, so that all that is missing is told at once.
+    """Run all checks, to report everything that is missing at once.
 
     Raises:
-        ConfigError: Something is.
+        ConfigError: Something is missing.
     """
     told = []
     for check in checks:

@@ -16,8 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument("recipe", type=recipe_file, nargs="?", metavar="RECIPE.toml", help="what to run")
     add_override_arguments(parser)
-    parser.add_argument("--resume", action="store_true", help="go on with the attempts that run.dir lacks")
-    plain = parser.add_argument_group("without a recipe (the rest of it has defaults; -s changes them)")
+    parser.add_argument("--resume", action="store_true", help="make the attempts that run.dir still lacks")
+    plain = parser.add_argument_group(
+        "without a recipe (all other settings have defaults, which -s can change)"
+    )
     plain.add_argument("--model", type=Path, metavar="M", help="a model folder")
     plain.add_argument("--dataset", metavar="D", help="a problem file, or a benchmark: NAME=PLACE")
     plain.add_argument("--limit", type=at_least_one, metavar="N", help="the first N problems only")

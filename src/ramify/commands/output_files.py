@@ -1,4 +1,4 @@
-"""Files that commands write where the user says: never over what they read, and whole or not at all."""
+"""Output files of commands: written whole or not at all, and never over a file that the command reads."""
 
 import os
 from collections.abc import Iterable
@@ -10,22 +10,22 @@ from ramify.obs.files import UNFINISHED, replace_file
 
 
 def require_output(option: str, path: Path, read: Iterable[Path]) -> None:
-    """Check, before any work is done for it, that a result may go to `path`, which `option` named.
+    """Check, before any work is done, that a result can be written to `path`.
 
     Args:
-        option: For messages, such as "--out".
-        path: It may exist, and be a link.
-        read: Files that the result is made of.
+        option: The option that gave the path, for messages, such as "--out".
+        path: The output file; it may exist, and may be a link.
+        read: Files that the command reads.
 
     Raises:
-        ConfigError: It is one of them, under whatever name, or a folder; or it cannot be written.
+        ConfigError: The path leads to one of these files or to a folder, or it cannot be written.
     """
     try:
         target = _target(path)
         for source in read:
             if any(_are_one(source, written) for written in (target, _unfinished(target))):
                 raise ConfigError(
-                    f"{option} {path}: {source} would be overwritten, which is read; name another file"
+                    f"{option} {path}: {source} would be overwritten, but the command reads it; name another file"
                 )
         if path.is_dir():
             raise ConfigError(f"{option} {path}: is a folder; expected a file")
@@ -39,7 +39,7 @@ def require_output(option: str, path: Path, read: Iterable[Path]) -> None:
 
 
 def write_output(option: str, path: Path, content: bytes) -> None:
-    """Write a file as a whole: where that fails, an older one stays as it was.
+    """Write a file as a whole; if that fails, an older file stays unchanged.
 
     Raises:
         MachineError: The disk is full or fails; names the file.
@@ -57,7 +57,7 @@ def write_output(option: str, path: Path, content: bytes) -> None:
 
 
 def _target(path: Path) -> Path:
-    """Where links lead: it is the file that is replaced, not the link."""
+    """The file that links lead to, which is replaced instead of the link."""
     return Path(os.path.realpath(path))
 
 
@@ -66,7 +66,7 @@ def _unfinished(target: Path) -> Path:
 
 
 def _is_replaced(path: Path) -> bool:
-    """A pipe or a terminal is written to instead."""
+    """Whether the file is replaced as a whole; pipes and terminals are written to directly."""
     return path.is_file() or not path.exists()
 
 

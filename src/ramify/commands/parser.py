@@ -1,4 +1,4 @@
-"""The parser of the command line. Only the command that is asked for is imported, and with it no heavy library."""
+"""The parser of the command line. It imports only the module of the given command, and no heavy library."""
 
 import argparse
 import difflib
@@ -12,7 +12,7 @@ from ramify import __version__
 from ramify.core.errors import UserError
 
 _GIVEN = re.compile(r"argument COMMAND: invalid choice: '([^']*)'|unrecognized arguments: (\S+)")
-"""What argparse's messages say of a word that it does not know."""
+"""argparse's messages about an unknown word."""
 
 
 class UsageError(UserError):
@@ -20,10 +20,10 @@ class UsageError(UserError):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what was wrong, where argparse prints its usage too."""
+    """Reports errors in one line, without argparse's usage text."""
 
     words: tuple[str, ...] = ()
-    """The commands, and the options of the one that is asked for."""
+    """All commands, and the options of the given one."""
 
     def error(self, message: str) -> NoReturn:
         given = _GIVEN.match(message)
@@ -34,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.ArgumentParser:
-    """The parser of `commands`, what each is for by its name, with the arguments of `command`."""
+    """The parser of `commands` (help texts by name); only `command` gets its arguments."""
     parser = _Parser(prog="ramify", description="Branching reinforcement learning for LLM agents.")
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -49,5 +49,5 @@ def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.Ar
 
 
 def module_of(command: str) -> ModuleType:
-    """The module that does what `command` says."""
+    """The module of a command."""
     return importlib.import_module(f"ramify.commands.{command.replace('-', '_')}")

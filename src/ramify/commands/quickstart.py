@@ -1,4 +1,4 @@
-"""`ramify quickstart`: data, a model, a cold start, ARPO with real tools, evaluation, a report."""
+"""`ramify quickstart`: makes data and a model, trains it with SFT and ARPO, evaluates it, and reports."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="a new folder (runs/quickstart or runs/quickstart-lm, or runs/smoke with --smoke)",
     )
-    parser.add_argument("--seed", type=seed, default=0, help="of the model, the training data and all draws")
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="seed of the model, the training data and all random draws"
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--lm",
@@ -23,9 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=(1, 2, 3),
         default=1,
-        help="of the tiny model's world; 1 is learned in minutes, 2 and 3 are for experiments (docs/concepts.md)",
+        help="difficulty of the tiny model's world; 1 is learned in minutes, 2 and 3 are for experiments (docs/concepts.md)",
     )
-    parser.add_argument("--smoke", action="store_true", help="in miniature: does it run at all?")
+    parser.add_argument(
+        "--smoke", action="store_true", help="a miniature that only shows whether everything runs"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -52,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
         if out.is_dir() and not any(out.iterdir()):
             out.rmdir()
             raise
-        # The training loop offers --resume, which a quick start of a few minutes does not have.
+        # The training loop's message offers --resume, which the quick start does not have.
         raise Interrupted(stopped.number, f"{out} is unfinished, start again with a new --out") from None
     measured = report["pass_at_1"]
     for stage, found in (("base", measured["base"]), ("sft", measured["sft"]), ("rl", measured["rl"])):
@@ -69,7 +73,7 @@ def seed(text: str) -> int:
     """Read a seed.
 
     Raises:
-        argparse.ArgumentTypeError: It is no whole number of 64 bits.
+        argparse.ArgumentTypeError: It is not a whole number of 64 bits.
     """
     try:
         number = int(text)

@@ -1,4 +1,4 @@
-"""`ramify rollout RECIPE.toml`: grow the trees of a training recipe's first step and write their trace."""
+"""`ramify rollout RECIPE.toml`: grow the trees of a training recipe's first step and write them as a trace."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""`ramify score`: score a file of responses, or check the scores against vectors of the references."""
+"""`ramify score`: score a file of responses, or check the scores against test vectors from the papers' code."""
 
 import argparse
 import codecs
@@ -34,17 +34,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--task", choices=("math", "qa", "reward"), help="how answers are scored")
     parser.add_argument(
-        "--compat", choices=("arpo", "toolstar"), help="as the released code does, defects included"
+        "--compat",
+        choices=("arpo", "toolstar"),
+        help="score as the released code does, including its defects",
     )
-    parser.add_argument("--golden", action="store_true", help="files are scoring vectors; says which hold")
+    parser.add_argument(
+        "--golden", action="store_true", help="the files are test vectors; report which ones hold"
+    )
     parser.add_argument("--out", type=Path, metavar="ROWS.jsonl", help="write the scores of each line")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run the command: one JSON object on standard output.
+    """Run the command; it prints one JSON object.
 
     Raises:
-        DataError: A file or a line of it cannot be scored.
+        DataError: A file or a line cannot be scored.
     """
     if options.golden:
         if options.task or options.compat or options.out:
@@ -58,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _golden(path: Path) -> Mapping[str, Any]:
-    """What holds of a file of vectors: counts, and the ids of those that do not hold in some mode."""
+    """Results for a file of vectors: counts of those that hold in each mode, and ids of those that fail in any mode."""
     from ramify.rewards.golden_vectors import case_of, judge_vector
 
     vectors = list(_rows(path))
@@ -106,20 +110,20 @@ def _scored(files: list[Path], task: str, compat: str | None, out: Path | None) 
             rows.append({"id": row.get("id", where), **found})
             without_gold += not _is_gold(gold)
     if out is not None:
-        # ASCII, since ids and answers may hold lone surrogates, which UTF-8 cannot.
+        # ASCII, because ids and answers may contain lone surrogates, which UTF-8 cannot encode.
         write_output("--out", out, "".join(json.dumps(row) + "\n" for row in rows).encode("ascii"))
     return {**averages(rows), **({"no_gold": without_gold} if without_gold else {})}
 
 
 def _is_gold(gold: object) -> bool:
-    """Whether something can be right by it: the references score all else 0, which hides a broken file."""
+    """Whether an answer can match this gold. Others make every score 0, so counting them reveals a broken file."""
     if isinstance(gold, list):
         return any(map(_is_gold, gold))
     return bool(gold.strip()) if isinstance(gold, str) else type(gold) in (int, float)
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The objects of a JSONL file, each with the place that messages name."""
+    """The objects of a JSONL file, each with its place for messages."""
     text = _text(path)
     if not text.strip():
         raise DataError(f"{path}: the file is empty; expected a JSONL file, one object a line")
@@ -130,7 +134,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         try:
             row = parse_json(line, unique_keys=True)
         except ValueError as error:
-            raise DataError(f"{where}: no JSON: {error}") from None
+            raise DataError(f"{where}: not JSON: {error}") from None
         if not isinstance(row, dict):
             raise DataError(f"{where}: expected an object, got {type(row).__name__}")
         yield where, row
@@ -148,7 +152,7 @@ def _text(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: expected a JSONL file (UTF-8, one object a line): byte {error.start} is no UTF-8"
+            f"{path}: expected a JSONL file (UTF-8, one object a line): byte {error.start} is not UTF-8"
         ) from None
 
 

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     """Run the command.
 
     Raises:
-        UserError: The passages cannot be read, or the port cannot be had.
+        UserError: The passages cannot be read, or the port cannot be opened.
     """
     if not 0 <= options.port <= _MAX_PORT:
         raise ConfigError(f"--port: expected a number from 0 to {_MAX_PORT}, got {options.port}")
@@ -42,7 +42,9 @@ def run(options: argparse.Namespace) -> None:
         index = PassageIndex.open(options.corpus, options.index, note=console.note)
         host, port = listening.getsockname()[:2]
         if not _is_loopback(host):
-            console.note(f"warning: {host} can be reached from other machines, and nobody is asked for a key")
+            console.note(
+                f"warning: {host} can be reached from other machines, and the service asks for no key"
+            )
         where = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         serve(
             make_app(index, options.threads),

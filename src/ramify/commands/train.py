@@ -1,6 +1,6 @@
 """`ramify train RECIPE.toml`: reinforcement learning.
 
-Like every command it imports what it runs on only when it runs, so that `--help` is quick.
+Like every command it imports heavy modules only when it runs, so that `--help` is quick.
 """
 
 import argparse

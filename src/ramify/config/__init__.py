@@ -1,1 +1,1 @@
-"""Recipes: schemas, loading, and the one place that builds concrete parts."""
+"""Recipes: their schemas, loading and checking them, and building the objects that they describe."""

@@ -1,6 +1,6 @@
-"""The numbers that a recipe may hold: every type has a least and a greatest value, and `true` is no number.
+"""Types for the numbers of a recipe, each with a smallest and a largest value; `true` is not a number.
 
-The edges lie far outside of what anybody trains with; what is beyond them overflows, hangs or fills the memory later.
+The bounds are far outside of what anybody trains with. Values beyond them would later overflow, hang or fill memory.
 """
 
 from typing import Annotated
@@ -18,14 +18,14 @@ Calls = Annotated[int, Field(ge=0, le=2**16, strict=True)]
 Trajectories = Annotated[int, Field(ge=1, le=4096, strict=True)]
 """Trajectories of one tree."""
 Reserved = Annotated[int, Field(ge=1, le=2**16, strict=True)]
-"""What memory is taken for one by one: slots, ranks, attempts, passages of an answer."""
+"""Counts of things that each take memory: slots, ranks, attempts, passages of an answer."""
 Rounds = Annotated[int, Field(ge=1, le=1000, strict=True)]
 """Rounds of growing within one step."""
 Threads = Annotated[int, Field(ge=1, le=512, strict=True)]
 Attempts = Annotated[int, Field(ge=1, le=20, strict=True)]
-"""Of one request to a service."""
+"""Attempts of one request to a service."""
 Level = Annotated[int, Field(ge=0, le=4, strict=True)]
-"""Isolation of the sandbox."""
+"""Isolation level of the sandbox."""
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1, strict=True)]
 
 # Shares, probabilities and edges below one.
@@ -45,16 +45,16 @@ AboveOne = Annotated[float, Field(gt=1, le=1000, strict=True, allow_inf_nan=Fals
 Magnitude = Annotated[float, Field(ge=1e-9, le=1e6, strict=True, allow_inf_nan=False)]
 """The alpha of an adapter, the norm of a gradient."""
 LearningRate = Annotated[float, Field(ge=1e-12, le=10, strict=True, allow_inf_nan=False)]
-"""At less than this no weight of float32 moves."""
+"""With a smaller rate no float32 weight changes."""
 
 # Times, entropies, temperatures.
 
 Seconds = Annotated[float, Field(ge=1e-3, le=1e6, strict=True, allow_inf_nan=False)]
 Days = Annotated[float, Field(ge=1e-6, le=1e5, strict=True, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e5, strict=True, allow_inf_nan=False)]
-"""Requests a second."""
+"""Requests per second."""
 Nats = Annotated[float, Field(gt=0, le=20, strict=True, allow_inf_nan=False)]
-"""An entropy: no vocabulary has as much as 20 nats."""
+"""An entropy; no vocabulary reaches 20 nats."""
 
 
 def _not_tiny(temperature: float) -> float:
@@ -66,4 +66,4 @@ def _not_tiny(temperature: float) -> float:
 Temperature = Annotated[
     float, Field(ge=0, le=100, strict=True, allow_inf_nan=False), AfterValidator(_not_tiny)
 ]
-"""Logits are divided by it."""
+"""Divides the logits; 0 is greedy."""

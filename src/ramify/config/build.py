@@ -1,4 +1,4 @@
-"""The one place that names concrete parts: from a checked recipe to objects.
+"""Builds the objects of a checked recipe; only the `config.build*` modules name concrete classes.
 
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
@@ -62,12 +62,12 @@ def build_agent(
     all_entropies: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> "AgentParts":
-    """The agent of training, evaluation and data making; only the local engine asks for the model.
+    """The agent of training, evaluation and data synthesis; `model` is called for the local engine only.
 
-    `note` is told what an engine finds out about its service.
+    `note` receives what an engine finds out about its service.
 
     Raises:
-        ConfigError: The entropies of all tokens are wanted and the engine gives none that are exact.
+        ConfigError: `all_entropies` is set, and the engine has no exact entropies.
     """
     from ramify.rollout.settings import AgentParts
 
@@ -82,7 +82,7 @@ def build_agent(
         events=events,
         run_seed=run.seed,
         branch_at=branch_at,
-        # Which tree gets a place that has become free would depend on which tool was fast.
+        # With a limit, which tree gets a free slot would depend on how fast tools are.
         slots=None if run.deterministic else built.info().num_slots,
         live=live,
         all_entropies=all_entropies,
@@ -132,18 +132,18 @@ def _openai(
 
 
 def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
-    """The branching rule; the released arithmetic divides by the logarithm of the tokenizer's `vocab_size`.
+    """The branching rule; `vocab_size` is for the `seed_compat_*` rules, which divide by its logarithm.
 
     Raises:
-        ConfigError: The rate of another run is asked for and its folder is no run folder.
-        DataError: That run's metrics hold no rate.
+        ConfigError: `rate_from` is not the folder of a run.
+        DataError: The metrics of that run hold no rate.
     """
     from ramify.algos.branch_aepo import BalancedBrancher
     from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
     from ramify.algos.branch_none import FlatBrancher
     from ramify.algos.branch_random import RandomBrancher
 
-    # Rules that find the number of roots themselves are the ones whose m is absent.
+    # m is absent only for rules that compute the number of roots themselves.
     m = section.m or section.n
     match section.branching:
         case NoBranching(probe_tokens=k):
@@ -207,7 +207,7 @@ def _seed_compat(
 
 
 def build_limits(section: LimitsSection, n: int, top_p: float = 1.0) -> "RolloutLimits":
-    """The size of a tree with n leaves; only an evaluation samples with `top_p` below 1."""
+    """The limits of a tree with n leaves; only an evaluation samples with `top_p` below 1."""
     from ramify.rollout.settings import RolloutLimits
 
     return RolloutLimits(
@@ -223,7 +223,7 @@ def build_limits(section: LimitsSection, n: int, top_p: float = 1.0) -> "Rollout
 
 
 def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Schedule]":
-    """Optimizer settings and the schedule of their rates."""
+    """The optimizer's settings and its learning-rate schedule."""
     from ramify.learner.optimizer import AdamWSettings, MuonSettings, Schedule
 
     schedule = Schedule(section.warmup_steps, section.decay_from, section.final_rate)
@@ -247,16 +247,16 @@ def build_problems(
     max_prompt_tokens: int,
     exclude: Sequence[str] = (),
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """Read problems and drop those whose prompt is too long; returns them and one-line notes.
+    """Read problems and drop those whose prompt is too long; returns the problems and one-line notes.
 
     Args:
-        path: Of the file.
-        renderer: Writes the prompts whose tokens are counted.
-        max_prompt_tokens: Of a prompt that stays.
-        exclude: Drop the problems that ask what these files, folders or data sets of the hub ask.
+        path: The problem file.
+        renderer: Renders the prompts and counts their tokens.
+        max_prompt_tokens: Problems with longer prompts are dropped.
+        exclude: Files, folders or data sets of the hub; problems with the same question as one in them are dropped.
 
     Raises:
-        DataError: Something cannot be read, or nothing is left.
+        DataError: Something cannot be read, or no problem is left.
     """
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
@@ -274,10 +274,10 @@ def build_problems(
 def fitting(
     place: Path | str, problems: Sequence[Problem], renderer: "TagRenderer", max_prompt_tokens: int
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """The problems whose prompt is short enough, and a line about the others; `place` is where they are from.
+    """The problems whose prompt is short enough, and notes on those dropped; `place` names their source in messages.
 
     Raises:
-        DataError: None is.
+        DataError: No prompt is short enough.
     """
     fits = renderer.fitting(problems, max_prompt_tokens)
     kept = tuple(problem for problem, short in zip(problems, fits, strict=True) if short)
@@ -298,7 +298,7 @@ def fitting(
 
 
 def control_notes(place: Path | str, found: Sequence[str | None]) -> tuple[str, ...]:
-    """A line about the rows of a data set that spell a token of structure; `found` holds one of them, or None, for each row."""
+    """A note on the rows of a data set that spell a control token; `found` has one of them, or None, for each row."""
     spelt = [token for token in found if token is not None]
     if not spelt:
         return ()

@@ -1,4 +1,4 @@
-"""From a recipe's algorithm to objects: estimator, weighting, corrections, objective, and the notes that they need."""
+"""Builds a recipe's algorithm: estimator, weighting, correction, objective, and the annotations that they need."""
 
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def build_estimator(section: AlgorithmSection) -> Estimator:
-    """The advantage estimator, with what acts on its rewards and advantages around it."""
+    """The advantage estimator, wrapped in what changes its rewards (KL) and advantages (entropy)."""
     from ramify.algos.aepo import EntropyAwareAdvantage
     from ramify.algos.grpo import GroupRelative
     from ramify.algos.kl import KlInReward
@@ -43,7 +43,7 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
         case NodeValueEstimator():
             estimator = NodeValue(section.shared)
         case ReinforcePlusPlusEstimator(group_mean=group_mean):
-            # It takes the penalty token by token, so that each token answers for what comes after it.
+            # It applies the KL penalty per token, so that each token is charged only for itself and later tokens.
             estimator = ReinforcePlusPlus(section.shared, group_mean=group_mean, kl_coefficient=kl)
     if kl and not isinstance(section.estimator, ReinforcePlusPlusEstimator):
         estimator = KlInReward(estimator, kl)
@@ -54,7 +54,7 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
 
 
 def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) -> RewardFn:
-    """The reward that trains: `reward`, less what the algorithm takes from trajectories near `max_tokens`."""
+    """The reward for training: `reward`, minus the algorithm's penalty for trajectories near `max_tokens`."""
     from ramify.rewards.length import OverlongReward
 
     if section.overlong_margin is None:
@@ -63,14 +63,14 @@ def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) 
 
 
 def build_weighting(section: AlgorithmSection) -> "Weighting":
-    """How much each token counts."""
+    """How much each token counts in the loss."""
     from ramify.algos.credit import Weighting
 
     return Weighting(section.shared, section.advantage, section.aggregation, section.fixed_length)
 
 
 def build_correction(section: AlgorithmSection) -> "ImportanceCorrection | None":
-    """The importance weights, if any."""
+    """The importance weights; None without a correction."""
     from ramify.algos.corrections import ImportanceCorrection
 
     correction = section.correction
@@ -115,7 +115,7 @@ def _surrogate(section: LossSection) -> "PolicyLoss":
 
 
 def wanted_notes(section: AlgorithmSection) -> "Wanted":
-    """What the annotation pass has to find; nothing, where the engine gave all that is needed."""
+    """What the annotation pass must compute; nothing if the engine provides all that the algorithm needs."""
     from ramify.learner.annotate import Wanted
 
     entropy = section.entropy_advantage

@@ -1,4 +1,4 @@
-"""From the cache of a checked recipe to an object."""
+"""Builds the cache of a checked recipe."""
 
 from ramify.config.schema_tools import CacheSection
 from ramify.core.protocols import Cache
@@ -7,11 +7,11 @@ _DAY_SECONDS = 86_400.0
 
 
 def build_cache(section: CacheSection) -> Cache:
-    """The cache, or the cassette in its place.
+    """The cache, or a cassette if the recipe's mode asks for one.
 
     Raises:
-        DataError: The file is something else, damaged, or of a newer ramify; a cassette that is to be replayed is missing.
-        MachineError: It cannot be written.
+        DataError: The file is something else, damaged, or written by a newer ramify; a cassette to replay is missing.
+        MachineError: The file cannot be written.
     """
     if section.mode == "cache":
         from ramify.cache.sqlite import SqliteCache, SqliteSettings

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 def build_eval_problems(
     section: EvalDataSection, renderer: "TagRenderer", tools: Collection[str], model: Path
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """Read the problems, with instructions in front where the recipe wants them; returns them and one-line notes.
+    """Read the problems, with instructions in front if the recipe asks for them; returns them and one-line notes.
 
     Args:
-        section: Of the recipe.
-        renderer: Writes the prompts whose tokens are counted.
-        tools: Names of the agent's, for the instructions.
-        model: Its folder: what it was trained on is compared with the problems.
+        section: The recipe's data section.
+        renderer: Renders the prompts and counts their tokens.
+        tools: Names of the agent's tools, for the instructions.
+        model: The model's folder; if a run made it, the problems are compared with that run's training data.
 
     Raises:
-        DataError: Something cannot be read, or nothing is left.
+        DataError: Something cannot be read, or no problem is left.
     """
     from ramify.config.build import fitting
     from ramify.config.training_overlap import training_overlap_notes
@@ -49,11 +49,11 @@ def build_eval_problems(
 
 
 def require_dataset(dataset: str) -> None:
-    """See that the file or folder of `data.test` is there; what is on a hub is not looked for.
+    """Check that the file or folder of `data.test` exists; a data set of the hub is not checked.
 
     Raises:
-        ConfigError: It is not.
-        DataError: A name without a place, or of no benchmark.
+        ConfigError: It does not exist.
+        DataError: A benchmark's name has no place, or no benchmark has that name.
     """
     from ramify.data.benchmark_hub import HUB_PREFIX
     from ramify.data.benchmarks import parse_dataset

@@ -1,4 +1,4 @@
-"""From a checked recipe to the model and its tokenizer.
+"""Builds the model and the tokenizer of a checked recipe.
 
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
 
 _SAID = "caf\u00e9 \u4e2d\u6587"
 _PROBE = f"What is 12 + 30?\n<think> 1372 </think> {_SAID}"
-"""What the user of the first chat says, with which a tokenizer is tried."""
+"""The user message with which a tokenizer and its chat template are tested."""
 
 
 def build_tokenizer(
     folder: Path, note: "Callable[[str], None] | None" = None, *, computes: bool = True
 ) -> "ChatTokenizer":
-    """Read a tokenizer; if the folder's model `computes` here, check that transformers reads the same ids from it.
+    """Read a tokenizer; if the folder's model `computes` here, check that transformers encodes the same ids.
 
-    A server reads a folder of its own, and importing transformers takes longer than a short evaluation.
+    With a server the check is skipped: the server has its own copy of the tokenizer, and importing transformers takes
+    longer than a short evaluation.
 
     Args:
-        folder: Of the model.
-        note: Told where transformers' AutoTokenizer makes another tokenizer of the folder than the file says.
+        folder: The model's folder.
+        note: Receives a note if transformers' AutoTokenizer gives other ids than the folder's tokenizer.json.
         computes: Whether the model runs in this process.
 
     Raises:
-        DataError: They differ, a file is missing or damaged, or the model has fewer rows than the tokenizer has ids.
+        DataError: The ids differ, a file is missing or damaged, or the tokenizer has more ids than the model rows.
     """
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.core.messages import Message
@@ -45,7 +46,7 @@ def build_tokenizer(
     ours = ChatTokenizer(folder)
     text = ours.chat_text([Message.of("user", _PROBE)])
     if _SAID not in text:
-        raise DataError(f"{folder}: the chat template leaves out or changes what the user says")
+        raise DataError(f"{folder}: the chat template drops or changes the user's message")
     if not ours.encode(text):
         raise DataError(f"{folder}: tokenizer.json makes no tokens of a text")
     other = _compare(ours, text) if computes else None
@@ -65,12 +66,12 @@ def build_tokenizer(
 
 
 def _compare(ours: "ChatTokenizer", text: str) -> str | None:
-    """Hold a tokenizer against the one that transformers builds from the folder.
+    """Compare a tokenizer with the one that transformers builds from the folder.
 
-    For some families (Qwen2) AutoTokenizer builds the family's tokenizer whatever the folder holds; then the folder's own
-    fast tokenizer is what counts. Returns the name of the other one in that case.
+    For some families (Qwen2) AutoTokenizer builds the family's own tokenizer, whatever tokenizer.json says. We use
+    tokenizer.json, and return the name of AutoTokenizer's class if it gives other ids.
 
-    The template is compared as it is written: transformers would render it without limits on time and memory.
+    Chat templates are compared as source text: transformers would render them without limits on time and memory.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -87,7 +88,7 @@ def _compare(ours: "ChatTokenizer", text: str) -> str | None:
             own_ids = own(text, add_special_tokens=False)["input_ids"]
     except DataError:
         raise
-    # A reader of foreign files: what transformers raises about them is of any kind.
+    # Foreign files: transformers may raise anything about them.
     except Exception as error:  # noqa: BLE001
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(
@@ -101,7 +102,7 @@ def _compare(ours: "ChatTokenizer", text: str) -> str | None:
         if name in ours.template.source and token != ours.special.get(name):
             raise DataError(
                 f"{folder}/tokenizer_config.json: {name}: transformers reads {token!r:.80}, expected "
-                f"{ours.special.get(name)!r:.80} as the chat template is given it"
+                f"{ours.special.get(name)!r:.80} as for the chat template"
             )
     mine = list(ours.encode(text))
     if mine != own_ids:
@@ -112,15 +113,15 @@ def _compare(ours: "ChatTokenizer", text: str) -> str | None:
 
 
 def build_model(section: ModelSection, context_tokens: int, seed: int = 0) -> "PreTrainedModel":
-    """Load the model, with a fresh adapter where the recipe asks for one and the folder has none.
+    """Load the model, with a fresh adapter if the recipe asks for one and the folder has none.
 
     Args:
-        section: Of the recipe.
-        context_tokens: Longest sequence.
-        seed: Decides a fresh adapter; what it computes at first is the model itself, whatever the seed.
+        section: The recipe's model section.
+        context_tokens: Length of the longest sequence.
+        seed: Seed of a fresh adapter. With any seed the model computes the same until the adapter is trained.
 
     Raises:
-        ConfigError: Such sequences do not fit the model; the folder's adapter is not the one that the recipe asks for.
+        ConfigError: The model has too few positions; the folder's adapter has other settings than the recipe.
         DataError: The folder cannot be read.
     """
     import torch
@@ -157,9 +158,9 @@ def _adapt(model: "PreTrainedModel", section: LoraSection, path: Path, seed: int
 
 
 def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Reference":
-    """The recipe's model as it was before the run: the base with the adapters off, or a frozen copy.
+    """The reference model, which is the model before the run: the base without its adapter, or a frozen copy.
 
-    An adapter that is trained further is part of where the run started, so that its base alone would not do.
+    If the run trains an existing adapter further, the reference includes that adapter and is loaded as a copy.
 
     Raises:
         DataError: The folder cannot be read.

@@ -1,4 +1,4 @@
-"""From the reward of a checked recipe to objects."""
+"""Builds the reward of a checked recipe."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BuiltReward:
-    """A reward and the judge in it.
+    """A reward with its judge.
 
     Attributes:
-        fn: The reward.
-        judge: Its verdicts are a part.
-        notes: Lines for people about files of the user's own.
-        identities: What its numbers depend on beside the recipe: the judge's prompt, the content of those files.
-        resources: To be closed.
+        fn: The reward function.
+        judge: The judge whose verdicts are a part of the reward, if any.
+        notes: Notes for the user about their own files.
+        identities: What the reward depends on besides the recipe: the judge's prompt, checksums of the user's files.
+        resources: What `close` closes.
     """
 
     fn: RewardFn
@@ -42,16 +42,16 @@ class BuiltReward:
     resources: tuple[Closable, ...] = ()
 
     async def close(self) -> None:
-        """Free connections and files."""
+        """Close connections and files."""
         await close_all(reversed(self.resources))
 
 
 def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> BuiltReward:
-    """The reward; `reported` scores are reported beside those of the recipe, where answers are scored.
+    """The reward; if it scores answers, it also reports the scores `reported`, in addition to those of the recipe.
 
     Raises:
         ConfigError: A file of the user's own cannot be used.
-        MachineError: The variable that holds the judge's key is not set.
+        MachineError: The environment variable with the judge's key is not set.
     """
     if isinstance(section, LengthRewardSection):
         from ramify.rewards.length import LengthReward

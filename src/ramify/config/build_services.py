@@ -1,4 +1,4 @@
-"""From the services of a checked recipe to objects: search providers, pages, chat models."""
+"""Builds the services of a checked recipe: search providers, page sources, chat models."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def http_client(name: str, section: HttpSection, *secrets: str, failures_to_open: int = 8) -> "HttpClient":
-    """What asks one service; keys in `secrets` stay out of every message. After so many failures in a row it is down."""
+    """A client for one service; `secrets` are keys to keep out of all messages.
+
+    After `failures_to_open` failures in a row the service counts as down.
+    """
     from ramify.net.client import HttpClient, HttpSettings
 
     settings = HttpSettings(
@@ -41,13 +44,13 @@ def build_provider(
     """The search provider.
 
     Args:
-        section: Which.
-        offline: It is only named, never asked, so it needs no key.
-        note: Gets a line for people when an index is built, which may take long.
+        section: The recipe's search section.
+        offline: The provider will not be called, so it needs no key.
+        note: Receives a note when an index is built, which may take long.
 
     Raises:
         DataError: The passage file cannot be read.
-        MachineError: The variable that holds its key is not set, or a library is missing.
+        MachineError: The environment variable with its key is not set, or a library is missing.
     """
     if isinstance(section, LocalSearchSection):
         return _local(section, note)
@@ -99,10 +102,10 @@ def build_provider(
 def chat_model(
     name: str, url: str, model: str, key_variable: str | None, http: HttpSection, offline: bool = False
 ) -> ChatModel:
-    """A chat model; `name` stands for its service in messages.
+    """A chat model; `name` is its service's name in messages.
 
     Raises:
-        MachineError: The variable that holds its key is not set.
+        MachineError: The environment variable with its key is not set.
     """
     from ramify.engines.openai_chat import OpenAIChat
 
@@ -111,14 +114,14 @@ def chat_model(
 
 
 def page_source(section: BrowserSection) -> "PageSource":
-    """What fetches pages, which the caller closes."""
+    """The source that fetches pages; the caller closes it."""
     if section.source == "jina":
         from ramify.net.secrets import read_optional_key
         from ramify.tools.jina_pages import JinaPages
 
         key = read_optional_key("JINA_API_KEY")
         http = HttpSection(timeout_seconds=section.page_seconds, in_flight=section.in_flight)
-        # Pages that it cannot read count as its failures.
+        # Unreadable pages count as failures of the service, so allow many.
         client = http_client("jina", http, *([key] if key else []), failures_to_open=64)
         return JinaPages(client, key=key, max_chars=section.max_chars)
     from ramify.tools.guarded_pages import GuardedPages, GuardedSettings

@@ -1,4 +1,4 @@
-"""From the tools of a checked recipe to objects."""
+"""Builds the tools of a checked recipe."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 _OURS = ("search", "open_page", "python")
-"""In the order in which a prompt names them."""
+"""ramify's tools in the order in which prompts list them."""
 
 _SERVICE_SECONDS = 5.0
-"""What a sandbox service may take beside the program's own time."""
+"""Time that a sandbox service may take in addition to the program's own time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """Tools by name, what they run on, and lines for people about those of the user's own.
+    """Tools by name, the resources that they use, and notes about the user's own tools.
 
-    `identities` says of each tool what its answers depend on beside the recipe: the corpus, the file, the sandbox's level.
+    `identities` holds for each tool what its answers depend on besides the recipe: corpus, file, level of the sandbox.
     """
 
     tools: Mapping[str, Tool]
@@ -45,14 +45,14 @@ class Toolbox:
     identities: Mapping[str, Json] = field(default_factory=dict)
 
     async def close(self) -> None:
-        """Stop what the tools run on, the last one first."""
+        """Close the resources in reverse order."""
         await close_all(reversed(self.resources))
 
 
 def build_search(
     section: SearchSection, provider: SearchProvider, cache: Cache | None = None
 ) -> "SearchTool":
-    """The search tool over a provider that the caller closes."""
+    """The search tool; the caller closes the provider."""
     from ramify.tools.search import SearchTool
 
     return SearchTool(
@@ -69,15 +69,15 @@ def build_search(
 def build_tools(
     section: ToolsSection, sandbox: SandboxSection, note: Callable[[str], None] = lambda _: None
 ) -> Toolbox:
-    """Open the tools that the recipe names; `note` gets a line for people when an index is built.
+    """Open the tools of the recipe; `note` receives a note when an index is built.
 
     Raises:
-        ConfigError: There is none, two have one name, or a file of the user's own cannot be used.
+        ConfigError: There is no tool, two have the same name, or a file of the user's own cannot be used.
         DataError: A passage file, a cache or a cassette cannot be read.
         MachineError: The sandbox cannot reach the level, or a key is missing.
     """
     built = _Build(note)
-    # What the user can have got wrong comes before what opens files, and the cache last of all.
+    # First what is most likely a user's mistake, then what opens files, and the cache last.
     for own in section.own:
         built.own(own)
     if section.python is not None:
@@ -97,7 +97,7 @@ def build_tools(
 
 
 class _Build:
-    """A toolbox while it is filled."""
+    """A toolbox under construction."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
@@ -107,7 +107,7 @@ class _Build:
         self.identities: dict[str, Json] = {}
 
     def search(self, section: ToolsSection) -> None:
-        """Search, and the browser in its place."""
+        """Add search, or the browser in its place."""
         assert section.search is not None
         offline = section.cache is not None and section.cache.mode == "replay_or_fail"
         provider = build_provider(section.search, offline, self._note)
@@ -162,7 +162,7 @@ class _Build:
         self.tools[name] = tool
 
     def python(self, section: PythonSection, sandbox: SandboxSection) -> None:
-        """The Python tool and the sandbox behind it."""
+        """Add the Python tool and its sandbox."""
         from ramify.tools.python import PythonTool
 
         opened = _open_sandbox(sandbox, section.timeout_seconds)
@@ -177,7 +177,7 @@ class _Build:
         self._add("python", tool)
 
     def own(self, section: OwnToolSection) -> None:
-        """A tool of the user's own."""
+        """Add a tool of the user's own."""
         loaded = load_own(section)
         name = loaded.tool.spec.name
         self._add(name, loaded.tool)
@@ -193,7 +193,7 @@ def _summary_model(section: ChatSection, offline: bool) -> ChatModel:
 
 
 def load_own(section: OwnToolSection) -> "LoadedTool":
-    """A function or class of a file.
+    """Load a tool from a function or class in the user's file.
 
     Raises:
         ConfigError: The file or the function cannot be used.

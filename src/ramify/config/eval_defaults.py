@@ -11,20 +11,20 @@ MAX_PROMPT_TOKENS = 2048
 MAX_TOKENS = 8192
 MAX_CALLS = 10
 TEMPERATURE = 0.6
-"""That of the references' evaluation."""
+"""As in the evaluation of the papers' code."""
 
 
 def default_evaluation(
     model: Path, dataset: str, *, out: Path | None, limit: int | None, attempts: int, ks: tuple[int, ...]
 ) -> dict[str, Any]:
-    """A recipe's table: the local engine, Python as the tool, exact answers, and as many tokens as the model has room for.
+    """The recipe as a table: local engine, Python as the only tool, scored answers, token limits within the model's.
 
     Args:
         model: A model folder.
-        dataset: As `data.test`.
-        out: `run.dir`; by default runs/eval/MODEL-DATASET.
-        limit: Takes the first problems only.
-        attempts: At each problem.
+        dataset: The value of `data.test`.
+        out: The value of `run.dir`; by default runs/eval/MODEL-DATASET.
+        limit: Evaluate the first `limit` problems only.
+        attempts: Attempts at each problem.
         ks: Values of k.
     """
     prompt, rest = _room(model)
@@ -51,11 +51,11 @@ def default_evaluation(
 
 
 def _room(model: Path) -> tuple[int, int]:
-    """Tokens of a prompt and of what follows it, within the model's positions."""
+    """Limits on the tokens of a prompt and of what follows it, within the model's positions."""
     try:
         positions = read_model_config(model).get("max_position_embeddings")
     except DataError:
-        positions = None  # no model, which is told later
+        positions = None  # not a model folder, which is reported later
     if not isinstance(positions, int):
         return MAX_PROMPT_TOKENS, MAX_TOKENS
     prompt = min(MAX_PROMPT_TOKENS, max(1, positions // 4))

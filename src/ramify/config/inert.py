@@ -1,4 +1,4 @@
-"""Settings of a reinforcement-learning recipe that cannot act next to its other sections: refused or noted at start."""
+"""Refuses or notes settings of a reinforcement-learning recipe that have no effect with its other sections."""
 
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_guard import GuardSection
@@ -9,10 +9,10 @@ from ramify.config.schema_tools import ToolsSection
 
 
 def refuse_inert_rollout(rollout: RolloutSection) -> None:
-    """A branching rule must be able to branch, as widely as it asks for.
+    """Refuse a branching rule that can never branch, or not into as many children as it asks for.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: The rule cannot.
     """
     rule = rollout.branching
     if rule.name != "none" and not rollout.shares_tokens:
@@ -38,10 +38,12 @@ def refuse_inert_rollout(rollout: RolloutSection) -> None:
 def refuse_inert_algorithm(
     algorithm: AlgorithmSection, rollout: RolloutSection, has_exact_entropy: bool
 ) -> None:
-    """Credit must be able to act on the trees of the rollout; `has_exact_entropy` is the engine's.
+    """Refuse settings of the algorithm that have no effect on the rollout's trees.
+
+    `has_exact_entropy` says whether the engine provides exact entropies.
 
     Raises:
-        ValueError: A setting cannot.
+        ValueError: A setting has no effect.
     """
     estimator = algorithm.estimator
     if rollout.n == 1 and estimator.name != "reinforce_pp":
@@ -84,11 +86,11 @@ def refuse_inert_algorithm(
 def note_inert_clips(
     algorithm: AlgorithmSection, problems_per_step: int, problems_per_minibatch: int, is_local: bool
 ) -> tuple[str, ...]:
-    """A line that names what is set and does not act with one optimizer step a rollout; none where all acts.
+    """A note that names settings without effect when there is one optimizer step per rollout; none if all have one.
 
-    It is no error: papers report such settings, and a paper's recipe that is tried small has them too. `is_local`: the
-    engine samples from the learner's weights, so that the ratio is 1 up to rounding; to another engine's logprobs it may
-    be anything, and is clipped.
+    This is not an error: papers report such settings, and recipes of papers have them too when tried at a small size.
+    `is_local`: the engine samples from the learner's weights, so the ratio is 1 up to rounding. With another engine the
+    ratio may be anything, and clipping has an effect.
     """
     recomputes = algorithm.old == "recompute"
     if problems_per_minibatch < problems_per_step or not (is_local or recomputes):
@@ -112,10 +114,10 @@ def note_inert_clips(
 
 
 def refuse_inert_rewards(reward: RewardSection, rollout: RolloutSection, tools: ToolsSection) -> None:
-    """A reward's parts must be there to be looked at.
+    """Refuse settings that have no effect with the recipe's reward and tools.
 
     Raises:
-        ValueError: They are not.
+        ValueError: There is such a setting.
     """
     if rollout.dynamic_sampling is not None and reward.name in ("length", "parts"):
         raise ValueError(
@@ -131,10 +133,10 @@ def refuse_inert_rewards(reward: RewardSection, rollout: RolloutSection, tools: 
 
 
 def refuse_inert_guard(guard: GuardSection | None, rollout: RolloutSection) -> None:
-    """What the guard looks at must be able to be right as well as wrong.
+    """Refuse thresholds of the collapse detector that are always broken, or never.
 
     Raises:
-        ValueError: A threshold is broken in every step, or never.
+        ValueError: There is such a threshold.
     """
     if guard is None:
         return
@@ -147,10 +149,10 @@ def refuse_inert_guard(guard: GuardSection | None, rollout: RolloutSection) -> N
 
 
 def refuse_inert_rates(optimizer: OptimizerSection, trains_adapter: bool) -> None:
-    """Rates of parameters that an adapter does not have cannot act.
+    """Refuse learning rates for parameters that an adapter does not have.
 
     Raises:
-        ValueError: There are such rates.
+        ValueError: There is such a rate.
     """
     for key in ("vector_rate", "embedding_rate"):
         if trains_adapter and getattr(optimizer, key) is not None:

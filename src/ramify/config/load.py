@@ -1,4 +1,4 @@
-"""Reading a recipe: TOML, `-s a.b=c` overrides, validation that names every mistake, in one line."""
+"""Reads recipes: TOML, `-s a.b=c` overrides, and validation that reports all mistakes in one line."""
 
 import re
 import tomllib
@@ -24,7 +24,7 @@ _PLAIN_WORDS = {
     "path_type": "expected a path",
 }
 _FORM_KEYS = ("name", "provider")
-"""Keys whose value says which form of a table stands there."""
+"""Keys whose value selects one of several schemas (forms) of a table."""
 _NAMED_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*: ")
 
 
@@ -32,9 +32,9 @@ def load_recipe(schema: type[Recipe], path: Path, overrides: Sequence[str]) -> R
     """Read, override and check a recipe.
 
     Args:
-        schema: What it must look like.
+        schema: The schema of the recipe.
         path: The TOML file.
-        overrides: `a.b=c`, where c is a TOML value or else plain text; `a.b=` leaves the key out. Later ones win.
+        overrides: `a.b=c`, where c is a TOML value or else plain text; `a.b=` removes the key. Later ones win.
 
     Raises:
         ConfigError: One line that names the file, the key and what was expected.
@@ -45,7 +45,7 @@ def load_recipe(schema: type[Recipe], path: Path, overrides: Sequence[str]) -> R
 def override_recipe(
     schema: type[Recipe], table: dict[str, Any], overrides: Sequence[str], name: str
 ) -> Recipe:
-    """The same for a recipe that is at hand; `name` stands for the file in messages.
+    """As `load_recipe`, for a recipe that is already a table; `name` takes the place of the file in messages.
 
     Raises:
         ConfigError: As for `load_recipe`.
@@ -56,7 +56,7 @@ def override_recipe(
 
 
 def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> Recipe:
-    """Check a table against a schema; `name` stands for the file in messages.
+    """Check a table against a schema; `name` takes the place of the file in messages.
 
     Raises:
         ConfigError: As for `load_recipe`.
@@ -71,7 +71,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
-        ConfigError: It is missing or not TOML.
+        ConfigError: The file is missing or not TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: expected a recipe file: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        # Beside what is no TOML: a number of thousands of digits, thousands of brackets.
+        # Not only syntax errors: also numbers with thousands of digits, and thousands of nested brackets.
         raise ConfigError(f"{path}: expected TOML: {error}") from None
 
 
@@ -114,7 +114,7 @@ def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) ->
 
 
 def _take_form(schema: type[BaseModel], place: Sequence[str], table: dict[str, Any], form_key: str) -> None:
-    """Another name is another form of the table: what only the old form knows goes with it."""
+    """After a change of `name` or `provider`, remove keys of the table that only its old form has."""
     _, forms = _locate((schema,), place)
     known = {key for form in forms for key in form.model_fields}
     for form in forms:
@@ -129,15 +129,15 @@ def _value(text: str) -> Any:  # noqa: ANN401 - any TOML value
     except (ValueError, RecursionError):
         return text
     value = parsed["value"]
-    # No key is a date or two lines long; `run.dir=2026-01-01` is a folder.
+    # No key of a recipe takes a date or several lines; `run.dir=2026-01-01` is a folder.
     return text if len(parsed) > 1 or isinstance(value, date | datetime | time) else value
 
 
 def _mistakes(schema: type[BaseModel], error: ValidationError) -> list[str]:
-    """A line for each key that is wrong, in the order of the schema, unknown keys first."""
+    """One line for each wrong key: unknown keys first, then in the order of the schema."""
     told: dict[str, list[str]] = {}
     meant: set[str] = set()
-    # A misspelt required key is both unknown and missing: only the first is told, and says what was meant.
+    # A misspelt required key is both unknown and missing. Only the first is reported, with a suggestion.
     for item in sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden"):
         place, schemas = _locate((schema,), item["loc"])
         key = ".".join(place) or "recipe"
@@ -149,7 +149,7 @@ def _mistakes(schema: type[BaseModel], error: ValidationError) -> list[str]:
             continue
         else:
             lines = _described(schemas, place, item)
-        # A value that fits none of several types has a mistake for each of them: the first is enough.
+        # If a value fits none of several types, pydantic reports a mistake for each type; the first is enough.
         if not any(key == other or key.startswith(f"{other}.") for other in told):
             told[key] = lines
     return [line for lines in told.values() for line in lines]
@@ -166,7 +166,7 @@ def _described(schemas: Schemas, place: Sequence[str], mistake: ErrorDetails) ->
         return [f"{key}.{form_key}: expected one of {names}, {given}"]
     message = _PLAIN_WORDS.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
     if mistake["type"] == "value_error":
-        # A check of several sections may have found several mistakes.
+        # A check across sections may have found several mistakes.
         return [_with_key(place, line) for line in message.split("\n")]
     message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
     message = re.sub("^Input should (be|have) ", "expected ", message)
@@ -177,16 +177,16 @@ def _described(schemas: Schemas, place: Sequence[str], mistake: ErrorDetails) ->
 
 
 def _with_key(place: Sequence[str], message: str) -> str:
-    """Checks of a table name the key that they are about; others are about the place itself."""
+    """Prefix a message with its place; a message of a table's check begins with the key that it is about."""
     if _NAMED_KEY.match(message):
         return ".".join([*place, message])
     return f"{'.'.join(place) or 'recipe'}: {message[0].lower()}{message[1:]}"
 
 
 def _locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schemas]:
-    """The key that a user would write for pydantic's location, and the schemas that may stand there.
+    """The key as a user writes it for pydantic's location, and the possible schemas there.
 
-    In a table that has several forms, pydantic puts the form's name into the location.
+    For a table with several forms, pydantic's location contains the form's name as well.
     """
     key: list[str] = []
     for part in loc:
@@ -195,7 +195,7 @@ def _locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Sche
             schemas = form
             continue
         if key and not schemas and isinstance(part, str):
-            # Below a plain value, where a key may have several types, pydantic puts the type's name.
+            # For a key with several types, pydantic's location ends with the type's name.
             continue
         key.append(str(part))
         if isinstance(part, int):
@@ -206,7 +206,7 @@ def _locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Sche
 
 
 def _form(schema: type[BaseModel]) -> tuple[str, tuple[str, ...]]:
-    """The key that tells the forms of a table apart, and its values in this form."""
+    """The key that selects the form of a table, and its values for this form."""
     for key in _FORM_KEYS:
         field = schema.model_fields.get(key)
         if field is not None and get_origin(field.annotation) is Literal:

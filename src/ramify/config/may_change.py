@@ -1,4 +1,4 @@
-"""What may change when a run goes on (`--resume`), by key; every other key of the recipe stays what it was."""
+"""The keys of a recipe that may change when a run is resumed (`--resume`); all others must stay the same."""
 
 import tomllib
 from pathlib import Path
@@ -27,20 +27,20 @@ MAY_CHANGE = frozenset(
         "preflight.allow_zero_variance",
     }
 )
-"""How long the run is, what is kept of it, and how its work is laid out on the machine."""
+"""The length of the run, which checkpoints are kept, and how the work is placed on the machine."""
 
 _ROUNDS = frozenset({"run.threads", "engine.slots", "learner.token_budget", "model.device"})
-"""Of these a result depends by its last bits, so that a deterministic run keeps them."""
+"""Keys of these that change the last bits of results, so a deterministic run must keep them."""
 
 _WITH_VALUES = 8
-"""Differences that are told with both values; of another run's folder there are dozens."""
+"""Number of differences shown with both values; the folder of another run may have dozens."""
 
 
 def changes(record: Path, recipe: BaseModel) -> tuple[Difference, ...]:
-    """The keys at which `recipe` differs from the one that a run was begun with.
+    """The keys in which `recipe` differs from the recipe that a run was started with, `record`.
 
     Raises:
-        ConfigError: One of them must not, and is named with both values; or the run's recipe cannot be read.
+        ConfigError: A key differs that must not change, named with both values; or the run's recipe cannot be read.
     """
     before, now = read_toml(record), tomllib.loads(resolved(recipe))
     found = tuple(differences(before, now))
@@ -58,7 +58,7 @@ def changes(record: Path, recipe: BaseModel) -> tuple[Difference, ...]:
 
 
 def lasting(table: dict[str, Any]) -> dict[str, Any]:
-    """What is left of a recipe's table without the keys that may change and without `[run]`."""
+    """A recipe's table without `[run]` and without the keys that may change."""
     kept = {name: value for name, value in table.items() if name != "run"}
     for key in MAY_CHANGE:
         section, _, name = key.partition(".")

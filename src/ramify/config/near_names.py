@@ -1,4 +1,4 @@
-"""What a user may have meant by a key that no recipe has: a near spelling, or the name that other trainers use."""
+"""Suggests what a user meant by an unknown key: a similar spelling, or our name for another trainer's key."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -39,19 +39,19 @@ _ELSEWHERE = {
     "initial_rollouts": "m",
     "beam_size": "children",
 }
-"""Names of other trainers, and ours."""
+"""Keys of other trainers, and our names for them."""
 
 
 def near_key(recipe: type[BaseModel], table: Sequence[type[BaseModel]], place: Sequence[str]) -> str | None:
-    """The key that is nearest to the last name of `place`: within its table, else anywhere in the recipe.
+    """The key closest to the last name of `place`: in the same table, or else anywhere in the recipe.
 
     Args:
         recipe: The schema of the whole recipe.
-        table: The schemas that may stand where the key was given.
-        place: Names of the tables and, last, of the key that is not known.
+        table: The possible schemas of the table with the unknown key.
+        place: Names of the tables and, last, of the unknown key.
 
     Returns:
-        A name of the table, or a dotted key of the recipe; None where nothing is near.
+        A key of the table, or a dotted key of the recipe; None if nothing is close.
     """
     name = place[-1]
     known = [key for schema in table for key in schema.model_fields]
@@ -63,7 +63,7 @@ def near_key(recipe: type[BaseModel], table: Sequence[type[BaseModel]], place: S
     inside = ".".join(place[:-1])
     found = {key for key in _keys(recipe) if key.rpartition(".")[2] == ours} - {".".join(place)}
     others = sorted(found, key=lambda key: (len(key), key))
-    # One that lies below the table where it was looked for comes first.
+    # Keys below the user's table come first.
     others.sort(key=lambda key: not key.startswith(f"{inside}."))
     return others[0] if others else None
 
@@ -76,7 +76,7 @@ def _keys(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def schemas_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - any annotation
-    """The tables that may stand where `annotation` does."""
+    """The schemas of tables in a field's annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for option in get_args(annotation) for found in schemas_in(option)]

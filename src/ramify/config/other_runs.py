@@ -1,4 +1,4 @@
-"""What a recipe takes from the folder of another run."""
+"""Values that a recipe takes from the folder of another run."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ def read_rate(run_dir: Path) -> float:
     """The rate at which `random` branches as often as the rule of a training run did.
 
     Raises:
-        ConfigError: The folder is no run folder.
+        ConfigError: The folder is not that of a run.
         DataError: The run's metrics cannot be read, or hold no rate.
     """
     from ramify.obs.branch_metrics import rate_of_control

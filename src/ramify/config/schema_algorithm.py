@@ -18,8 +18,8 @@ from ramify.config.schema_parts import Section
 class GroupEstimator(Section):
     """Relative to the group of a problem's leaves (GRPO, Dr. GRPO, DAPO, RLOO, ARPO).
 
-    `scale`: divide by the group's standard deviation, or not (Dr. GRPO). `baseline`: the mean of the group, or of the
-    leaves that are not below the token (on a flat group: of the others, which is RLOO).
+    `scale`: divide by the group's standard deviation, or not (Dr. GRPO). `baseline`: the mean over the group, or over
+    the leaves that are not below the token (in a flat group these are all others, which is RLOO).
     """
 
     name: Literal["group"]
@@ -28,7 +28,7 @@ class GroupEstimator(Section):
 
 
 class ReinforcePlusPlusEstimator(Section):
-    """Returns to go, whitened over the whole batch; `group_mean` subtracts the group's mean first."""
+    """Returns-to-go, whitened over the whole batch; `group_mean` subtracts the group's mean first."""
 
     name: Literal["reinforce_pp"]
     group_mean: bool = False
@@ -41,7 +41,7 @@ class TreeGrpoEstimator(Section):
 
 
 class NodeValueEstimator(Section):
-    """Mean reward below a token's branch minus that below the branch above it."""
+    """Mean reward below a token's branch, minus the mean reward below the branch above it."""
 
     name: Literal["node_value"]
 
@@ -100,9 +100,9 @@ LossSection = Annotated[
 
 
 class EntropyAdvantageSection(Section):
-    """AEPO's entropy-aware advantage: times clip(1 + weight z, 0.5, 2), z the token's entropy in the rollout batch.
+    """AEPO's entropy-aware advantage: a factor clip(1 + weight z, 0.5, 2), z the standardized entropy of the token.
 
-    `source`: the engine's entropies of all tokens, or those of a pass of the learner.
+    `source`: the engine's entropies of all tokens (behavior), or those of a pass of the learner (annotate).
     """
 
     weight: PositiveWeight = 0.2
@@ -110,7 +110,7 @@ class EntropyAdvantageSection(Section):
 
 
 class KlSection(Section):
-    """A penalty on leaving the model that the run started from.
+    """A KL penalty towards the model that the run started from.
 
     In the loss: k2, k3 (as published, biased) or k3_ratio. In the reward: k1.
     """
@@ -133,7 +133,7 @@ class KlSection(Section):
 class CorrectionSection(Section):
     """Importance weights old / behavior, for an engine whose logprobs differ from the learner's.
 
-    `truncate` holds a weight at `cap`; `mask` drops what lies outside [floor, cap].
+    `truncate` clips a weight at `cap`; `mask` sets weights outside [floor, cap] to 0.
     """
 
     level: Literal["token", "sequence"]
@@ -151,14 +151,15 @@ class CorrectionSection(Section):
 
 
 class AlgorithmSection(Section):
-    """What the gradient is made of.
+    """How rewards become a gradient.
 
     `shared`: how often a shared token counts (repeat: once for each trajectory; split: once; mass: unbiased).
     `advantage`: soft (each trajectory's own) or hard (their mean on shared tokens).
-    `aggregation`: mean over tokens, over trajectories, or over `fixed_length` tokens a trajectory.
-    `truncated`: trajectories cut by tokens, calls or deadlines train, are masked, or lose reward for length
-    (`shape`, which also takes from answers within `overlong_margin` tokens of the limit).
-    `old`: the ratio is taken to the engine's logprobs, or to the learner's own from a pass before the first update.
+    `aggregation`: mean over tokens, over trajectories, or over `fixed_length` tokens per trajectory.
+    `truncated`: trajectories that a limit on tokens, calls or time cut off are trained on, masked, or penalised for
+    their length (`shape`, which also penalises answers within `overlong_margin` tokens of the limit).
+    `old`: the ratio's denominator: the engine's logprobs, or the learner's own from a pass before the first update.
+    `max_gap`: largest logprob mismatch between engine and learner that a run with `old = "behavior"` accepts.
     """
 
     estimator: EstimatorSection
@@ -198,7 +199,7 @@ class AlgorithmSection(Section):
         return self
 
     def _hard_differs(self) -> None:
-        """The mean over trajectories must be able to give another gradient than their sum."""
+        """Refuse hard advantages that give the same gradient as soft ones."""
         if self.estimator.name == "node_value":
             raise ValueError(
                 'advantage: estimator "node_value" gives all trajectories through a token the same, so "hard" cannot act; '
@@ -211,15 +212,15 @@ class AlgorithmSection(Section):
 
     @property
     def hard_is_soft_where_linear(self) -> bool:
-        """Whether a mean over trajectories equals their sum for a loss that is linear in the advantage.
+        """Whether hard and soft advantages give the same gradient for a loss that is linear in the advantage.
 
-        Not where weights differ between the trajectories through a token.
+        They differ if the trajectories through a token have different weights.
         """
         level = None if self.correction is None else self.correction.level
         return self.aggregation != "sequence_mean" and level != "sequence"
 
     def _whole_paths(self) -> None:
-        """A ratio of the whole trajectory takes one advantage, one weight and one correction a trajectory."""
+        """A sequence loss needs one advantage, one weight and one correction for each trajectory."""
         needs = (
             ("aggregation", self.aggregation == "sequence_mean", '"sequence_mean"'),
             ("shared", self.shared != "split", '"repeat" or "mass"'),

@@ -16,7 +16,7 @@ from ramify.config.schema_parts import (
 class DpoDataSection(Section):
     """Pairs: JSONL rows with `prompt`, `chosen` and `rejected` in the papers' tags.
 
-    `max_tokens` bounds the prompt with either side.
+    `max_tokens` limits the prompt together with either side.
     """
 
     train: UserPath
@@ -25,7 +25,7 @@ class DpoDataSection(Section):
 
 
 class DpoLearnerSection(Section):
-    """Pairs per optimiser step; rows of about `token_budget` tokens; `beta` holds the policy to its start."""
+    """Pairs per optimiser step; rows of about `token_budget` tokens; `beta` keeps the policy near its start."""
 
     beta: PositiveWeight
     batch_size: PositiveInt

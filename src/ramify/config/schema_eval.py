@@ -39,11 +39,11 @@ Dataset = Annotated[str, BeforeValidator(_as_text), Field(min_length=1)]
 
 
 class EvalDataSection(Section):
-    """Problems to evaluate on; `limit` takes the first ones only.
+    """Problems to evaluate on; `limit` uses the first ones only.
 
-    `test` is a problem file, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"; a folder
-    called NAME or a file NAME/test.jsonl need no name in front. `instructions` puts a system message about the tools' tags in
-    front of each problem that has none; without the key, benchmarks get it and other files do not.
+    `test` is a problem file, or a benchmark: "NAME=PLACE", where the place is a file, a folder or "hf:org/name"; a
+    folder called NAME or a file NAME/test.jsonl needs no "NAME=". `instructions` puts a system message about the tools'
+    tags in front of each problem that has none; without the key, benchmarks get one and other files do not.
     """
 
     test: Dataset
@@ -55,10 +55,8 @@ class EvalDataSection(Section):
 class SamplingSection(LimitsSection):
     """Independent attempts at each problem; the report gives pass@k for each of `k`.
 
-    Tokens are drawn from the most likely ones that hold `top_p` of the probability together.
-
-    `right_by` says what makes an attempt right: the reward's own `score`, or the verdict of `[reward.judge]`, without which
-    an attempt is not right.
+    `top_p` is nucleus sampling. `right_by` says what makes an attempt right: the reward's own `score`, or the verdict
+    of `[reward.judge]`; then an attempt without a verdict is not right.
     """
 
     attempts: Reserved = 1
@@ -76,10 +74,10 @@ class SamplingSection(LimitsSection):
 
 
 class OpenAIEngineSection(Section):
-    """A completions endpoint that speaks OpenAI's format (also vLLM's): text in, text out, so for evaluation only.
+    """A completions endpoint in OpenAI's format (vLLM has one too): text in, text out, so for evaluation only.
 
-    `model.path` is then a folder with the model's tokenizer, which renders prompts and counts. `key_variable` names the
-    variable that holds the service's key, if it wants one. `slots` trajectories are under way at once.
+    `model.path` is then a folder with the model's tokenizer, which renders prompts and counts tokens. `key_variable` is
+    the environment variable with the service's key, if it needs one. `slots` trajectories run concurrently.
     """
 
     name: Literal["openai"]
@@ -96,7 +94,10 @@ EvalEngineSection = Annotated[
 
 
 class PriceSection(Section):
-    """What a million tokens cost, in one currency: `input` of what is sent (the context of every turn), `output` written."""
+    """Price of a million tokens, in any currency.
+
+    `input`: tokens sent, which is the context of every turn; `output`: tokens that the model writes.
+    """
 
     input: Weight
     output: Weight

@@ -7,16 +7,16 @@ from ramify.config.schema_parts import Section
 
 
 class GuardSection(Section):
-    """When a run has collapsed, and what is done about it; a threshold that is left out is not looked at.
+    """Thresholds that tell when a run has collapsed, and what to do then; a threshold that is left out is not checked.
 
     `max_repetition`, `max_invalid_calls`, `max_zero_variance`: the metrics `health/repetition`,
     `health/invalid_calls` and `group/zero_variance`. `max_length`: `health/written` as a share of
     `rollout.max_tokens`. `min_entropy`: `health/entropy`, nats. `max_non_finite`: `update/non_finite`.
 
-    After `patience` steps in a row that break a threshold the run goes back to the last good checkpoint; when that
-    has happened `max_fallbacks` times, it stops. With `after_passing` a threshold counts from the first step that is within
-    it: a model that is beyond it from the start has not collapsed, it has yet to learn. `keep_good` keeps the last good
-    checkpoint, at first one of step 0, beside those that `run.keep_last` keeps.
+    After `patience` consecutive steps that break a threshold, the run goes back to the last good checkpoint; after
+    `max_fallbacks` such fallbacks it stops. With `after_passing` a threshold is checked only after the first step
+    within it: a model that starts beyond it has not collapsed, it has yet to learn. `keep_good` keeps the last good
+    checkpoint (at first that of step 0) in addition to those that `run.keep_last` keeps.
     """
 
     enabled: bool = True
@@ -52,4 +52,4 @@ DEFAULT_GUARD = GuardSection(
     max_length=0.95,
     max_invalid_calls=0.9,
 )
-"""Of a recipe without a `[guard]`: no healthy run comes near it, so that it only ever stops one that is lost."""
+"""Used if a recipe has no `[guard]`. No healthy run comes near its thresholds, so it stops only runs that are lost."""

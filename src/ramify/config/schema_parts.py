@@ -1,4 +1,4 @@
-"""Schemas of the parts that recipes share: model, engine, limits, reward, optimizer, run.
+"""Schemas of the sections that recipes share: model, engine, limits, optimizer, run.
 
 A required field has no default; an unknown key is refused. Paths are relative to the working directory.
 """
@@ -41,7 +41,7 @@ def _usable(path: Path) -> Path:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        # Recipes are UTF-8: one with this path could not be written into the run's folder.
+        # Recipes are UTF-8, so one with this path could not be saved in the run's folder.
         raise ValueError("expected a path in UTF-8; give the file or folder another name") from None
     return path
 
@@ -57,7 +57,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _true_or_false(cls, table: Any) -> Any:  # noqa: ANN401 - any TOML value
-        """Where a switch stands, 0 and "yes" are none."""
+        """Accept only true and false for a switch; pydantic would also accept 0 or "yes"."""
         for name, field in cls.model_fields.items() if isinstance(table, dict) else ():
             kinds = get_args(field.annotation) or (field.annotation,)
             given = table.get(name, False)
@@ -67,10 +67,10 @@ class Section(BaseModel):
 
 
 def refuse_all(*checks: Callable[[], None]) -> None:
-    """Make every check of a recipe, so that all its mistakes are told at once.
+    """Run all checks of a recipe, to report all its mistakes at once.
 
     Raises:
-        ValueError: Some raised one; a line for each.
+        ValueError: Some check failed; one line for each.
     """
     found = []
     for check in checks:
@@ -83,16 +83,15 @@ def refuse_all(*checks: Callable[[], None]) -> None:
 
 
 def is_changed(section: Section, key: str) -> bool:
-    """Whether a key is other than by default; a resolved recipe holds every key and has to load again."""
+    """Whether a key differs from its default. (Its presence says nothing: a resolved recipe has every key.)"""
     return bool(getattr(section, key) != type(section).model_fields[key].default)
 
 
 class ModelSection(Section):
-    """Which model: a Hugging Face folder, or an id of the hub ("org/name", "org/name@revision"), which is fetched.
+    """Which model: a Hugging Face folder, or an id of the hub ("org/name", "org/name@revision"), which is downloaded.
 
-    "auto" is a GPU where there is one, else the CPU.
-
-    Training keeps its weights in float32: at the papers' rates most updates are too small for bfloat16.
+    `device = "auto"` uses a GPU if there is one, else the CPU. Training keeps weights in float32, because at the
+    papers' learning rates most updates are too small for bfloat16.
     """
 
     path: UserPath
@@ -101,10 +100,10 @@ class ModelSection(Section):
 
     @property
     def folder(self) -> Path:
-        """Where the model lies on this machine.
+        """The model's folder on this machine.
 
         Raises:
-            MachineError: An id of the hub that has not been fetched.
+            MachineError: The path is an id of the hub that has not been downloaded.
         """
         return local_folder(self.path)
 
@@ -115,9 +114,9 @@ def _one_target(value: Any) -> Any:  # noqa: ANN401 - any TOML value
 
 
 class LoraSection(Section):
-    """Train an adapter (LoRA, arXiv 2106.09685) and leave the model as it is; alpha / rank scales it.
+    """Train an adapter (LoRA, arXiv 2106.09685) and keep the model frozen; the adapter is scaled by alpha / rank.
 
-    `targets` names modules such as "q_proj"; "all-linear" is all linear maps but the head.
+    `targets` are names of modules such as "q_proj"; "all-linear" means all linear layers except the head.
     """
 
     rank: Reserved = 16
@@ -128,14 +127,14 @@ class LoraSection(Section):
 
 
 class TrainedModelSection(ModelSection):
-    """A model that is trained, or an adapter of it; `path` may be an adapter's folder, which is trained further."""
+    """The model to train, or to add an adapter to; if `path` is an adapter's folder, it is trained further."""
 
     dtype: Literal["float32"] = "float32"
     lora: LoraSection | None = None
 
 
 class LocalEngineSection(Section):
-    """The engine in this process: `slots` sequences at once."""
+    """The engine in this process; it generates up to `slots` sequences at once."""
 
     name: Literal["local"]
     slots: Reserved = 128
@@ -152,9 +151,10 @@ EngineSection = Annotated[LocalEngineSection | ScriptedEngineSection, Field(disc
 
 
 class LimitsSection(Section):
-    """What one trajectory may use: tokens after the prompt (results included), tool calls, and time.
+    """Limits of one trajectory: tokens after the prompt (results included), tool calls, and time.
 
-    `max_result_chars` cuts a tool result; `trajectory_seconds` and `step_seconds` end what is not ready by then.
+    `max_result_chars` truncates a tool result; `trajectory_seconds` and `step_seconds` are deadlines for a trajectory
+    and for all trajectories of a step.
     """
 
     max_tokens: Tokens
@@ -166,10 +166,10 @@ class LimitsSection(Section):
 
 
 class OptimizerSection(Section):
-    """AdamW; or Muon for hidden matrices with AdamW for vectors and embeddings.
+    """AdamW; or Muon for hidden matrices and AdamW for vectors and embeddings.
 
-    The rate warms up over `warmup_steps`, then falls in a straight line from `decay_from` (share of
-    the run) to `final_rate` (share of the peak) at its end; a final rate of 1 keeps it constant.
+    The learning rate warms up over `warmup_steps`. From `decay_from` (a share of the run) it decays linearly to
+    `final_rate` (a share of the peak) at the end of the run; a final rate of 1 keeps it constant.
     """
 
     name: Literal["adamw", "muon"] = "adamw"
@@ -194,7 +194,7 @@ class OptimizerSection(Section):
 
 
 class RunSection(Section):
-    """Where a run lives, and how it is repeated."""
+    """The folder of a run, and what makes it reproducible."""
 
     dir: UserPath
     seed: Seed = 0
@@ -203,9 +203,9 @@ class RunSection(Section):
 
 
 class TrainingRunSection(RunSection):
-    """And how many steps it has, and which checkpoints stay: the last ones and those of the best score.
+    """A training run: its number of steps, and which checkpoints are kept: the last ones and the best ones.
 
-    Without `steps` a run ends after `data.epochs`. The schedule of the rate follows either.
+    Without `steps` a run ends after `data.epochs`. The learning-rate schedule covers the whole run in either case.
     """
 
     steps: PositiveInt | None = None
@@ -215,10 +215,10 @@ class TrainingRunSection(RunSection):
 
 
 def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:
-    """A run that is to be repeated exactly counts calls and tokens: what ends by the clock differs each time.
+    """Refuse deadlines in a deterministic run, because what they cut off differs from run to run.
 
     Raises:
-        ValueError: Such a run has a deadline for trajectories or steps.
+        ValueError: A deterministic run has a deadline for trajectories or steps.
     """
     for key in ("trajectory_seconds", "step_seconds"):
         if run.deterministic and getattr(limits, key) is not None:

@@ -1,13 +1,13 @@
-"""The look at a few problems before training starts."""
+"""The schema of the preflight, a check on a few problems before training starts."""
 
 from ramify.config.bounds import PositiveInt
 from ramify.config.schema_parts import Section
 
 
 class PreflightSection(Section):
-    """Grow trees of the first `problems` with the model as it is, report what comes out, and refuse rewards that never differ.
+    """Grow trees for the first `problems` with the untrained model, report on them, and stop if rewards never differ.
 
-    `allow_zero_variance` goes on all the same. Without the table there is no preflight.
+    With `allow_zero_variance` the run starts even then. Without the table there is no preflight.
     """
 
     enabled: bool = True

@@ -1,4 +1,4 @@
-"""Schemas of rewards: what a trajectory earns, and what is only reported of it."""
+"""Schemas of rewards: what counts for a trajectory, and what is only reported."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,13 +9,13 @@ from ramify.config.schema_parts import Section, UserPath, is_changed
 from ramify.config.schema_tools import HttpSection, Name, ServiceUrl, Variable
 
 ScoreName = Literal["answer", "lenient", "em", "f1", "acc", "math_equal", "unread", "timeout"]
-"""docs/scoring.md says what each is."""
+"""See docs/scoring.md."""
 
 
 class JudgeSection(Section):
-    """A model that says whether an answer is right (docs/judge.md); `weight` 0 only reports it.
+    """A model that decides whether an answer is right (docs/judge.md); with `weight` 0 its verdict is only reported.
 
-    `cache` is a file that remembers verdicts. A judge that gives none is asked again, up to `attempts` times.
+    `cache` is a file that stores verdicts. If the judge's reply has no verdict, it is asked up to `attempts` times.
     """
 
     url: ServiceUrl
@@ -65,8 +65,8 @@ class HierarchicalRewardSection(_RewardSection):
 class AnswerRewardSection(_RewardSection):
     """Weighted parts: the `score` of the answer, its form, a bonus for using search and Python.
 
-    What is not well formed earns `malformed`, or with `needs_form = false` the score of what can be read of it.
-    `reported` scores do not count.
+    A malformed trajectory gets `malformed`, or with `needs_form = false` the score of the answer that can be extracted.
+    Scores in `reported` do not count.
     """
 
     name: Literal["answer"]
@@ -86,14 +86,14 @@ class AnswerRewardSection(_RewardSection):
 
 
 class CompatRewardSection(_RewardSection):
-    """What the released code of ARPO or Tool-Star would have paid for the text, with its defects: for comparison."""
+    """The reward of ARPO's or Tool-Star's released code, including its defects: for comparison."""
 
     name: Literal["compat"]
     system: Literal["arpo", "toolstar"]
 
 
 class PartsRewardSection(_RewardSection):
-    """Parts of the user's own, or a judge, and nothing else."""
+    """Only parts of the user's own, or a judge."""
 
     name: Literal["parts"]
 
@@ -105,7 +105,7 @@ class PartsRewardSection(_RewardSection):
 
 
 class LengthRewardSection(Section):
-    """Plumbing for smoke runs: it rewards length and teaches nothing."""
+    """For smoke tests: rewards length and teaches nothing."""
 
     name: Literal["length"]
 

@@ -1,6 +1,6 @@
 """Schemas of a training rollout: the branching rules, and the size of one step's trees.
 
-Rule weights are per nat of a mean over `probe_tokens` tokens, except those of the `seed_compat_*` rules.
+Weights of rules are per nat of the mean entropy over `probe_tokens` tokens, except in the `seed_compat_*` rules.
 """
 
 from typing import Annotated, Any, Literal
@@ -24,13 +24,13 @@ _PAPER = TypeAdapter(tuple[SignedWeight, SignedWeight, SignedWeight])
 
 
 class _Branching(Section):
-    """What every rule has."""
+    """Base class of all rules."""
 
     name: str
 
     @property
     def needs_m(self) -> bool:
-        """Whether the recipe says how many trajectories start from the prompt."""
+        """Whether the recipe must set m, the number of trajectories that start from the prompt."""
         return True
 
     @property
@@ -47,12 +47,12 @@ class NoBranching(_Branching):
 
     @property
     def needs_m(self) -> bool:
-        """All n start from the prompt."""
+        """False: all n start from the prompt."""
         return False
 
     @property
     def looks_at_entropy(self) -> bool:
-        """There is nothing to decide."""
+        """False: there is nothing to decide."""
         return False
 
 
@@ -85,7 +85,7 @@ class ThresholdBranching(_Branching):
 
 
 class BernoulliBranching(_Branching):
-    """Branch with probability clip(alpha + beta * rise); beta per nat (the release's 0.2 on 20-token sums)."""
+    """Branch with probability clip(alpha + beta * entropy delta); beta per nat (the release's 0.2 on 20-token sums)."""
 
     name: Literal["bernoulli"]
     alpha: Fraction = 0.5
@@ -95,11 +95,12 @@ class BernoulliBranching(_Branching):
 
 
 class BalancedBranching(_Branching):
-    """AEPO (arXiv 2510.14545): a monitored trajectory splits the budget, branches in a row become less likely.
+    """AEPO (arXiv 2510.14545): a monitored trajectory splits the budget, and consecutive branches become less likely.
 
-    m = n sigmoid(budget_beta (H_root - H_tool)), at least a quarter of n, so `rollout.m` is left out.
-    P = clip((alpha + gamma * rise) * (1 - slope * l)), with l the steps in a row just before this one that branched on
-    a rise. `draw = "threshold"` (paper) branches where P > `tau` (0.5); `draw = "bernoulli"` with probability P.
+    m = n sigmoid(budget_beta (H_root - H_tool)), at least a quarter of n; leave out `rollout.m`.
+    P = clip((alpha + gamma * entropy delta) * (1 - slope * l)), with l the number of consecutive tool results just
+    before this one at which entropy rose and a branch was wanted. `draw = "threshold"` (paper) branches if P > `tau`
+    (0.5 by default), `draw = "bernoulli"` with probability P.
     """
 
     name: Literal["balanced"]
@@ -131,15 +132,15 @@ class BalancedBranching(_Branching):
 
     @property
     def needs_m(self) -> bool:
-        """The rule finds m itself."""
+        """False: the rule computes m."""
         return False
 
 
 class RandomBranching(_Branching):
-    """The control: branch with probability `rate`, whatever the entropies are.
+    """The control: branch with probability `rate`, regardless of entropy.
 
-    `rate_from` takes the rate at which this rule branches as often as that of another run did (`branch/matched_rate`), read
-    from the metrics in its folder when the run starts.
+    `rate_from` is the folder of another run: the rate is then the one at which this rule branches as often as that
+    run's rule did (`branch/matched_rate` in its metrics, read when this run starts).
     """
 
     name: Literal["random"]
@@ -156,20 +157,20 @@ class RandomBranching(_Branching):
 
     @property
     def looks_at_entropy(self) -> bool:
-        """That is what it is for."""
+        """False: this rule is the control for those that do."""
         return False
 
 
 class _ReleasedArithmetic(_Branching):
-    """What the released code of both papers has; switches are on as released, B numbers are those of docs/paper-index.md.
+    """Switches for defects in the released code of both papers, on as released; B1 to B23 refer to docs/paper-index.md.
 
     Attributes:
-        stale_segment: B2. dh is of the turn before the tool result, not of the one after it.
+        stale_segment: B2. dh uses the turn before the tool result, not the one after it.
         child_baseline_after_branch: B2. The baseline of a branch is its own first turn, not its root's.
         summed_over_tokens: B3. A sum over the window divided by ln V, not a mean in nats. The other half of B3, sums
-            over the ten likeliest tokens, is not there: engines report entropies, not the terms of the sum.
-        baseline_never_reset: B1. A place of the batch keeps the first baseline that it has ever seen, of whichever
-            problem. It is state of the process: a resumed run starts with none.
+            over the ten likeliest tokens, is not reproduced: engines report entropies, not the terms of the sum.
+        baseline_never_reset: B1. A slot of the batch keeps the first baseline that it has ever seen, even for other
+            problems. Checkpoints keep these baselines.
         slot_order: B5. The first root's branches are served first.
     """
 
@@ -186,7 +187,7 @@ class _ReleasedArithmetic(_Branching):
 class SeedCompatArpoBranching(_ReleasedArithmetic):
     """The arithmetic of ARPO's released code: branch with probability clip(branch_probability + entropy_weight * dh).
 
-    One child a branch (`beam_size` 2).
+    A branch has one child (`beam_size` 2).
     """
 
     name: Literal["seed_compat_arpo"]
@@ -196,11 +197,11 @@ class SeedCompatAepoBranching(_ReleasedArithmetic):
     """The arithmetic of AEPO's released code: P = clip(1 + entropy_weight * dh - branch_probability / (1 - 0.05 l)).
 
     Attributes:
-        penalty_per_prompt: B23. l counts the prompt's rounds that made a new trajectory on any path: the tool results
-            before this one, since nearly every round makes one until the budget is spent. Off: as in `balanced`.
-        dynamic_rollouts: m = clip(int(n sigmoid(budget_beta * gap)) + 1, 1, n) from a monitored trajectory, which stays
-            one of the n; then `rollout.m` is left out. Off, as in the released scripts: `rollout.m`.
-        root_segment_in_average: B20. Its first segment counts among those after tool results.
+        penalty_per_prompt: B23. l counts the rounds in which any path of the prompt got a new trajectory. Nearly every
+            round brings one until the budget is spent, so l is the number of rounds so far. Off: as in `balanced`.
+        dynamic_rollouts: m = clip(int(n sigmoid(budget_beta (H_root - H_tool))) + 1, 1, n) from a monitored trajectory,
+            which is one of the n; leave out `rollout.m`. Off, as in the released scripts: m is `rollout.m`.
+        root_segment_in_average: B20. H_tool averages over all segments of the monitored trajectory, also the first.
     """
 
     name: Literal["seed_compat_aepo"]
@@ -219,7 +220,7 @@ class SeedCompatAepoBranching(_ReleasedArithmetic):
 
     @property
     def needs_m(self) -> bool:
-        """Unless it is found from a monitored trajectory."""
+        """Unless m is computed from a monitored trajectory."""
         return not self.dynamic_rollouts
 
 
@@ -242,20 +243,20 @@ BranchingSection = Annotated[
 
 
 class DynamicSamplingSection(Section):
-    """DAPO (arXiv 2503.14476, section 3.2): learn from problems with both right and wrong answers only.
+    """DAPO (arXiv 2503.14476, section 3.2): learn only from problems with both right and wrong answers.
 
-    The others are replaced by the next ones of the data's order, in at most `max_attempts` rounds of growing; then the
-    step goes on with the problems it has. `step_seconds` holds for each round.
+    Other problems are replaced by the next ones in the data's order, in at most `max_attempts` rounds of rollouts.
+    After that the step continues with the problems it has. `step_seconds` applies to each round.
     """
 
     max_attempts: Rounds = 3
 
 
 class RolloutSection(LimitsSection):
-    """One step's trees: n trajectories a problem, m of them from the prompt (left out where the rule finds it).
+    """The trees of a step: n trajectories per problem, m of them from the prompt (leave m out if the rule computes it).
 
-    `branch_at`: branches hang at the tool result, as in the papers, or behind the tokens whose entropy decided,
-    which they then share (without the papers' bias towards what those tokens happen to be).
+    `branch_at`: branches start at the tool result, as in the papers (before_probe), or after the tokens whose entropy
+    decided, which they then share (after_probe); this avoids the papers' bias towards what those tokens happen to be.
     """
 
     problems_per_step: PositiveInt
@@ -289,6 +290,6 @@ class RolloutSection(LimitsSection):
 
     @property
     def shares_tokens(self) -> bool:
-        """Whether trajectories of a tree can share what the policy wrote."""
-        # A rule that finds m starts with one trajectory at least.
+        """Whether trajectories of a tree can share tokens of the policy."""
+        # A rule that computes m starts at least one trajectory.
         return self.branching.name != "none" and (self.m or 1) != self.n and self.max_calls > 0

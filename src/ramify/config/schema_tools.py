@@ -26,7 +26,7 @@ _VARIABLE = re.compile(r"(?=.*(KEY|TOKEN|SECRET|PASSWORD))[A-Z][A-Z0-9_]{0,63}")
 
 
 def _variable(name: Any) -> str:  # noqa: ANN401 - any TOML value
-    """The name of a variable; a key that stands in its place is refused, and shown to nobody.
+    """The name of an environment variable; anything that may be a key is refused and not shown.
 
     Raises:
         ValueError: It may be a key.
@@ -35,12 +35,12 @@ def _variable(name: Any) -> str:  # noqa: ANN401 - any TOML value
         return name
     raise ValueError(
         "expected the name of an environment variable, in capitals, with KEY, TOKEN, SECRET or PASSWORD in it, such as "
-        "JUDGE_API_KEY; what was given is not shown, it may be the key itself"
+        "JUDGE_API_KEY; the given value is not shown, because it may be the key itself"
     )
 
 
 Variable = Annotated[str, BeforeValidator(_variable)]
-"""Of the environment: the only place that keys come from."""
+"""Name of an environment variable with a key; keys come from nowhere else."""
 
 
 def _address(url: str) -> str:
@@ -71,7 +71,7 @@ Network = Annotated[str, AfterValidator(_network)]
 
 
 class HttpSection(Section):
-    """How a service is asked: an attempt's time, attempts of a request, pace, and the attempts that the run may pay for."""
+    """How to call a service: time per attempt, attempts per request, rate limits, and the run's budget of attempts."""
 
     timeout_seconds: Seconds = 20.0
     attempts: Attempts = 3
@@ -81,17 +81,17 @@ class HttpSection(Section):
 
 
 def _refuse_late_hedge(hedge_seconds: float | None, timeout_seconds: float) -> None:
-    """A second call is made before the first one's time is over, or never.
+    """Refuse a hedge (a second, concurrent call) that would start only after the first call's timeout.
 
     Raises:
-        ValueError: It would never be made.
+        ValueError: The hedge would never start.
     """
     if hedge_seconds is not None and hedge_seconds >= timeout_seconds:
         raise ValueError(f"hedge_seconds: expected less than timeout_seconds = {timeout_seconds:g}")
 
 
 class _SearchSection(Section):
-    """What all providers share. `page_labels` writes "Page i: " before each passage, as the papers' tool does."""
+    """Settings of all providers. `page_labels` writes "Page i: " before each passage, as the papers' tool does."""
 
     top_k: Reserved = 10
     snippet_chars: PositiveInt = 1000
@@ -106,7 +106,7 @@ class _SearchSection(Section):
 
 
 class LocalSearchSection(_SearchSection):
-    """Passages of a JSONL file, ranked by BM25; `index` is the folder that keeps the index of a large one."""
+    """Passages of a JSONL file, ranked by BM25; `index` is the folder for the index of a large file."""
 
     provider: Literal["local"] = "local"
     corpus: UserPath
@@ -114,9 +114,9 @@ class LocalSearchSection(_SearchSection):
 
 
 class DenseSearchSection(_SearchSection):
-    """Passages of a JSONL file by the dot product of embeddings; `model` is one of sentence-transformers.
+    """Passages of a JSONL file, ranked by the dot product of embeddings; `model` is a model for sentence-transformers.
 
-    The prefixes are what the model was trained with (E5: "query: " and "passage: "); `index` keeps the vectors.
+    Set the prefixes that the model was trained with (E5: "query: " and "passage: "). `index` is a folder for vectors.
     """
 
     provider: Literal["dense"]
@@ -128,9 +128,9 @@ class DenseSearchSection(_SearchSection):
 
 
 class RetrieverSearchSection(_SearchSection):
-    """A retriever service: the routes of Tool-Star and FlashRAG, or that of Search-R1.
+    """A retriever service with the API of Tool-Star and FlashRAG, or that of Search-R1.
 
-    Up to `batch_size` queries that come at one time go in one request.
+    Up to `batch_size` concurrent queries are sent in one request.
     """
 
     provider: Literal["retriever"]
@@ -162,7 +162,7 @@ class SerperSearchSection(_SearchSection):
 
 
 class SearxngSearchSection(_SearchSection):
-    """A SearXNG instance; `engines` and `categories` are lists with commas, empty for its own choice."""
+    """A SearXNG instance; `engines` and `categories` are comma-separated lists, empty for the instance's defaults."""
 
     provider: Literal["searxng"]
     url: ServiceUrl
@@ -188,7 +188,7 @@ SearchSection = Annotated[
 
 
 class ChatSection(Section):
-    """A model behind an OpenAI-compatible endpoint; `key_variable` names the variable that holds its key, if it wants one."""
+    """A model at an OpenAI-compatible endpoint; `key_variable` is the environment variable with its key, if any."""
 
     url: ServiceUrl
     model: Name
@@ -199,10 +199,10 @@ class ChatSection(Section):
 
 
 class BrowserSection(Section):
-    """Search results are read as pages: the passage of each near its snippet, or what a `summary` model says of them.
+    """Opens the pages of search results: returns the passage near each snippet, or a `summary` model's notes on them.
 
-    `source` fetches them itself, or asks the Jina reader (key in JINA_API_KEY, if there is one). `networks` may be
-    fetched although they are not public. `open_page` is a tool of its own that opens an address.
+    `source`: fetch pages directly (guarded), or through the Jina reader (with the key in JINA_API_KEY, if set).
+    `networks` are non-public networks that may be fetched from. `open_page` adds a separate tool that opens an address.
     """
 
     source: Literal["guarded", "jina"] = "guarded"
@@ -232,7 +232,7 @@ class BrowserSection(Section):
 
 
 class PythonSection(Section):
-    """The Python tool; `max_output_chars` of its output reach the model; `stateful` keeps variables within a trajectory."""
+    """The Python tool; output is cut to `max_output_chars`; `stateful` keeps variables within a trajectory."""
 
     timeout_seconds: Seconds = 120.0
     max_output_chars: PositiveInt = 4000
@@ -240,9 +240,9 @@ class PythonSection(Section):
 
 
 class OwnToolSection(Section):
-    """A function or class of the user's own; what `args` gives, the model cannot.
+    """A function or class of the user's own; arguments set in `args` are hidden from the model.
 
-    `in_prompt` describes it in every prompt; otherwise the problems' own messages do.
+    `in_prompt` adds its description to every prompt; otherwise the problems' own messages must describe it.
     """
 
     path: UserPath
@@ -261,9 +261,9 @@ class OwnToolSection(Section):
 
 
 class CacheSection(Section):
-    """Answers of search, pages and summaries, remembered in a file that runs may share.
+    """A cache for answers of search, pages and summaries, in a file that runs may share.
 
-    `mode` record, replay and replay_or_fail write and read a cassette at `path` in place of a cache.
+    With `mode` record, replay or replay_or_fail, `path` is a cassette, which records or replays answers.
     """
 
     path: UserPath
@@ -275,7 +275,7 @@ class CacheSection(Section):
     def _acting(self) -> "CacheSection":
         for key in ("days", "empty_days"):
             if self.mode != "cache" and is_changed(self, key):
-                raise ValueError(f'{key}: acts with mode = "cache" only; nothing in a cassette grows old')
+                raise ValueError(f'{key}: acts with mode = "cache" only; answers in a cassette do not expire')
         return self
 
 
@@ -297,7 +297,7 @@ class ToolsSection(Section):
                 "browser: reads the pages that a web search finds; expected such a [tools.search]"
             )
         if self.cache is not None and self.search is None:
-            raise ValueError("cache: there is no search whose answers could be remembered; leave it out")
+            raise ValueError("cache: there is no search whose answers could be cached; leave it out")
         idle = [("hedge_seconds", "cache"), ("hedge_seconds", "browser")]
         idle += [("snippet_chars", "browser"), ("page_labels", "browser")]
         for key, other in idle:
@@ -307,22 +307,22 @@ class ToolsSection(Section):
 
 
 def refuse_idle_sandbox(tools: ToolsSection, sandbox: "SandboxSection") -> None:
-    """Only the Python tool runs programs.
+    """Refuse settings of the sandbox without the Python tool, the only one that uses it.
 
     Raises:
-        ValueError: A sandbox is described and there is no such tool.
+        ValueError: The recipe configures a sandbox but no Python tool.
     """
     has_tools = tools.search is not None or bool(tools.own)
     if has_tools and tools.python is None and sandbox != SandboxSection():
         raise ValueError(
-            "sandbox: only [tools.python] runs programs in it, and it is not there; leave it out"
+            "sandbox: only [tools.python] uses it, and the recipe has no such tool; leave it out"
         )
 
 
 class SandboxSection(Section):
-    """Where programs of the model run: on this machine at `min_level` at least (docs/sandbox.md), or at a service.
+    """Where the model's programs run: on this machine at `min_level` or higher (docs/sandbox.md), or at a service.
 
-    `level` is what whoever runs the service promises; a service cannot be tried out from here.
+    `level` is the level that the service's operator promises; ramify cannot check it.
     """
 
     min_level: Level = 2

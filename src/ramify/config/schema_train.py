@@ -37,9 +37,10 @@ def _usable(place: str) -> str:
 
 
 class TrainDataSection(Section):
-    """Problems to learn from; prompts longer than `max_prompt_tokens` are dropped and counted.
+    """Problems to learn from; problems whose prompt is longer than `max_prompt_tokens` are dropped and counted.
 
-    So are problems that ask what `exclude` asks: files, folders of benchmarks, or data sets of the hub ("hf:org/name").
+    So are problems whose question is in `exclude`: files, folders of benchmarks, or data sets of the hub
+    ("hf:org/name").
     """
 
     train: UserPath
@@ -49,7 +50,7 @@ class TrainDataSection(Section):
 
 
 class LearnerSection(Section):
-    """One optimiser step per mini-batch of whole problems; about `token_budget` unique tokens are computed at a time."""
+    """One optimiser step per mini-batch of whole problems; a forward pass has about `token_budget` unique tokens."""
 
     problems_per_minibatch: PositiveInt
     token_budget: Tokens = 4096

@@ -1,4 +1,4 @@
-"""A table as TOML, for recipes: the standard library reads the format and does not write it."""
+"""Writes recipes as TOML; the standard library can only read it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ def _has_tables(value: object) -> bool:
 
 def _value(value: object) -> str:
     if isinstance(value, str):
-        # JSON's escapes are TOML's; of what TOML wants escaped JSON leaves DEL.
+        # JSON's escapes are valid in TOML; only DEL must be escaped in TOML and is not in JSON.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"

@@ -1,4 +1,4 @@
-"""Whether a model was trained on the problems that it is evaluated on, as far as its run's folder tells."""
+"""Detects problems of an evaluation in the training data of the model, if its run's folder names them."""
 
 import tomllib
 from collections.abc import Sequence
@@ -9,14 +9,13 @@ from ramify.core.messages import Problem
 from ramify.obs.manifest import MANIFEST
 
 _MAX_PARENTS = 3
-"""RUN/checkpoints/step-000010/: a model lies at most so deep in the folder of its run."""
+"""Depth of a model inside the folder of its run, at most: RUN/checkpoints/step-000010/."""
 
 
 def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[str, ...]:
-    """What is to be said of the problems that stand in the training data of the run that made `model`.
+    """A note if some of the problems are in the training data of the run that made `model`.
 
-    Only that run is looked at, not what the model was before. Nothing is said of a model that no run made, or of one
-    that saw none of the problems.
+    Checks only that run, not earlier ones. Gives no note if the model is not from a run, or saw none of the problems.
     """
     from ramify.data.overlap import read_questions, without_questions
 
@@ -32,16 +31,16 @@ def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[st
     if not seen:
         return ()
     return (
-        f"{seen} of {len(problems)} problems stand in {train}, which {model} was trained on; their scores measure "
+        f"{seen} of {len(problems)} problems are in {train}, which {model} was trained on; their scores measure "
         "memory too",
     )
 
 
 def _training_data(model: Path) -> tuple[str, tuple[str, ...]] | None:
-    """`data.train` and `data.exclude` of the run that `model` lies in; None outside of a run."""
+    """`data.train` and `data.exclude` of the run whose folder `model` is in; None if it is in none."""
     for folder in (model, *model.parents[:_MAX_PARENTS]):
         recipe = folder / "recipe.toml"
-        # A recipe without a manifest beside it is a file of the user's.
+        # A recipe without a manifest beside it is the user's own file, not a run's.
         if recipe.is_file() and (folder / MANIFEST).is_file():
             try:
                 data = tomllib.loads(recipe.read_text(encoding="utf-8"))["data"]

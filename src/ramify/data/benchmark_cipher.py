@@ -1,6 +1,6 @@
-"""Rows whose question and answer are encrypted, so that no crawler reads them: xbench's, with a key beside them.
+"""Rows whose question and answer are encrypted against crawlers, with the key beside them, as in xbench.
 
-The text is base64 of its bytes combined by exclusive or with the bytes of the row's `canary`, again and again.
+A field is base64 of the UTF-8 text, XORed with the bytes of the row's `canary`, repeated as often as needed.
 """
 
 import base64
@@ -15,15 +15,15 @@ _FIELDS = ("prompt", "question", "answer")
 
 
 def is_sealed(question: object) -> bool:
-    """Whether a question looks like base64: long, and without a blank."""
+    """Whether a question looks like base64: long and without blanks."""
     return isinstance(question, str) and _SEALED.fullmatch(question.strip()) is not None
 
 
 def unsealed(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row with its question and answer in plain text; a row that is plain, or has no key, as it is.
+    """Decrypt the question and answer of a row; a row that is not encrypted, or has no key, is returned unchanged.
 
     Raises:
-        ValueError: The key does not open it.
+        ValueError: The key does not fit.
     """
     key = row.get("canary")
     if not isinstance(key, str) or not key or not any(is_sealed(row.get(name)) for name in _FIELDS[:2]):
@@ -39,4 +39,4 @@ def _open(text: str, key: str, name: str) -> str:
         sealed = base64.b64decode(text, validate=True)
         return bytes(a ^ b for a, b in zip(sealed, cycle(key.encode()), strict=False)).decode()
     except (binascii.Error, UnicodeError):
-        raise ValueError(f"field {name!r} is encrypted, and not with the row's 'canary'") from None
+        raise ValueError(f"field {name!r} is encrypted, but not with the row's 'canary'") from None

@@ -1,4 +1,4 @@
-"""Where the rows of a benchmark are: a folder in the papers' layout, a file, or a data set of the Hugging Face hub."""
+"""Finds the rows of a benchmark: in a folder with the papers' layout, a file, or a data set of the Hugging Face hub."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,13 +12,13 @@ from ramify.data.problems import read_jsonl, read_messages, read_parquet
 from ramify.data.verl_rows import is_verl, plain_row
 
 PLAIN_QUESTIONS = ("question", "problem", "prompt")
-"""Fields that hold a question in files of any kind, the first that is there; `prompt` may be a list of messages."""
+"""Usual names of the question's field, tried in this order; `prompt` may be a list of messages."""
 
 _SUFFIXES = (".jsonl", ".parquet")
 
 
 class FileRow(NamedTuple):
-    """A row, its number among the rows of all files (from 0), and where it is, for a message."""
+    """A row, its index among the rows of all files (from 0), and its place in the files for error messages."""
 
     number: int
     where: str
@@ -26,14 +26,14 @@ class FileRow(NamedTuple):
 
 
 def find_benchmark(name: str, place: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """The files of one benchmark, and what is to be said of them.
+    """The files of one benchmark, and notes about them for the user.
 
     Args:
-        name: In small letters; the names of folders and files are compared in small letters too.
+        name: The benchmark's name in lower case; matched against names of folders and files regardless of case.
         place: A file; a folder with NAME/test.jsonl, NAME.jsonl or test.jsonl (or .parquet); or "hf:org/name".
 
     Raises:
-        DataError: There is none, or more than one.
+        DataError: There is no file, or more than one.
     """
     if place.startswith(HUB_PREFIX):
         return fetch(place)
@@ -57,10 +57,10 @@ def find_benchmark(name: str, place: str) -> tuple[tuple[Path, ...], tuple[str, 
 
 
 def find_tables(place: str) -> tuple[Path, ...]:
-    """All files of `place`: as for `find_benchmark`, and a folder stands for every table in it or one level below.
+    """All files of `place`: a file or "hf:org/name", or every table in a folder and one level below it.
 
     Raises:
-        DataError: There is none.
+        DataError: There is no file.
     """
     if place.startswith(HUB_PREFIX):
         return fetch(place)[0]
@@ -76,8 +76,7 @@ def find_tables(place: str) -> tuple[Path, ...]:
 
 
 def read_rows(files: tuple[Path, ...]) -> Iterator[FileRow]:
-    """The rows of all files in order; those in the verl style with their fields by plain names, encrypted ones
-    in plain text.
+    """The rows of all files in order; verl-style rows are converted to plain ones, encrypted rows are decrypted.
 
     Raises:
         DataError: A file or a row cannot be read; the message names file and row.
@@ -99,9 +98,9 @@ def read_rows(files: tuple[Path, ...]) -> Iterator[FileRow]:
 
 
 def find_field(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, Any] | None:
-    """The first of `names` that the row has a value for, as the row spells it, and the value; None without one.
+    """The first of `names` for which the row has a value: the name as the row spells it, and the value; else None.
 
-    Names are compared in small letters; "info.level" is the field `level` of the record `info`.
+    Case is ignored. "info.level" is the field `level` of the record `info`.
     """
     for name in names:
         outer, dot, inner = name.partition(".")
@@ -117,10 +116,10 @@ def find_field(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, Any
 
 
 def read_question(row: Mapping[str, Any], names: tuple[str, ...] = PLAIN_QUESTIONS) -> str:
-    """The question of a row, from the first of the fields `names`; of messages it is the last user's text.
+    """The question of a row, from the first of the fields `names`; in a list of messages, the last user message.
 
     Raises:
-        ValueError: There is none; the message names the field.
+        ValueError: There is no question; names the field.
     """
     found = find_field(row, names)
     if found is None:
@@ -131,7 +130,7 @@ def read_question(row: Mapping[str, Any], names: tuple[str, ...] = PLAIN_QUESTIO
         value = spoken[-1] if spoken else ""
     if not isinstance(value, str):
         raise ValueError(f"field {key!r} must be text, got {type(value).__name__}")
-    value.encode()  # half of a surrogate pair is legal JSON, but no text
+    value.encode()  # raises at a lone surrogate, which is legal JSON but not text
     if not value.strip():
         raise ValueError(f"field {key!r} is blank")
     return value.strip()

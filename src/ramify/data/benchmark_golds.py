@@ -1,35 +1,35 @@
-"""The accepted answers of a benchmark's row, as texts: nothing is split, nothing blank is left."""
+"""The accepted answers of a benchmark's row, as texts; blank ones are dropped, and no answer is split."""
 
 import math
 import re
 from typing import Literal, TypeAlias
 
 GoldForm: TypeAlias = Literal["plain", "rationale"]
-"""A text, a number or a list of them; or GSM8K's worked answer, whose last line is "#### 1,234"."""
+"""plain: a text, a number or a list of them; rationale: GSM8K's worked answer, whose last line is "#### 1,234"."""
 
 _NUMBER = re.compile(r"[-+]?[$]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?")
 _HIDDEN = "?"
 
 
 def read_golds(value: object, form: GoldForm) -> tuple[str, ...]:
-    """The accepted answers that `value` holds, without blanks around them and without repeats.
+    """The accepted answers in `value`, stripped and without duplicates.
 
-    A list is a list of answers and every other value is one: "[1, 2)" is an interval, "Paris, Texas" a place.
+    Only a list holds several answers. A text is one answer: "[1, 2)" is an interval, "Paris, Texas" a place.
 
     Raises:
-        ValueError: There is none, it is hidden ("?"), or something is neither text nor a number.
+        ValueError: There is no answer, it is hidden ("?"), or one is neither text nor a number.
     """
     values = value if isinstance(value, list) else [value]
     texts = [text for each in values if (text := _text(each))]
     if not texts:
         raise ValueError("is an empty list" if values == [] else "is blank")
     if _HIDDEN in texts:
-        raise ValueError('is "?", so the answers of this split are hidden; take one that has them')
+        raise ValueError('is "?", so the answers of this split are hidden; use a split that has them')
     return tuple(dict.fromkeys(map(_after_rationale, texts) if form == "rationale" else texts))
 
 
 def is_missing(value: object) -> bool:
-    """Whether a field holds nothing: null, or NaN, as tables spell it."""
+    """Whether a field is empty: null, or NaN, which tables use for null."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
@@ -37,11 +37,11 @@ def _text(value: object) -> str:
     if is_missing(value):
         return ""
     if isinstance(value, str):
-        value.encode()  # half of a surrogate pair is legal JSON, but no text
+        value.encode()  # raises at a lone surrogate, which is legal JSON but not text
         return value.strip()
     if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
         raise ValueError(f"must be text, a number or a list of them, got {value!r:.40}")
-    # a column of whole numbers becomes one of floats as soon as some program finds a null in it
+    # Tables turn a column of integers into floats if it contains a null.
     return str(int(value)) if value == int(value) else repr(value)
 
 

@@ -1,7 +1,7 @@
-"""A table of a data set on the Hugging Face hub, fetched into the hub's own cache.
+"""A table of a data set on the Hugging Face hub, downloaded into the hub's own cache.
 
-HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE act as they do in huggingface_hub. Untested on the real hub; tests
-use a stand-in for it.
+HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in huggingface_hub. Untested on the real hub; tests use a
+stand-in for it.
 """
 
 import re
@@ -22,12 +22,12 @@ _MAX_LISTED = 12
 def fetch(place: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """The files of one table of "hf:org/name[@revision][:table]", and a note that names the revision.
 
-    `table` is the files' path ("2023/validation/metadata") or a part of it in whole words ("test", "main/test"). Without
-    it the table is "test", or the only one that there is. Every data set of the hub is at "@refs/convert/parquet" too. Without a network (or with HF_HUB_OFFLINE) what was fetched before
-    is read.
+    `table` is the files' path ("2023/validation/metadata") or a part of it in whole words ("test", "main/test").
+    Without it the table is "test", or the only one. Most data sets of the hub also have a parquet version at
+    "@refs/convert/parquet". Without a network (or with HF_HUB_OFFLINE) earlier downloads are read.
 
     Raises:
-        DataError: The form is wrong, the hub refuses or cannot be reached, or not one table but none or several match.
+        DataError: The form is wrong, the hub refuses or cannot be reached, or no table or several tables match.
     """
     match = _PLACE.fullmatch(place)
     if match is None:
@@ -83,10 +83,10 @@ def _fetched_before(
 
 
 def _one_table(place: str, names: Sequence[str], table: str | None) -> list[str]:
-    """The files of the table, its shards in order.
+    """The files of the table, with its shards in order.
 
     Raises:
-        DataError: No table, or more than one, is of that name.
+        DataError: No table has that name, or several do.
     """
     tables: dict[str, list[str]] = {}
     for name in sorted(names):

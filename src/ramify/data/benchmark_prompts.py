@@ -1,6 +1,6 @@
-"""What a system message says to an agent that answers a benchmark: the tags of `chat/tags.py`, in English and Chinese.
+"""System messages for benchmarks: they explain the tags of `chat/tags.py`, in English and Chinese.
 
-The texts are in `instructions/`, in our own words. A model that was trained with others is best asked with those.
+The texts are in `instructions/`, in our own words. A model that was trained with other ones does best with those.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,23 +13,25 @@ LANGUAGES = ("en", "zh")
 
 
 def instructions(tools: Collection[str], language: str) -> str:
-    """The system message for an agent with these tools; of others than search and python the renderer tells.
+    """The system message for an agent with these tools.
+
+    It explains search and python only; the renderer describes other tools.
 
     Args:
-        tools: Their names, as tags call them.
-        language: Of the question: "zh", or anything else for English.
+        tools: Names of the tools.
+        language: Language of the question: "zh", or anything else for English.
     """
     known = language if language in LANGUAGES else "en"
     kind = "_".join(name for name in ("search", "python") if name in tools) or "no_tools"
-    # The examples can be carried out: models copy a placeholder such as "your query here" into their calls.
+    # The examples in it are real calls, because models copy placeholders such as "your query here".
     text = (files("ramify.data") / "instructions" / f"{kind}_{known}.txt").read_text(encoding="utf-8")
     return text.strip()
 
 
 def instructed(problems: Sequence[Problem], tools: Collection[str]) -> tuple[Problem, ...]:
-    """The problems with a system message in front, in the language of each (`info["language"]`).
+    """Put a system message in front of each problem, in the problem's language (`info["language"]`).
 
-    A problem that brings a system message of its own keeps that instead.
+    A problem that already has a system message keeps it.
     """
     said = {language: Message.of("system", instructions(tools, language)) for language in LANGUAGES}
 

@@ -1,4 +1,4 @@
-"""The fourteen benchmarks of the papers by name (ARPO, arXiv 2507.19849; AEPO, arXiv 2510.14545)."""
+"""The fourteen benchmarks of the papers (ARPO, arXiv 2507.19849; AEPO, arXiv 2510.14545), by name."""
 
 import difflib
 import re
@@ -41,16 +41,16 @@ _MAX_LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """How the rows of a benchmark are read.
+    """How to read the rows of a benchmark.
 
     Attributes:
-        name: In small letters.
-        task: What its answers are, and so how they are compared.
-        questions, answers, ids, levels, categories: Names of fields, of which the first that a row has counts;
-            "info.domain" is a field of a record.
-        aliases: A field with more accepted answers.
-        gold: How an answer is written.
-        attachment: A field that names a file or an image without which a question cannot be answered.
+        name: In lower case.
+        task: Kind of answers; decides how they are compared.
+        questions, answers, ids, levels, categories: Names of fields; the first that a row has is used. "info.domain" is
+            the field `domain` of the record `info`.
+        aliases: Field with more accepted answers.
+        gold: Format of an answer.
+        attachment: Field with a file or an image that the question needs; rows with one are dropped.
     """
 
     name: str
@@ -100,23 +100,23 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
 
 
 def find_named(name: str) -> Benchmark:
-    """The benchmark of that name, in any case of letters.
+    """The benchmark of that name, regardless of case.
 
     Raises:
-        DataError: There is none.
+        DataError: There is no benchmark of that name.
     """
     found = BENCHMARKS.get(name.casefold())
     if found is None:
         close = difflib.get_close_matches(name.casefold(), BENCHMARKS, 1)
         meant = f"; did you mean {close[0]}?" if close else ""
         raise DataError(
-            f"no benchmark is called {name!r}{meant} (of your own files name the path; known: {', '.join(BENCHMARKS)})"
+            f"no benchmark is called {name!r}{meant} (for your own file give its path; known: {', '.join(BENCHMARKS)})"
         )
     return found
 
 
 def parse_dataset(dataset: str) -> tuple[str, str] | None:
-    """The benchmark that a user means, and its place; None for a problem file of the user's own.
+    """The benchmark that `dataset` names, and its place; None for a problem file of the user's own.
 
     Args:
         dataset: "NAME=PLACE", a folder NAME, or a file NAME/test.jsonl (or .parquet).
@@ -145,14 +145,14 @@ def parse_dataset(dataset: str) -> tuple[str, str] | None:
 def load_benchmark(name: str, place: str | Path, limit: int | None = None) -> ProblemSet:
     """Read a benchmark; each problem is one user message, the question.
 
-    Ids are "<name>/<id of the row>", or "<name>/<number of the row>" where the row has none; of rows that share one the
-    later ones get "#<number>" behind it. `info` holds benchmark, task, language ("en" or "zh"), kind (the name), row, and
-    level and category where the row has them. Rows count from 0, whatever the file.
+    Ids are "<name>/<id of the row>", or "<name>/<number of the row>" if the row has no id. If rows share an id, the
+    later ones get the suffix "#<number>". `info` holds benchmark, task, language ("en" or "zh"), kind (the name), row,
+    and level and category if the row has them. Rows count from 0 in files of any kind.
 
     Args:
-        name: One of `BENCHMARKS`, in any case of letters.
-        place: As `find_benchmark` takes it: a folder, a file or "hf:org/name[@revision][:table]".
-        limit: Take the first ones only and read no further; at least 1.
+        name: One of `BENCHMARKS`, regardless of case.
+        place: A folder, a file or "hf:org/name[@revision][:table]" (see `find_benchmark`).
+        limit: Read the first `limit` problems only; at least 1.
 
     Raises:
         DataError: Nothing is found at `place`, or a row is broken; one line with file, row and field.
@@ -188,10 +188,10 @@ def load_benchmark(name: str, place: str | Path, limit: int | None = None) -> Pr
 
 
 def find_text(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    """A field as a text without blanks around it; None where the row has none, or a blank one.
+    """The first of the fields `names` that has a value, as stripped text; None if there is none or it is blank.
 
     Raises:
-        ValueError: It is neither text nor a number.
+        ValueError: The value is neither text nor a number.
     """
     found = find_field(values, names)
     if found is None:
@@ -209,7 +209,7 @@ def find_text(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 def _problem(benchmark: Benchmark, values: Mapping[str, Any], number: int) -> Problem:
     question = read_question(values, benchmark.questions)
     if is_sealed(question):
-        raise ValueError("the question is encrypted and the row has no 'canary', which is the key")
+        raise ValueError("the question is encrypted, and the row has no 'canary' with the key")
     info = {
         "benchmark": benchmark.name,
         "task": benchmark.task,
@@ -248,7 +248,7 @@ def _answers(benchmark: Benchmark, values: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def _language(values: Mapping[str, Any], question: str) -> str:
-    """What the row says, else what the question is written in: a character of Chinese counts as a word of English."""
+    """The language that the row names; else Chinese if the question has more Chinese characters than Latin words."""
     said = find_text(values, ("language", "lang", "info.language", "info.lang")) or ""
     chinese = len(_CHINESE.findall(question)) > len(_LATIN_WORD.findall(question))
     return _LANGUAGES.get(said.casefold(), "zh" if chinese else "en")

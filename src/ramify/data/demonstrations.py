@@ -9,9 +9,9 @@ from ramify.data.examples import Row, read_examples, read_message
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """Where an assistant started, and the whole message that it wrote; `<result>` spans are the tool's.
+    """A problem and the assistant's whole message for it; `<result>` spans are tool results.
 
-    `row` is its number in the file, from 1.
+    `row` is the row in the file, from 1.
     """
 
     problem: Problem
@@ -23,7 +23,7 @@ def load_demonstrations(path: Path) -> tuple[Demonstration, ...]:
     """Read rows {prompt: [{role, content}], completion: str, id?: str}; other columns are ignored.
 
     Raises:
-        DataError: The file or a row cannot be read; one line that names both.
+        DataError: The file or a row cannot be read; names both.
     """
     return read_examples(path, "demonstrations", "prompt (messages) and completion (text)", _demonstration)
 

@@ -1,4 +1,4 @@
-"""Imperfect demonstrations of the quick-start world: what a cold start imitates and RL then repairs.
+"""Imperfect demonstrations of the quick-start world: SFT imitates them, flaws included, and RL improves on them.
 
 A demonstrator solves a question with search and python in the tag dialect of `chat.tags`, in one message:
 
@@ -10,14 +10,14 @@ A demonstrator solves a question with search and python in the tag dialect of `c
     - Laru mayor Bado
     </result><think> Laru size 56</think><answer> \\boxed{ 56 }</answer>
 
-The think after a result repeats the fact that is used, key directly before value, which a small model learns
-to copy. Spacing: every word and number has one space in front of it and none behind, so it is the same token
-everywhere; a space stands before `<result>` because the dialect puts it there. Code prints "=" first
-(`print("=", 56 * 31)` gives "= 1736") for the same reason.
+The think after a result repeats the fact that is used, with the key right before the value, so that a small model can
+learn to copy it. Every word and number has one space before it and none after it, so it is the same token everywhere;
+the space before `<result>` comes from the dialect. Code prints "=" first (`print("=", 56 * 31)` gives "= 1736") for the
+same reason.
 
-Its flaws are decisions, each taken where it happens with a rate of its own (`Flaws`), so that every mistake
-is one that the same model avoids at other times: reinforcement learning has something to choose from. A
-flawed number is one that was seen, never an invented one, which would be noise.
+A flaw is a random decision at the point where it can happen, each kind with its own rate (`Flaws`). So a model that
+imitates the demonstrations makes each mistake sometimes and avoids it at other times, and RL can reinforce the better
+choice. A wrong number is always one that was seen; an invented number would be noise.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,21 +35,21 @@ from ramify.data.world_editions import LINE, OPERATORS, SYNONYMS, Edition, Level
 from ramify.data.world_questions import Question, evaluate, make_question
 
 Search: TypeAlias = Callable[[str, str], str]
-"""(collection, query) -> the text that the search tool answers with."""
+"""(collection, query) -> the result text of the search tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flaws:
-    """How often the demonstrator takes each wrong turn, where it can be taken.
+    """Probability of each mistake, wherever it can be made.
 
     Attributes:
-        vague: Searches for the name alone first.
-        give_up: Takes some line of a result that does not hold the fact.
-        take_outdated: Takes the outdated line although the valid one stands beside it.
-        early: Stops after a hop as if it were the last.
-        mental: Answers without calling python.
-        wrong_tool: Searches for a sum before computing it.
-        unboxed: Answers without `\\boxed{}`.
+        vague: Search for the name alone first.
+        give_up: Use some line of a result that does not contain the fact.
+        take_outdated: Use the outdated line although the valid one is there too.
+        early: Stop after a hop that is not the last.
+        mental: Answer without calling python.
+        wrong_tool: Search for a sum before computing it.
+        unboxed: Answer without `\\boxed{}`.
     """
 
     vague: float = 0.3
@@ -63,7 +63,7 @@ class Flaws:
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationSummary:
-    """How many demonstrations were written and which share of them reaches the right answer."""
+    """How many demonstrations were written, and the share of them with the right answer, in total and by kind."""
 
     count: int
     correct: float
@@ -78,18 +78,18 @@ def write_demonstrations(
     search: Search,
     flaws: Flaws | None = None,
 ) -> DemonstrationSummary:
-    """Write demonstrations about training names, kinds in turns.
+    """Write demonstrations about training names; the kinds of question take turns.
 
     Args:
         path: JSONL file: {id, prompt, completion, kind, collection, correct}.
-        settings: Those that the passages were built with.
+        settings: The settings that the passages were built with.
         seed: Run seed.
-        count: How many.
-        search: The search tool's own path over those passages; asked once for each different query.
-        flaws: Rates of the wrong turns.
+        count: Number of demonstrations.
+        search: Searches those passages as the search tool does; called once per distinct query.
+        flaws: Probabilities of the mistakes.
 
     Raises:
-        DataError: `search` does not find a passage that it must find.
+        DataError: `search` does not find a passage of the world.
     """
     rows = list(_demonstrations(settings, seed, count, cache(search), flaws or Flaws()))
     write_rows(path, rows)
@@ -143,7 +143,7 @@ class Demonstrator:
         self._parts: list[str] = []
 
     def solve(self) -> tuple[str, bool]:
-        """The assistant's whole message, and whether it gives the right answer in a box."""
+        """The assistant's whole message, and whether it gives the right answer in a `\\boxed{}`."""
         if self._question.kind == "arith":
             answer = self._solve_arith()
         elif self._question.kind in ("calc", "compare"):
@@ -190,10 +190,13 @@ class Demonstrator:
         return subjects[0] if self._exceeds(*numbers) else subjects[1]
 
     def _look_up(self, name: str, relation: str) -> str:
-        """Search until the fact is there or until giving up; the value that was taken."""
+        """Search until the fact is found or the demonstrator gives up; returns the value that it uses."""
         if not self._parts:
             self._think(f"find {name} {relation}")
-        known = (name, relation) in self._edition.facts  # a name that was taken wrongly may have no such fact
+        known = (
+            name,
+            relation,
+        ) in self._edition.facts  # a wrong name from an earlier hop may have no such fact
         wanted = self._edition.sentence(name, relation) if known else None
         outdated = self._edition.outdated_sentence(name, relation)
         queries = [f"{name} {word}" for word in (relation, *SYNONYMS[relation][: self._level.num_synonyms])]

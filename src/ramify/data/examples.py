@@ -1,4 +1,4 @@
-"""Files of examples to train on: JSONL rows with a `prompt` and whole messages of an assistant."""
+"""Files of training examples: JSONL rows with a `prompt` and whole assistant messages."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,23 +14,23 @@ Example = TypeVar("Example")
 Row: TypeAlias = Mapping[str, Any]
 
 _FOREIGN_CALL = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
-"""How Hermes, Llama 3 and Mistral write a call; it would be trained as text that calls nothing."""
+"""Calls in the dialects of Hermes, Llama 3 and Mistral, which would be trained on as text that calls nothing."""
 _RESULT = re.compile(r"<result>.*?</result>", re.DOTALL)
 
 
 def read_examples(
     path: Path, what: str, columns: str, read: Callable[[Problem, Row, int], Example]
 ) -> tuple[Example, ...]:
-    """Read all rows of a file; a row without `id` has its number as one.
+    """Read all rows of a file; the id of a row without `id` is its number.
 
     Args:
         path: The file.
-        what: The examples' name in messages.
-        columns: What a row has, in messages.
-        read: Makes an example of its problem, its row and the row's number, from 1; what is wrong is a ValueError.
+        what: What error messages call the examples.
+        columns: The columns of a row, as error messages name them.
+        read: Makes an example from its problem, its row and the row's number (from 1); raises ValueError if it cannot.
 
     Raises:
-        DataError: The file or a row cannot be read; one line that names both.
+        DataError: The file or a row cannot be read; names both.
     """
     if not path.is_file():
         raise DataError(f"{path}: expected a JSONL file of {what}, found none")
@@ -54,10 +54,10 @@ def read_examples(
 
 
 def read_message(row: Row, name: str) -> str:
-    """A column that holds a message of the assistant.
+    """The text of a column with an assistant message.
 
     Raises:
-        ValueError: It is missing, blank or no text.
+        ValueError: It is missing, blank, not text, or calls a tool in another dialect.
     """
     if name not in row:
         raise ValueError(f"no {name!r}")
@@ -72,5 +72,5 @@ def read_message(row: Row, name: str) -> str:
         raise ValueError(
             f"{name!r} calls a tool as another dialect does ({call[0]}); expected tags such as <search> query </search>"
         )
-    text.encode()  # half of a surrogate pair is legal JSON, but no text
+    text.encode()  # raises at a lone surrogate, which is legal JSON but not text
     return text

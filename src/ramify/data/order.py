@@ -1,4 +1,4 @@
-"""The order in which problems are taken: a permutation of (seed, epoch), found again from a cursor."""
+"""The order of problems in training: one permutation per (seed, epoch), and a cursor from which a run resumes."""
 
 import functools
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ramify.core.records import Ints
 
 @dataclass(frozen=True, slots=True)
 class DataCursor:
-    """Where the run is: `next_index` counts the problems of `epoch` that were taken."""
+    """Position of the run: `next_index` problems of `epoch` have been taken."""
 
     epoch: int = 0
     next_index: int = 0
@@ -18,7 +18,7 @@ class DataCursor:
 
 @dataclass(frozen=True, slots=True)
 class ProblemOrder:
-    """An endless order over `num_problems` problems; every epoch has each of them once."""
+    """An endless order of `num_problems` problems; every epoch contains each problem once."""
 
     num_problems: int
     seed: int
@@ -28,10 +28,10 @@ class ProblemOrder:
             raise ValueError("there are no problems to order")
 
     def take(self, cursor: DataCursor, count: int) -> tuple[tuple[int, ...], DataCursor]:
-        """The next `count` problem indices and the cursor after them; goes on into the next epochs.
+        """The next `count` problem indices, across epochs if needed, and the cursor after them.
 
         Raises:
-            DataError: The cursor lies outside of the epoch, so it belongs to other data.
+            DataError: The cursor lies outside the epoch, so it belongs to other data.
         """
         if cursor.epoch < 0 or not 0 <= cursor.next_index < self.num_problems:
             raise DataError(
@@ -51,5 +51,5 @@ class ProblemOrder:
 
 @functools.lru_cache(maxsize=2)
 def _order(seed: int, epoch: int, size: int) -> Ints:
-    """That of an epoch, which every step of it asks for."""
+    """The permutation of an epoch; cached, because every step asks for it."""
     return permutation(stream("data order", seed, epoch), size)

@@ -1,4 +1,4 @@
-"""Questions that two sets share: whoever trains on a test question measures memory."""
+"""Questions that two sets share: a score on questions that were trained on measures memory."""
 
 import re
 import unicodedata
@@ -20,14 +20,14 @@ _MAX_LISTED = 5
 
 
 class Overlap(NamedTuple):
-    """A question of the training set that the test set asks too."""
+    """A training problem and a test problem with the same question."""
 
     train: Problem
     test: Problem
 
 
 class _Folding(dict[int, str | None]):
-    """What stays of a character: letters, digits and signs of mathematics; marks and blanks go."""
+    """Which characters folding keeps: letters, digits, combining marks and mathematical symbols, but no punctuation."""
 
     def __missing__(self, code: int) -> str | None:
         character = chr(code)
@@ -44,7 +44,7 @@ _FOLDING = _Folding()
 def fold_question(question: str) -> str:
     """A question without case, punctuation and blanks, so that two spellings of it become the same text.
 
-    Operators between operands and decimal points are not punctuation: "3 - 5", "3 + 5" and "3.5" stay apart.
+    Operators between operands and decimal points are not punctuation: "3 - 5", "3 + 5" and "3.5" stay different.
     """
     text = " ".join(unicodedata.normalize("NFKC", question).casefold().split())
     text = _OPERATOR.sub(lambda match: _SIGNS[match[1]], text)
@@ -52,7 +52,7 @@ def fold_question(question: str) -> str:
 
 
 def find_overlaps(train: ProblemSet, test: ProblemSet) -> tuple[Overlap, ...]:
-    """Every pair of a training and a test problem with the same question, in the order of the training set."""
+    """All pairs of a training and a test problem with the same question, in the order of the training set."""
     tests: defaultdict[str, list[Problem]] = defaultdict(list)
     for problem in test.problems:
         for key in folded_questions(problem):
@@ -65,12 +65,12 @@ def find_overlaps(train: ProblemSet, test: ProblemSet) -> tuple[Overlap, ...]:
 
 
 def find_duplicates(problems: Sequence[Problem]) -> tuple[tuple[Problem, ...], ...]:
-    """Groups of problems that ask the same, in the order of the first of each."""
+    """Groups of problems with the same question, ordered by their first problems."""
     groups: defaultdict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
         for key in folded_questions(problem):
             groups[key].append(problem)
-    # A problem whose row holds its question twice may stand under two keys.
+    # A problem whose row contains its question twice may have two keys.
     found = dict.fromkeys(
         tuple(problem.id for problem in group) for group in groups.values() if len(group) > 1
     )
@@ -79,7 +79,7 @@ def find_duplicates(problems: Sequence[Problem]) -> tuple[tuple[Problem, ...], .
 
 
 def duplicate_notes(problems: Sequence[Problem]) -> tuple[str, ...]:
-    """One line on the problems that ask what an earlier one asks; none where all differ."""
+    """A note about problems that repeat an earlier question; none if all questions differ."""
     again = list(dict.fromkeys(problem.id for group in find_duplicates(problems) for problem in group[1:]))
     if not again:
         return ()
@@ -91,10 +91,10 @@ def _listed(identifiers: Sequence[str]) -> str:
 
 
 def read_questions(places: Iterable[str]) -> frozenset[str]:
-    """The folded questions of files, of folders with files, or of data sets of the hub (as `find_tables` takes them).
+    """The folded questions of files, folders with files, or data sets of the hub (see `find_tables`).
 
     Raises:
-        DataError: Nothing is found at a place, no row is there, or one has no question; one line with file and row.
+        DataError: There is nothing at a place, a file is empty, or a row has no question; names file and row.
     """
     folded = set()
     for place in places:
@@ -111,12 +111,12 @@ def read_questions(places: Iterable[str]) -> frozenset[str]:
 
 
 def without_questions(problems: Sequence[Problem], folded: Collection[str]) -> tuple[Problem, ...]:
-    """The problems that ask none of the folded questions."""
+    """The problems whose question is not among the folded ones."""
     return tuple(problem for problem in problems if folded_questions(problem).isdisjoint(folded))
 
 
 def folded_questions(problem: Problem) -> frozenset[str]:
-    """What a problem asks: its last user message, and the bare question where its row holds that too."""
+    """The folded questions of a problem: its last user message, and the bare question if its row has that too."""
     spoken = [message.text for message in problem.messages if message.role == "user"]
     bare = problem.info.get("question")
     texts = {*spoken[-1:], *([bare] if isinstance(bare, str) else [])}

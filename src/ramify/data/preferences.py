@@ -9,9 +9,9 @@ from ramify.data.examples import Row, read_examples, read_message
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Two whole messages of an assistant from one prompt; `<result>` spans are the tool's.
+    """Two whole assistant messages for one problem; `<result>` spans are tool results.
 
-    `row` is its number in the file, from 1.
+    `row` is the row in the file, from 1.
     """
 
     problem: Problem
@@ -24,8 +24,7 @@ def load_preferences(path: Path) -> tuple[Preference, ...]:
     """Read rows {prompt: [{role, content}], chosen: str, rejected: str, id?: str}; other columns are ignored.
 
     Raises:
-        DataError: The file or a row cannot be read, a side is missing or blank, or both are equal; one line that
-            names file and row.
+        DataError: The file or a row cannot be read, a side is missing or blank, or both are equal; names file and row.
     """
     columns = "prompt (messages), chosen and rejected (texts)"
     return read_examples(path, "preference pairs", columns, _preference)

@@ -15,7 +15,7 @@ _ROLES: tuple[str, ...] = get_args(Role)
 _OWN_COLUMNS = ("prompt", "answer", "id")
 _MAX_LISTED_ROWS = 10
 _OTHER_FORMATS = ("conversations", "messages", "instruction", "question")
-"""Columns of ShareGPT, OpenAI and Alpaca rows, and of benchmarks."""
+"""Columns of rows in the formats of ShareGPT, OpenAI, Alpaca and benchmarks."""
 _JSONL_COUNTING = "lines count from 1"
 
 _Row: TypeAlias = Mapping[str, Any]
@@ -23,7 +23,7 @@ _Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ProblemSet:
-    """The problems of a file in file order, and one line for each thing that was repaired or dropped."""
+    """The problems of a file in file order, and notes on what was repaired or dropped."""
 
     problems: tuple[Problem, ...]
     notes: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class ProblemSet:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Numbered rows of a file; `counting` says how they are numbered, `verl` whether a blank gold is known."""
+    """Numbered rows of a file; `counting` says how they are numbered, `verl` whether blank golds are dropped."""
 
     rows: Iterator[tuple[int, Any]]
     counting: str
@@ -41,13 +41,14 @@ class _Table:
 def load_problems(path: Path) -> ProblemSet:
     r"""Read `path`: rows of `prompt` (messages or text), `answer` (text, number or a list), optional `id`.
 
-    Other columns go to `Problem.info`, nulls and NaN left out; a trace writes them as JSON, so that is all they hold. A verl-style parquet is read as it is; its rows with a
-    blank gold are dropped. A backspace before "oxed" in a prompt is repaired to "\boxed". Both are counted.
-    Rows without an id are called "<file stem>-<row>"; rows count from 1 in JSONL and from 0 in parquet.
+    Other columns go to `Problem.info`, without nulls and NaN; they must be JSON values, because traces contain them. A
+    verl-style parquet is read as it is, and its rows with a blank gold are dropped. A backspace before "oxed" in a
+    prompt is repaired to "\boxed". The notes count both. A row without an id gets "<file stem>-<row>"; rows count
+    from 1 in JSONL and from 0 in parquet.
 
     Raises:
         DataError: The file cannot be read or is empty, a row is broken or has no answer, or two rows share an
-            id; the message names file and row.
+            id; names file and row.
     """
     table = _open(path)
     problems: list[Problem] = []
@@ -103,10 +104,10 @@ def _open_jsonl(path: Path) -> _Table:
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
-    """The JSON values of a file with one a line, numbered from 1; blank lines are skipped.
+    """The JSON values of a JSONL file, with line numbers from 1; blank lines are skipped.
 
     Raises:
-        DataError: A line is no JSON, nested too deeply, or has a key twice; the message names file and row.
+        DataError: A line is not JSON, is nested too deeply, or has a duplicate key; names file and row.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -119,7 +120,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
-    """The names of the columns, and the rows numbered from 0.
+    """The names of the columns, and the rows with numbers from 0.
 
     Raises:
         DataError: The file cannot be read.
@@ -128,7 +129,7 @@ def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
 
     try:
         table = pq.ParquetFile(path).read()
-    # A reader of foreign files: whatever is wrong with one is told in a line.
+    # Foreign files: report anything that is wrong with them in one line.
     except Exception as error:  # noqa: BLE001
         raise DataError(f"{path}: not a readable parquet file: {_first_line(error)}") from None
     columns: list[str] = table.column_names
@@ -141,7 +142,7 @@ def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
         for batch in table.to_batches(max_chunksize=1024):
             try:
                 values = batch.to_pylist()
-            # Values that Python has no type for: dates out of its range, text that is none.
+            # Values that Python cannot represent: dates out of range, text that is not UTF-8.
             except Exception as error:  # noqa: BLE001
                 last = number + batch.num_rows - 1
                 raise DataError(
@@ -193,7 +194,7 @@ def _gold(value: object) -> str:
         return _text(value, "'answer'")
     if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
         raise ValueError(f"'answer' must be text, a number or a list of them, got {value!r:.40}")
-    # a column of whole numbers becomes one of floats as soon as some program finds a null in it
+    # Tables turn a column of integers into floats if it contains a null.
     return str(int(value)) if value == int(value) else repr(value)
 
 
@@ -203,7 +204,7 @@ def _info(row: _Row) -> dict[str, Any]:
 
 
 def _plain(value: object, column: str) -> object:
-    """The value as JSON knows it. Tables spell a missing number NaN."""
+    """The value as JSON; NaN becomes null, because tables use it for missing numbers."""
     if isinstance(value, dict):
         return {key: _plain(item, column) for key, item in value.items()}
     if isinstance(value, list):
@@ -220,16 +221,16 @@ def _plain(value: object, column: str) -> object:
 
 
 def read_messages(row: _Row) -> tuple[Message, ...]:
-    """The messages of a row's `prompt`, which is a list of {role, content} or one user's text.
+    """The messages of a row's `prompt`, which is a list of {role, content} or the text of one user message.
 
     Raises:
-        ValueError: There is none, or one is not of that form.
+        ValueError: There is no message, or one has another form.
     """
     prompt = row.get("prompt")
     if isinstance(prompt, str) and prompt.strip():
         return (Message.of("user", _text(prompt, "'prompt'")),)
     if not isinstance(prompt, list) or not prompt:
-        other = next((f"; {key!r} is another format's" for key in _OTHER_FORMATS if key in row), "")
+        other = next((f"; {key!r} belongs to another format" for key in _OTHER_FORMATS if key in row), "")
         raise ValueError(f"no prompt: 'prompt' must be text or a list of {{role, content}}{other}")
     return tuple(_message(message, index) for index, message in enumerate(prompt))
 
@@ -248,7 +249,7 @@ def _message(message: object, index: int) -> Message:
 
 
 def read_identifier(row: _Row, default: str) -> str:
-    """The `id` of a row, or else `default`.
+    """The `id` of a row; `default` if it has none.
 
     Raises:
         ValueError: It is neither text nor a whole number.
@@ -264,5 +265,5 @@ def read_identifier(row: _Row, default: str) -> str:
 def _text(value: object, place: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{place} must be text, got {type(value).__name__}")
-    value.encode()  # half of a surrogate pair is legal JSON, but no text
+    value.encode()  # raises at a lone surrogate, which is legal JSON but not text
     return value

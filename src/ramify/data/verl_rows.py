@@ -19,18 +19,18 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A verl row as {"prompt", "answer", free columns}; the fields of extra_info become free columns.
 
     Raises:
-        ValueError: `reward_model` or `extra_info` is no record.
+        ValueError: `reward_model` or `extra_info` is not a record.
     """
     reward_model = _record(row, "reward_model")
     extra_info = _record(row, "extra_info")
     kept = {key: row[key] for key in row if key not in ("reward_model", "extra_info")}
-    # extra_info may hold the bare question under any name, an id of its own too: neither replaces a column of ours
+    # extra_info may contain a "prompt", an "answer" or an "id"; they must not replace our columns.
     free = {key: value for key, value in extra_info.items() if key not in ("prompt", "answer", "id")}
     return {**free, **kept, "answer": reward_model.get("ground_truth")}
 
 
 def repair_boxed(text: str) -> str:
-    r"""Undo the stored prompts' defect: a backspace (U+0008) before "oxed" where "\boxed" was meant."""
+    r"""Repair a defect of published prompts: a backspace (U+0008) before "oxed" where "\boxed" was meant."""
     return text.replace(_BROKEN_BOXED, r"\boxed")
 
 

@@ -1,37 +1,35 @@
-"""The quick-start world: an encyclopedia in many editions that disagree, and questions about it.
+"""The quick-start world: an encyclopedia in many editions with different facts, and questions about it.
 
-A small model cannot know anything about this world by heart. A problem names its *edition* (a collection of
-the passage index), facts are drawn for each edition anew, and the model never sees the edition's name:
-looking a fact up and reading what came back is the only way. An edition has twelve names with five facts
-each, one sentence a passage, shuffled:
+A model cannot memorise this world. A problem names its *edition* (a collection of the passage index), each edition has
+its own random facts, and the model never sees the edition's name, so it must search and read the results. An edition
+has twelve names with five facts each, one sentence per passage, shuffled:
 
     - Laru area 56
     - Laru mayor Bado
 
-Three relations lead to another name of the same edition (mayor, neighbor, founder), three to a number from 10
-to 59 (area, age, height); each name has two of the former and all of the latter. Some facts are written with
-a synonym (size for area), so that a search may come back without the fact and has to be asked again. The dash
-is there for the tokenizer: it gives the first word of a line a leading space like everywhere else, so that a
-name is one and the same token in a question, a query, a passage and an answer.
+Three relations lead to another name of the same edition (mayor, neighbor, founder), three to a number from 10 to 59
+(area, age, height). Each name has two of the first kind and all three of the second. Some facts use a synonym (size for
+area), so a search may miss the fact and has to be repeated in other words. The dash is there for the tokenizer: it
+gives the first word of a line a leading space, so that a name is the same token in a question, a query, a passage and
+an answer.
 
 Kinds of question, in equal shares: `lookup` (what is the area of Laru?), `arith` (what is 53 plus 41?),
 `hop2` (what is the area of the mayor of Laru?), `calc` (what is the area of Laru times the age of Bado?),
 `compare` (which has the larger area, Laru or Bado?).
 
-Held out: 13 of the 64 names never occur in a question of `train`, `seen` or a demonstration; `dev` and `test`
-ask about nothing else. Every edition holds nine names of the one sort and three of the other, so held-out
-names are known as values and as the second entity of a hop, but not as what is asked about. Each split has
-editions and draws of its own. Passages, `dev`, `test` and `seen` do not depend on the run's seed; `train`
-does.
+Held out: 13 of the 64 names. Questions of `train`, `seen` and demonstrations never ask about them; questions of `dev`
+and `test` ask only about them. Every edition has nine training names and three held-out names, so in training a model
+meets held-out names as values and as the second entity of a hop, but never as the subject of a question. Each split has
+its own editions and random draws. Only `train` depends on the run's seed; passages, `dev`, `test` and `seen` do not.
 
-Difficulty (`WorldSettings.difficulty`), everything else equal:
+Difficulty (`WorldSettings.difficulty`):
 
-    1   The quick start. One synonym for each relation, used by 20 % of the facts. Saturates.
-    2   Synonyms in 50 % of the facts; 30 % of the facts have an outdated passage beside the valid one
-        ("- Laru area was 33"), in words of its own, which a search may find instead; three-hop questions
-        (`hop3`); `arith` has three operands, with the usual precedence.
-    3   Two synonyms for each relation, in 70 % of the facts; outdated passages for 60 %; `hop3`; `arith` with
-        four operands, `calc` with three.
+    1   The quick start. One synonym for each relation, used by 20 % of the facts. Training comes near a full score.
+    2   As 1, but synonyms in 50 % of the facts; for 30 % of the facts there is also an outdated passage ("- Laru area
+        was 33"), which a search may find instead; three-hop questions (`hop3`); `arith` has three operands, with the
+        usual precedence.
+    3   As 2, but two synonyms for each relation, in 70 % of the facts; outdated passages for 60 %; `arith` has four
+        operands, `calc` three.
 """
 
 import json
@@ -58,7 +56,7 @@ class WorldSettings:
         num_demo_editions: Editions that the demonstrations share.
 
     Raises:
-        ConfigError: The difficulty is none of the three.
+        ConfigError: The difficulty is not 1, 2 or 3.
     """
 
     difficulty: int = 1
@@ -75,11 +73,11 @@ class WorldSettings:
 
     @property
     def level(self) -> Level:
-        """What the difficulty stands for."""
+        """The parameters of the difficulty."""
         return LEVELS[self.difficulty]
 
     def num_problems(self, split: Split) -> int:
-        """Problems of a split (not of the demonstrations, which are counted where they are written)."""
+        """Number of problems of a split (not of demonstrations: `write_demonstrations` takes their number)."""
         sizes: dict[Split, int] = {
             "train": self.num_train,
             "dev": self.num_dev,
@@ -91,7 +89,7 @@ class WorldSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorldFiles:
-    """Where `build_world` wrote what, and how many passages there are."""
+    """The files that `build_world` wrote, and the number of passages."""
 
     passages: Path
     train: Path
@@ -114,7 +112,7 @@ def build_world(folder: Path, settings: WorldSettings, seed: int) -> WorldFiles:
     """Write the passages and the problems of every split.
 
     Args:
-        folder: Made if it is not there; gets passages.jsonl {id, text, collection} and train, dev, test and
+        folder: Created if missing; gets passages.jsonl {id, text, collection} and train, dev, test and
             seen.jsonl {id, prompt, answer, kind, collection, difficulty}.
         settings: Difficulty and sizes.
         seed: Run seed; changes `train` only.
@@ -151,7 +149,7 @@ def _problem_rows(
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write a JSONL file; how many rows it got."""
+    """Write a JSONL file; returns the number of rows."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for row in rows:

@@ -18,7 +18,7 @@ _HELD_OUT = "Zubo Gamo Dori Devo Babu Loge Roze Lano Nida Giku Palu Gesi Moko"
 TRAINING_NAMES = tuple(_TRAINING.split())
 HELD_OUT_NAMES = tuple(_HELD_OUT.split())
 NAMES_PER_EDITION = (9, 3)
-"""How many training names and how many held-out names an edition holds."""
+"""Number of training names and of held-out names in an edition."""
 
 TO_NAME = ("mayor", "neighbor", "founder")
 TO_NUMBER = ("area", "age", "height")
@@ -34,12 +34,12 @@ SYNONYMS: Mapping[str, tuple[str, str]] = {
 OPERATORS: Mapping[str, str] = {"plus": "+", "minus": "-", "times": "*"}
 SMALLEST, LARGEST = 10, 59
 LINE = "- "
-"""What a passage begins with."""
+"""Prefix of every passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What a difficulty changes; see the module's text."""
+    """The parameters of a difficulty; see `data.world`."""
 
     kinds: tuple[str, ...]
     num_synonyms: int
@@ -59,7 +59,7 @@ LEVELS: Mapping[int, Level] = {
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What an edition says: the value, and the word that it uses for the relation."""
+    """A fact as an edition states it: the value, and the word used for the relation."""
 
     value: str
     word: str
@@ -69,9 +69,9 @@ class Fact:
 class Edition:
     """One version of the encyclopedia; `facts` and `outdated` are keyed by (name, relation).
 
-    Every name has a fact for each relation to a number, and for two of the three relations to a name: the
-    values of a relation are names that have no fact for it. Were "Zoda mayor Laru" and "Laru mayor Bado" both there, a
-    search for Laru and mayor could not tell them apart.
+    Every name has a fact for each relation to a number, and for two of the three relations to a name. The values of a
+    relation are names without a fact for that relation: if an edition contained both "Zoda mayor Laru" and "Laru mayor
+    Bado", a search for "Laru mayor" could not tell them apart.
     """
 
     id: str
@@ -84,43 +84,43 @@ class Edition:
         return self.facts[name, relation].value
 
     def relations(self, name: str, options: Sequence[str]) -> list[str]:
-        """Those of `options` that the edition has a fact for."""
+        """The relations among `options` for which `name` has a fact."""
         return [relation for relation in options if (name, relation) in self.facts]
 
     def sentence(self, name: str, relation: str) -> str:
-        """The passage that holds the valid value."""
+        """The passage with the valid value."""
         fact = self.facts[name, relation]
         return f"{LINE}{name} {fact.word} {fact.value}"
 
     def outdated_sentence(self, name: str, relation: str) -> str | None:
-        """The passage that holds an outdated value, if there is one."""
+        """The passage with the outdated value, if there is one."""
         fact = self.outdated.get((name, relation))
         return f"{LINE}{name} {fact.word} was {fact.value}" if fact else None
 
     def passages(self) -> list[str]:
-        """All passages, in an order that says nothing."""
+        """All passages, shuffled."""
         valid = [self.sentence(*key) for key in self.facts]
         outdated = [sentence for key in self.facts if (sentence := self.outdated_sentence(*key))]
         return shuffled([*valid, *outdated], "order", self.id)
 
 
 def pick(options: Sequence[T], *name: StreamPart) -> T:
-    """One of `options`, drawn from the stream of that name."""
+    """One of `options`, drawn from the random stream with that name."""
     return options[stream(*name) % len(options)]
 
 
 def chance(rate: float, *name: StreamPart) -> bool:
-    """True with probability `rate`, drawn from the stream of that name."""
+    """True with probability `rate`, drawn from the random stream with that name."""
     return stream(*name) < rate * 2**63
 
 
 def shuffled(items: Iterable[S], *name: StreamPart) -> list[S]:
-    """`items` (all different) in an order drawn from the stream of that name."""
+    """`items` (all different) in an order drawn from the random stream with that name."""
     return sorted(items, key=lambda item: stream(*name, item))
 
 
 def make_edition(edition: str, level: Level) -> Edition:
-    """Draw the facts of an edition; a function of its id and the level alone."""
+    """Draw the facts of an edition; they depend only on its id and the level."""
     num_training, num_held_out = NAMES_PER_EDITION
     training = shuffled(TRAINING_NAMES, "names", edition)[:num_training]
     held_out = shuffled(HELD_OUT_NAMES, "names", edition)[:num_held_out]

@@ -24,17 +24,17 @@ Split: TypeAlias = Literal["train", "dev", "test", "seen", "demo"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with what is needed to solve it.
+    """A question and what is needed to solve it.
 
     Attributes:
-        kind: See the module's text.
-        edition: Where the facts are.
-        subjects: Names that are asked about.
-        relations: hop: in the order to follow; calc: one for each subject; compare and lookup: one.
-        numbers: arith: the operands.
-        operators: arith and calc: between the operands, in words.
+        kind: See `data.world`.
+        edition: Id of the edition with the facts.
+        subjects: Names that the question is about.
+        relations: hop2, hop3: in the order to follow; calc: one for each subject; compare and lookup: one.
+        numbers: The operands of arith.
+        operators: The operators of arith and calc, in words.
         answer: The accepted answer.
-        text: What the user asks.
+        text: The user's question.
     """
 
     id: str
@@ -54,7 +54,7 @@ class Question:
 
 
 def evaluate(numbers: Sequence[int], operators: Sequence[str]) -> int:
-    """The value of `numbers` with `operators` (words) between them; times binds before plus and minus."""
+    """The value of `numbers` with `operators` (words) between them; times takes precedence over plus and minus."""
     terms = [numbers[0]]
     for operator, number in zip(operators, numbers[1:], strict=True):
         if operator == "times":
@@ -70,9 +70,9 @@ def make_question(number: int, split: Split, edition: Edition, level: Level, see
     Args:
         number: Position in the split.
         split: `dev` and `test` ask about held-out names, the others about training names.
-        edition: Where the facts are.
-        level: Kinds and number of operands.
-        seed: Run seed; changes nothing in `dev`, `test` and `seen`.
+        edition: The edition with the facts.
+        level: Sets the kinds and the number of operands.
+        seed: Run seed; ignored for `dev`, `test` and `seen`.
     """
     name: tuple[StreamPart, ...] = ("question", split, seed if split in ("train", "demo") else 0, number)
     kind = level.kinds[number % len(level.kinds)]

@@ -1,10 +1,10 @@
 """The tokenizer of the quick-start world: a byte-level BPE trained on the world's own text.
 
-Each word and each number from 0 to 99 with its leading space is one token, so that a name or a number has the
-same token wherever it stands and copying it is one step. Longer numbers are cut into groups of two digits
-from the left (" 1372" is " 13", "72"). All 256 bytes are in the vocabulary, so any text makes the round trip.
-The dialect's tags are added tokens that are not special (like the think tags of Qwen3); so are the two
-strings that the dialect puts around a result, with their spaces and line ends.
+Each word and each number from 0 to 99, with its leading space, is one token. So a name or a number is the same token
+everywhere, and copying it takes one token. Longer numbers are split into groups of two digits from the left (" 1372"
+is " 13", "72"). All 256 bytes are in the vocabulary, so any text survives a round trip. The dialect's tags are added
+tokens that are not special (like the think tags of Qwen3); so are the two strings that the dialect puts around a
+result, with their spaces and line breaks.
 """
 
 import json
@@ -28,7 +28,7 @@ from ramify.data.world_questions import make_question
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TAGS = (RESULT_OPEN, RESULT_CLOSE, *(f"<{slash}{name}>" for name in TAG_NAMES for slash in ("", "/")))
 PIECES = r" ?\\boxed\{|\n-| ?\p{L}+| ?\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s"
-"""What a token may span at most."""
+"""Pre-tokenization: no token extends beyond one of these pieces."""
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -37,7 +37,7 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant' }}{%- endif -%}"
 )
-"""As few tokens as a chat needs; the space lets a question's first word be the same token as elsewhere."""
+"""Uses as few tokens as possible; the space makes a question's first word the same token as elsewhere."""
 
 _DEMONSTRATED = (
     " find compute this search not found done",
@@ -51,10 +51,10 @@ _NUM_SAMPLED = 60
 
 
 def train_world_tokenizer(folder: Path) -> None:
-    """Train the tokenizer and write it into `folder` (made if it is not there) as transformers reads it.
+    """Train the tokenizer and write it to `folder` (created if missing), in the format of transformers.
 
-    Files: tokenizer.json, tokenizer_config.json, chat_template.jinja. Put it beside a config.json of type qwen3
-    or llama; with qwen2, transformers swaps in a pre-tokenizer of its own.
+    Files: tokenizer.json, tokenizer_config.json, chat_template.jinja. The model's config.json in the same folder must
+    be of type qwen3 or llama; for qwen2, transformers replaces the pre-tokenizer by its own.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -64,7 +64,7 @@ def train_world_tokenizer(folder: Path) -> None:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    # The limit is never reached: training ends when every piece of the text is one token.
+    # The vocabulary never reaches this size: training ends when every piece of the text is one token.
     trainer = trainers.BpeTrainer(
         vocab_size=10_000,
         min_frequency=1,
@@ -87,7 +87,7 @@ def train_world_tokenizer(folder: Path) -> None:
 
 
 def world_text() -> Iterator[str]:
-    """Text that holds every word of the world, at every difficulty."""
+    """Text that contains every word of the world, at every difficulty."""
     yield from _DEMONSTRATED
     yield _OBSERVED
     yield from _ROLES

@@ -1,1 +1,1 @@
-"""pass@k, intervals and the evaluation loop."""
+"""The evaluation loop, pass@k, and confidence intervals."""

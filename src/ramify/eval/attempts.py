@@ -1,4 +1,4 @@
-"""Growing attempts: trees of one trajectory each, so that nothing is shared and every end can be written at once."""
+"""Growing attempts: each is a tree of one trajectory, so attempts are independent and each is saved when it ends."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ from ramify.rollout.settings import AgentParts
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An attempt that is to be made: the problem, its place in the data, and the number of the attempt.
+    """An attempt to make: the problem, its index in the data, and the number of the attempt.
 
-    The draws of an attempt belong to its place, so that it is the same attempt in whatever company it is made.
+    The random draws of an attempt depend on its place only, not on the other attempts that run at the same time.
     """
 
     problem: Problem
@@ -27,13 +27,13 @@ class Place:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Of its line in the results: id of the problem, number of the attempt."""
+        """The key of its line in the results: id of the problem, number of the attempt."""
         return self.problem.id, self.attempt
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An attempt that has ended, scored; `seconds` of wall time from its start, its score left out."""
+    """A finished attempt with its reward; `seconds` is its wall time without scoring."""
 
     tree: Tree
     reward: Reward
@@ -43,17 +43,17 @@ class Ended:
 async def make_attempts(
     agent: AgentParts, reward: RewardFn, places: Sequence[Place], on_end: Callable[[Ended], None]
 ) -> None:
-    """Make all attempts side by side, as many at a time as the engine has slots; `on_end` gets each at its end.
+    """Make all attempts concurrently, as many at a time as the engine has slots; `on_end` gets each when it ends.
 
     Args:
         agent: With `limits.n` = 1 and a rule that never branches.
-        reward: Scores them.
-        places: Started in this order.
-        on_end: Called in the order in which attempts end, one at a time, in a thread: it may write files.
+        reward: Scores the attempts.
+        places: The attempts, started in this order.
+        on_end: Called in the order in which attempts end, one at a time and in a thread, so it may write files.
 
     Raises:
-        ValueError: The agent is to make more than one trajectory of a tree.
-        DataError: A reward is no number.
+        ValueError: `limits.n` is not 1.
+        DataError: A reward is not a finite number.
         EngineError: The engine broke its contract, or a prompt does not fit its context.
     """
     if agent.limits.n != 1:

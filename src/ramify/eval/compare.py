@@ -28,13 +28,13 @@ class Side:
 
     @property
     def name(self) -> str:
-        """The folder, as it was given."""
+        """The folder, as the user gave it."""
         return str(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The second side against the first; `adjusted` is the p-value among all pairs (Holm)."""
+    """The second side compared with the first; `adjusted` is the p-value corrected for the number of pairs (Holm)."""
 
     first: str
     second: str
@@ -44,7 +44,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Sides in the order given, their scores by `metric`, all pairs, settings in which the sides differ, and warnings."""
+    """Sides in the order given, their scores by `metric`, all pairs, settings that differ, and warnings.
+
+    `settings` holds rows (key, value for each side).
+    """
 
     metric: str
     names: tuple[str, ...]
@@ -59,10 +62,10 @@ def compare(folders: Sequence[Path], metric: str) -> Comparison:
 
     Args:
         folders: At least two.
-        metric: "correct" (share of right attempts) or another part of the reward (its mean over the attempts).
+        metric: "correct" (share of correct attempts) or a part of the reward (its mean over the attempts).
 
     Raises:
-        DataError: A folder holds no finished evaluation, or one of other problems; or lacks the metric somewhere.
+        DataError: A folder has no finished evaluation, or one of other problems, or an attempt without the metric.
     """
     sides = [read_side(folder) for folder in folders]
     problems = sides[0].manifest["scores"]["problems"]
@@ -92,7 +95,7 @@ def read_side(folder: Path) -> Side:
     """Read a finished evaluation.
 
     Raises:
-        DataError: It is none.
+        DataError: There is none in the folder, or its files cannot be read.
     """
     if not (folder / "summary.json").is_file():
         raise DataError(f"{folder}: expected a finished evaluation, {folder / 'summary.json'} is missing")
@@ -163,8 +166,8 @@ def _page(comparison: Comparison) -> str:
             Section("Scores", charts=charts),
             Section(
                 "Pairs",
-                "Problems are compared one by one. p is the chance of such a difference between two models that do not "
-                "differ.",
+                "Problems are compared one by one. p is the probability of a difference at least this large between "
+                "models that do not differ.",
                 tables=(Table("", header, rows),),
             ),
             Section("Settings that differ", tables=(settings,)),
@@ -208,7 +211,7 @@ def _missing_verdicts(sides: Sequence[Side]) -> tuple[str, ...]:
 def _different_settings(sides: Sequence[Side]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     tables = [{key: str(value) for key, value in flat(side.manifest["scores"])} for side in sides]
     every = {key for table in tables for key in table}
-    # A table that one of them lacks is told by its keys.
+    # If one side lacks a whole table, list the keys of the table.
     keys = sorted(key for key in every if not any(other.startswith(f"{key}.") for other in every))
     rows = [(key, tuple(table.get(key, "") for table in tables)) for key in keys]
     return tuple((key, values) for key, values in rows if len(set(values)) > 1)

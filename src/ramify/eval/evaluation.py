@@ -1,4 +1,4 @@
-"""What attempts amount to: pass@k, mean@k, majority@k, parts of the reward, each with an interval over problems."""
+"""Scores of an evaluation: pass@k, mean@k, majority@k and parts of the reward, each with an interval over problems."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,20 @@ class ProblemResult:
 
     @property
     def num_correct(self) -> int:
-        """Attempts that were right."""
+        """Number of correct attempts."""
         return sum(attempt.correct for attempt in self.attempts)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Results in the order of the problems, every problem with the same number of attempts; `seed` of the intervals."""
+    """Results in the order of the problems, with the same number of attempts at each; `seed` is for the intervals."""
 
     results: tuple[ProblemResult, ...]
     seed: int
 
     @property
     def attempts(self) -> tuple[AttemptRecord, ...]:
-        """All of them."""
+        """All attempts, problem by problem."""
         return tuple(attempt for result in self.results for attempt in result.attempts)
 
     def pass_at(self, k: int) -> Interval:
@@ -46,40 +46,43 @@ class Evaluation:
         return self._mean([pass_at_k(len(r.attempts), r.num_correct, k) for r in self.results])
 
     def mean_at(self, k: int) -> Interval:
-        """Share of right answers among the first k attempts."""
+        """Share of correct attempts among the first k."""
         return self._mean([sum(a.correct for a in r.attempts[:k]) / k for r in self.results])
 
     def majority_at(self, k: int) -> Interval:
-        """Share of problems whose most frequent answer among the first k attempts is right."""
+        """Share of problems whose most frequent answer among the first k attempts is correct."""
         return self._mean([float(majority(result.attempts[:k])) for result in self.results])
 
     def part(self, name: str) -> Interval | None:
-        """Mean over problems of a part of the reward, each problem's mean over the attempts that have it; None: none has."""
+        """Mean over problems of a part of the reward; None if no attempt has it.
+
+        Each problem's value is the mean over its attempts that have the part; problems without any are left out.
+        """
         by_problem = [[a.parts[name] for a in r.attempts if name in a.parts] for r in self.results]
         means = [sum(values) / len(values) for values in by_problem if values]
         return self._mean(means) if means else None
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """Parts that any attempt has, sorted."""
+        """Parts of the reward that at least one attempt has, sorted."""
         return tuple(sorted({name for attempt in self.attempts for name in attempt.parts}))
 
     def values(self, column: str) -> tuple[str, ...]:
-        """What problems have in a column, sorted."""
+        """The distinct values of a column, sorted."""
         return tuple(sorted({r.groups[column] for r in self.results if column in r.groups}))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of `GROUPS` that any problem has."""
+        """Columns of `GROUPS` that at least one problem has."""
         return tuple(column for column in GROUPS if self.values(column))
 
     def of(self, column: str, value: str) -> "Evaluation":
-        """The problems with this value in this column."""
+        """The evaluation restricted to the problems with this value in this column."""
         return replace(self, results=tuple(r for r in self.results if r.groups.get(column) == value))
 
     @property
     def calls_per_attempt(self) -> float:
-        """Mean number of tool calls that were answered: every call but one over the limit."""
+        """Mean number of tool calls that got a result: all calls but those over the limit."""
         counts = [sum(call.status != "over_limit" for call in attempt.calls) for attempt in self.attempts]
         return sum(counts) / len(counts)
 
@@ -90,10 +93,10 @@ class Evaluation:
 def make_evaluation(
     records: Sequence[AttemptRecord], problem_ids: Sequence[str], attempts: int, seed: int
 ) -> Evaluation:
-    """Sort attempts to their problems.
+    """Group attempts by problem.
 
     Raises:
-        DataError: An attempt is missing, or one belongs to no problem of these.
+        DataError: An attempt is missing, or belongs to none of these problems.
     """
     by_key = {(record.problem, record.attempt): record for record in records}
     expected = [(problem, number) for problem in problem_ids for number in range(attempts)]
@@ -105,8 +108,8 @@ def make_evaluation(
             f"{len(missing)} are missing" if missing else f"{len(unknown)} belong to no problem of the data"
         )
         raise DataError(
-            f"the results are not those of {len(expected)} attempts: {what}, the first is attempt {some[1]} at "
-            f"problem {some[0]!r}"
+            f"the results are not the {len(expected)} attempts of this evaluation: {what}, the first is attempt "
+            f"{some[1]} at problem {some[0]!r}"
         )
     results = []
     for problem in problem_ids:
@@ -116,11 +119,11 @@ def make_evaluation(
 
 
 def majority(attempts: Sequence[AttemptRecord]) -> bool:
-    """Whether the most frequent answer is right; of equally frequent ones the one that was given first counts.
+    """Whether the most frequent answer is correct; among equally frequent answers the one given first wins.
 
-    Answers are the same when the scores would take one for the other: equal values where the one given first is
-    mathematics (nothing symbolic is tried), else equal words. Attempts without an answer do not vote. The winning answer is
-    right when any attempt that gave it was: others may have lost their verdict by their form, or got none.
+    Two answers are the same if the scores treat them as equal: equal values if the first one is mathematics (without
+    symbolic comparison), else equal words. Attempts without an answer do not vote. The winning answer is correct if any
+    attempt that gave it was: other attempts may have been marked wrong for their format, or have no verdict.
     """
     voters = [attempt for attempt in attempts if attempt.answer.strip()]
     if not voters:
@@ -128,6 +131,6 @@ def majority(attempts: Sequence[AttemptRecord]) -> bool:
     groups: dict[str, str] = {}
     for answer in dict.fromkeys(attempt.answer for attempt in voters):
         groups[answer] = next((first for first in groups.values() if same_answer(answer, first)), answer)
-    # most_common keeps the order of first appearance among equals.
+    # most_common keeps equally frequent answers in order of first appearance.
     winner = Counter(groups[attempt.answer] for attempt in voters).most_common(1)[0][0]
     return any(attempt.correct for attempt in voters if groups[attempt.answer] == winner)

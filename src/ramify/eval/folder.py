@@ -1,4 +1,4 @@
-"""The folder of an evaluation: whether it may be used, looked at before anything is loaded.
+"""The folder of an evaluation: its files, and a check that it may be used, which runs before anything is loaded.
 
 RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the end times.json  results.csv  report.html  summary.json
 """
@@ -24,14 +24,14 @@ _OURS = frozenset(
 )
 
 _BEFORE_ATTEMPTS = frozenset({MANIFEST, "recipe.toml"})
-"""What there is before the first attempt: an evaluation that was refused for its model leaves nothing to go on with."""
+"""Files from before the first attempt. A folder with only these holds nothing to resume, and may be used again."""
 
 
 def check_eval_folder(path: Path, resume: bool) -> None:
-    """See that an evaluation may have the folder; nothing is written.
+    """Check that an evaluation may use the folder, without writing anything.
 
     Raises:
-        ConfigError: It holds something else, attempts and `resume` is false, or links.
+        ConfigError: It holds other files or links, or it holds attempts and `resume` is false.
     """
     if not path.exists():
         return

@@ -18,7 +18,7 @@ _Z = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over `n` problems with the ends of its 95 % confidence interval."""
+    """A mean over `n` problems with the bounds of its 95 % confidence interval."""
 
     value: float
     low: float
@@ -27,13 +27,13 @@ class Interval:
 
 
 def mean_interval(per_problem: Sequence[float], seed: int) -> Interval:
-    """The mean over problems of a score: Wilson's interval where every problem is 0 or 1, else the bootstrap.
+    """The mean of a score over problems: Wilson's interval if every problem's score is 0 or 1, else the bootstrap.
 
-    `per_problem` holds one number a problem: its pass@k, or the mean over its attempts. `benchmarks/evaluation`
-    simulates how often both cover the truth.
+    `per_problem` holds one number for each problem: its pass@k, or the mean over its attempts. `benchmarks/evaluation`
+    simulates the coverage of both intervals.
 
     Raises:
-        ValueError: No problem at all.
+        ValueError: There are no problems.
     """
     if set(per_problem) <= {0.0, 1.0}:
         return wilson_share(sum(per_problem), len(per_problem))
@@ -41,29 +41,30 @@ def mean_interval(per_problem: Sequence[float], seed: int) -> Interval:
 
 
 def wilson_share(successes: float, n: int) -> Interval:
-    """The score interval of a share (Wilson 1927); it has a width where all of the problems are right, or none.
+    """The score interval of a share (Wilson 1927); its width is above 0 even if all problems are correct, or none.
 
     Raises:
-        ValueError: No problem at all.
+        ValueError: There are no problems.
     """
     if n == 0:
         raise ValueError("an interval needs at least one problem")
     share = successes / n
     middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
-    # At shares of 0 and 1 an end is the share itself, but for rounding.
+    # At shares of 0 and 1 one bound equals the share, except for rounding.
     return Interval(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)), n)
 
 
 def bootstrap_mean(per_problem: Sequence[float], seed: int) -> Interval:
     """The expanded percentile bootstrap of a mean over problems (Hesterberg 2015, section 4.1), from 2,000 resamples.
 
-    Attempts at one problem are not independent, so whole problems are resampled. Plain percentiles are too close for few
-    problems: their spread lacks the factor sqrt(n / (n - 1)), and normal quantiles stand for those of Student's t. The
-    percentiles are moved out by both. One problem alone, or equal scores, give no width.
+    Attempts at one problem are not independent, so whole problems are resampled. With few problems, plain percentiles
+    give too narrow an interval: their spread lacks the factor sqrt(n / (n - 1)), and they correspond to normal
+    quantiles instead of Student's t. The expanded percentiles correct both. One problem, or equal scores, give a width
+    of 0.
 
     Raises:
-        ValueError: No problem at all.
+        ValueError: There are no problems.
     """
     values = np.asarray(per_problem, np.float64)
     n = len(values)

@@ -1,4 +1,7 @@
-"""What a score depends on, written before the first attempt: enough to make it again, and to refuse to mix two."""
+"""The manifest of an evaluation: all that its scores depend on, written before the first attempt.
+
+With it a user can repeat an evaluation, and ramify refuses to mix the attempts of two.
+"""
 
 import hashlib
 import json
@@ -27,25 +30,26 @@ def make_manifest(
     reward: BuiltReward,
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """Three parts: `scores`, which decides what the numbers mean, `notes` about the problems, and `made_with`.
+    """The manifest: `scores` (all that the scores depend on), `notes` (about the problems), and `made_with`.
 
-    `made_with` is a list: the code and the packages of each session that made attempts, where they differ.
+    `made_with` is a list of versions of the code and packages: one entry for the first session that made attempts, and
+    one for each later session with other versions.
 
     Args:
-        recipe: Of the evaluation; its `[run]` counts for the seed and for being deterministic only.
-        toolbox: The tools, opened.
-        problems: As they are attempted.
-        prompts: As they are rendered.
-        tokenizer: Fingerprint.
-        reward: As it is built.
-        notes: What was dropped, and what is to be known about the problems.
+        recipe: The evaluation's recipe; of `[run]` only `seed` and `deterministic` go into `scores`.
+        toolbox: The opened tools.
+        problems: The problems, in the order of their slots.
+        prompts: Their rendered prompts.
+        tokenizer: The tokenizer's fingerprint.
+        reward: The reward as built.
+        notes: Notes for the user about the problems, such as what was dropped.
 
     Raises:
         DataError: The model's weights cannot be read.
     """
     weights, device = None, "none"
     if recipe.engine.name == "local":
-        # Torch is loaded where a model computes, and for nothing else.
+        # Only a local model needs torch.
         from ramify.modeling.adapter_files import checksums
         from ramify.modeling.numerics import device_name
 
@@ -72,7 +76,7 @@ def make_manifest(
 
 
 def problems_sha256(problems: Sequence[Problem]) -> str:
-    """Of ids, messages and accepted answers, in order: two evaluations with the same one had the same problems."""
+    """SHA-256 of the problems' ids, messages and accepted answers, in order."""
     told = [
         [problem.id, [[message.role, message.text] for message in problem.messages], list(problem.answer)]
         for problem in problems
@@ -81,7 +85,7 @@ def problems_sha256(problems: Sequence[Problem]) -> str:
 
 
 def script_sha256(engine: EvalEngineSection) -> str | None:
-    """Of the turns of a scripted engine; None for another one.
+    """SHA-256 of a scripted engine's file; None for other engines.
 
     Raises:
         DataError: The file cannot be read.
@@ -98,7 +102,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     record = manifest.read_manifest(folder, "scores")
     try:
         _check(record)
-    # A reader of foreign files: a field may hold anything.
+    # Foreign files: a field may hold anything.
     except Exception as error:  # noqa: BLE001
         raise DataError(
             f"{folder / manifest.MANIFEST}: expected the manifest of an evaluation: {error!r:.200}"
@@ -107,7 +111,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _check(record: Mapping[str, Any]) -> None:
-    """See that what is read of a manifest is there."""
+    """Check the presence and the types of all fields that are used."""
     require_types(record, notes=list)
     scores = record["scores"]
     require_types(scores, problems=dict, sampling=dict, engine=dict, reward=dict, seed=int)
@@ -118,19 +122,19 @@ def _check(record: Mapping[str, Any]) -> None:
 
 
 def refuse_other(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """See that attempts of two evaluations are not mixed.
+    """Refuse to mix attempts of two evaluations.
 
     Raises:
-        ConfigError: What is in the folder was made with another model, other problems or other settings; names the first
-            difference.
+        ConfigError: The attempts in the folder were made with another model, other problems or other settings; names
+            the first difference.
     """
     manifest.refuse_other(folder, "an evaluation", _compared(found["scores"]), _compared(wanted["scores"]))
 
 
 def _compared(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Without prices, and without how the engine's and the judge's services are reached: no score depends on these.
+    """The settings without those that cannot change a score: prices, and how to reach the engine and the judge.
 
-    The slots of a deterministic evaluation stay: they decide which attempts share a step of the engine.
+    In a deterministic evaluation `slots` stays, because it decides which attempts share a step of the engine.
     """
     transport = tuple(key for key in _TRANSPORT if key != "slots" or not scores.get("deterministic"))
     reward = _without(scores.get("reward"), ())

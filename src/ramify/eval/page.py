@@ -1,4 +1,4 @@
-"""The page of an evaluation: what summary.json says, for people."""
+"""The HTML page of an evaluation: summary.json in tables and charts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from ramify.obs.files import replace_file
 from ramify.obs.page import Card, Section, Table, flat, render_page
 
 _MAX_BARS = 14
-"""Groups that have room side by side."""
+"""Most groups that fit into one bar chart."""
 
 
 def write_page(
@@ -23,7 +23,7 @@ def write_page(
     times: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Write `report.html`: one file, without scripts or network."""
+    """Write `report.html`: one file without scripts or external resources."""
     scores = manifest["scores"]
     subtitle = (
         f"{_model_name(scores)} on {scores['data']['test']}: {summary['num_problems']} problems, "
@@ -42,8 +42,8 @@ def write_page(
         _tool_section(summary["tools"]),
         Section("Tokens, time, cost", tables=(_use_table(summary, times), _stop_table(summary))),
         Section(
-            "How to make it again",
-            "The resolved recipe with checksums of what it names, and the versions of the code.",
+            "How to reproduce it",
+            "The resolved recipe with checksums of the files that it names, and the versions of the code.",
             tables=(_settings(scores), *(_settings(made) for made in manifest["made_with"])),
             folded=True,
         ),
@@ -53,7 +53,7 @@ def write_page(
 
 
 def _model_name(scores: Mapping[str, Any]) -> str:
-    """Who answered: at a service `model.path` is the tokenizer's folder alone."""
+    """What answered the problems; with a service `model.path` is only the folder of its tokenizer."""
     engine = scores["engine"]
     if engine["name"] == "openai":
         return f"{engine['model']} at {engine['url']} (tokenizer {scores['model']['path']})"
@@ -63,7 +63,7 @@ def _model_name(scores: Mapping[str, Any]) -> str:
 
 
 def shown(interval: Mapping[str, Any]) -> str:
-    """ "61.0 % [55.2, 66.8]"."""
+    """An interval as text: "61.0 % [55.2, 66.8]"."""
     low, high = 100 * interval["low"], 100 * interval["high"]
     return f"{100 * interval['value']:.1f} % [{low:.1f}, {high:.1f}]"
 
@@ -106,7 +106,7 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
 
 
 def _some(attempts: int) -> list[int]:
-    """Values of k for a curve: all up to 16, then powers of two, and the last."""
+    """Values of k for a curve: all up to 16, then powers of two and the last one."""
     ks = {k for k in range(1, attempts + 1) if k <= 16 or k & (k - 1) == 0}
     return sorted(ks | {attempts})
 
@@ -152,8 +152,8 @@ def _judge_section(judge: Mapping[str, Any]) -> Section:
         for name, found in judge["agreement"].items()
     ]
     text = (
-        f"{judge['judged']} answers judged, {judge['right']} of them right, {judge['without_verdict']} without a verdict. How far "
-        "the judge and each score agree on what is right (F1: from 0.5 on):"
+        f"{judge['judged']} answers judged, {judge['right']} of them right, {judge['without_verdict']} without a verdict. "
+        "Agreement between the judge and each score on what is right (F1 counts as right from 0.5 on):"
     )
     header = ["score", "answers", "agree", "kappa", "right for the judge only", "right for the score only"]
     return Section("Judge", text, tables=(Table("", header, rows),))
@@ -180,8 +180,8 @@ def _tool_section(tools: Mapping[str, Any]) -> Section:
         "right without it",
     ]
     text = (
-        "A call was executed, or failed, or was refused and not run (unreadable, unknown, over the limit). Repeated calls, "
-        "which the same attempt had made before, are among these three."
+        "Each call was executed, failed, or was refused without running (unreadable, unknown, over the limit). "
+        "Repeated calls, which the same attempt had made before, are counted in these three as well."
     )
     return Section("Tools", text, tables=(Table("", header, rows),))
 

@@ -1,4 +1,4 @@
-"""Are two models different on the same problems? Differences problem by problem, an interval and an exact test."""
+"""Paired comparison of two models on the same problems: mean difference, interval and significance test."""
 
 import itertools
 import math
@@ -23,12 +23,12 @@ class Difference:
 
     Attributes:
         first, second: Means over the n problems.
-        value, low, high: Their difference with its 95 % interval: whole problems are resampled, both scores together.
-        p_value: Of the hypothesis that exchanging the two scores of any problem changes nothing, two-sided.
-        method: "mcnemar" (exact; every difference has one size, as of single attempts), "permutation" (exact, all signs) or
-            "permutation_sampled" (20,000 draws of the signs).
-        n: Problems.
-        better, worse: Problems on which the second is better, worse.
+        value, low, high: Their difference and its 95 % bootstrap interval, from resampling pairs of scores.
+        p_value: Two-sided p-value of the hypothesis that the two scores of each problem are exchangeable.
+        method: "mcnemar" (exact; used if all nonzero differences have the same size, as with single attempts),
+            "permutation" (exact, all signs) or "permutation_sampled" (20,000 random draws of the signs).
+        n: Number of problems.
+        better, worse: Number of problems on which the second is better, worse.
     """
 
     first: float
@@ -44,19 +44,19 @@ class Difference:
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float], seed: int) -> Difference:
-    """Compare two scores of the same problems, in the same order.
+    """Compare two lists of scores of the same problems, in the same order.
 
-    McNemar's test (1947) in its exact, binomial form where it applies; else Fisher's sign-flip test.
+    Uses McNemar's test (1947) in its exact, binomial form where it applies, else Fisher's sign-flip test.
 
     Raises:
-        ValueError: No problem, or not one score of each for every problem.
+        ValueError: There are no problems, or the lists differ in length.
     """
     if len(first) != len(second):
-        raise ValueError(f"{len(first)} scores against {len(second)}: a pair has two")
+        raise ValueError(f"{len(first)} scores against {len(second)}: expected one of each for every problem")
     left, right = np.asarray(first, np.float64), np.asarray(second, np.float64)
     differences = right - left
     interval = bootstrap_mean(differences.tolist(), seed)
-    # 1e-12: means of the same attempts in another order may differ in their last bit.
+    # 1e-12: means of the same attempts in another order may differ in the last bit.
     moved = differences[np.abs(differences) > 1e-12]
     better, worse = int((moved > 0).sum()), int((moved < 0).sum())
     p_value, method = _test(moved, better, seed)
@@ -75,7 +75,7 @@ def paired_difference(first: Sequence[float], second: Sequence[float], seed: int
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Adjust p-values of several comparisons, so that the chance of any false one stays what it says (Holm 1979)."""
+    """Adjust the p-values of several comparisons to control the family-wise error rate (Holm 1979)."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(order):
@@ -99,11 +99,11 @@ def _test(
     for _ in range(_DRAWS // _CHUNK):
         signs = generator.integers(2, size=(_CHUNK, len(moved))) * 2.0 - 1.0
         extreme += int((np.abs(signs @ sizes) >= seen).sum())
-    # The data themselves are one of the arrangements, so that no p-value is zero.
+    # The observed signs count as one of the draws, so that no p-value is 0.
     return (extreme + 1) / (_DRAWS + 1), "permutation_sampled"
 
 
 def _binomial(fewer: int, n: int) -> float:
-    """Chance of at most `fewer` or at least n - `fewer` heads of n fair coins."""
+    """Probability of at most `fewer` or at least n - `fewer` heads among n fair coins."""
     tail = sum(math.comb(n, count) for count in range(fewer + 1))
     return min(1.0, float(2 * tail / 2**n))

@@ -1,10 +1,10 @@
-"""pass@k without bias, from n independent samples of each problem."""
+"""Unbiased pass@k from n independent samples of a problem."""
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Chance that at least one of k samples, drawn without replacement from n with c correct, is correct.
+    """Probability that at least one of k samples, drawn without replacement from n with c correct, is correct.
 
-    1 - C(n - c, k) / C(n, k), as a product that neither overflows nor cancels (Chen et al. 2021,
+    1 - C(n - c, k) / C(n, k), computed as a product without overflow or cancellation (Chen et al. 2021,
     arXiv 2107.03374, equation 1).
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is kept of one attempt at one problem: read from what was recorded, never from counting tags."""
+"""The record of one attempt at one problem, taken from the recorded tree and never from counting tags in the text."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ramify.core.tree import Source, StopReason, Trajectory, Tree
 from ramify.rewards.extract import answer_of, last_turn
 
 GROUPS = ("benchmark", "kind", "level", "category", "language")
-"""Columns of a problem by which results are told apart, where a problem has them."""
+"""Columns of a problem by which results are grouped, if the problem has them."""
 
 Outcome: TypeAlias = Literal["executed", "failed", "refused"]
 OVER_LIMIT = "over_limit"
@@ -34,7 +34,7 @@ _OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
 class CallRecord:
     """One tool call: the status of its result, or "over_limit" for the call that ended the attempt.
 
-    `repeated`: the attempt had made the same call, with the same arguments, before.
+    `repeated`: the attempt had already made the same call with the same arguments.
     """
 
     tool: str
@@ -43,19 +43,19 @@ class CallRecord:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the tool did its work, was run and failed, or was not run at all."""
+        """Whether the tool ran and returned a result, ran and failed, or did not run."""
         return _OUTCOMES[self.status]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens of an attempt.
+    """Token counts of an attempt.
 
     Attributes:
-        prompt: Of the rendered problem.
-        written: By the policy.
-        results: Of tool results.
-        sent: Context of every turn, added up: what a service that is paid by the token counts as input.
+        prompt: Tokens of the rendered problem.
+        written: Tokens that the policy wrote.
+        results: Tokens of tool results.
+        sent: Context tokens, summed over all turns: what a service that charges by the token counts as input.
     """
 
     prompt: int
@@ -70,15 +70,15 @@ class AttemptRecord:
 
     Attributes:
         problem: Id of the problem.
-        attempt: Counts from 0.
+        attempt: Number of the attempt, from 0.
         groups: The problem's columns among `GROUPS`, as text.
-        answer: As the one extractor reads it; "" when there is none.
+        answer: The extracted answer; "" if there is none.
         correct: Whether the part of the reward that decides is at least 1; partial credit does not count.
         reward: Value of the reward.
-        parts: Every part of the reward.
-        stop: Why it ended.
-        calls: In order.
-        tokens: See `TokenCounts`.
+        parts: All parts of the reward.
+        stop: Why the attempt ended.
+        calls: Its tool calls, in order.
+        tokens: Its token counts.
     """
 
     problem: str
@@ -93,7 +93,7 @@ class AttemptRecord:
     tokens: TokenCounts
 
     def to_json(self) -> dict[str, Any]:
-        """As `from_json` reads it."""
+        """The record as a JSON object, for `from_json`."""
         return {
             "problem": self.problem,
             "attempt": self.attempt,
@@ -116,10 +116,10 @@ class AttemptRecord:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "AttemptRecord":
-        """Read a line.
+        """Read the JSON object of a line.
 
         Raises:
-            KeyError, TypeError, ValueError: It is not such a record.
+            KeyError, TypeError, ValueError: It is not the record of an attempt.
         """
         calls = tuple(CallRecord(**call) for call in record["calls"])
         counts = TokenCounts(**record["tokens"])
@@ -149,10 +149,10 @@ class AttemptRecord:
 
 
 def require_types(record: Mapping[str, Any], /, **kinds: type) -> None:
-    """Check the types of values; where a number is expected, a whole one will do. (pydantic takes no lone surrogates.)
+    """Check the types of values; an int is accepted as a float. (pydantic cannot do this: it rejects lone surrogates.)
 
     Raises:
-        TypeError: One is of another type.
+        TypeError: A value has another type.
         ValueError: A number is not finite.
     """
     for key, kind in kinds.items():
@@ -166,16 +166,16 @@ def require_types(record: Mapping[str, Any], /, **kinds: type) -> None:
 
 
 def record_attempt(tree: Tree, reward: Reward, renderer: Renderer, decides: str = "correct") -> AttemptRecord:
-    """The record of an attempt; the tree's key says which (`TreeKey.step`).
+    """The record of an attempt; `TreeKey.step` of the tree's key is the number of the attempt.
 
     Args:
-        tree: Of one trajectory.
+        tree: A tree of one trajectory.
         reward: Its reward.
-        renderer: Reads the turn that asked for a call over the limit.
-        decides: The part of the reward that makes it right; an attempt without that part is not.
+        renderer: Parses the last turn if it has a call over the limit.
+        decides: The part of the reward that decides whether the attempt is correct; without this part it is not.
 
     Raises:
-        ValueError: The tree has more than one leaf: leaves of a tree are no independent attempts.
+        ValueError: The tree has more than one leaf; leaves of one tree are not independent attempts.
     """
     if len(tree.trajectories) != 1:
         raise ValueError(
@@ -205,7 +205,7 @@ def _groups(problem: Problem) -> dict[str, str]:
 def _calls(trajectory: Trajectory, renderer: Renderer) -> tuple[CallRecord, ...]:
     made: list[tuple[ToolCall, str]] = [(call, result.status) for call, result in trajectory.exchanges]
     if trajectory.stop is StopReason.CALLS:
-        # The turn that asked for too much is the leaf, and a leaf has no calls: it is read again as the loop read it.
+        # The turn with the call over the limit is the leaf, and a leaf records no calls. So parse it again.
         parsed = renderer.parse(last_turn(trajectory))
         made.extend((call, OVER_LIMIT) for call in (parsed.calls if isinstance(parsed, Calls) else ()))
     seen: list[tuple[str, Mapping[str, Any]]] = []

@@ -1,4 +1,4 @@
-"""The files that grow with an evaluation: JSON lines keyed by (problem, attempt), whole again after any crash."""
+"""The files that grow during an evaluation: JSON lines keyed by (problem, attempt), which survive any crash."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -21,51 +21,51 @@ class _Line:
 
 
 class KeyedLines:
-    """A file with one line for each attempt; lines are handed to the system as each attempt ends.
+    """A file with one line for each attempt, written when the attempt ends.
 
-    A killed process loses at most the line that it was writing. Only a crash of the machine itself can lose more. The file
-    may be larger than memory: all but `read` go through it line by line.
+    A killed process loses at most the line that it was writing; only a crash of the machine can lose more. The file may
+    be larger than memory: all methods except `read` process it line by line.
     """
 
     def __init__(self, path: Path, key_of: Callable[[Mapping[str, Any]], Key]) -> None:
-        """`key_of` finds the key of a line; it raises KeyError or TypeError when there is none."""
+        """`key_of` returns the key of a line; it raises KeyError or TypeError if there is none."""
         self.path, self._key_of = path, key_of
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line.
 
         Raises:
-            ValueError: A number that is not finite.
+            ValueError: A number is not finite.
         """
         append_line(self.path, record, synced=False)
 
     def read(self) -> dict[Key, dict[str, Any]]:
-        """All whole lines by key; a last line that is cut off is no line.
+        """All complete lines by key; a last line that was cut off is ignored.
 
         Raises:
-            DataError: A line that cannot be read, or a key that is there twice; names file and row.
+            DataError: A line cannot be read, or two lines have the same key; names file and row.
         """
         return {key: record for key, _, record in self._lines()}
 
     def keys(self) -> frozenset[Key]:
-        """Of all whole lines; raises as `read`."""
+        """The keys of all complete lines; raises as `read`."""
         return frozenset(key for key, _, _ in self._lines())
 
     def keep(self, keys: Set[Key]) -> None:
-        """Drop every other line, and one that is cut off; raises as `read`."""
+        """Drop all lines with other keys, and a last line that was cut off; raises as `read`."""
         self._rewrite([(line, None) for key, line, _ in self._lines() if key in keys])
 
     def sort(self, keys: Sequence[Key]) -> None:
-        """Bring the lines into this order, and drop those of other keys; raises as `read`."""
+        """Put the lines into this order, and drop those with other keys; raises as `read`."""
         found = {key: line for key, line, _ in self._lines()}
         self._rewrite([(found[key], None) for key in keys if key in found])
 
     def update(self, records: Mapping[Key, Mapping[str, Any]]) -> None:
-        """Put these in place of the lines with their keys; raises as `read`."""
+        """Replace the lines with these keys; raises as `read`."""
         self._rewrite([(line, records.get(key)) for key, line, _ in self._lines()])
 
     def texts(self, keys: Set[Key]) -> dict[Key, tuple[int, str]]:
-        """Row, from 1, and text of the lines with these keys; raises as `read`."""
+        """Row (from 1) and text of the lines with these keys; raises as `read`."""
         return {key: (line.row, dump_line(record)) for key, line, record in self._lines() if key in keys}
 
     def _lines(self) -> Iterator[tuple[Key, _Line, dict[str, Any]]]:
@@ -83,7 +83,7 @@ class KeyedLines:
                     record = parse_line(self.path, row, raw.decode())
                     key = self._key_of(record)
                 except UnicodeDecodeError:
-                    raise DataError(f"{self.path} row {row}: the line is no UTF-8 text") from None
+                    raise DataError(f"{self.path} row {row}: the line is not UTF-8 text") from None
                 except (KeyError, TypeError):
                     raise DataError(f"{self.path} row {row}: expected a line of an attempt") from None
                 if key in rows:
@@ -96,7 +96,7 @@ class KeyedLines:
                 start += len(raw)
 
     def _rewrite(self, lines: Sequence[tuple[_Line, Mapping[str, Any] | None]]) -> None:
-        """Write these lines, or what is to take their place, anew; a kill leaves the old file or the new one."""
+        """Rewrite the file with these lines or their replacements; a kill leaves either the old file or the new one."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -118,7 +118,7 @@ def results_lines(folder: Path) -> KeyedLines:
 
 
 def times_lines(folder: Path) -> KeyedLines:
-    """`times.jsonl`: what no two runs agree on."""
+    """`times.jsonl`: measured times, which differ from run to run."""
     return KeyedLines(folder / "times.jsonl", lambda record: _key(record["problem"], record["attempt"]))
 
 
@@ -133,14 +133,14 @@ def read_records(folder: Path) -> tuple[AttemptRecord, ...]:
     """All finished attempts of an evaluation, in the order of the file.
 
     Raises:
-        DataError: A line cannot be read, or is there twice; names file and row.
+        DataError: A line cannot be read, or two lines have the same key; names file and row.
     """
     lines = results_lines(folder)
     records = []
     for row, record in enumerate(lines.read().values(), start=1):
         try:
             records.append(AttemptRecord.from_json(record))
-        # A reader of foreign files: a field may hold anything.
+        # Foreign files: a field may hold anything.
         except Exception as error:  # noqa: BLE001
             raise DataError(f"{lines.path} row {row}: not an attempt: {error!r:.200}") from None
     return tuple(records)
@@ -148,7 +148,7 @@ def read_records(folder: Path) -> tuple[AttemptRecord, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """Seconds of a call: its tool's own, and those that it waited in queues."""
+    """Seconds that a call took in its tool, and seconds that it waited in queues."""
 
     tool: str
     seconds: float
@@ -170,9 +170,9 @@ def read_times(folder: Path) -> tuple[AttemptTimes, ...]:
     for row, record in enumerate(lines.read().values(), start=1):
         try:
             times.append(_times(record))
-        # A reader of foreign files: a field may hold anything.
+        # Foreign files: a field may hold anything.
         except Exception as error:  # noqa: BLE001
-            raise DataError(f"{lines.path} row {row}: no times of an attempt: {error!r:.200}") from None
+            raise DataError(f"{lines.path} row {row}: not the times of an attempt: {error!r:.200}") from None
     return tuple(times)
 
 

@@ -1,4 +1,4 @@
-"""An evaluation run: from a recipe to attempts that are written as they end, and to the numbers that they amount to."""
+"""An evaluation run: makes the attempts of a recipe, saves each when it ends, and writes the summary and the page."""
 
 import asyncio
 import json
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 
 def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
-    """Evaluate and write the results into `run.dir`; `resume` goes on with what is there.
+    """Evaluate and write the results into `run.dir`; `resume` continues an evaluation in that folder.
 
     Raises:
         UserError: The recipe, the data, the machine or the folder is wrong.
-        Interrupted: Ctrl-C or SIGTERM; the attempts that had ended are saved.
+        Interrupted: Ctrl-C or SIGTERM; finished attempts are saved.
     """
     if recipe.engine.name == "local":
-        # Torch takes seconds to import, and a server's model does not need it here.
+        # Torch takes seconds to import, and only a local model needs it.
         from ramify.modeling.numerics import set_numerics
 
         set_numerics(recipe.run.threads, recipe.run.deterministic)
@@ -68,7 +68,7 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
         held_up = run.attempt_all()
         if held_up.is_noticeable:
             console.note(
-                f"the event loop was held up for up to {held_up.longest:.2f} s at a time (times.json)"
+                f"the event loop was blocked for up to {held_up.longest:.2f} s at a time (times.json)"
             )
         evaluation = make_evaluation(
             read_records(folder), [p.id for p in run.problems], recipe.sampling.attempts, recipe.run.seed
@@ -85,11 +85,11 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
 
 
 REPORTED: tuple[ScoreName, ...] = ("em", "f1", "lenient", "acc", "math_equal")
-"""Scores that every evaluation reports, whichever counts."""
+"""Scores that every evaluation reports, whichever of them decides."""
 
 
 class _AttemptEvents:
-    """An `EventSink` that hands out the events of an attempt when it has ended."""
+    """An `EventSink` that keeps the events of each attempt until the attempt has ended."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[int, int], list[Event]] = {}
@@ -99,7 +99,7 @@ class _AttemptEvents:
         self._of.setdefault(event.tree, []).append(event)
 
     def take(self, step: int, slot: int) -> list[dict[str, Any]]:
-        """The events of an attempt, as JSON; they are forgotten."""
+        """Remove and return the events of an attempt, as JSON objects."""
         return [
             {"kind": event.kind, "node": event.node, "seconds": event.seconds, "fields": dict(event.fields)}
             for event in self._of.pop((step, slot), [])
@@ -116,18 +116,18 @@ class _Run:
     renderer: "TagRenderer"
     problems: Sequence[Problem]
     groups: tuple[tuple[Place, ...], ...]
-    """Every attempt; those of a group are under way together."""
+    """All attempts, in groups; the attempts of a group run concurrently."""
     done: frozenset[Key]
     notes: tuple[str, ...]
-    """What is to be known about the problems: those that were dropped, too."""
+    """Notes for the user about the problems, such as what was dropped."""
     unjudged: frozenset[Key]
-    """Those of `done` that got no verdict."""
+    """The attempts of `done` without a verdict of the judge."""
     engine_notes: list[str] = field(default_factory=list)
-    """What the engine found out about its service."""
+    """Notes of the engine about its service."""
 
     @classmethod
     def opened(cls, recipe: EvalRecipe, console: RunConsole, resume: bool) -> "_Run":
-        """Everything but the engine, and what was done before."""
+        """Build everything but the engine, and read the attempts of earlier sessions."""
         folder = recipe.run.dir
         reward = build_reward(recipe.reward, REPORTED)
         toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
@@ -169,7 +169,7 @@ class _Run:
         )
 
     def attempt_all(self) -> HeldUp:
-        """Make every attempt that is not done; how long the event loop was held up meanwhile.
+        """Make all attempts that are not done; returns how long the event loop was blocked meanwhile.
 
         Raises:
             Interrupted: Ctrl-C or SIGTERM.
@@ -198,7 +198,7 @@ class _Run:
         def keep(ended: Ended) -> None:
             record = self._record(ended.tree, ended.reward)
             key = ended.tree.key
-            # What is in the results is done, so its line comes last.
+            # An attempt is done once its line is in the results, so that line comes last.
             trees.append(tree_record(TracedTree(ended.tree, (ended.reward,))))
             times.append(
                 {
@@ -221,14 +221,14 @@ class _Run:
                 async with agent.waits.shown(show_waits):
                     for group in groups:
                         if _group_size(self.recipe) is not None:
-                            # What the engine still holds of the group before decides how it computes this one.
+                            # Clear the engine's cache: what is left of the last group would change the numerics.
                             await agent.engine.load_weights("shared", 0)
                         await make_attempts(agent, self.reward.fn, group, keep)
         if self.reward.judge is not None:
             self.console.note(self.reward.judge.counts.line())
 
     async def _judge_again(self) -> None:
-        """Score the attempts that got no verdict once more, as they were written down."""
+        """Score the attempts without a verdict again, from their saved trees."""
         trees = tree_lines(self.folder)
         read = {key: parse_tree(trees.path, *found).tree for key, found in trees.texts(self.unjudged).items()}
         with self.console.phase("judging again", len(read)) as phase:
@@ -240,7 +240,7 @@ class _Run:
 
             given = await asyncio.gather(*(score(tree) for tree in read.values()))
         pairs = dict(zip(read, zip(read.values(), given, strict=True), strict=True))
-        # What is in the results counts, so its lines change last.
+        # The results decide what is done, so they change last.
         trees.update({key: tree_record(TracedTree(tree, (reward,))) for key, (tree, reward) in pairs.items()})
         results_lines(self.folder).update(
             {key: self._record(tree, reward).to_json() for key, (tree, reward) in pairs.items()}
@@ -271,10 +271,10 @@ class _Run:
         self.engine_notes.append(note)
 
     def note_missing_verdicts(self, evaluation: Evaluation) -> None:
-        """Say what the judge did not decide.
+        """Warn about attempts without a verdict, if the verdicts decide.
 
         Raises:
-            ServiceDownError: Its verdicts were to decide, and there is none: that is no result.
+            ServiceDownError: No attempt has a verdict, so there is no result.
         """
         attempts = evaluation.attempts
         missing = sum("judge" not in attempt.parts for attempt in attempts)
@@ -284,14 +284,14 @@ class _Run:
             assert self.reward.judge is not None
             raise ServiceDownError(
                 f"the judge gave no verdict on any of {missing} attempts, so there is no result; the last time: "
-                f"{self.reward.judge.counts.last_failure or 'it was not asked'}; mend it and go on with --resume"
+                f"{self.reward.judge.counts.last_failure or 'it was not asked'}; fix it and go on with --resume"
             )
         self.console.note(
             f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume has them judged again"
         )
 
     def write(self, evaluation: Evaluation, held_up: HeldUp) -> None:
-        """Write the results in the order of the problems, the table, the page, and summary.json last.
+        """Sort the results by problem, and write the table, the page and, last, summary.json.
 
         Each file appears whole or not at all, so a folder with a summary is a finished evaluation.
         """
@@ -316,10 +316,11 @@ class _Run:
 
 
 def _groups(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[tuple[Place, ...], ...]:
-    """All attempts, one after the other at each problem, so that an engine finds the prompt that it has just read.
+    """All attempts in groups; attempts at one problem are adjacent, so that the engine can reuse the prompt's cache.
 
-    They are one group, from which any may be made again. Where an evaluation is to be repeated exactly, a group fills the
-    engine: which attempts share a step decides the last bits of their logprobs, so a group is made as a whole.
+    Usually there is one group, and on resume any attempt in it can be made alone. In a deterministic evaluation on a
+    local engine a group has as many attempts as the engine has slots, and is always made as a whole: the last bits of
+    logprobs depend on which attempts share a step of the engine.
     """
     places = tuple(
         Place(problem, slot, number)
@@ -331,7 +332,7 @@ def _groups(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[tuple[Plac
 
 
 def _group_size(recipe: EvalRecipe) -> int | None:
-    """Attempts that are made as a whole; None where each stands for itself."""
+    """Number of attempts that must be made together; None if each can be made alone."""
     engine = recipe.engine
     return engine.slots if recipe.run.deterministic and isinstance(engine, LocalEngineSection) else None
 
@@ -339,14 +340,15 @@ def _group_size(recipe: EvalRecipe) -> int | None:
 def _take_up(
     recipe: EvalRecipe, manifest: Mapping[str, Any], groups: Sequence[Sequence[Place]], console: RunConsole
 ) -> tuple[AttemptRecord, ...]:
-    """The attempts that are done; every other line is dropped from the files.
+    """The attempts of earlier sessions that count as done; drops all other lines from the files.
 
-    A line is dropped that a crash cut off, or that belongs to no finished attempt; in a deterministic evaluation also
-    those of a group of which an attempt is missing.
+    Dropped are lines that a crash cut off and lines of unfinished attempts; in a deterministic evaluation also all
+    lines of a group in which an attempt is missing.
 
     Raises:
-        ConfigError: They were made with something else.
-        DataError: A file is damaged elsewhere than at its end, an attempt is in it twice, or one is none of these.
+        ConfigError: The attempts were made with other settings.
+        DataError: A file is damaged (not only at its end), or has an attempt twice or one that is not of this
+            evaluation.
     """
     folder = recipe.run.dir
     before = read_manifest(folder)
@@ -355,7 +357,7 @@ def _take_up(
     known = frozenset(place.key for group in groups for place in group)
     for problem, number in sorted(records.keys() - known):
         raise DataError(
-            f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is none of this evaluation; delete "
+            f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is not of this evaluation; delete "
             "its line"
         )
     whole = _group_size(recipe) is not None
@@ -365,8 +367,8 @@ def _take_up(
         lines.keep(done)
     if len(done) < len(records):
         console.note(
-            f"{len(records) - len(done)} attempts had ended beside others that had not; run.deterministic has them made "
-            "again together"
+            f"{len(records) - len(done)} finished attempts belong to groups with unfinished ones; run.deterministic "
+            "makes such groups again as a whole"
         )
     if traced := len(done - tree_lines(folder).keys()):
         console.note(f"warning: {tree_lines(folder).path} lacks {traced} attempts that are done")

@@ -1,4 +1,4 @@
-"""The numbers of an evaluation: summary.json, and results.csv with one row an attempt."""
+"""The numbers of an evaluation: summary.json, times.json, and results.csv with one row per attempt."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ _OUTCOMES: tuple[Outcome, ...] = ("executed", "failed", "refused")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of a million tokens, in whatever currency: of what is sent to the model, and of what it writes."""
+    """Price of a million tokens, in any currency: of tokens sent to the model, and of tokens that it writes."""
 
     input: float
     output: float
@@ -34,16 +34,16 @@ def summarise(
     judged: bool = False,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The content of summary.json: everything that two runs of a deterministic engine agree on, so no times.
+    """The content of summary.json. It has no times, so two runs with a deterministic engine give the same content.
 
-    Intervals are {value, low, high, n}: a mean over n problems with the ends of its 95 % interval.
+    Intervals are {value, low, high, n}: a mean over n problems with the bounds of its 95 % interval.
 
     Args:
         evaluation: All attempts.
         ks: Values of k.
-        price: Of tokens; None: no cost.
+        price: Price of tokens; None: no cost is given.
         judged: Whether the recipe has a judge.
-        notes: About the problems, such as how many were dropped.
+        notes: Notes about the problems, such as how many were dropped.
     """
     attempts = len(evaluation.results[0].attempts)
     return {
@@ -68,10 +68,10 @@ def summarise(
 
 
 def tool_table(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
-    """For each tool: calls by how they ended, attempts that used it, and how many attempts with and without it were right.
+    """For each tool: calls by outcome, attempts with and without it, and how many of either were correct.
 
-    Every call is one of executed, failed (it raised, or its time was up) and refused (unreadable, unknown, over the limit:
-    it was not run). `repeated` counts those that the same attempt had made before, whatever became of them.
+    Every call is executed, failed (it raised or timed out) or refused without running (unreadable, unknown tool, over
+    the limit). `repeated` counts calls, of any outcome, that the same attempt had made before.
     """
     attempts = evaluation.attempts
     names = sorted({call.tool for attempt in attempts for call in attempt.calls})
@@ -79,7 +79,7 @@ def tool_table(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
 
 
 def to_csv(evaluation: Evaluation) -> str:
-    """One row an attempt."""
+    """The evaluation as CSV, with one row per attempt."""
     columns, parts = evaluation.columns, evaluation.part_names
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -120,11 +120,11 @@ def to_csv(evaluation: Evaluation) -> str:
 
 
 def summarise_times(times: Sequence[AttemptTimes], held_up: HeldUp) -> dict[str, Any]:
-    """The content of times.json: seconds of attempts; of the calls of each tool, themselves and in queues; of the loop.
+    """The content of times.json: seconds of attempts, of each tool's calls (running, queued), of a blocked event loop.
 
     Args:
         times: Lines of times.jsonl.
-        held_up: Of the event loop since the evaluation was started or resumed.
+        held_up: How long the event loop was blocked since the evaluation was started or resumed.
     """
     calls: dict[str, list[TimedCall]] = {}
     for line in times:
@@ -161,14 +161,14 @@ def _group(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
 
 
 def not_compared(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
-    """Answers that counted as unequal because they could not be read, or because their comparison ran out of CPU time."""
+    """Number of answers that count as wrong because they could not be read, or because comparing them took too long."""
     return {
         name: sum(attempt.parts.get(name, 0.0) > 0 for attempt in attempts) for name in ("unread", "timeout")
     }
 
 
 def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
-    """Verdicts, and how far they agree with the other scores of the same answers."""
+    """Counts of verdicts, and their agreement with the other scores of the same answers."""
     parts = [attempt.parts for attempt in attempts]
     verdicts = [given["judge"] for given in parts if "judge" in given]
     return {

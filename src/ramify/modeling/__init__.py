@@ -1,1 +1,1 @@
-"""Loading models; the one registered attention function; head, logprob and entropy."""
+"""Loading and saving models; the registered attention function; the head with logprobs and entropies."""

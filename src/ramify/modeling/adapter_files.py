@@ -1,8 +1,8 @@
-"""Adapters on disk: peft folders, which transformers, peft and vLLM open beside the base model.
+"""Adapters on disk: peft folders, which transformers, peft and vLLM load together with the base model.
 
 adapter_config.json            settings; `base_model_name_or_path` is the base model's folder
 adapter_model.safetensors      the matrices A and B
-base_weights.json              checksum of the base's weights; ours alone, others do not look at it
+base_weights.json              checksum of the base's weights; only ramify reads it
 """
 
 import json
@@ -47,11 +47,11 @@ _MAY_DIFFER = (
     "rank_pattern",
     "alpha_pattern",
 )
-"""Settings of peft that leave the sum W + scale B A what it is; any other must be at its default."""
+"""peft settings that may vary, because W + scale B A still holds; all others must have their default."""
 
 
 def checksums(folder: Path) -> dict[str, str]:
-    """`weights_checksum` of a model's folder; of an adapter's, also of its base.
+    """`weights_checksum` of a model's folder ("model"); for an adapter also that of its base ("base").
 
     Raises:
         DataError: A file cannot be read.
@@ -61,10 +61,10 @@ def checksums(folder: Path) -> dict[str, str]:
 
 
 def save_adapter(model: PreTrainedModel, folder: Path, *, weights: bool = True) -> None:
-    """Write the adapter as a peft folder, which names the base model's folder; without `weights` no tensors."""
+    """Write the adapter as a peft folder that names the base model's folder; with `weights` off, without tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = adapter_config(model).to_dict()  # type: ignore[no-untyped-call]
-    # The order of a set differs from process to process.
+    # The iteration order of a set differs between processes.
     record = {key: sorted(value) if isinstance(value, set) else value for key, value in settings.items()}
     record |= {"peft_type": "LORA", "inference_mode": True}
     (folder / ADAPTER_SETTINGS).write_text(json.dumps(record, indent=2, sort_keys=True), encoding="utf-8")
@@ -80,10 +80,10 @@ def save_adapter(model: PreTrainedModel, folder: Path, *, weights: bool = True) 
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Put the adapter of a peft folder into its base model, in place, ready to be trained.
+    """Load the adapter of a peft folder into its base model, in place and trainable.
 
     Raises:
-        DataError: No plain LoRA adapter, or one of another model, be it of the same shape.
+        DataError: It is not a plain LoRA adapter, or it belongs to another base model (even one of the same shape).
     """
     place = folder / ADAPTER_SETTINGS
     record = read_object_file(place)
@@ -92,7 +92,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
         inject(model, LoraConfig(**{key: record[key] for key in _MAY_DIFFER if key in record}))
     except ConfigError:
         raise
-    # A reader of foreign files: what peft raises about settings is of any kind.
+    # Foreign files: peft may raise anything about settings.
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{place}: does not fit the model at base_model_name_or_path ({reason})") from error
@@ -116,7 +116,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 
 
 def _require_base(folder: Path, found: str) -> None:
-    """A base of the same shape may have other weights; an adapter of peft's own does not say which it was trained on."""
+    """Compare the base's checksum with the one saved with the adapter; adapters that peft wrote have none."""
     if not (folder / _CHECKSUM_FILE).is_file():
         return
     trained_on = read_object_file(folder / _CHECKSUM_FILE).get("crc32")
@@ -136,7 +136,7 @@ def _require_plain(record: dict[str, Any], place: Path) -> None:
     _require_numbers(record, place)
     defaults: dict[str, Any] = LoraConfig().to_dict()  # type: ignore[no-untyped-call]
     for key, value in record.items():
-        # How an adapter was drawn does not matter once it is saved, unless drawing it changed the base.
+        # The initialization of a saved adapter does not matter, unless it changed the base weights.
         drawn = key == "init_lora_weights" and value in (True, False, "gaussian", "orthogonal")
         if value and value != defaults.get(key) and key not in (*_MAY_DIFFER, "peft_type") and not drawn:
             raise DataError(
@@ -145,7 +145,7 @@ def _require_plain(record: dict[str, Any], place: Path) -> None:
 
 
 def _require_numbers(record: dict[str, Any], place: Path) -> None:
-    """Ranks are memory, and a scale that is no number makes every output NaN."""
+    """Check ranks, which cost memory, and alphas, of which NaN would make every output NaN."""
     for key, low, high in (("r", 1, _MAX_RANK), ("lora_alpha", 1e-9, 1e6)):
         pattern = record.get({"r": "rank_pattern", "lora_alpha": "alpha_pattern"}[key]) or {}
         values = [record.get(key, low), *(pattern.values() if isinstance(pattern, dict) else [pattern])]

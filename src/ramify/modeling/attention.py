@@ -1,8 +1,8 @@
-"""The one attention function of ramify, registered with transformers under the name "ramify".
+"""ramify's attention function, registered with transformers under the name "ramify".
 
-Who calls the model decides how attention is computed by passing a plan:
-`model.model(..., use_cache=False, attention_plan=plan)`. The learner's plan knows packed trees, the engine's
-plan knows slots. Without a plan attention is plain causal, so the model stays an ordinary model.
+The caller of a model passes a plan that computes attention: `model.model(..., use_cache=False, attention_plan=plan)`.
+The learner's plan handles packed trees, the engine's plan handles slots. Without a plan attention is causal, as in any
+other model.
 """
 
 from typing import Protocol
@@ -16,7 +16,7 @@ ATTENTION_NAME = "ramify"
 
 
 class AttentionPlan(Protocol):
-    """Computes attention of one layer for the tokens of one forward pass."""
+    """Computes the attention of a layer for the tokens of one forward pass."""
 
     def __call__(
         self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
@@ -33,7 +33,7 @@ def grouped_sdpa(
     mask: torch.Tensor | None = None,
     causal: bool = False,
 ) -> torch.Tensor:
-    """Scaled dot-product attention where groups of query heads share a key head.
+    """Scaled dot-product attention with groups of query heads that share a key and value head.
 
     Shapes: query [B, Hq, T, D], key and value [B, Hkv, S, D], mask broadcastable to [B, Hq, T, S] (boolean: True
     attends; float: added) -> [B, Hq, T, D].
@@ -75,13 +75,13 @@ def _attention(
 
 
 def _no_mask(attention_mask: torch.Tensor | None = None, **_unused: object) -> None:
-    """Plans need no mask; one that hides tokens would be ignored without a word, so it is refused."""
+    """Make no mask, because plans need none; refuse a padding mask, which would be ignored silently."""
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("a padding mask has no effect on ramify attention: pass sequences of one length")
 
 
 def register_attention() -> None:
-    """Make the name known to transformers; doing it again changes nothing."""
+    """Register the name with transformers; repeated calls change nothing."""
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, _attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION_NAME, _no_mask)
 

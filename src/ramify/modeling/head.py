@@ -1,8 +1,8 @@
-"""The output head, only where a token was written: log-probabilities and entropies in at least float32.
+"""The output head, computed only at written tokens: logprobs and entropies in at least float32.
 
-At most [chunk_tokens, V] logits exist at a time; a processor works on parts of that which fit into its cache. A loss that
-is a sum over tokens has its gradient computed while the logits of a part are there, so that none are kept and none are
-computed twice.
+At most [chunk_tokens, V] logits exist at a time; a CPU works on smaller parts that fit into its cache. For a loss that
+is a sum over tokens, the gradient is computed while the logits of a part exist, so that logits are neither kept nor
+recomputed.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ import torch
 from ramify.modeling.row_bytes import CACHED_LOGITS
 
 PartLoss: TypeAlias = Callable[[slice, torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""The loss of some of the tokens: which, their logprobs and their entropies, [P] each -> a scalar."""
+"""The loss of a part of the tokens: (slice of the part, logprobs [P], entropies [P] or None) -> scalar."""
 
 
 @torch.no_grad()
@@ -25,10 +25,10 @@ def written_logprobs(
     with_entropy: bool,
     chunk_tokens: int,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probability of each target, and entropy of its distribution, under softmax(logits / temperature).
+    """Logprob of each target, and entropy of its distribution, under softmax(logits / temperature); no gradient.
 
-    Without gradient. Shapes: hidden [W, H] (the states that predict), weight [V, H], targets [W] -> logprobs [W],
-    entropies [W] or None; nats; float64 for weights in float64, else float32.
+    Shapes: hidden [W, H] (the hidden states that predict the targets), weight [V, H], targets [W] -> logprobs [W],
+    entropies [W] or None. In nats; float64 for weights in float64, else float32.
     """
     size, part_tokens = len(targets), _part_tokens(weight, chunk_tokens)
     room = _room(weight, min(size, part_tokens))
@@ -52,10 +52,11 @@ def written_backward(
     chunk_tokens: int,
     loss: PartLoss,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Gradient by `hidden` of the sum of `loss` over parts of the tokens, [W, H]; logprobs and entropies as above.
+    """Gradient with respect to `hidden` of the sum of `loss` over parts of the tokens; logprobs; entropies.
 
-    The gradient by a weight that takes one is added to `weight.grad` at once: a copy of its size for each call would be
-    a large part of what a step writes and holds. So hooks on the weight do not see it.
+    Shapes as in `written_logprobs`; the gradient is [W, H]. If the weight requires a gradient, it is added to
+    `weight.grad` directly, because a separate tensor of that size for each call would cost much memory and bandwidth.
+    Hooks on the weight do not see it.
     """
     size, part_tokens = len(targets), _part_tokens(weight, chunk_tokens)
     room, spare = _room(weight, min(size, part_tokens)), _room(weight, min(size, part_tokens))
@@ -79,21 +80,21 @@ def written_backward(
         else:
             grad_weight += slope.T @ hidden[part]
     if grad_weight is not None and grad_weight is not weight.grad:
-        # Summed in float32, kept in the weight's own type.
+        # Summed in float32, stored in the weight's own type.
         found_grad = grad_weight.to(weight.dtype)
         weight.grad = found_grad if weight.grad is None else weight.grad.add_(found_grad)
     return grad_hidden, logprobs, entropies
 
 
 def _gradient_of(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Where a gradient is summed up: the weight's own one if it is there in this type, else zeros."""
+    """The tensor that accumulates a weight's gradient: `weight.grad` if it exists with this dtype, else zeros."""
     if weight.grad is not None and weight.grad.dtype == dtype:
         return weight.grad
     return torch.zeros_like(weight, dtype=dtype)
 
 
 def _part_tokens(weight: torch.Tensor, chunk_tokens: int) -> int:
-    """Tokens worked on at a time: on a processor no more than its cache holds the logits of."""
+    """Tokens per part; on a CPU no more than fit into the cache with their logits."""
     if weight.device.type != "cpu":
         return chunk_tokens
     return min(chunk_tokens, max(CACHED_LOGITS // len(weight), 32))
@@ -125,7 +126,7 @@ def _logits(
 def _normalize(
     logits: torch.Tensor, targets: torch.Tensor, with_entropy: bool, probs: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Logprobs of the targets and entropies, [P] each; probabilities go to `probs`, and `logits` are used up."""
+    """Logprobs of the targets and entropies, [P] each; writes probabilities into `probs`, and overwrites `logits`."""
     logits -= logits.amax(1, keepdim=True)
     chosen = logits.gather(1, targets[:, None])[:, 0]
     keep_logits = with_entropy or probs is not None
@@ -140,7 +141,7 @@ def _normalize(
 def _slopes(
     loss: PartLoss, part: slice, logprobs: torch.Tensor, entropies: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Derivatives of the loss of a part by its logprobs and entropies; None where it looks at neither."""
+    """Gradients of a part's loss with respect to its logprobs and entropies; None where it does not depend on them."""
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in (logprobs, entropies) if x is not None]
         value = loss(part, leaves[0], leaves[1] if entropies is not None else None)
@@ -158,7 +159,7 @@ def _logit_slopes(
     entropies: torch.Tensor | None,
     temperature: float,
 ) -> torch.Tensor:
-    """Gradient by the logits of a part, in place of `probs`. [P, V]
+    """Gradient with respect to the logits of a part; overwrites `probs`. [P, V]
 
     d logprob / d logit_v = (v is the target) - p_v; d entropy / d logit_v = -p_v (ln p_v + entropy).
     """

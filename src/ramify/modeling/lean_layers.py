@@ -1,9 +1,9 @@
-"""Decoder layers that keep about half of what autograd would keep of them.
+"""Decoder layers that save about half of the activations that autograd would save.
 
-Autograd keeps for each layer what every operation read. Some of that is cheap to compute again from what is kept anyhow: the
-output of a norm from its input, and silu(gate) * up, the widest of all, from gate and up. Here these are not kept but
-computed again in the backward pass, which costs no product of matrices. Values are bitwise those of the plain modules;
-gradients are sums of the same terms, in another order at a norm.
+For the backward pass autograd saves the inputs of every operation. Some are cheap to recompute from others that are
+saved anyway: the output of a norm from its input, and silu(gate) * up, the widest one, from gate and up. These layers
+recompute such activations in the backward pass, which needs no matrix product. Values are bitwise those of the plain
+modules. Gradients are sums of the same terms, at norms in another order.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,11 +30,11 @@ _CLASSES: dict[_Kind, _Kind] = {}
 
 
 def keep_less(model: PreTrainedModel) -> None:
-    """Give the layers of a model these forward passes; modules of another build stay as they are."""
+    """Replace the forward passes of a model's layers by lean ones; modules of unknown classes stay as they are."""
     for module in model.modules():
         forward = _forward_for(module)
         if forward is not None:
-            # A class of its own, not a bound method: a copy of the model must not compute with the original's weights.
+            # Change the class: a bound method would make a copy of the model compute with the original's weights.
             module.__class__ = _lean(type(module), forward)
 
 
@@ -63,16 +63,16 @@ def _lean(kind: _Kind, forward: Callable[..., torch.Tensor]) -> _Kind:
 
 
 class _Cheap:
-    """Tensors of one pass through a layer that the backward pass computes again.
+    """Activations of one forward pass of a layer that the backward pass recomputes.
 
-    They live until the layer is done, so that no other tensor takes the place in memory that they are known by.
+    They are identified by their address, so they stay alive until the layer is done and no other tensor can reuse it.
     """
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, int, torch.dtype], tuple[torch.Tensor, _Again]] = {}
 
     def add(self, made: torch.Tensor, again: _Again, sources: Sequence[torch.Tensor]) -> None:
-        """`again` computes `made` from `sources`."""
+        """Register `made`, which `again` recomputes from `sources`."""
         kept = [_Kept.of(source) for source in sources]
 
         def unchanged_again() -> torch.Tensor:
@@ -92,14 +92,14 @@ class _Cheap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
-    """A tensor, and how often it had been changed in place: hooks switch autograd's own check off."""
+    """A saved tensor with its version, to detect in-place changes: hooks switch off autograd's own check."""
 
     _tensor: torch.Tensor
     _version: int
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> "_Kept":
-        # The output of an operation that keeps its output would hold that operation, and so itself, for ever.
+        # Detach: an operation that saves its own output would otherwise form a reference cycle and never be freed.
         return cls(tensor if tensor.grad_fn is None else tensor.detach(), tensor._version)
 
     def tensor(self) -> torch.Tensor:
@@ -128,7 +128,7 @@ def _unpack(packed: Any) -> torch.Tensor:  # noqa: ANN401
 
 def _layer_forward(module: Any, *args: Any, **kwargs: Any) -> torch.Tensor:  # noqa: ANN401
     output: torch.Tensor
-    # Where something else decides what is kept (a layer that is computed again as a whole), nothing is decided here.
+    # If other hooks are active (activation checkpointing recomputes the whole layer), leave the decision to them.
     if not torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         output = module.plain(*args, **kwargs)
         return output
@@ -139,7 +139,7 @@ def _layer_forward(module: Any, *args: Any, **kwargs: Any) -> torch.Tensor:  # n
             output = module.plain(*args, **kwargs)
     finally:
         _cheap.reset(token)
-        # Autograd holds on to the hooks.
+        # Autograd keeps a reference to the hooks.
         cheap.clear()
     return output
 
@@ -157,9 +157,9 @@ def _norm_forward(module: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
 
 
 class _Norm(torch.autograd.Function):
-    """The plain norm of x, of which x alone is kept. [.., H] -> [.., H]
+    """The plain norm of x, which saves only x. [.., H] -> [.., H]
 
-    With n = x r, r = (mean(x^2) + eps)^-1/2 and g the gradient by n: dx = r (g - n mean(g n)).
+    With n = x r, r = (mean(x^2) + eps)^-1/2 and g the gradient with respect to n: dx = r (g - n mean(g n)).
     """
 
     @staticmethod
@@ -172,7 +172,7 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
         x, weight = ctx.saved_tensors
-        # The plain modules compute in float32 whatever the type of x.
+        # The plain modules compute in float32 for any dtype of x.
         wide = x.to(torch.float32)
         scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + ctx.epsilon)
         normal = wide * scale

@@ -1,8 +1,9 @@
-"""Open and write model folders in the Hugging Face layout, whole models and LoRA adapters.
+"""Load and save model folders in the Hugging Face layout: whole models and LoRA adapters.
 
-A packed tree computes a shared token once, which is exact only when its hidden state is the same on every trajectory.
-Dense decoders with full attention in every layer are opened with ramify's attention and take packed trees. Models with
-sliding windows or linear attention keep transformers' own and take a row for each context of a trajectory (`packs_trees`).
+A packed tree computes a shared token once, which is exact only if its hidden state is the same on every trajectory. So
+dense decoders with full attention in every layer are loaded with ramify's attention and take packed trees. Models with
+sliding windows or linear attention keep transformers' attention and need a row for each context of a trajectory
+(`packs_trees`).
 """
 
 import re
@@ -29,34 +30,34 @@ from ramify.modeling.quiet import quiet_transformers
 from ramify.modeling.weight_files import StoredTensor, stored_tensors
 
 _SHARD = "5GB"
-"""Largest file of weights: a model on a GPU is copied to the CPU by so much at a time."""
+"""Largest file of weights; a model on a GPU is copied to the CPU one file at a time."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 _ROTARY_BUFFER = re.compile(r"rotary_emb\.inv_freq$")
-"""Old files hold it; every model computes it from its configuration."""
+"""A buffer in old files; models compute it from their configuration."""
 
 _MAY_BE_ZERO = re.compile(r"\.(o_proj|out_proj|down_proj|gate|shared_expert_gate)(\.weight)?$")
-"""Matrices that a model may have been grown with: what adds to the residual stream, and routers."""
+"""Matrices that may be all zeros, because added layers start that way: outputs to the residual stream, routers."""
 
 _MAX_TOLD = 3
 
 
 def packs_trees(model: PreTrainedModel) -> bool:
-    """Whether `model` takes attention plans, so that a row may hold trees; else a row is one trajectory."""
+    """Whether `model` takes attention plans, so that a row may contain trees; otherwise a row is one trajectory."""
     name: str = model.config._attn_implementation
     return name == ATTENTION_NAME
 
 
 def load_model(path: str | Path, dtype: str = "float32", device: str = "cpu") -> PreTrainedModel:
-    """Load a causal language model in training mode; of an adapter's folder, its frozen base with the adapter.
+    """Load a causal language model in training mode; for an adapter's folder, its frozen base with the adapter.
 
-    The folder is checked whole: names, types and shapes of its tensors before any weight is read, their values then.
+    Names, types and shapes of all tensors are checked before any weight is read, and values afterwards.
 
     Raises:
-        DataError: Missing folder, configuration or weights; unknown dtype; unsupported architecture; weights that the
-            model's class does not have, lacks, or has in another shape; NaN, infinities or matrices of zeros; an adapter
-            whose base model is missing or another.
+        DataError: The folder, its configuration or its weights are missing; dtype or architecture is not supported;
+            weights are missing, unknown or of another shape; a weight has NaN or infinities, or a matrix is all zeros;
+            an adapter's base model is missing or another one.
     """
     folder = Path(path)
     model = _load_whole(whole_folder(folder), dtype)
@@ -105,7 +106,7 @@ def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
 def _read_weights(
     folder: Path, record: dict[str, Any], stored: Mapping[str, StoredTensor], dtype: str, attention: str
 ) -> PreTrainedModel:
-    """The one place where a folder becomes a model; whatever transformers makes of a damaged one is told in a line."""
+    """Let transformers build the model from its folder; anything that it raises becomes a DataError in one line."""
     try:
         config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
         kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -115,7 +116,7 @@ def _read_weights(
             for name, tensor in stored.items()
             if not _ROTARY_BUFFER.search(name)
         }
-        # The class itself says which of these it takes, without a byte of them being read.
+        # Loading meta tensors shows which names and shapes the class accepts, without reading any weights.
         _, found = kind.from_pretrained(
             None, state_dict=empty, device_map={"": "meta"}, ignore_mismatched_sizes=True, **how
         )
@@ -128,7 +129,7 @@ def _read_weights(
         )
     except DataError:
         raise
-    # A reader of foreign files: what transformers raises about them is of any kind.
+    # Foreign files: transformers may raise anything about them.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"model folder {folder}: the model cannot be read ({reason})") from error
@@ -137,7 +138,7 @@ def _read_weights(
 
 
 def _check_layers(config: dict[str, Any], stored: Mapping[str, StoredTensor], folder: Path) -> None:
-    """Before the class is built, which takes long where a damaged number asks for many layers."""
+    """Check the number of layers before the model is built, which takes long if a damaged number is large."""
     numbers = [int(found[1]) for name in stored if (found := re.search(r"\blayers\.(\d{1,6})\.", name))]
     asked = config.get("num_hidden_layers")
     if numbers and asked is not None and asked != max(numbers) + 1:
@@ -147,7 +148,7 @@ def _check_layers(config: dict[str, Any], stored: Mapping[str, StoredTensor], fo
 
 
 def _misfits(found: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> list[str]:
-    """What transformers found of weights that are missing, too many or of another shape, by file and name."""
+    """Weights that are missing, unknown or of another shape according to transformers, as lines with file and name."""
 
     def in_file(name: str) -> str:
         return f"{stored[name].file.name}: {name}" if name in stored else name
@@ -163,12 +164,12 @@ def _misfits(found: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> li
 
 
 def _check_values(model: PreTrainedModel, stored: Mapping[str, StoredTensor], folder: Path) -> None:
-    """Refuse weights that no training or download has made on purpose. Reads each weight once.
+    """Refuse weights that can only be damaged. Reads each weight once.
 
-    Vectors may be zero (biases, and norms that are kept as a difference from one).
+    Vectors may be zero (biases, and norms that are stored as a difference from one).
 
     Raises:
-        DataError: A weight holds NaN or infinity, or a matrix is all zeros.
+        DataError: A weight contains NaN or infinity, or a matrix is all zeros.
     """
     problems = []
     for name, weight in model.named_parameters():
@@ -189,15 +190,15 @@ def _told(problems: Iterable[str]) -> str:
 
 
 def save_model(model: PreTrainedModel, folder: str | Path, *, weights: bool = True) -> None:
-    """Write a plain Hugging Face folder, or of a model with an adapter a peft folder, that opens without ramify.
+    """Write a plain Hugging Face folder, or for a model with an adapter a peft folder; both load without ramify.
 
-    `generation_config.json` is not written: transformers refuses to save many that it reads, and where there is none it
-    takes what it needs from `config.json`.
+    `generation_config.json` is not written: transformers refuses to save many files that it reads, and without one it
+    uses `config.json`.
 
     Args:
-        model: What to write.
-        folder: Where to.
-        weights: False leaves the tensors out: everything else that can go wrong does.
+        model: The model to write.
+        folder: The folder to write to.
+        weights: False leaves out the tensors, to test cheaply whether saving works.
     """
     place = Path(folder)
     if has_adapters(model):
@@ -210,7 +211,7 @@ def save_model(model: PreTrainedModel, folder: str | Path, *, weights: bool = Tr
     finally:
         model.generation_config = generation
     (place / "generation_config.json").unlink()
-    # Weights come out readable by their owner alone, unlike every other file.
+    # transformers makes the weights readable by their owner only, unlike all other files.
     mode = (place / "config.json").stat().st_mode
     for file in place.glob("*.safetensors"):
         file.chmod(mode)

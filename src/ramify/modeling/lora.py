@@ -1,7 +1,8 @@
-"""LoRA (arXiv 2106.09685) through peft: small matrices beside frozen ones (`adapter_files` saves them).
+"""LoRA (arXiv 2106.09685) through peft: small trainable matrices beside frozen ones (`adapter_files` saves them).
 
-A linear map with weight W [out, in] becomes W + (alpha / rank) B A, with A [rank, in] drawn and B [out, rank] zero at
-first, so that a fresh adapter changes nothing. There is no dropout: a token that trajectories share is computed once.
+A linear layer with weight W [out, in] becomes W + (alpha / rank) B A. A [rank, in] is random and B [out, rank] is zero
+at first, so that a fresh adapter changes nothing. There is no dropout, because a token that trajectories share is
+computed once.
 """
 
 import math
@@ -23,7 +24,7 @@ Targets: TypeAlias = Literal["all-linear"] | tuple[str, ...]
 
 _ADAPTER = "default"
 _PREFIX = "base_model.model."
-"""What peft puts before the names of the base model's modules."""
+"""peft's prefix of the base model's module names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class LoraSettings:
     """Which modules get an adapter, and how large.
 
     Attributes:
-        rank: Columns of B.
+        rank: Number of columns of B.
         alpha: The product B A is multiplied by alpha / rank.
-        targets: "all-linear" (all linear maps but the head), or names of modules such as "q_proj".
+        targets: "all-linear" (all linear layers except the head), or names of modules such as "q_proj".
     """
 
     rank: int
@@ -42,13 +43,13 @@ class LoraSettings:
 
 
 def add_lora(model: PreTrainedModel, settings: LoraSettings, seed: int) -> None:
-    """Put a fresh adapter into `model`, in place, and freeze everything else.
+    """Add a fresh adapter to `model`, in place, and freeze everything else.
 
-    A depends on `seed` and the shapes alone; the global random state is left as it was.
+    A depends only on `seed` and the shapes; the global random state does not change.
 
     Raises:
-        ConfigError: The model has an adapter; a target names no linear map or one of the embeddings; the rank is above
-            that of a target's matrix.
+        ConfigError: The model already has an adapter; a target is not a linear layer inside the decoder; the rank is
+            above the smaller side of every target's matrix.
     """
     if has_adapters(model):
         raise ConfigError(
@@ -68,7 +69,7 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings, seed: int) -> None:
         for _, layer in _layers(model):
             matrix = layer.lora_A[_ADAPTER].weight
             drawn = torch.empty(matrix.shape)
-            # The bound 1 / sqrt(in) is that of a fresh torch.nn.Linear, as in the paper's own code.
+            # The bound 1 / sqrt(in) is that of torch.nn.Linear, as in the paper's code.
             drawn.uniform_(
                 -1 / math.sqrt(matrix.shape[1]), 1 / math.sqrt(matrix.shape[1]), generator=generator
             )
@@ -82,7 +83,7 @@ def has_adapters(model: PreTrainedModel) -> bool:
 
 
 def adapter_settings(model: PreTrainedModel) -> LoraSettings | None:
-    """Of the adapter that `model` has; its targets are spelt out. None without one."""
+    """The settings of `model`'s adapter, with targets as names; None if it has no adapter."""
     if not has_adapters(model):
         return None
     config = adapter_config(model)
@@ -90,23 +91,23 @@ def adapter_settings(model: PreTrainedModel) -> LoraSettings | None:
 
 
 def spelt_out(model: PreTrainedModel, settings: LoraSettings) -> LoraSettings:
-    """The same settings with "all-linear" replaced by the names that it stands for.
+    """The same settings with "all-linear" replaced by the names of the layers.
 
     Raises:
-        ConfigError: A target names no linear map or one of the embeddings.
+        ConfigError: A target is not a linear layer inside the decoder.
     """
     return LoraSettings(settings.rank, settings.alpha, _target_names(model, settings.targets))
 
 
 @contextmanager
 def adapters_off(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, `model` is its base: the reference model of a LoRA run.
+    """Inside the block, `model` computes as its base: the reference model of a LoRA run.
 
     Raises:
         ValueError: The model has no adapter.
     """
     if not has_adapters(model):
-        raise ValueError("the model has no adapter that could be off: its base is not kept")
+        raise ValueError("the model has no adapter to switch off, so it has no base to fall back on")
     for _, layer in _layers(model):
         layer.enable_adapters(False)
     try:
@@ -117,7 +118,7 @@ def adapters_off(model: PreTrainedModel) -> Iterator[None]:
 
 
 def merged_weight(module: torch.nn.Module) -> torch.Tensor:
-    """W + scale B A of a linear module as it is now, W itself where it has no adapter or it is off. [out, in]"""
+    """The current W + scale B A of a linear layer; W itself if it has no adapter or the adapter is off. [out, in]"""
     parts: Any = module
     base: torch.Tensor = parts.base_layer.weight if isinstance(module, lora.Linear) else parts.weight
     if not isinstance(module, lora.Linear) or module.disable_adapters:
@@ -128,41 +129,41 @@ def merged_weight(module: torch.nn.Module) -> torch.Tensor:
 
 
 def linear_below(module: torch.nn.Module) -> torch.nn.Linear | None:
-    """The plain linear map that `module` is, or that its adapter stands beside; None for anything else."""
+    """The plain linear layer that `module` is, or that its adapter wraps; None for any other module."""
     inner = module.base_layer if isinstance(module, lora.Linear) else module
     return inner if type(inner) is torch.nn.Linear else None
 
 
 def inject(model: PreTrainedModel, config: LoraConfig) -> None:
-    """Put adapter layers into `model` and freeze everything else; what their matrices hold is up to the caller.
+    """Add adapter layers to `model` and freeze everything else; the caller fills their matrices.
 
     Raises:
-        ConfigError: The targets take in routed experts.
-        ValueError: A target names nothing in the model.
+        ConfigError: The targets include routed experts.
+        ValueError: A target matches nothing in the model.
     """
-    # peft draws matrices of its own, which are overwritten.
+    # peft initializes the matrices randomly; the caller overwrites them.
     with torch.random.fork_rng(devices=[]):
         model.add_adapter(config, _ADAPTER)
     if config.target_parameters:
         raise ConfigError(
-            f"model.lora.targets: {sorted(config.target_modules or ())} take in the routed experts, which are no linear "
-            "maps; name modules of the attention only"
+            f"model.lora.targets: {sorted(config.target_modules or ())} include the routed experts, which are not linear "
+            "layers; name modules of the attention only"
         )
     base = Path(model.name_or_path or ".").resolve()
     config.base_model_name_or_path = str(base)
-    # Of the weights that were loaded: by the time of a save the folder may hold others.
+    # Take the checksum now: when the adapter is saved, the folder may contain other weights.
     holder: Any = model
     holder.base_checksum = weights_checksum(base)
 
 
 def base_checksum(model: PreTrainedModel) -> str:
-    """`weights_checksum` of the base of a model with an adapter."""
+    """`weights_checksum` of the base weights that a model with an adapter was loaded from."""
     checksum: Any = model.base_checksum
     return str(checksum)
 
 
 def adapter_config(model: PreTrainedModel) -> LoraConfig:
-    """Peft's settings of the adapter that `model` has."""
+    """peft's settings of `model`'s adapter."""
     config = model.peft_config[_ADAPTER]
     assert isinstance(config, LoraConfig)
     return config
@@ -173,7 +174,7 @@ def _layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
 
 
 def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The adapter's matrices under the names of a peft file."""
+    """The adapter's matrices, by their names in a peft file."""
     return {
         f"{_PREFIX}{name}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
         for name, layer in _layers(model)
@@ -184,20 +185,20 @@ def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 def _target_names(model: PreTrainedModel, targets: Targets) -> tuple[str, ...]:
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     linear = [name for name, m in model.named_modules() if linear_below(m) is not None and m is not head]
-    # Modules inside a layer that has an adapter already belong to it.
+    # Skip the inner modules of adapter layers.
     known = {name.rpartition(".")[2] for name in linear if ".lora_" not in name and ".base_layer" not in name}
     if targets == "all-linear":
         return tuple(sorted(known))
     for target in targets:
         if target not in known:
             raise ConfigError(
-                f"model.lora.targets: {target!r} is no linear map inside the decoder, expected some of {sorted(known)}"
+                f"model.lora.targets: {target!r} is not a linear layer inside the decoder, expected some of {sorted(known)}"
             )
     return tuple(sorted(set(targets)))
 
 
 def _require_room(model: PreTrainedModel, rank: int, targets: Collection[str]) -> None:
-    """A rank above the smaller side of every target is memory that learns nothing; of some targets it is common."""
+    """Refuse a rank above the smaller side of every target, which would waste memory; above that of some is common."""
     sizes = {
         name.rpartition(".")[2]: (linear.out_features, linear.in_features)
         for name, module in model.named_modules()

@@ -1,7 +1,7 @@
-"""What a row costs in memory, and recomputing layers in the backward pass where that is too much.
+"""Decides whether a row fits into memory, and recomputes activations in the backward pass if it does not.
 
-With recomputing, a layer keeps its input alone and computes the rest a second time: about a third more work for memory
-that no longer grows with layers times all that is inside one.
+With recomputation (activation checkpointing) a layer saves only its input and computes the rest again: about a third
+more compute, and the activations inside a layer exist for one layer at a time.
 """
 
 import os
@@ -18,24 +18,24 @@ from ramify.modeling.row_bytes import row_bytes
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that new tensors can take on a GPU, or on the CPU's machine as far as the system tells."""
+    """Memory available to new tensors, in bytes: on the GPU, or in the machine as far as the system reports it."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
-        # What torch holds without using it is free for tensors, though not for the driver.
+        # Memory that torch has reserved but does not use is available to tensors; the driver counts it as used.
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     table = Path("/proc/meminfo")
     if table.is_file():
         for line in table.read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    # A system that does not tell what is free (macOS) tells what is there.
+    # A system that does not report free memory (macOS) at least reports the total.
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: int) -> bool:
-    """Whether a row of `tokens` unique tokens would not fit into `available_bytes` without recomputing.
+    """Whether a row of `tokens` unique tokens fits into `available_bytes` only with recomputation.
 
-    Gradients that do not exist yet count as taken.
+    Memory for gradients that are not allocated yet is set aside.
     """
     gradients = sum(
         parameter.nbytes
@@ -48,9 +48,9 @@ def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: in
 
 
 def set_checkpointing(model: PreTrainedModel, on: bool) -> None:
-    """Recompute each layer in the backward pass, or stop doing so; loss and gradients stay what they are."""
-    # Not through transformers' switch: it leaves a hook on the embedding, and the engine calls that module too. Without
-    # dropout nothing is drawn, so no random state has to be kept.
+    """Switch recomputation of layers in the backward pass on or off; loss and gradients do not change."""
+    # Not with transformers' own switch, which leaves a hook on the embedding, and the engine calls that module too.
+    # There is no dropout, so no random state needs to be saved.
     recompute = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):

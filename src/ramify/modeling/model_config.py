@@ -1,6 +1,6 @@
-"""The one reader of a model folder's `config.json`, and of which folder it is: a whole model's, or that of an adapter's base.
+"""Reads and checks `config.json` of a model folder; for an adapter's folder, that of its base.
 
-It loads neither torch nor transformers, so that a wrong folder is told before anything heavy is imported.
+Loads neither torch nor transformers, so that a wrong folder is reported before anything heavy is imported.
 """
 
 import math
@@ -12,16 +12,16 @@ from ramify.core.json_text import parse_object
 from ramify.core.plain_files import read_small_file
 
 PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
-"""Trees are packed, unless the configuration asks for a sliding window."""
+"""Families whose trees are packed, unless the configuration has a sliding window."""
 
 ROW_FAMILIES = ("gemma3_text", "qwen3_next")
-"""A row for each context of a trajectory: sliding windows or linear attention are part of the family."""
+"""Families with sliding windows or linear attention, which need a row for each context of a trajectory."""
 
 SUPPORTED_ROTATIONS = ("default", "linear", "llama3", "yarn")
-"""Kinds of rotary embedding whose angle depends on the position alone."""
+"""Kinds of rotary embedding whose angle depends only on the position."""
 
 ADAPTER_SETTINGS = "adapter_config.json"
-"""What makes a folder an adapter's."""
+"""A folder with this file is an adapter's."""
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
@@ -35,14 +35,14 @@ _SIZES = {
     "head_dim": 1 << 14,
     "max_position_embeddings": 1 << 30,
 }
-"""Whole numbers from 1 to this; null where the family finds the size by itself."""
+"""Upper bounds of sizes, which are integers from 1."""
 _DERIVED = ("num_key_value_heads", "head_dim")
 
 _QUANTIZED = ("quantization_config", "compression_config")
 
 
 def is_adapter_folder(folder: Path) -> bool:
-    """Whether a folder holds an adapter, not a whole model."""
+    """Whether a folder contains an adapter and not a whole model."""
     return (folder / ADAPTER_SETTINGS).is_file()
 
 
@@ -50,7 +50,7 @@ def read_object_file(file: Path) -> dict[str, Any]:
     """The JSON object of a file in a model folder.
 
     Raises:
-        DataError: The file is missing, a folder, cannot be read, or holds no JSON object.
+        DataError: The file is missing, is a folder, cannot be read, or is not a JSON object.
     """
     if not file.exists():
         raise DataError(f"{file} is missing, expected a file with a JSON object")
@@ -63,10 +63,10 @@ def read_object_file(file: Path) -> dict[str, Any]:
 
 
 def whole_folder(folder: Path) -> Path:
-    """The folder of the whole model: `folder` itself, or that of the base that an adapter names.
+    """The folder of the whole model: `folder` itself, or the base model's folder that an adapter names.
 
     Raises:
-        DataError: It is not there or is an adapter itself, or the adapter's settings cannot be read.
+        DataError: The folder is missing, the adapter's settings cannot be read, or its base is missing or an adapter.
     """
     if folder.is_file():
         raise DataError(f"{folder} is a file, expected a model folder")
@@ -91,7 +91,7 @@ def whole_folder(folder: Path) -> Path:
 def _is_folder(name: str) -> bool:
     try:
         return bool(name) and Path(name).is_dir()
-    except (OSError, ValueError):  # too long, or with a null character
+    except (OSError, ValueError):  # too long, or contains a null character
         return False
 
 
@@ -99,20 +99,20 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     """Read `config.json` of a model folder, or of an adapter's base, without loading the model.
 
     Raises:
-        DataError: The folder or the file is missing, or the file is no JSON object.
+        DataError: The folder or the file is missing, or the file is not a JSON object.
     """
     return read_object_file(whole_folder(folder) / "config.json")
 
 
 def check_architecture(config: dict[str, Any], place: str) -> bool:
-    """Refuse models that rows cannot be exact for, and sizes that no model has; `place` begins the message.
+    """Refuse models that ramify cannot compute exactly, and impossible sizes; `place` is the prefix of the message.
 
     Returns:
-        Whether trees can be packed; otherwise each trajectory needs a row of its own.
+        Whether trees can be packed; otherwise each context of a trajectory needs its own row.
 
     Raises:
-        DataError: Unsupported family, kind of layer, activation or rotary embedding; capped logits, attention to later
-            tokens, dropout above zero, or a loss of routed experts; quantised weights; a number that is none or senseless.
+        DataError: Family, kind of layer, activation or rotary embedding is not supported; the model has capped logits,
+            bidirectional attention, dropout, a router loss or quantised weights; a number is invalid.
     """
     family = config.get("model_type")
     families = PACKING_FAMILIES + ROW_FAMILIES
@@ -160,7 +160,7 @@ def _check_numbers(config: dict[str, Any], place: str) -> None:
 
 def _has_windows(config: dict[str, Any]) -> bool:
     if config.get("model_type") == "mistral":
-        # Transformers leaves out what is its default, here a window of 4096.
+        # transformers omits defaults; Mistral's is a window of 4096.
         return config.get("sliding_window", 4096) is not None
     return bool(config.get("use_sliding_window")) or "sliding_attention" in (config.get("layer_types") or ())
 
@@ -173,13 +173,13 @@ def _check_rotation(config: dict[str, Any], place: str) -> None:
             continue
         if not isinstance(rope, dict):
             raise DataError(f"{place}: {key} = {_shown(rope)}, expected an object")
-        # One for each kind of layer, in families that have several.
+        # Families with several kinds of layers have an object for each kind.
         for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
             kind = part.get("rope_type", part.get("type", "default"))
             if kind not in SUPPORTED_ROTATIONS:
                 raise DataError(
                     f"{place}: {key} of type {_shown(kind)} is not supported, expected one of {SUPPORTED_ROTATIONS} "
-                    "(its angles depend on what else is in a pass)"
+                    "(its angles depend on the length of the pass, not only on the position)"
                 )
             _check_base(part, place, f"{key}.")
 
@@ -189,7 +189,7 @@ def _check_base(rope: dict[str, Any], place: str, prefix: str) -> None:
         value = rope.get(key)
         if value is None:
             continue
-        # At a base of 1 or less all dimensions turn alike or the wrong way round; a factor below 1 shortens the context.
+        # With a base of 1 all dimensions rotate alike, below 1 in reverse; a factor below 1 shortens the context.
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if (
             not is_number
@@ -211,8 +211,8 @@ def _check_switches(config: dict[str, Any], place: str) -> None:
             )
     if config.get("transformers_weights") is not None:
         raise DataError(
-            f"{place}: transformers_weights = {_shown(config['transformers_weights'])}, expected none (the weights lie in "
-            "model.safetensors, or in what model.safetensors.index.json names)"
+            f"{place}: transformers_weights = {_shown(config['transformers_weights'])}, expected none (weights come from "
+            "model.safetensors, or from the files that model.safetensors.index.json names)"
         )
     for key, value in config.items():
         if "dropout" in key and value not in (0, None):
@@ -224,7 +224,9 @@ def _check_switches(config: dict[str, Any], place: str) -> None:
                 f"{place}: {key} = {_shown(value)}, expected null (the head computes plain logits)"
             )
     if config.get("use_bidirectional_attention"):
-        raise DataError(f"{place}: use_bidirectional_attention = true, expected a model of causal attention")
+        raise DataError(
+            f"{place}: use_bidirectional_attention = true, expected a model with causal attention"
+        )
     if config.get("output_router_logits"):
         raise DataError(f"{place}: output_router_logits = true, expected false (that loss is not computed)")
 

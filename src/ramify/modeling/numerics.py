@@ -10,7 +10,7 @@ def set_numerics(threads: int | None, deterministic: bool) -> None:
     if threads is not None:
         torch.set_num_threads(threads)
     if deterministic:
-        # cuBLAS reads it when it is first used, and torch refuses deterministic products on a GPU without it.
+        # Torch refuses deterministic matrix products on a GPU without it; cuBLAS reads it at first use.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
 

@@ -1,4 +1,4 @@
-"""Transformers without its own reports: what is wrong with a folder is said by ramify, in one line."""
+"""Silences transformers: ramify itself reports what is wrong with a folder, in one line."""
 
 import logging
 import warnings
@@ -12,7 +12,7 @@ disable_progress_bar()  # type: ignore[no-untyped-call]  # the command line draw
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Inside, transformers and Python's warnings print nothing."""
+    """Inside the block, transformers logs nothing and Python prints no warnings."""
     before = get_verbosity()
     set_verbosity(logging.CRITICAL)
     try:

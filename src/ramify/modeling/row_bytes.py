@@ -1,4 +1,4 @@
-"""What a row takes in memory, from the sizes in a model's configuration: arithmetic that loads no library."""
+"""Estimates the memory of a row from the sizes in a model's configuration; loads no library."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,11 @@ _HEAD_TOKENS = 1024
 """Tokens whose logits the head may hold at once."""
 
 _WIDE = 4
-"""Bytes of a float32, in which norms compute whatever the model's type is."""
+"""Bytes of a float32; norms compute in float32 for any dtype of the model."""
 
 _LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _NORMS = {"gemma3_text": 4}
-"""Of a layer, where they are not two."""
+"""Norms per layer, in families that do not have two."""
 
 
 SHARES = {"cuda": 0.8, "cpu": 0.6}
@@ -54,14 +54,15 @@ def row_bytes(
 ) -> RowBytes:
     """Estimate the most that one row takes.
 
-    It counts what each layer of a dense decoder keeps (with attention that keeps no scores), the copies of keys and
-    queries that a packed tree makes, and the head. For linear attention and routed experts it is a guess.
+    Without recomputation. It counts the activations that each layer of a dense decoder saves (attention saves no
+    scores), the copies of keys and queries that a packed tree makes, and the head. For linear attention and routed
+    experts it is a guess.
 
     Args:
-        config: Of the model.
+        config: The model's configuration.
         tokens: Unique tokens of the row.
-        size: Bytes of a number of the activations.
-        device_type: Where; on a CPU the head works in parts that its cache holds.
+        size: Bytes per element of the activations.
+        device_type: Device; on a CPU the head works in parts that fit into its cache.
     """
     last_norm = config.hidden_size * (max(size, _WIDE) + 2 * size)
     kept = config.num_hidden_layers * _layer(config, size) + last_norm
@@ -89,7 +90,7 @@ def _layer(config: Any, size: int, *, recomputed: bool = False) -> int:  # noqa:
     is_lean = config.model_type in _LEAN_FAMILIES and not recomputed
     norm = config.hidden_size * (max(size, _WIDE) + 2 * size)
     norms = 2 * size * config.hidden_size if is_lean else _NORMS.get(config.model_type, 2) * norm
-    # Queries, output and output in the row's order; keys and values, and gathered again behind their ancestors.
+    # Queries, output, and output in the row's order; keys and values, and their copies gathered with the ancestors'.
     attention = size * (3 * queries + 6 * keys)
     if config.model_type in ("qwen3", "qwen3_next", "gemma3_text"):
         attention += (size if is_lean else max(size, _WIDE) + size) * (queries + keys)
@@ -100,11 +101,11 @@ def _layer(config: Any, size: int, *, recomputed: bool = False) -> int:  # noqa:
 
 
 def _head_bytes(config: Any, tokens: int, size: int, device_type: str) -> int:  # noqa: ANN401 - as above
-    """Of blocks of logits, and of copies of the weight's gradient on the way to where it is added up."""
-    # Logits, probabilities, and the gradient where a loss looks at entropies or has another type; a CPU's blocks are small.
+    """Memory of blocks of logits, and of temporary copies of the head weight's gradient."""
+    # Logits, probabilities, and a gradient if the loss needs entropies or another dtype. On a CPU blocks are small.
     at_once = _HEAD_TOKENS if device_type != "cpu" else max(CACHED_LOGITS // config.vocab_size, 1)
     blocks = 3 * min(tokens, at_once)
-    # The embedding's, and of a narrow type the head's, summed in float32.
+    # The embedding's gradient, and for a 16-bit dtype the head's, summed in float32.
     copies = config.hidden_size * (1 if size >= _WIDE else 2)
     rows: int = blocks + copies
     return rows * max(size, _WIDE) * int(config.vocab_size)

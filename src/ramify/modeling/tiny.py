@@ -1,4 +1,4 @@
-"""A tiny random Qwen3, small enough to learn on a laptop's CPU in minutes."""
+"""A tiny random Qwen3 that can be trained on a laptop's CPU in minutes."""
 
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
@@ -24,10 +24,10 @@ def make_tiny_qwen3(
     embedding_std: float = 0.2,
     weight_std: float = 0.02,
 ) -> PreTrainedModel:
-    """Make a float32 Qwen3 with tied embeddings whose weights depend on `seed` and the sizes alone.
+    """Make a float32 Qwen3 with tied embeddings whose weights depend only on `seed` and the sizes.
 
-    Embeddings are drawn from N(0, embedding_std), matrices from N(0, weight_std); norms are one. The global
-    random state is left as it was. It computes as a model that `load_model` opens, to the bit.
+    Embeddings are drawn with standard deviation `embedding_std`, matrices with `weight_std`; norms are 1. The global
+    random state does not change. The model computes bitwise as one that `load_model` loads.
     """
     config = Qwen3Config(
         vocab_size=vocab_size,

@@ -1,4 +1,4 @@
-"""What tells two models of one shape apart: a checksum over all weights of a folder."""
+"""A checksum over all weights of a folder, which tells apart models of the same shape."""
 
 import zlib
 from functools import lru_cache
@@ -14,8 +14,8 @@ from ramify.core.errors import DataError
 def weights_checksum(folder: Path) -> str:
     """CRC-32 over the names, types, shapes and bytes of all tensors in a folder's safetensors files.
 
-    How they are spread over files, and what else the files say, does not count. All of them are read, once a process as
-    long as the files stay the same.
+    It does not depend on how tensors are spread over files, nor on metadata. Reads all tensors, but only once per
+    process as long as the files do not change.
 
     Raises:
         DataError: A file cannot be read.
@@ -31,7 +31,7 @@ def _checksum(files: tuple[tuple[Path, int, int], ...]) -> str:
         try:
             with safe_open(path, framework="pt") as file:
                 found.extend(_described(name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
-        # A reader of foreign files: whatever is wrong with one is told in a line.
+        # Foreign files: report anything that is wrong with them in one line.
         except Exception as error:
             raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
     return f"{zlib.crc32(chr(10).join(sorted(found)).encode()):08x}"

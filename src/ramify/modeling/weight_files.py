@@ -1,4 +1,4 @@
-"""The safetensors files of a model folder, read by their heads: names, types and shapes of all tensors, no weight."""
+"""Reads the headers of a folder's safetensors files: names, types and shapes of all tensors, without the weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ _FLOATS = ("F64", "F32", "BF16", "F16")
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies, and its shape."""
+    """The file and the shape of a tensor."""
 
     file: Path
     shape: tuple[int, ...]
 
 
 def stored_tensors(folder: Path) -> Mapping[str, StoredTensor]:
-    """All tensors of a model folder by name; of an adapter's folder, those of the adapter's file.
+    """All tensors of a model folder by name; for an adapter's folder, those of the adapter's file.
 
-    `model.safetensors` is read, else the files that `model.safetensors.index.json` names, as transformers does.
+    Like transformers it reads `model.safetensors`, or else the files that `model.safetensors.index.json` names.
 
     Raises:
-        DataError: A file is missing, damaged or outside of the folder, or a tensor is of another type than a plain float.
+        DataError: A file is missing, damaged or outside the folder, or a tensor is not a plain float.
     """
     if is_adapter_folder(folder):
         if not (folder / ADAPTER_WEIGHTS).is_file():
             raise DataError(
-                f"adapter folder {folder}: {ADAPTER_WEIGHTS} is missing; copy it from where it was trained"
+                f"adapter folder {folder}: {ADAPTER_WEIGHTS} is missing; copy it from the folder of its training run"
             )
         return read_head(folder / ADAPTER_WEIGHTS)
     if (folder / SINGLE).is_file():
@@ -59,10 +59,10 @@ def read_head(file: Path) -> dict[str, StoredTensor]:
         raise DataError(f"{file}: expected a file")
     try:
         with safe_open(file, framework="numpy") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - no mapping
+            for name in tensors.keys():  # noqa: SIM118 - not a mapping
                 head = tensors.get_slice(name)
                 found[name] = (str(head.get_dtype()), tuple(head.get_shape()))
-    # A reader of foreign files: whatever is wrong with one is told in a line.
+    # Foreign files: report anything that is wrong with them in one line.
     except Exception as error:  # noqa: BLE001
         reason = " ".join(str(error).split())[:200]
         raise DataError(
@@ -88,12 +88,12 @@ def _sharded(folder: Path) -> dict[str, StoredTensor]:
                 f"{index}: {name!r:.100} in weight_map, expected the name of a safetensors file beside it"
             )
         if not (folder / name).is_file():
-            raise DataError(f"{index}: names {name}, which is missing; copy it from where the model was made")
+            raise DataError(f"{index}: names {name}, which is missing; copy it from the source of the model")
         for tensor, head in read_head(folder / name).items():
             if tensor in found:
-                raise DataError(f"{folder / name}: {tensor} stands in {found[tensor].file.name} too")
+                raise DataError(f"{folder / name}: {tensor} is in {found[tensor].file.name} too")
             found[tensor] = head
     for tensor, name in listed.items():
         if tensor not in found or found[tensor].file.name != name:
-            raise DataError(f"{folder / str(name)}: {tensor} is missing, which {INDEX} says is in it")
+            raise DataError(f"{folder / str(name)}: {tensor} is missing, although {INDEX} says it is there")
     return found

@@ -1,4 +1,4 @@
-"""Only the chat template writes tokens of structure, whatever the texts of a data set spell."""
+"""Only the chat template writes control tokens, whatever the texts of a data set spell."""
 
 import json
 
@@ -72,7 +72,7 @@ def chat(texts):
 
 
 def structure(tokenizer, ids):
-    """The tokens of structure among ids, in order."""
+    """The control tokens among ids, in order."""
     found_in = ControlTokens(tokenizer, TAG_NAMES).found_in
     kept = {token.id for token in tokenizer.added if found_in(token.content) == token.content}
     return [index for index in ids if index in kept]

@@ -93,7 +93,7 @@ def test_an_export_never_overwrites_its_cache(tmp_path, capsys, name) -> None:
     before = cache.read_bytes()
     assert main(["cache", "export", str(cache), "--to", str(tmp_path / name)]) == 2
     err = capsys.readouterr().err
-    assert "would be overwritten, which is read; name another file" in err
+    assert "would be overwritten, but the command reads it; name another file" in err
     assert err.count("\n") == 1
     assert cache.read_bytes() == before
     assert not (tmp_path / "cache.sqlite-wal").exists()

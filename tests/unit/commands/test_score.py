@@ -87,7 +87,7 @@ def test_vectors(tmp_path, capsys) -> None:
     [
         ('{"response": "x", "gold": "y"}', (), "--task: expected math, qa or reward"),
         ('{"response": "x", "gold": "y"}', ("--golden", "--task", "qa"), "--golden: it takes no --task"),
-        ("{", ("--task", "qa"), "line 1: no JSON"),
+        ("{", ("--task", "qa"), "line 1: not JSON"),
         ("[]", ("--task", "qa"), "line 1: expected an object, got list"),
         ('{"gold": "y"}', ("--task", "qa"), "line 1: expected one of the keys response, output, completion"),
         ('{"response": "x"}', ("--task", "qa"), "line 1: expected one of the keys gold, golds, answer"),

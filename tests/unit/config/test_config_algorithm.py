@@ -211,7 +211,7 @@ def algorithm(recipe, *settings):
             "rollout.dynamic_sampling: one trajectory cannot be both right and wrong",
         ),
         (["reward.name=length", "reward.system=arpo"], "reward.system: unknown key"),
-        (["tools.python=", "sandbox.min_level=3"], "sandbox: only [tools.python] runs programs in it"),
+        (["tools.python=", "sandbox.min_level=3"], "sandbox: only [tools.python] uses it"),
         (["tools.python=", "reward.bonus=0.2"], "reward.bonus: is given for using search and python"),
         (
             ["learner.optimizer.vector_rate=0.1"],

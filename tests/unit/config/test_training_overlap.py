@@ -26,7 +26,7 @@ def test_problems_of_the_runs_own_training_data_are_counted(run):
     model = run / "checkpoints" / "step-000002"
     (note,) = training_overlap_notes(model, PROBLEMS)
     assert note == (
-        f"2 of 3 problems stand in {run.parent / 'train.jsonl'}, which {model} was trained on; their scores measure memory too"
+        f"2 of 3 problems are in {run.parent / 'train.jsonl'}, which {model} was trained on; their scores measure memory too"
     )
     assert training_overlap_notes(model, PROBLEMS[2:]) == ()
 
@@ -36,7 +36,7 @@ def test_what_the_run_kept_out_was_not_learnt(run):
     kept_out.write_text('{"question": "Who?"}\n')
     recipe = {"data": {"train": str(run.parent / "train.jsonl"), "exclude": [str(kept_out)]}}
     (run / "recipe.toml").write_text(toml_text(recipe))
-    assert training_overlap_notes(run, PROBLEMS)[0].startswith("1 of 3 problems stand in")
+    assert training_overlap_notes(run, PROBLEMS)[0].startswith("1 of 3 problems are in")
 
 
 def test_a_model_that_no_run_made_and_data_that_are_gone(run, tmp_path):

@@ -72,10 +72,10 @@ OPENAI = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"n
     [
         (
             {"conversations": SHAREGPT},
-            "'prompt' must be text or a list of {role, content}; 'conversations' is another",
+            "'prompt' must be text or a list of {role, content}; 'conversations' belongs to another",
         ),
-        ({"messages": OPENAI}, "'messages' is another format's"),
-        ({"instruction": "a", "output": "b"}, "'instruction' is another format's"),
+        ({"messages": OPENAI}, "'messages' belongs to another format"),
+        ({"instruction": "a", "output": "b"}, "'instruction' belongs to another format"),
         ({**GOOD, "prompt": SHAREGPT}, "must be {role, content}, not {from, value} (ShareGPT)"),
         ({**GOOD, "prompt": OPENAI}, "has 'tool_calls'; only role and content are read"),
         (

@@ -157,7 +157,10 @@ GOOD = {"prompt": "Q?", "answer": "A"}
         ),
         ('{"prompt": "Q?", "answer": ' + "9" * 5000 + "}", "a number has too many digits"),
         ('{"prompt": "Q?", "answer": "A", "answer": "B"}', "key 'answer' stands in one object twice"),
-        ({"messages": [{"role": "user", "content": "Q?"}], "answer": "A"}, "'messages' is another format's"),
+        (
+            {"messages": [{"role": "user", "content": "Q?"}], "answer": "A"},
+            "'messages' belongs to another format",
+        ),
     ],
 )
 def test_a_bad_row_is_one_line_with_file_and_row(tmp_path: Path, row: object, expected: str) -> None:

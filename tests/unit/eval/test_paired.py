@@ -86,5 +86,5 @@ def test_holm():
 
 
 def test_what_is_no_pair_is_refused():
-    with pytest.raises(ValueError, match="a pair has two"):
+    with pytest.raises(ValueError, match="one of each for every problem"):
         paired_difference([1.0], [1.0, 0.0], 0)

@@ -155,7 +155,7 @@ def test_times_of_another_type_are_refused_with_their_row(tmp_path, keys, fine):
         times_lines(folder).append(good)
         assert read_times(folder)[0].calls[0].seconds == 0.5
         times_lines(folder).append(edited(good | {"attempt": 1}, keys, value))
-        with pytest.raises(DataError, match=r"times.jsonl row 2: no times of an attempt"):
+        with pytest.raises(DataError, match=r"times.jsonl row 2: not the times of an attempt"):
             read_times(folder)
 
 

@@ -130,7 +130,7 @@ def test_missing_folder_configuration_or_weights(tmp_path):
         ({"rope_scaling": {"type": "longrope"}}, "rope_scaling of type 'longrope'"),
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0, expected null"),
-        ({"use_bidirectional_attention": True}, "expected a model of causal attention"),
+        ({"use_bidirectional_attention": True}, "expected a model with causal attention"),
         ({"output_router_logits": True}, r"output_router_logits = true, expected false"),
         (
             {"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "dynamic"}}},

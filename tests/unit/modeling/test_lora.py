@@ -188,7 +188,7 @@ def test_an_adapter_of_peft_is_opened(tmp_path):
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "input_layernorm", "query"])
 def test_targets_that_are_no_linear_map_of_the_decoder(tmp_path, target):
     model = load_model(write_model(tmp_path / "base", "llama"))
-    with pytest.raises(ConfigError, match=rf"model\.lora\.targets: '{target}' is no linear map"):
+    with pytest.raises(ConfigError, match=rf"model\.lora\.targets: '{target}' is not a linear layer"):
         add_lora(model, LoraSettings(4, 4, ("q_proj", target)), 0)
     assert not has_adapters(model)
 
