@@ -76,7 +76,7 @@ class Report(TypedDict):
     seconds: PhaseSeconds
     pass_at_1: ByStage
     by_kind: Mapping[str, ByStage]
-    greedy: AfterTraining
+    greedy: AfterTraining | None
     train_entities: AfterTraining | None
     tool_calls_per_answer: AfterTraining
     branches: BranchSummary

@@ -38,12 +38,13 @@ def evaluate(recipes: Mapping[str, EvalRecipe], console: RunConsole) -> tuple[di
     found: dict[str, Evaluation] = {}
     memory: dict[int, int] = {}
     titles = list(recipes)
-    num_processes = min(MAX_PROCESSES, os.cpu_count() or 1)
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_processes = min(MAX_PROCESSES, num_cpus)
     with console.phase("evaluation", len(titles)) as phase, ExitStack() as stack:
         ready = stack.enter_context(DefaultSelector())
         for first in range(num_processes):
             part = {title: recipes[title] for title in titles[first::num_processes]}
-            ready.register(stack.enter_context(_evaluator(part)), EVENT_READ)
+            ready.register(stack.enter_context(_evaluator(part, num_cpus // num_processes)), EVENT_READ)
         while ready.get_map():
             for key, _ in ready.select():
                 assert isinstance(key.fileobj, io.RawIOBase)
@@ -68,7 +69,7 @@ def _results(recipe: EvalRecipe, problems: Sequence[str]) -> Evaluation:
 
 
 @contextmanager
-def _evaluator(recipes: Mapping[str, EvalRecipe]) -> Iterator[IO[bytes]]:
+def _evaluator(recipes: Mapping[str, EvalRecipe], threads: int) -> Iterator[IO[bytes]]:
     """A process that is at work on these while the block runs; gives what it answers."""
     asked = json.dumps({title: recipe.model_dump(mode="json") for title, recipe in recipes.items()})
     # In a session of its own, Ctrl-C reaches it from here alone.
@@ -78,6 +79,8 @@ def _evaluator(recipes: Mapping[str, EvalRecipe]) -> Iterator[IO[bytes]]:
         stdout=subprocess.PIPE,
         bufsize=0,
         start_new_session=True,
+        # Of a recipe that names no number of threads.
+        env={"OMP_NUM_THREADS": str(threads), **os.environ},
     )
     try:
         assert process.stdin is not None

@@ -44,6 +44,7 @@ class Example:
         sft: Changes to the first recipe, besides paths and seed.
         rl: Changes to the second.
         evaluation: Changes to the third.
+        greedy: Whether the trained models are also evaluated at temperature 0.
     """
 
     name: str
@@ -53,3 +54,4 @@ class Example:
     sft: Settings
     rl: Settings
     evaluation: Settings
+    greedy: bool

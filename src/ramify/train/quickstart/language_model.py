@@ -15,7 +15,7 @@ from ramify.train.quickstart.example import Example, ExampleData, Settings
 from ramify.train.quickstart.recipes import search_tool
 
 MODEL = "smollm2-135m"
-NUM_DEMONSTRATIONS, NUM_TRAIN, NUM_TEST = 384, 144, 210
+NUM_DEMONSTRATIONS, NUM_TRAIN, NUM_TEST = 320, 108, 210
 _SMOKE_SHARES = {"data": 0.25, "SFT": 0.25, "RL": 0.2, "evaluation": 0.3}
 _SHARES = {"data": 0.02, "SFT": 0.22, "RL": 0.52, "evaluation": 0.24}
 
@@ -32,6 +32,7 @@ def make_example(*, smoke: bool) -> Example:
         sft=short if smoke else {},
         rl={**short, "preflight.enabled": False, "rollout.max_tokens": 60} if smoke else {},
         evaluation={"sampling.max_tokens": 60} if smoke else {},
+        greedy=False,
     )
 
 

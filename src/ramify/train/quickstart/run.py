@@ -66,7 +66,9 @@ def _evaluate(
     console: RunConsole,
 ) -> Evaluations:
     stages = {"sampled": ("base", "sft", "rl"), "greedy": ("sft", "rl"), "seen": ("sft", "rl")}
-    settings = {"sampled": (data.test, 1.0), "greedy": (data.test, 0.0)}
+    settings = {"sampled": (data.test, 1.0)}
+    if example.greedy:
+        settings["greedy"] = (data.test, 0.0)
     if data.seen is not None:
         settings["seen"] = (data.seen, 1.0)
     recipes = {
@@ -78,8 +80,9 @@ def _evaluate(
     }
     found, memory = evaluate(recipes, console)
 
-    def of(what: str) -> dict[str, Evaluation]:
-        return {stage: found[f"{stage} {what}"] for stage in stages[what]}
+    def of(what: str) -> dict[str, Evaluation] | None:
+        return {stage: found[f"{stage} {what}"] for stage in stages[what]} if what in settings else None
 
-    seen = of("seen") if "seen" in settings else None
-    return Evaluations(sampled=of("sampled"), greedy=of("greedy"), seen=seen, memory_bytes=memory)
+    sampled = of("sampled")
+    assert sampled is not None
+    return Evaluations(sampled=sampled, greedy=of("greedy"), seen=of("seen"), memory_bytes=memory)

@@ -29,7 +29,7 @@ class Evaluations:
     """
 
     sampled: Mapping[str, Evaluation]
-    greedy: Mapping[str, Evaluation]
+    greedy: Mapping[str, Evaluation] | None
     seen: Mapping[str, Evaluation] | None
     memory_bytes: int
 
@@ -53,10 +53,8 @@ def make_report(
         ),
         pass_at_1=_by_stage(found.sampled, None),
         by_kind={kind: _by_stage(found.sampled, kind) for kind in found.sampled["base"].values("kind")},
-        greedy=_after_training(found.greedy, lambda one: one.pass_at(1).value),
-        train_entities=(
-            None if found.seen is None else _after_training(found.seen, lambda one: one.pass_at(1).value)
-        ),
+        greedy=_pass_at_1(found.greedy),
+        train_entities=_pass_at_1(found.seen),
         tool_calls_per_answer=_after_training(found.sampled, lambda one: one.calls_per_attempt),
         branches=_branches(rows),
         steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
@@ -100,6 +98,10 @@ def _by_stage(found: Mapping[str, Evaluation], kind: str | None) -> ByStage:
 
 def _after_training(found: Mapping[str, Evaluation], measure: Callable[[Evaluation], float]) -> AfterTraining:
     return {"sft": measure(found["sft"]), "rl": measure(found["rl"])}
+
+
+def _pass_at_1(found: Mapping[str, Evaluation] | None) -> AfterTraining | None:
+    return None if found is None else _after_training(found, lambda one: one.pass_at(1).value)
 
 
 def _estimate(interval: Interval) -> Estimate:

@@ -38,6 +38,7 @@ def make_example(difficulty: int, *, smoke: bool) -> Example:
             **({"learner.optimizer.warmup_steps": 1, "preflight.enabled": False} if smoke else {}),
         },
         evaluation={f"sampling.{key}": value for key, value in limits.items()},
+        greedy=True,
     )
 
 
