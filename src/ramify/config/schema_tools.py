@@ -260,6 +260,15 @@ class OwnToolSection(Section):
         return self
 
 
+class ExampleToolsSection(Section):
+    """The user's own tools as the prompts of an SFT or DPO run describe them; nothing is called.
+
+    Search and Python need no table here: no prompt describes them.
+    """
+
+    own: tuple[OwnToolSection, ...] = ()
+
+
 class CacheSection(Section):
     """Answers of search, pages and summaries, remembered in a file that runs may share.
 
