@@ -119,6 +119,15 @@ def test_the_tool_answers_with_the_listed_prices(task):
     assert found > 0
 
 
+def test_the_recipe_for_a_real_model_trains_another_model(task, model_folder, monkeypatch):
+    monkeypatch.chdir(task.parent)
+    recipe = ["mytask/real_sft.toml", "-s", f"model.path={model_folder}", "-s", "run.threads=1"]
+    assert main(["sft", *recipe, "--max-steps", "1"]) == 0
+    assert (task.parent / "runs" / "real" / "sft" / "checkpoints" / "step-000001").is_dir()
+    manifest = json.loads((task.parent / "runs" / "real" / "sft" / "manifest.json").read_text())
+    assert set(manifest["made_from"]["tools"]) == {"price"}
+
+
 def test_rl_learned_from_groups_whose_rewards_differ(task):
     preflight = json.loads((task / "rl" / "preflight" / "report.json").read_text(encoding="utf-8"))
     assert preflight["groups_that_differ"] > 0
