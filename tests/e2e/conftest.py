@@ -23,6 +23,14 @@ def caller(tmp_path_factory, model_folder):
     return recipe.parent / "run" / "checkpoints" / "step-000060"
 
 
+@pytest.fixture(scope="session")
+def smoke_quickstart(tmp_path_factory):
+    """The folder of a finished smoke quick start of seed 1."""
+    out = tmp_path_factory.mktemp("quickstart") / "out"
+    assert main(["quickstart", "--smoke", "--seed", "1", "--out", str(out)]) == 0
+    return out
+
+
 @pytest.fixture
 def refused(capsys):
     """Run a command that must be refused; returns the one line."""

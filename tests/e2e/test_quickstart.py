@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from ramify.cli import main
 from ramify.config.load import load_recipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_sft import SftRecipe
@@ -19,15 +18,8 @@ from ramify.train.quickstart.recipes import eval_recipe
 from ramify.train.quickstart.world import make_example
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    out = tmp_path_factory.mktemp("quickstart") / "out"
-    assert main(["quickstart", "--smoke", "--seed", "1", "--out", str(out)]) == 0
-    return out
-
-
-def test_the_report_holds_every_figure(finished):
-    report = json.loads((finished / "report.json").read_text())
+def test_the_report_holds_every_figure(smoke_quickstart):
+    report = json.loads((smoke_quickstart / "report.json").read_text())
     assert report["seed"] == 1
     assert set(report["seconds"]) == {"data", "sft", "rl", "eval"}
     for stages in (report["pass_at_1"], *report["by_kind"].values()):
@@ -41,7 +33,7 @@ def test_the_report_holds_every_figure(finished):
         assert set(report[name]) == {"sft", "rl"}
     assert set(report["branches"]) == {"planned", "taken", "rate", "p_std", "by_entropy"}
     for kind in ("sft", "rl"):
-        metrics = (finished / kind / "metrics.jsonl").read_text().splitlines()
+        metrics = (smoke_quickstart / kind / "metrics.jsonl").read_text().splitlines()
         assert report["steps"][kind] == len(metrics) > 0
         assert report["config"][kind]["run"]["seed"] == 1
     assert 100e6 < report["peak_memory_bytes"] < 4e9
@@ -49,9 +41,9 @@ def test_the_report_holds_every_figure(finished):
     assert report["sandbox_level"] in range(5)
 
 
-def test_the_page_stands_alone(finished):
-    page = (finished / "report.html").read_text()
-    report = json.loads((finished / "report.json").read_text())
+def test_the_page_stands_alone(smoke_quickstart):
+    page = (smoke_quickstart / "report.html").read_text()
+    report = json.loads((smoke_quickstart / "report.json").read_text())
     assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?\s*(?!["']?#)\w""", page)
     assert set(re.findall(r"https?://[^\s\"'<]+", page)) <= {"http://www.w3.org/2000/svg"}
     assert "<script" not in page
@@ -72,10 +64,10 @@ def test_the_page_stands_alone(finished):
         (EvalRecipe, "quickstart_eval", {"sampling.temperature", "tools.search.corpus"}),
     ],
 )
-def test_the_recipes_that_ship_are_those_that_ran(finished, schema, name, filled):
+def test_the_recipes_that_ship_are_those_that_ran(smoke_quickstart, schema, name, filled):
     """But for folders, the seed, and what a smoke run and a greedy evaluation change."""
     kind = name.removeprefix("quickstart_")
-    folder = finished / (kind if kind != "eval" else "eval/rl-greedy")
+    folder = smoke_quickstart / (kind if kind != "eval" else "eval/rl-greedy")
     ran, ships = (
         load_recipe(schema, file, ()).model_dump(mode="json")
         for file in (folder / "recipe.toml", shipped_recipes() / f"{name}.toml")
@@ -92,28 +84,28 @@ def different(first, second, place=""):
     return set().union(*(different(first.get(key), second.get(key), f"{place}.{key}") for key in keys))
 
 
-def test_an_evaluation_that_cannot_be_made_ends_the_quick_start_with_its_reason(finished):
+def test_an_evaluation_that_cannot_be_made_ends_the_quick_start_with_its_reason(smoke_quickstart):
     gone = {
         stage: eval_recipe(
             make_example(1, smoke=True),
-            finished / "eval" / f"{stage}-again",
+            smoke_quickstart / "eval" / f"{stage}-again",
             1,
             model,
-            finished / "world" / "test.jsonl",
-            finished / "world" / "passages.jsonl",
+            smoke_quickstart / "world" / "test.jsonl",
+            smoke_quickstart / "world" / "passages.jsonl",
             1.0,
         )
-        for stage, model in (("base", finished / "base"), ("rl", finished / "gone"))
+        for stage, model in (("base", smoke_quickstart / "base"), ("rl", smoke_quickstart / "gone"))
     }
-    with pytest.raises(MachineError, match=f"^evaluation: .*{finished / 'gone'}"):
+    with pytest.raises(MachineError, match=f"^evaluation: .*{smoke_quickstart / 'gone'}"):
         evaluate(gone, RunConsole(io.StringIO()))
 
 
-def test_every_model_of_the_quick_start_opens(finished):
+def test_every_model_of_the_quick_start_opens(smoke_quickstart):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     for stage in ("sft", "rl"):
-        (folder,) = (finished / stage / "checkpoints").iterdir()
+        (folder,) = (smoke_quickstart / stage / "checkpoints").iterdir()
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model = AutoModelForCausalLM.from_pretrained(folder)
         assert model.get_input_embeddings().num_embeddings == len(tokenizer)

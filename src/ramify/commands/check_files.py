@@ -10,7 +10,12 @@ from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
 from ramify.config.schema_rollout import RandomBranching, RolloutSection
 from ramify.config.schema_sft import SftRecipe
-from ramify.config.schema_tools import DenseSearchSection, LocalSearchSection, ToolsSection
+from ramify.config.schema_tools import (
+    DenseSearchSection,
+    LocalSearchSection,
+    OwnToolSection,
+    ToolsSection,
+)
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.hub import fetch_model, is_fetched
@@ -23,6 +28,7 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True) ->
     _check_all(
         _model_check(recipe.model, require_model, fetch),
         lambda: require_file("data.train", recipe.data.train),
+        lambda: require_own_tools(recipe.tools.own),
     )
 
 
@@ -93,10 +99,15 @@ def require_tools(section: ToolsSection) -> None:
         raise ConfigError("tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool")
     if isinstance(section.search, LocalSearchSection | DenseSearchSection):
         require_file("tools.search.corpus", section.search.corpus)
-    for own in section.own:
-        require_file("tools.own.path", own.path)
+    require_own_tools(section.own)
     if section.cache is not None and section.cache.mode == "replay_or_fail":
         require_file("tools.cache.path", section.cache.path)
+
+
+def require_own_tools(sections: Sequence[OwnToolSection]) -> None:
+    """Raise ConfigError unless the file of each tool of the user's own is there."""
+    for own in sections:
+        require_file("tools.own.path", own.path)
 
 
 def require_script(section: EvalEngineSection) -> None:

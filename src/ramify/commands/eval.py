@@ -119,9 +119,10 @@ def _compare(options: argparse.Namespace) -> None:
         )
     for pair in comparison.pairs:
         found = pair.difference
+        adjusted = f"; {pair.adjusted:.3g} among all pairs" if len(comparison.pairs) > 1 else ""
         console.result(
             f"{pair.second} minus {pair.first}: {found.value:+.3f}  95 % [{found.low:+.3f}, {found.high:+.3f}]  "
-            f"p {found.p_value:.3g} ({found.method}; {pair.adjusted:.3g} among all pairs)  better on {found.better}, "
+            f"p {found.p_value:.3g} ({found.method}{adjusted})  better on {found.better}, "
             f"worse on {found.worse} of {found.n}"
         )
     for warning in comparison.warnings:

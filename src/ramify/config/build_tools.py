@@ -8,6 +8,7 @@ from ramify.config.build_services import build_provider, chat_model, http_client
 from ramify.config.schema_tools import (
     BrowserSection,
     ChatSection,
+    ExampleToolsSection,
     HttpSection,
     OwnToolSection,
     PythonSection,
@@ -79,7 +80,9 @@ def build_tools(
     built = _Build(note)
     # First what is most likely a user's mistake, then what opens files, and the cache last.
     for own in section.own:
-        built.own(own)
+        spec = built.own(own).spec
+        if not spec.forks:
+            built.notes.append(f"tool {spec.name}: class {own.function} has no fork, so no tree branches")
     if section.python is not None:
         built.python(section.python, sandbox)
     if section.search is not None:
@@ -94,6 +97,18 @@ def build_tools(
         tuple(built.notes),
         built.identities,
     )
+
+
+def build_own_tools(section: ExampleToolsSection) -> Toolbox:
+    """The user's own tools alone, for prompts that describe them.
+
+    Raises:
+        ConfigError: Two have one name, or a file cannot be used.
+    """
+    built = _Build(lambda _: None)
+    for own in section.own:
+        built.own(own)
+    return Toolbox(built.tools, (), tuple(built.notes), built.identities)
 
 
 class _Build:
@@ -176,15 +191,14 @@ class _Build:
         )
         self._add("python", tool)
 
-    def own(self, section: OwnToolSection) -> None:
+    def own(self, section: OwnToolSection) -> Tool:
         """Add a tool of the user's own."""
         loaded = load_own(section)
         name = loaded.tool.spec.name
         self._add(name, loaded.tool)
         self.identities[name] = {"file": str(loaded.path), "sha256": loaded.sha256}
         self.notes.append(f"tool {name}: {section.function} of {loaded.path}, sha256 {loaded.sha256[:16]}")
-        if not loaded.tool.spec.forks:
-            self.notes.append(f"tool {name}: class {section.function} has no fork, so no tree branches")
+        return loaded.tool
 
 
 def _summary_model(section: ChatSection, offline: bool) -> ChatModel:

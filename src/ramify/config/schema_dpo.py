@@ -11,6 +11,7 @@ from ramify.config.schema_parts import (
     TrainingRunSection,
     UserPath,
 )
+from ramify.config.schema_tools import ExampleToolsSection
 
 
 class DpoDataSection(Section):
@@ -40,6 +41,7 @@ class DpoRecipe(Section):
     data: DpoDataSection
     run: TrainingRunSection
     learner: DpoLearnerSection
+    tools: ExampleToolsSection = ExampleToolsSection()
 
     @model_validator(mode="after")
     def _acting(self) -> "DpoRecipe":

@@ -11,6 +11,7 @@ from ramify.config.schema_parts import (
     TrainingRunSection,
     UserPath,
 )
+from ramify.config.schema_tools import ExampleToolsSection
 
 
 class SftDataSection(Section):
@@ -36,6 +37,7 @@ class SftRecipe(Section):
     data: SftDataSection
     run: TrainingRunSection
     learner: SftLearnerSection
+    tools: ExampleToolsSection = ExampleToolsSection()
 
     @model_validator(mode="after")
     def _acting(self) -> "SftRecipe":

@@ -260,6 +260,15 @@ class OwnToolSection(Section):
         return self
 
 
+class ExampleToolsSection(Section):
+    """The user's own tools as the prompts of an SFT or DPO run describe them; nothing is called.
+
+    Search and Python need no table here: no prompt describes them.
+    """
+
+    own: tuple[OwnToolSection, ...] = ()
+
+
 class CacheSection(Section):
     """A cache for answers of search, pages and summaries, in a file that runs may share.
 

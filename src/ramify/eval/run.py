@@ -77,8 +77,8 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
         counts = not_compared(evaluation.attempts)
         if any(counts.values()):
             console.note(
-                f"{counts['unread']} answers could not be read as mathematics, the comparison of {counts['timeout']} "
-                "ran out of CPU time; they count as wrong"
+                f"answers that count as wrong: {counts['unread']} could not be read as mathematics, the comparison of "
+                f"{counts['timeout']} ran out of CPU time"
             )
         run.write(evaluation, held_up)
     return evaluation

@@ -9,7 +9,7 @@ from ramify.algos.losses import Objective
 from ramify.algos.sft import supervised_credit
 from ramify.chat.renderer import TagRenderer
 from ramify.config.build import control_notes
-from ramify.config.build_model import build_reference, build_tokenizer
+from ramify.config.build_model import build_reference
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.core.errors import DataError
 from ramify.core.tree import Tree, TreeKey
@@ -45,9 +45,7 @@ def run_dpo(
     )
 
 
-def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference]) -> Lessons:
-    told: list[str] = []
-    renderer = TagRenderer(build_tokenizer(source, told.append), ())
+def _lessons(recipe: DpoRecipe, renderer: TagRenderer, preferences: Sequence[Preference]) -> Lessons:
     limit = recipe.data.max_tokens
     # Find examples that cannot be trained on now, not in the middle of the run.
     for item in preferences:
@@ -83,7 +81,7 @@ def _lessons(recipe: DpoRecipe, source: Path, preferences: Sequence[Preference])
         objective=Objective(DpoLoss(recipe.learner.beta)),
         make_update=make_update,
         metrics=lambda report: report.metrics,
-        notes=(*told, *control_notes(recipe.data.train, spelt)),
+        notes=control_notes(recipe.data.train, spelt),
     )
 
 

@@ -9,7 +9,6 @@ from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
 from ramify.chat.renderer import TagRenderer
 from ramify.config.build import control_notes
-from ramify.config.build_model import build_tokenizer
 from ramify.config.schema_sft import SftRecipe
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.demonstrations import Demonstration, load_demonstrations
@@ -43,9 +42,7 @@ def run_sft(
     )
 
 
-def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstration]) -> Lessons:
-    told: list[str] = []
-    renderer = TagRenderer(build_tokenizer(source, told.append), ())
+def _lessons(recipe: SftRecipe, renderer: TagRenderer, demonstrations: Sequence[Demonstration]) -> Lessons:
     limit = recipe.data.max_tokens
 
     def chain(item: Demonstration, key: TreeKey) -> Tree:
@@ -74,7 +71,7 @@ def _lessons(recipe: SftRecipe, source: Path, demonstrations: Sequence[Demonstra
         objective=Objective(NegativeLogLikelihood()),
         make_update=make_update,
         metrics=lambda _: {},
-        notes=(*told, *control_notes(recipe.data.train, spelt)),
+        notes=control_notes(recipe.data.train, spelt),
     )
 
 

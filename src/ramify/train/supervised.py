@@ -9,8 +9,9 @@ from typing import Any, TypeAlias, TypeVar
 from ramify.algos.losses import Objective
 from ramify.chat.renderer import Parts, TagRenderer
 from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
-from ramify.config.build import build_optimizer
-from ramify.config.build_model import build_model
+from ramify.config.build import build_optimizer, build_renderer
+from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.build_tools import build_own_tools
 from ramify.config.largest_row import largest_row
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_sft import SftRecipe
@@ -60,7 +61,7 @@ def train_on_examples(
     recipe: SftRecipe | DpoRecipe,
     console: RunConsole,
     load: Callable[[Path], Sequence[Example]],
-    make_lessons: Callable[[Path, Sequence[Example]], Lessons],
+    make_lessons: Callable[[TagRenderer, Sequence[Example]], Lessons],
     *,
     resume: bool,
     max_steps: int | None,
@@ -71,7 +72,7 @@ def train_on_examples(
         recipe: What to run.
         console: Shows the progress.
         load: Reads the file of examples.
-        make_lessons: Makes the lessons from the folder with the tokenizer and the examples.
+        make_lessons: Makes the lessons from the renderer and the examples.
         resume: Continue from the last checkpoint.
         max_steps: Stop after this many steps of the run.
 
@@ -81,13 +82,17 @@ def train_on_examples(
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     examples = load(recipe.data.train)
+    toolbox = build_own_tools(recipe.tools)
+    for note in toolbox.notes:
+        console.note(note)
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         start = starting_point(folder, recipe, console)
-        manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer)
+        own = {"tools": dict(toolbox.identities)}
+        manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer, own)
         folder.take_up(recipe, manifest, console.note)
-        return _train(
-            recipe, console, folder, start, manifest, make_lessons(recipe.model.folder, examples), max_steps
-        )
+        renderer = build_renderer(build_tokenizer(recipe.model.folder, console.note), toolbox.tools)
+        lessons = make_lessons(renderer, examples)
+        return _train(recipe, console, folder, start, manifest, lessons, max_steps)
 
 
 def _train(

@@ -7,9 +7,12 @@ import pytest
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.chat.renderer import TagRenderer
+from ramify.config.build import build_renderer
 from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.build_tools import build_tools
 from ramify.config.load import check_recipe
 from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Message, Problem
 from ramify.core.tree import TreeKey
@@ -34,7 +37,7 @@ def rows(lengths):
 def recipe(tmp_path, model_folder):
     """Makes a recipe over demonstrations with this many words to think."""
 
-    def make(lengths, max_tokens=200, **learner):
+    def make(lengths, max_tokens=200, tools=None, **learner):
         data = tmp_path / "demonstrations.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in rows(lengths)))
         table = {
@@ -42,6 +45,7 @@ def recipe(tmp_path, model_folder):
             "data": {"train": str(data), "max_tokens": max_tokens},
             "run": {"dir": str(tmp_path / "run"), "threads": 1},
             "learner": {"batch_size": 2, "optimizer": {"rate": 1e-3}, **learner},
+            "tools": tools or {},
         }
         return check_recipe(SftRecipe, table, "recipe")
 
@@ -124,3 +128,32 @@ def test_a_run_goes_on_from_its_checkpoint(recipe, tmp_path):
     assert last.name == "step-000003"
     assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
     assert build_model(made.model.model_copy(update={"path": last}), 200).config.vocab_size == 600
+
+
+@pytest.fixture
+def own_tool(tmp_path):
+    """The `tools` of a recipe with a function of the user's own, and its file."""
+    file = tmp_path / "shop.py"
+    file.write_text('def price(item: str) -> str:\n    """Says what an item costs."""\n    return "7"\n')
+    return {"own": [{"path": str(file), "function": "price"}]}, file
+
+
+def test_prompts_describe_the_users_own_tools_as_in_rl(recipe, own_tool, model_folder):
+    tools, _ = own_tool
+    toolbox = build_tools(ToolsSection.model_validate(tools), SandboxSection())
+    renderer = build_renderer(build_tokenizer(model_folder), toolbox.tools)
+    (row,) = rows([1])
+    problem = Problem("p", (Message.of("user", row["prompt"][0]["content"]),), ())
+    tree = renderer.demonstrate(problem, row["completion"], TreeKey(0, 0))
+    size = sum(len(node.token_ids) for node in tree.nodes)
+    with pytest.raises(DataError, match=rf"demonstration '1': {size} tokens, expected at most"):
+        run_sft(recipe([1], max_tokens=size - 1, tools=tools), console())
+
+
+def test_a_run_does_not_go_on_with_another_tool(recipe, own_tool):
+    tools, file = own_tool
+    made = recipe([1, 2, 3, 4, 5, 6], tools=tools)
+    run_sft(made, console(), max_steps=1)
+    file.write_text(file.read_text().replace("an item", "a thing"))
+    with pytest.raises(ConfigError, match=r"holds a run with tools\.price\.sha256"):
+        run_sft(made, console(), resume=True)
