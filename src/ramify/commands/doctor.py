@@ -253,7 +253,7 @@ def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:
         MachineError: The memory is not there.
     """
     from ramify.commands.estimate import device_of, work_of
-    from ramify.commands.needed_memory import in_bytes, memory_of
+    from ramify.commands.needed_memory import in_bytes, loads_weights, memory_of
     from ramify.commands.pace import in_time, measure_pace, whole_run
 
     work = work_of(recipe)
@@ -261,7 +261,8 @@ def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:
     yield from (_row("work", line) for line in work.in_words)
     memory = memory_of(recipe, work, device)
     if memory is None:
-        yield _row("model", "runs at a service, or is not fetched from the hub yet")
+        later = f"{recipe.model.path} is fetched from the hub when the run starts; --gpu-memory needs its sizes only"
+        yield _row("model", later if loads_weights(recipe, work) else "runs at a service")
         return
     yield _row("model", f"on {device} ({why}), takes {memory.in_words}")
     there = _memory_of(device)

@@ -115,7 +115,15 @@ def _base(
 def _judge(section: JudgeSection) -> "tuple[Judge, tuple[Closable, ...]]":
     from ramify.rewards.judge import Judge, JudgeSettings
 
-    model = chat_model("reward.judge", section.url, section.model, section.key_variable, section.http)
+    # One key decides when a judge that is down stops the run, however many requests are pending together.
+    model = chat_model(
+        "reward.judge",
+        section.url,
+        section.model,
+        section.key_variable,
+        section.http,
+        failures_to_open=section.failures_to_stop,
+    )
     cache: Cache | None = None
     if section.cache is not None:
         from ramify.cache.sqlite import SqliteCache

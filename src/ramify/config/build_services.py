@@ -100,7 +100,13 @@ def build_provider(
 
 
 def chat_model(
-    name: str, url: str, model: str, key_variable: str | None, http: HttpSection, offline: bool = False
+    name: str,
+    url: str,
+    model: str,
+    key_variable: str | None,
+    http: HttpSection,
+    offline: bool = False,
+    failures_to_open: int = 8,
 ) -> ChatModel:
     """A chat model; `name` is its service's name in messages.
 
@@ -110,7 +116,12 @@ def chat_model(
     from ramify.engines.openai_chat import OpenAIChat
 
     key = None if key_variable is None else _key(key_variable, offline)
-    return OpenAIChat(http_client(name, http, *([key] if key else [])), base_url=url, model=model, key=key)
+    return OpenAIChat(
+        http_client(name, http, *([key] if key else []), failures_to_open=failures_to_open),
+        base_url=url,
+        model=model,
+        key=key,
+    )
 
 
 def page_source(section: BrowserSection) -> "PageSource":
