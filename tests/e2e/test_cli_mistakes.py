@@ -50,7 +50,7 @@ def task(tmp_path, model_folder):
             "argument --seed: expected a whole number of 64 bits, got '9223372036854775808'",
         ),
         (
-            ("quickstart", "--lm", "--difficulty", "2"),
+            ("quickstart", "--lm", "--difficulty", "1"),
             "argument --difficulty: not allowed with argument --lm",
         ),
         (("model",), "ramify model: the following arguments are required: COMMAND"),

@@ -24,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--difficulty",
         type=int,
         choices=(1, 2, 3),
-        default=1,
         help="difficulty of the tiny model's world; 1 is learned in minutes, 2 and 3 are for experiments (docs/concepts.md)",
     )
     parser.add_argument(
@@ -50,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
         if options.lm:
             example = language_model.make_example(smoke=options.smoke)
         else:
-            example = world.make_example(options.difficulty, smoke=options.smoke)
+            example = world.make_example(options.difficulty or 1, smoke=options.smoke)
         report = run_quickstart(example, out, options.seed, console)
     except (Interrupted, Stopped) as stopped:
         if out.is_dir() and not any(out.iterdir()):
