@@ -63,6 +63,12 @@ def test_wrong_usage(refused, arguments, told):
     assert told in refused(*arguments)
 
 
+def test_a_doctor_meets_a_recipe_whose_tables_are_none(refused, tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('learner = 3\nmodel = "x"\n')
+    assert "learner: expected a table, got 3" in refused("doctor", recipe)
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [

@@ -20,7 +20,7 @@ def ramify(*arguments):
         text=True,
         timeout=SECONDS,
     )
-    if "could not be fetched from the package index" in done.stderr:
+    if "the package index cannot be reached" in done.stderr:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     return done
 

@@ -220,7 +220,8 @@ def _read(path: Path, overrides: list[str]) -> "tuple[str, AnyRecipe]":
         return "eval", load_recipe(EvalRecipe, path, overrides)
     if "rollout" in tables:
         return "train", load_recipe(TrainRecipe, path, overrides)
-    if "beta" in tables.get("learner", {}):
+    learner = tables.get("learner")
+    if isinstance(learner, dict) and "beta" in learner:
         return "dpo", load_recipe(DpoRecipe, path, overrides)
     return "sft", load_recipe(SftRecipe, path, overrides)
 

