@@ -167,6 +167,7 @@ def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
     Raises:
         UserError: It is wrong or cannot run here.
     """
+    from ramify.modeling.hub import is_fetched
     from ramify.sandbox.levels import shortfall
 
     plan = _load(path, overrides)
@@ -180,7 +181,10 @@ def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
     if plan.task is not None:
         yield _row("tools", "opening them and the reward; an index that is not there yet is built")
         asyncio.run(_open(plan.task))
-    yield _row("", "can run here")
+    here = is_fetched(plan.recipe.model.path)
+    yield _row(
+        "", "can run here" if here else "all but the model is here; with it, ask again about the memory"
+    )
 
 
 async def _open(task: _Task) -> None:
