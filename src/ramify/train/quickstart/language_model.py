@@ -17,7 +17,7 @@ from ramify.train.quickstart.recipes import search_tool
 MODEL = "smollm2-135m"
 NUM_DEMONSTRATIONS, NUM_TRAIN, NUM_TEST = 320, 108, 210
 _SMOKE_SHARES = {"data": 0.25, "SFT": 0.25, "RL": 0.2, "evaluation": 0.3}
-_SHARES = {"data": 0.02, "SFT": 0.22, "RL": 0.52, "evaluation": 0.24}
+_SHARES = {"data": 0.02, "SFT": 0.18, "RL": 0.55, "evaluation": 0.25}
 
 
 def make_example(*, smoke: bool) -> Example:
