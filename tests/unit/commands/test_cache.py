@@ -76,7 +76,7 @@ def test_a_cassette_and_a_cache_are_told_apart(tmp_path, capsys) -> None:
     assert main([*fixed, str(tmp_path / "tape")]) == 2
     assert "tape is a cassette, a cache is expected here" in capsys.readouterr().err
     assert main(["cache", "show", str(tmp_path / "tape")]) == 2
-    assert "tools.cache.mode record, replay or replay_or_fail" in capsys.readouterr().err
+    assert "record, replay or replay_or_fail" in capsys.readouterr().err
     cache.rename(tmp_path / "cache.jsonl")
     assert main([*fixed, str(tmp_path / "cache.jsonl")]) == 2
     assert "cache.jsonl is a cache, a cassette is expected here" in capsys.readouterr().err
@@ -168,7 +168,7 @@ def test_answers_in_a_log_that_cannot_be_read_are_not_left_out(tmp_path, with_pe
     refused = with_permissions("cache", "show", folder / cache.name)
     folder.chmod(0o755)
     assert refused.returncode == 2
-    assert "copy it, and cache.sqlite-wal if there is one, to a folder that can be" in refused.stderr
+    assert "and cache.sqlite-wal if there is one, to a folder that can be" in refused.stderr
     assert with_permissions("cache", "show", folder / cache.name).stdout.startswith("search other: 1 answers")
 
 

@@ -16,7 +16,7 @@ from ramify.obs.tree_drawing import draw_tree
 
 VOID = {"meta", "br", "img", "link", "input"}
 KEYS = {
-    "seed", "seconds", "pass_at_1", "by_kind", "greedy", "train_entities", "tool_calls_per_answer", "branches",
+    "seed", "base", "seconds", "pass_at_1", "by_kind", "greedy", "train_entities", "tool_calls_per_answer", "branches",
     "steps", "peak_memory_bytes", "config", "versions", "sandbox_level",
 }  # fmt: skip
 
@@ -66,6 +66,7 @@ def plausible_report():
     }
     return {
         "seed": 1,
+        "base": "Untrained",
         "seconds": {"data": 8.4, "sft": 118.0, "rl": 62.5, "eval": 16.3},
         "pass_at_1": stages(0.002, 0.484, 0.926),
         "by_kind": {kind: stages(0.01, sft, rl, 100) for kind, (sft, rl) in kinds.items()},
