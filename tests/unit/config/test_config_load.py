@@ -430,7 +430,9 @@ def test_a_resolved_recipe_is_the_recipe(tmp_path, schema, text):
 @pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
 def test_shipped_recipes_load_and_survive(path):
     schemas = {"sft": SftRecipe, "dpo": DpoRecipe, "eval": EvalRecipe}
-    schema = schemas.get(path.stem.removeprefix("quickstart_").split("_")[0], TrainRecipe)
+    schema = schemas.get(
+        path.stem.removeprefix("quickstart_").removeprefix("smollm2_").split("_")[0], TrainRecipe
+    )
     loaded = load_recipe(schema, path, ())
     assert check_recipe(schema, tomllib.loads(resolved(loaded)), "again") == loaded
 
