@@ -25,7 +25,7 @@ from ramify.train.guard import Guard
 RECIPES = {
     path.stem: path
     for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
-    if not path.stem.startswith(("sft_", "dpo_", "eval_", "quickstart_"))
+    if "rollout" in read_toml(path) and not path.stem.startswith("quickstart_")
 }
 METRICS = {
     "grpo": ["update/kl", "update/clip_fraction"],
