@@ -30,6 +30,8 @@ def hub(model_folder):
         if parts[:2] == ["api", "models"]:
             if parts[2:4] == ["org", "gated"]:
                 return as_json({"error": "restricted"}, 403, **{"X-Error-Code": "GatedRepo"})
+            if parts[2:4] == ["org", "busy"]:
+                return as_json({"error": "try later"}, 503)
             if parts[2:4] != ["org", "tiny"]:
                 return as_json({"error": "Not found"}, 404, **{"X-Error-Code": "RepoNotFound"})
             if "absent" in parts:
@@ -132,6 +134,7 @@ def test_what_was_fetched_is_used_without_a_network(fetched):
         ("org/tiny", "nowhere", "model.path: org/tiny: no such folder here, and the hub cannot be reached"),
         ("org/tiny", "offline", "model.path: org/tiny: no such folder here, and the hub cannot be reached"),
         ("org/none", "hub", "model.path: org/none: no such folder here and no such model on the hub"),
+        ("org/busy", "hub", "model.path: org/busy: the hub answered with HTTP status 503"),
         ("org/gated", "hub", "model.path: org/gated: gated; accept its terms"),
         ("org/tiny@absent", "hub", "model.path: org/tiny@absent: the model has no such revision"),
         ("models/none", "hub", "model.path: model folder models/none: no such folder"),

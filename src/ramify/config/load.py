@@ -73,10 +73,14 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file is missing or not TOML.
     """
+    if path.suffix == ".json":
+        raise ConfigError(f"{path}: expected a recipe in TOML; runs of versions that wrote recipe.json cannot be resumed")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
-        raise ConfigError(f"{path}: expected a recipe file, found none") from None
+        inside = path / "recipe.toml"
+        found = f"a folder; the recipe of its run is {inside}" if inside.is_file() else "none"
+        raise ConfigError(f"{path}: expected a recipe file, found {found}") from None
     except OSError as error:
         raise ConfigError(f"{path}: expected a recipe file: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -35,7 +35,7 @@ def fetch_model(path: Path, *, weights: bool = True) -> None:
 
     Raises:
         DataError: The hub has no such model or does not give it.
-        MachineError: The hub cannot be reached, and the model was not fetched before.
+        MachineError: The hub cannot be reached or is out of order, and the model was not fetched before.
     """
     if is_hub_id(path):
         _snapshot(str(path), (*_TEXTS, *_WEIGHTS) if weights else _TEXTS, offline=False)
@@ -73,6 +73,7 @@ def _snapshot(name: str, patterns: Sequence[str], *, offline: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
+        HfHubHTTPError,
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
@@ -103,7 +104,11 @@ def _snapshot(name: str, patterns: Sequence[str], *, offline: bool) -> Path:
         raise DataError(
             f"{name}: no such folder here and no such model on the hub (or a private one that needs HF_TOKEN)"
         ) from None
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.TransportError, ConnectionError):
+    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.TransportError, ConnectionError) as error:
+        # The client calls every failure "no local entry"; what the hub answered is the cause of that.
+        if isinstance(error.__cause__, HfHubHTTPError):
+            status = error.__cause__.response.status_code
+            raise MachineError(f"{name}: the hub answered with HTTP status {status}; try again later") from None
         raise MachineError(
             f"{name}: no such folder here, and the hub cannot be reached to fetch a model of this name; connect, name a "
             "folder, or fetch it elsewhere and bring its folder (the hub's cache, HF_HOME, is used where it has it)"

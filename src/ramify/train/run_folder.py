@@ -180,7 +180,7 @@ def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
     record = path / RECIPE
     if not record.exists():
         raise ConfigError(
-            f"run.dir: {path} exists and is no run folder ({RECIPE} is missing); expected a new or empty folder"
+            f"run.dir: {path} exists and is no run folder of this version ({RECIPE} is missing); expected a new or empty folder"
         )
     if not resume:
         raise ConfigError(f"run.dir: {path} holds a run; go on with --resume or name a new folder")

@@ -361,6 +361,19 @@ def test_what_is_no_toml(recipe, text):
     assert refusal(recipe, text=text).startswith("expected TOML: ")
 
 
+def test_the_recipe_of_an_older_version(tmp_path):
+    old = tmp_path / "recipe.json"
+    old.write_text("{}")
+    with pytest.raises(ConfigError, match=r"recipe\.json: expected a recipe in TOML; .* cannot be resumed"):
+        read_toml(old)
+
+
+def test_the_folder_of_a_run_is_no_recipe(tmp_path):
+    (tmp_path / "recipe.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"found a folder; the recipe of its run is .*recipe\.toml"):
+        read_toml(tmp_path)
+
+
 def test_what_is_no_text(recipe):
     recipe.write_bytes(b"a = '\xff'")
     assert refusal(recipe).startswith("expected TOML: ")
