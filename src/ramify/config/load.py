@@ -74,7 +74,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: The file is missing or not TOML.
     """
     if path.suffix == ".json":
-        raise ConfigError(f"{path}: expected a recipe in TOML; runs of versions that wrote recipe.json cannot be resumed")
+        raise ConfigError(
+            f"{path}: expected a recipe in TOML; runs of versions that wrote recipe.json cannot be resumed"
+        )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):

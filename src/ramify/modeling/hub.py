@@ -108,7 +108,9 @@ def _snapshot(name: str, patterns: Sequence[str], *, offline: bool) -> Path:
         # The client calls every failure "no local entry"; what the hub answered is the cause of that.
         if isinstance(error.__cause__, HfHubHTTPError):
             status = error.__cause__.response.status_code
-            raise MachineError(f"{name}: the hub answered with HTTP status {status}; try again later") from None
+            raise MachineError(
+                f"{name}: the hub answered with HTTP status {status}; try again later"
+            ) from None
         raise MachineError(
             f"{name}: no such folder here, and the hub cannot be reached to fetch a model of this name; connect, name a "
             "folder, or fetch it elsewhere and bring its folder (the hub's cache, HF_HOME, is used where it has it)"
