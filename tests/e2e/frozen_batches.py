@@ -2,8 +2,9 @@
 
     RAMIFY_FROZEN=FILE.json pytest tests/e2e/test_frozen_batches.py
 
-On one commit this writes the file, on the next one it compares. Bits differ between machines and numbers of threads, so records are not kept in the repository. What runs write is reached through
-the command line and their files, and read by name (`of_tree`), so that a record outlives a new schema of the trace.
+On one commit this writes the file, on the next one it compares. Bits differ between machines and numbers of threads, so
+records are not kept in the repository. What runs write is read from their files by name (`of_tree`), so that a record
+outlives a new schema of the trace.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from e2e_runs import DPO, write_task
-from safetensors import safe_open
+from safetensors.numpy import load_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from model_folders import write_model
@@ -183,10 +184,7 @@ def weights(checkpoint):
     """Digest of the tensors of a checkpoint, by name."""
     sums = {}
     for path in sorted(checkpoint.glob("*.safetensors")):
-        with safe_open(path, "numpy") as file:
-            sums |= {
-                name: hashlib.sha256(file.get_tensor(name).tobytes()).hexdigest() for name in file.keys()
-            }
+        sums |= {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in load_file(path).items()}
     assert sums
     return digest(sums)
 
