@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ramify.config.schema_preflight import PreflightSection
+from ramify.config.schema_train import PreflightSection
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward
 from ramify.core.tree import Tree

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
 from ramify.config.build import build_optimizer
 from ramify.config.build_algorithm import build_objective
 from ramify.config.build_model import build_model
-from ramify.config.inert import note_inert_clips
-from ramify.config.largest_row import largest_row
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import ConfigError, Interrupted, TrainingError
 from ramify.core.records import Floats
@@ -313,8 +311,7 @@ def build_rl(
     guard = Guard(recipe.guard, rollout.max_tokens) if recipe.guard.enabled else None
     looks_at_non_finite = guard is not None and recipe.guard.max_non_finite is not None
     minibatches = math.ceil(rollout.problems_per_step / recipe.learner.problems_per_minibatch)
-    idle = note_inert_clips(
-        recipe.algorithm,
+    idle = recipe.algorithm.note_idle(
         rollout.problems_per_step,
         recipe.learner.problems_per_minibatch,
         recipe.engine.name == "local",
