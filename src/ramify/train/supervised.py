@@ -125,6 +125,7 @@ def _train(
             objective=lessons.objective,
             temperature=1.0,
             max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            token_budget=recipe.learner.token_budget,
         )
 
     learner, state = restore(start, make_learner)
