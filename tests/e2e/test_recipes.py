@@ -109,7 +109,9 @@ def trained(request, tmp_path_factory, task, caller):
 
 
 def method_of(name):
-    """`arpo_hard_reasoning_7b` is arpo_hard, whose metrics are those of arpo."""
+    """`arpo_hard_reasoning_7b` is arpo_hard, whose metrics are those of arpo; `smollm2_rl` is arpo too."""
+    if name == "smollm2_rl":
+        return "arpo"
     return name.removesuffix("_reasoning_7b").split("_deepsearch_")[0].split("_qwen2.5_")[0]
 
 
