@@ -248,7 +248,7 @@ class _Run:
 
     def _record(self, tree: Tree, reward: Reward) -> AttemptRecord:
         decides = {"score": "correct", "judge": "judge"}[self.recipe.sampling.right_by]
-        return record_attempt(tree, reward, self.renderer, decides)
+        return record_attempt(tree, reward, decides)
 
     def _agent(self, events: _AttemptEvents) -> AgentParts:
         data, sampling = self.recipe.data, self.recipe.sampling
