@@ -141,7 +141,7 @@ def grow_ours(
         trees, seconds = run_virtual(run())
     if any(len(tree.trajectories) != N for tree in trees):
         raise ValueError("a tree does not have its n trajectories")
-    calls = sum(len(node.calls) for tree in trees for node in tree.nodes)
+    calls = sum(len(node.results) for tree in trees for node in tree.nodes)
     issued = sum(tool.issued.total() for tool in tools)
     most = sum(tool.most_under_way for tool in tools)
     return Grown(Done(seconds, engine.work, calls), trees, tuple(whole), tuple(waits), issued, most)

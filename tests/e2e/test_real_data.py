@@ -146,5 +146,5 @@ def test_a_rollout_grows_the_trees_of_the_first_step_without_weights(
     assert f"branches {branches} taken" in summary
     assert f"trees in {tmp_path / 'run'}" in summary
     timing = (tmp_path / "run" / "timing" / "000001.jsonl").read_text().splitlines()
-    calls = sum(len(node.calls) for tree in trees for node in tree.nodes)
+    calls = sum(len(node.results) for tree in trees for node in tree.nodes)
     assert len([line for line in timing if json.loads(line)["kind"].startswith("tool/")]) == calls

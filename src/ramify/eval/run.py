@@ -247,7 +247,7 @@ class _Run:
     def _record(self, scored: ScoredTree) -> AttemptRecord:
         decides = {"score": "correct", "judge": "judge"}[self.recipe.sampling.right_by]
         (reward,) = scored.rewards
-        return record_attempt(scored.tree, reward, self.renderer, decides)
+        return record_attempt(scored.tree, reward, decides)
 
     def _agent(self, events: _AttemptEvents) -> AgentParts:
         data, sampling = self.recipe.data, self.recipe.sampling

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ramify.core.errors import EngineError
-from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
+from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolResult, ToolSpec
 from ramify.core.records import Finish
 from ramify.core.tree import (
     BranchDecision,
@@ -92,7 +92,6 @@ class _Reply:
     """What follows a turn: the end of the trajectory, or tokens that are added to the context."""
 
     stop: StopReason | None = None
-    calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
     token_ids: tuple[int, ...] = ()
     opens_context: bool = False
@@ -214,10 +213,10 @@ class TreeGrower:
             # The turn ended within the tokens that branches would share, so there is nothing to branch from.
             self._branching.skip(walk)
             walk = replace(walk, decided=walk.depth)
-        parsed: ParsedTurn | None = self._parts.renderer.parse(text)
-        if turn.finish is Finish.LENGTH and isinstance(parsed, Malformed):
-            parsed = None
-        reply = await self._in_time(walk, self._reply(walk, node, parsed, room))
+        parsed = self._parts.renderer.parse(text)
+        node = replace(node, turn=_with_ids(parsed, node.id))
+        is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, Malformed)
+        reply = await self._in_time(walk, self._reply(walk, node, is_cut, room))
         return self._go_on(walk, node, reply or _Reply(StopReason.DEADLINE))
 
     def _asks(self, walk: Walk) -> bool:
@@ -254,9 +253,9 @@ class TreeGrower:
         # If there is no decision, the deadline has passed, and the next step ends the trajectory.
         return going.heard(None, decision)
 
-    async def _reply(self, walk: Walk, node: Node, parsed: ParsedTurn | None, room: int) -> _Reply:
-        """What follows the turn `parsed` (None: the token budget cut it)."""
-        reply = await self._answer(walk, node, parsed)
+    async def _reply(self, walk: Walk, node: Node, is_cut: bool, room: int) -> _Reply:
+        """What follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
+        reply = _Reply(StopReason.TOKENS) if is_cut else await self._answer(walk, node)
         fresh = await self._fresh_context(walk, node, reply)
         if fresh is not None:
             return replace(reply, stop=None, token_ids=fresh, opens_context=True)
@@ -268,7 +267,7 @@ class TreeGrower:
         """The context that the rewriter puts in place of the current one; None if it leaves no room to continue."""
         if self._parts.rewriter is None:
             return None
-        nodes = [replace(node, calls=reply.calls, stop=reply.stop)]
+        nodes = [replace(node, stop=reply.stop)]
         if reply.stop is None:
             nodes.append(self._tool_node(nodes[0], reply))
         fresh = await detached("the rewriter", self._parts.rewriter.rewrite(self._trajectory(*nodes)))
@@ -278,33 +277,29 @@ class TreeGrower:
         fits = spent < self._parts.limits.max_tokens and len(fresh) < self._context_tokens
         return fresh if fits else None
 
-    async def _answer(self, walk: Walk, node: Node, parsed: ParsedTurn | None) -> _Reply:
-        if parsed is None:
-            return _Reply(StopReason.TOKENS)
-        if not isinstance(parsed, Calls):
-            return _Reply(StopReason.MALFORMED if isinstance(parsed, Malformed) else StopReason.ANSWERED)
-        if walk.calls + len(parsed.calls) > self._parts.limits.max_calls:
+    async def _answer(self, walk: Walk, node: Node) -> _Reply:
+        if not isinstance(node.turn, Calls):
+            return _Reply(StopReason.MALFORMED if isinstance(node.turn, Malformed) else StopReason.ANSWERED)
+        if walk.calls + len(node.calls) > self._parts.limits.max_calls:
             return _Reply(StopReason.CALLS)
         assert walk.sessions is not None
-        calls = tuple(replace(call, id=f"{node.id}:{i}") for i, call in enumerate(parsed.calls))
-        results = await run_calls(self._parts, self._key, node.id, calls, walk.sessions)
-        return _Reply(None, calls, results, self._parts.renderer.after(results))
+        results = await run_calls(self._parts, self._key, node.id, node.calls, walk.sessions)
+        return _Reply(None, results, self._parts.renderer.after(results))
 
     def _go_on(self, walk: Walk, node: Node, reply: _Reply) -> Walk | None:
         if reply.stop is not None:
             self._end(walk, replace(node, stop=reply.stop))
             return None
-        caller = replace(node, calls=reply.calls)
-        answer = self._tool_node(caller, reply)
-        self._add(caller)
+        answer = self._tool_node(node, reply)
+        self._add(node)
         self._add(answer)
         walk = walk.added(walk.path, node.token_ids)
         if reply.opens_context:
-            self._contexts[caller.id] = walk.context
+            self._contexts[node.id] = walk.context
             walk = replace(walk, context=())
         walk = walk.added(answer.path, answer.token_ids)
         return replace(
-            walk, calls=walk.calls + len(reply.calls), depth=walk.depth + (1 if reply.results else 0)
+            walk, calls=walk.calls + len(reply.results), depth=walk.depth + (1 if reply.results else 0)
         )
 
     def _room(self, walk: Walk) -> int:
@@ -363,6 +358,13 @@ class TreeGrower:
             for segment in trajectory.segments:
                 if segment.token_ids != self._contexts[segment.nodes[-1].id]:
                     raise RuntimeError(f"{place}: trajectory {trajectory.leaf.id} lost tokens")
+
+
+def _with_ids(parsed: ParsedTurn, node: str) -> ParsedTurn:
+    """The turn, with ids for its calls that are unique in the tree."""
+    if not isinstance(parsed, Calls):
+        return parsed
+    return Calls(tuple(replace(call, id=f"{node}:{i}") for i, call in enumerate(parsed.calls)))
 
 
 def _policy_node(walk: Walk, turn: Turn, text: str, exact_ids: bool) -> Node:

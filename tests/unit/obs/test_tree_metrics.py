@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from obs_trees import SMALL_REWARDS, call, policy, problem, prompt, small_tree, tool
 
-from ramify.core.messages import ToolStatus
+from ramify.core.messages import Calls, ToolStatus
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import StopReason, TreeKey, make_tree
 from ramify.obs.tree_metrics import omega, tree_metrics
@@ -68,11 +68,11 @@ def test_small_tree_by_hand():
 def test_omega_multiplies_over_nested_branches_and_each_root_carries_one():
     nodes = [
         prompt(),
-        policy((0,), calls=(call((0,)),)),
+        policy((0,), turn=Calls((call((0,)),))),
         tool((0, 0)),
         policy((1,), stop=StopReason.ANSWERED),
     ]
-    nodes += [policy((0, 0, 0), stop=StopReason.ANSWERED), policy((0, 0, 1), calls=(call((0, 0, 1)),))]
+    nodes += [policy((0, 0, 0), stop=StopReason.ANSWERED), policy((0, 0, 1), turn=Calls((call((0, 0, 1)),)))]
     nodes.append(tool((0, 0, 1, 0)))
     nodes += [policy((0, 0, 1, 0, i), stop=StopReason.ANSWERED) for i in range(3)]
     weights = omega(make_tree(problem(), TreeKey(0, 0), nodes))

@@ -51,7 +51,7 @@ def test_the_first_k_tokens_are_one_node_with_the_entropy_that_decided(model_fol
         assert above.source is Source.TOOL
         assert len(tree.children[above.id]) == 1
         assert len(first.token_ids) == first.entropy.count == 3
-        assert first.calls == ()
+        assert first.turn is None
         root = tree.by_id[decision.node.split(".")[0]]
         assert decision.rise == first.entropy.lower - root.entropy.lower
         assert decision.depth == sum(tree.by_id[i].source is Source.TOOL for i in ids_above(first))

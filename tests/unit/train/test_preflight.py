@@ -18,8 +18,7 @@ def tree(*roots):
         if not calls:
             nodes.append(Node(str(root), (root,), "", **turn, stop=StopReason.ANSWERED))
             continue
-        made = Calls((CALL,)).calls
-        nodes.append(Node(str(root), (root,), "", **turn, calls=made))
+        nodes.append(Node(str(root), (root,), "", **turn, turn=Calls((CALL,))))
         result = (ToolResult("0", ToolStatus.OK, "r"),)
         nodes.append(Node(f"{root}.0", (root, 0), str(root), Source.TOOL, (3,), "r", results=result))
         nodes.append(Node(f"{root}.0.0", (root, 0, 0), f"{root}.0", **turn, stop=StopReason.TOKENS))
