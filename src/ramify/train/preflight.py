@@ -13,8 +13,7 @@ from ramify.data.order import DataCursor
 from ramify.obs.console import RunConsole
 from ramify.obs.files import replace_file
 from ramify.obs.trace import TracedTree, write_trees
-from ramify.rollout.agent_loop import AgentLoop
-from ramify.rollout.interrupts import StopOnSignal
+from ramify.rollout.agent_loop import AgentLoop, StopOnSignal
 from ramify.train.rollout import Rollout
 from ramify.train.run_folder import RunFolder
 

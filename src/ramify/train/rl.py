@@ -27,8 +27,7 @@ from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import tree_metrics
-from ramify.rollout.agent_loop import AgentLoop, agent_loop
-from ramify.rollout.interrupts import StopOnSignal
+from ramify.rollout.agent_loop import AgentLoop, StopOnSignal, agent_loop
 from ramify.train.guard import Action, Guard, GuardState, Violation
 from ramify.train.manifest import task_manifest
 from ramify.train.preflight import run_preflight

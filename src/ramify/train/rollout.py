@@ -30,9 +30,8 @@ from ramify.obs.timing import TimingLog
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rewards.tree_rewards import score_tree
-from ramify.rollout.agent_loop import agent_loop
+from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.grow import grow_trees
-from ramify.rollout.interrupts import StopOnSignal
 from ramify.rollout.settings import AgentParts
 from ramify.train.run_folder import RunFolder
 
