@@ -21,9 +21,9 @@ from ramify.core.errors import ConfigError
 from ramify.core.protocols import Cache, ChatModel, Json, Sandbox, SearchProvider, Tool
 
 if TYPE_CHECKING:
+    from ramify.tools.functions import LoadedTool
     from ramify.tools.pages import PageSource
     from ramify.tools.search import SearchTool
-    from ramify.tools.tool_files import LoadedTool
 
 
 _OURS = ("search", "open_page", "python")
@@ -153,8 +153,7 @@ class _Build:
         model: ChatModel | None,
         cache: Cache | None,
     ) -> None:
-        from ramify.tools.browser import BrowseSettings, BrowsingSearch
-        from ramify.tools.open_page import OpenPage
+        from ramify.tools.browser import BrowseSettings, BrowsingSearch, OpenPage
         from ramify.tools.page_summary import PageSummary, SummarySettings
         from ramify.tools.pages import Pages
         from ramify.tools.passage_near import PassageSettings
@@ -212,7 +211,7 @@ def load_own(section: OwnToolSection) -> "LoadedTool":
     Raises:
         ConfigError: The file or the function cannot be used.
     """
-    from ramify.tools.tool_files import load_tool
+    from ramify.tools.functions import load_tool
 
     return load_tool(
         section.path,
