@@ -9,6 +9,7 @@ import pytest
 from ramify.algos.branch_none import FlatBrancher
 from ramify.chat.renderer import TagRenderer
 from ramify.config.build import build_brancher
+from ramify.config.mistakes import form_of
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
 from ramify.core.errors import DataError
 from ramify.core.records import BranchCandidate
@@ -20,7 +21,7 @@ from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts, RolloutLimits
 from scripted_agents import SlowTool, problem, script, tokenizer_of
 
-NAMES = [get_args(s.model_fields["name"].annotation)[0] for s in get_args(get_args(BranchingSection)[0])]
+NAMES = [form_of(s)[1][0] for s in get_args(get_args(BranchingSection)[0])]
 SWITCHES = (
     "stale_segment",
     "child_baseline_after_branch",

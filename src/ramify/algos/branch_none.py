@@ -2,22 +2,31 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from ramify.algos.branch_roots import Memoryless, require_at_least_one
-from ramify.core.errors import ConfigError
+from ramify.algos.branch_roots import Memoryless, RuleConfig, require_at_least_one
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Trajectory
 
 
-@dataclass(frozen=True, slots=True)
-class FlatBrancher(Memoryless):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatConfig(RuleConfig):
+    """Flat sampling: every trajectory starts from the prompt."""
+
+    branches = False
+    looks_at_entropy = False
+
+    name: Literal["none"] = "none"
+
+    @property
+    def needs_m(self) -> bool:
+        """False: all n start from the prompt."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatBrancher(Memoryless, FlatConfig):
     """All trajectories start from the prompt; entropies of the first `probe_tokens` are only reported."""
-
-    probe_tokens: int
-
-    def __post_init__(self) -> None:
-        if self.probe_tokens < 0:
-            raise ConfigError(f"branching: probe_tokens = {self.probe_tokens}, expected at least 0")
 
     @property
     def num_monitor(self) -> int:

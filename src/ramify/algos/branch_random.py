@@ -2,33 +2,50 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ramify.algos.branch_arpo import toss
-from ramify.algos.branch_roots import FixedRoots
-from ramify.core.errors import ConfigError
+from ramify.algos.branch_roots import BranchingConfig, FixedRoots
+from ramify.core.config import Fraction, UserPath
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomBrancher(FixedRoots):
-    """Branch with probability `rate`; entropies of the first k tokens are only reported.
+class RandomConfig(BranchingConfig):
+    """The control: branch with probability `rate`, regardless of entropy.
 
-    Raises:
-        ConfigError: `rate` is not in [0, 1].
+    `rate_from` is the folder of another run: the rate is then the one at which this rule branches as often as that
+    run's rule did (`branch/matched_rate` in its metrics, read when this run starts).
     """
 
-    rate: float
+    looks_at_entropy = False
+
+    name: Literal["random"] = "random"
+    rate: Fraction | None = None
+    rate_from: UserPath | None = None
 
     def __post_init__(self) -> None:
-        FixedRoots.__post_init__(self)
-        if not 0 <= self.rate <= 1:
-            raise ConfigError(f"branching: rate = {self.rate}, expected a number from 0 to 1")
+        if (self.rate is None) == (self.rate_from is None):
+            raise ValueError("expected rate or rate_from, one of the two")
+
+    @property
+    def never(self) -> bool:
+        """Whether the rate is 0."""
+        return self.rate == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomBrancher(FixedRoots, RandomConfig):
+    """Branch with probability `rate`; entropies of the first k tokens are only reported."""
+
+    m: int
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide by the candidate's own draw alone."""
         del history
-        return toss(self.children, self.rate, self.rate, candidate.draw)
+        rate = self.rate or 0.0
+        return toss(self.children, rate, rate, candidate.draw)
 
 
 TOLERANCE = 0.01

@@ -1,8 +1,10 @@
-"""Base classes of most branching rules: rules without state, and rules whose number of roots the recipe sets."""
+"""Base classes of branching rules and of their settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+from ramify.core.config import Config, Tokens, Trajectories
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.protocols import Json
 from ramify.core.tree import Trajectory
@@ -17,6 +19,35 @@ def require_at_least_one(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"branching: {name} = {count}, expected at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleConfig(Config):
+    """Settings of a branching rule; weights are per nat of the mean entropy over `probe_tokens` tokens (k)."""
+
+    branches: ClassVar[bool] = True
+    looks_at_entropy: ClassVar[bool] = True
+    """Whether entropies can change a decision."""
+
+    name: str = ""
+    probe_tokens: Tokens = 20
+
+    @property
+    def needs_m(self) -> bool:
+        """Whether the recipe must set m, the number of trajectories that start from the prompt."""
+        return True
+
+    @property
+    def never(self) -> bool:
+        """Whether the probability of a branch is 0."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchingConfig(RuleConfig):
+    """Settings of a rule that asks for `children` branches (Z) at a positive decision, beside the parent's own path."""
+
+    children: Trajectories = 1
 
 
 class Memoryless:
@@ -38,25 +69,12 @@ class Memoryless:
             raise DataError(f"branching: expected no state, got {sorted(state)}: it belongs to another rule")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FixedRoots(Memoryless):
-    """A rule whose trees start with m trajectories.
+    """A rule whose trees start with m trajectories; `children` is Z, the branches that a positive decision asks for."""
 
-    Attributes:
-        m: Trajectories that start from the prompt.
-        children: Branches that a positive decision asks for (Z), beside the parent's own continuation.
-        probe_tokens: Tokens that the entropy is averaged over (k).
-
-    Raises:
-        ConfigError: A count is below 1.
-    """
-
+    __slots__ = ()
     m: int
     children: int
-    probe_tokens: int
-
-    def __post_init__(self) -> None:
-        require_at_least_one(m=self.m, children=self.children, probe_tokens=self.probe_tokens)
 
     @property
     def num_monitor(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ramify.algos.configs import NodeValueConfig
 from ramify.algos.ops import Shared, along, leaf_weights, leaves_below, values
 from ramify.algos.per_group import PerGroup
 from ramify.core.records import AnnotatedTree, BatchSums, Floats
@@ -12,7 +13,7 @@ from ramify.core.tree import Node
 
 
 @dataclass(frozen=True, slots=True)
-class NodeValue(PerGroup):
+class NodeValue(PerGroup, NodeValueConfig):
     """A_t = V(branch of t) - V(branch above), with V the mean of R over the leaves below.
 
     Consecutive nodes with the same leaves below are one branch; the topmost branch is that of the prompt. So all tokens

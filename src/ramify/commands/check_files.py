@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ramify.algos.branch_random import RandomConfig
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
-from ramify.config.schema_rollout import RandomBranching, RolloutSection
+from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_tools import (
     DenseSearchSection,
     LocalSearchSection,
@@ -135,7 +136,7 @@ def require_script(section: EvalEngineSection) -> None:
 def require_rate(section: RolloutSection) -> None:
     """Raise ConfigError or DataError unless the run that `rate_from` names has a rate."""
     rule = section.branching
-    if isinstance(rule, RandomBranching) and rule.rate_from is not None:
+    if isinstance(rule, RandomConfig) and rule.rate_from is not None:
         read_rate(rule.rate_from)
 
 
