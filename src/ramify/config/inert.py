@@ -2,7 +2,7 @@
 
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_guard import GuardSection
-from ramify.config.schema_parts import OptimizerSection, is_changed
+from ramify.config.schema_parts import ModelSection, OptimizerSection, is_changed
 from ramify.config.schema_reward import RewardSection
 from ramify.config.schema_rollout import BernoulliBranching, RandomBranching, RolloutSection
 from ramify.config.schema_tools import ToolsSection
@@ -129,6 +129,18 @@ def refuse_inert_rewards(reward: RewardSection, rollout: RolloutSection, tools: 
     if not has_both and reward.bonus and is_changed(reward, "bonus"):
         raise ValueError(
             "reward.bonus: is given for using search and python, and one of them is not there; leave it out"
+        )
+
+
+def refuse_compat_reward(model: ModelSection, reward: RewardSection) -> None:
+    """Refuse the reward of the papers' code for a dialect that it cannot read.
+
+    Raises:
+        ValueError: It would find no answer in any trajectory.
+    """
+    if reward.name == "compat" and model.dialect != "tags":
+        raise ValueError(
+            f'reward.name: "compat" reads tags only, expected another reward with model.dialect = "{model.dialect}"'
         )
 
 

@@ -11,7 +11,7 @@ from ramify.config.schema_parts import (
     TrainingRunSection,
     UserPath,
 )
-from ramify.config.schema_tools import ExampleToolsSection
+from ramify.config.schema_tools import ToolsSection
 
 
 class DpoDataSection(Section):
@@ -41,7 +41,7 @@ class DpoRecipe(Section):
     data: DpoDataSection
     run: TrainingRunSection
     learner: DpoLearnerSection
-    tools: ExampleToolsSection = ExampleToolsSection()
+    tools: ToolsSection = ToolsSection()
 
     @model_validator(mode="after")
     def _acting(self) -> "DpoRecipe":

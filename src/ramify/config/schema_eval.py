@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from ramify.config.bounds import PositiveFraction, PositiveInt, Reserved, Tokens, Weight
+from ramify.config.inert import refuse_compat_reward
 from ramify.config.schema_parts import (
     LimitsSection,
     LocalEngineSection,
@@ -121,6 +122,7 @@ class EvalRecipe(Section):
         refuse_all(
             self._has_verdict,
             self._repeats,
+            lambda: refuse_compat_reward(self.model, self.reward),
             lambda: refuse_idle_sandbox(self.tools, self.sandbox),
             lambda: refuse_clocks(self.run, self.sampling, "sampling"),
         )

@@ -11,7 +11,7 @@ from ramify.config.schema_parts import (
     TrainingRunSection,
     UserPath,
 )
-from ramify.config.schema_tools import ExampleToolsSection
+from ramify.config.schema_tools import ToolsSection
 
 
 class SftDataSection(Section):
@@ -37,7 +37,7 @@ class SftRecipe(Section):
     data: SftDataSection
     run: TrainingRunSection
     learner: SftLearnerSection
-    tools: ExampleToolsSection = ExampleToolsSection()
+    tools: ToolsSection = ToolsSection()
 
     @model_validator(mode="after")
     def _acting(self) -> "SftRecipe":

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ramify.config.bounds import PositiveInt, Tokens
 from ramify.config.inert import (
+    refuse_compat_reward,
     refuse_inert_algorithm,
     refuse_inert_guard,
     refuse_inert_rates,
@@ -79,6 +80,7 @@ class TrainRecipe(Section):
         refuse_all(
             lambda: refuse_inert_rollout(rollout),
             lambda: refuse_inert_algorithm(self.algorithm, rollout, self.engine.name == "local"),
+            lambda: refuse_compat_reward(self.model, self.reward),
             lambda: refuse_inert_rewards(self.reward, rollout, self.tools),
             lambda: refuse_inert_rates(self.learner.optimizer, self.model.lora is not None),
             lambda: refuse_inert_guard(self.guard, rollout),

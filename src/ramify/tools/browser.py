@@ -18,8 +18,13 @@ from ramify.tools.page_summary import PageSummary
 from ramify.tools.pages import Pages
 from ramify.tools.passage_near import PassageSettings, passage_near
 from ramify.tools.search import NOTHING_FOUND, SearchTool, clean, failed_search
+from ramify.tools.search import SPEC as SEARCH_SPEC
 
 _GRACE_SECONDS: Final = 5.0
+
+
+SPEC = replace(SEARCH_SPEC, description="Search for pages and read the best ones.")
+"""As prompts show it; the deadline is the recipe's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +68,7 @@ class BrowsingSearch:
         seconds = search.timeout_seconds + self._settings.pages_seconds
         if summary is not None:
             seconds += self._settings.summary_seconds
-        self._spec = replace(
-            search.spec,
-            description="Search for pages and read the best ones.",
-            timeout_seconds=seconds + _GRACE_SECONDS,
-            hedge_seconds=None,
-        )
+        self._spec = replace(SPEC, timeout_seconds=seconds + _GRACE_SECONDS)
 
     @property
     def spec(self) -> ToolSpec:

@@ -1,7 +1,7 @@
 """The `open_page` tool: shows the beginning of a page, or the passage near given words."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
@@ -21,28 +21,26 @@ _PARAMETERS: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 
+SPEC = ToolSpec(
+    "open_page",
+    "Open a page of the web and read its beginning, or the part that is near some words.",
+    _PARAMETERS,
+    forks=True,
+    timeout_seconds=30.0 + _GRACE_SECONDS,
+    in_prompt=True,
+)
+"""As prompts show it; the deadline is the recipe's."""
+
 
 class OpenPage:
     """Implements `ramify.core.protocols.Tool`. Whoever creates `pages` closes it."""
 
     def __init__(
-        self,
-        pages: Pages,
-        passage: PassageSettings | None = None,
-        timeout_seconds: float = 30.0,
-        *,
-        in_prompt: bool = False,
+        self, pages: Pages, passage: PassageSettings | None = None, timeout_seconds: float = 30.0
     ) -> None:
         self._pages, self._seconds = pages, timeout_seconds
         self._passage = passage or PassageSettings()
-        self._spec = ToolSpec(
-            "open_page",
-            "Open a page of the web and read its beginning, or the part that is near some words.",
-            _PARAMETERS,
-            forks=True,
-            timeout_seconds=timeout_seconds + _GRACE_SECONDS,
-            in_prompt=in_prompt,
-        )
+        self._spec = replace(SPEC, timeout_seconds=timeout_seconds + _GRACE_SECONDS)
 
     @property
     def spec(self) -> ToolSpec:

@@ -7,11 +7,12 @@ from pathlib import Path
 from ramify.algos.dpo import DpoLoss, pair, pair_paths
 from ramify.algos.losses import Objective
 from ramify.algos.sft import supervised_credit
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.renderer import ChatRenderer
 from ramify.config.build import control_notes
 from ramify.config.build_model import build_reference
 from ramify.config.schema_dpo import DpoRecipe
 from ramify.core.errors import DataError
+from ramify.core.protocols import Renderer
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.preferences import Preference, load_preferences
 from ramify.learner.annotate import Reference, Wanted, annotate
@@ -45,7 +46,7 @@ def run_dpo(
     )
 
 
-def _lessons(recipe: DpoRecipe, renderer: TagRenderer, preferences: Sequence[Preference]) -> Lessons:
+def _lessons(recipe: DpoRecipe, renderer: ChatRenderer, preferences: Sequence[Preference]) -> Lessons:
     limit = recipe.data.max_tokens
     # Find examples that cannot be trained on now, not in the middle of the run.
     for item in preferences:
@@ -85,7 +86,7 @@ def _lessons(recipe: DpoRecipe, renderer: TagRenderer, preferences: Sequence[Pre
     )
 
 
-def pair_tree(renderer: TagRenderer, preference: Preference, key: TreeKey, max_tokens: int) -> Tree:
+def pair_tree(renderer: Renderer, preference: Preference, key: TreeKey, max_tokens: int) -> Tree:
     """A pair as a tree with two leaves, the chosen side first.
 
     Raises:
