@@ -61,6 +61,7 @@ class HermesRenderer(ChatRenderer):
     """The hermes dialect over a chat template that has it."""
 
     _result_tags = _RESULT
+    _other_calls = re.compile(r"<result>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
     _ends_each_turn = True
 
     def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -45,6 +46,8 @@ class ChatRenderer(ABC):
     result_end: str
     _result_tags: tuple[str, str]
     """The tags around a tool result in the text of a demonstration."""
+    _other_calls: "re.Pattern[str]"
+    """Calls in other dialects, which would be trained on as text that calls nothing."""
     _ends_each_turn: bool
     """Whether a turn with calls ends with the end token, as the last turn does."""
 
@@ -100,10 +103,11 @@ class ChatRenderer(ABC):
         """Tokens of `prompt_text`; control tokens that a message spells are encoded as ordinary text."""
         return self.controls.chat_ids(self._messages(problem), self._template_tools())
 
-    def foreign_control(self, problem: Problem, *texts: str) -> str | None:
-        """A control token that the prompt's messages (with the description of tools) or `texts` spell, or None."""
+    def foreign_control(self, problem: Problem, *completions: str) -> str | None:
+        """A control token that the prompt's messages, the tools or a demonstration of the problem spell, or None."""
         tools = map(_as_json, self._template_tools())
-        told = (*(message.text for message in self._messages(problem)), *tools, *texts)
+        parts = (text for completion in completions for _, text in self._split(completion))
+        told = (*(message.text for message in self._messages(problem)), *tools, *parts)
         return next(filter(None, map(self.controls.found_in, told)), None)
 
     def fitting(self, problems: Sequence[Problem], max_tokens: int) -> list[bool]:
@@ -157,7 +161,7 @@ class ChatRenderer(ABC):
 
         Raises:
             DataError: The completion does not begin and end with a turn of the assistant, or a turn holds an unpaired
-                result tag or an end of turn.
+                result tag, an end of turn, or a call in another dialect.
         """
         parts = self.turns(f"{what} {problem.id!r}", completion)
         prompt = self.start(problem, ())
@@ -186,6 +190,10 @@ class ChatRenderer(ABC):
             raise DataError(f"{place}: it must begin with a turn of the assistant")
         ends = [self.decode([index]) for index in sorted(self.tokenizer.eos_ids)]
         for text in (text for source, text in parts if source is Source.POLICY):
+            if call := self._other_calls.search(text):
+                raise DataError(
+                    f"{place}: it calls a tool as another dialect does ({call[0]}); see model.dialect"
+                )
             if any(tag in text for tag in self._result_tags):
                 raise DataError(f"{place}: a result tag has no partner: {_start(text)}")
             if any(end in text for end in ends):
@@ -269,6 +277,7 @@ class TagRenderer(ChatRenderer):
 
     result_end = RESULT_CLOSE
     _result_tags = ("<result>", "</result>")
+    _other_calls = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
     _ends_each_turn = False
 
     def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:

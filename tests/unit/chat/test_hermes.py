@@ -221,6 +221,8 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     assert last.token_ids == (*encode(ANSWER), eos)
     assert [node.source for node in tree.nodes] == [Source.PROMPT, Source.POLICY, Source.TOOL, Source.POLICY]
     assert [made.arguments for made in turn.calls] == CALLS
+    assert renderer.foreign_control(PROBLEM, COMPLETION) is None
+    assert renderer.foreign_control(PROBLEM, COMPLETION + "<|im_start|>") == "<|im_start|>"
     assert last.turn == Final("It is \\boxed{Rome}.")
     assert last.stop is StopReason.ANSWERED
     fewest, most = renderer.token_bounds(PROBLEM, renderer.turns("p", COMPLETION))
@@ -237,6 +239,7 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
         (f"{TURN}<tool_response>\n7", "a result tag has no partner"),
         (f"{TURN}<tool_response>\n7\n</tool_response>", "must end in a turn"),
         ("<tool_response>\n7\n</tool_response>Rome", "must begin with a turn"),
+        ("<search> q </search><result> r </result>Rome", "as another dialect does .<result>"),
     ],
 )
 def test_demonstrations_that_are_refused(renderer, completion, told):
