@@ -15,7 +15,7 @@ from ramify.config.schema_rollout import RolloutSection
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 from ramify.core.protocols import Engine
-from ramify.core.records import Reward
+from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Tree
 from ramify.data.order import DataCursor
 from ramify.engines.local import LocalEngine
@@ -171,4 +171,4 @@ def _summary(
 
 def _branching(trees: Sequence[Tree]) -> Mapping[str, float]:
     """The metrics that a run logs; what the leaves earn does not matter here."""
-    return tree_metrics(trees, [[Reward(0.0, {})] * len(tree.trajectories) for tree in trees])
+    return tree_metrics([ScoredTree(tree, (Reward(0.0, {}),) * len(tree.trajectories)) for tree in trees])

@@ -9,7 +9,6 @@ import pytest
 
 from ramify.cache.cassette import Cassette, CassetteMode, FailureForm
 from ramify.cache.sqlite import SqliteCache
-from ramify.cache.unremembered import Unremembered
 from ramify.core.protocols import Cache, CacheKey, Json
 from ramify.net.failures import FailureKind, RequestFailedError
 
@@ -18,9 +17,7 @@ MAKERS: dict[str, Callable[[Path], Cache]] = {
     "sqlite": lambda folder: SqliteCache(folder / "cache.sqlite"),
     "record": lambda folder: Cassette(folder / "tape.jsonl", CassetteMode.RECORD, FAILURES),
     "replay": lambda folder: Cassette(folder / "tape.jsonl", CassetteMode.REPLAY, FAILURES),
-    "unremembered": lambda folder: Unremembered(),
 }
-REMEMBERS = ("sqlite", "record", "replay")
 
 
 def key(request: str = "q", tool: str = "search", provider: str = "p", **parameters: Json) -> CacheKey:
@@ -124,7 +121,7 @@ def test_different_requests_are_asked_apart(name: str, tmp_path: Path) -> None:
     with_cache(name, tmp_path, use)
 
 
-@pytest.mark.parametrize("name", REMEMBERS)
+@pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize(
     "answer",
     [
@@ -167,7 +164,7 @@ def test_answers_outlive_the_cache(name: str, tmp_path: Path) -> None:
     with_cache(name, tmp_path, read)
 
 
-@pytest.mark.parametrize("name", REMEMBERS)
+@pytest.mark.parametrize("name", MAKERS)
 def test_what_is_no_json_is_refused(name: str, tmp_path: Path) -> None:
     async def use(cache: Cache) -> None:
         for wrong in (object(), float("nan"), {1, 2}):
@@ -178,7 +175,7 @@ def test_what_is_no_json_is_refused(name: str, tmp_path: Path) -> None:
     with_cache(name, tmp_path, use)
 
 
-@pytest.mark.parametrize("name", REMEMBERS)
+@pytest.mark.parametrize("name", MAKERS)
 def test_tuples_are_lists_from_the_first_time_on(name: str, tmp_path: Path) -> None:
     async def use(cache: Cache) -> None:
         assert await cache.fetch(key(), Service(("a", ("b",)))) == ["a", ["b"]]

@@ -12,9 +12,7 @@ from loopback import Reply, as_json, serve
 from ramify.core.errors import ConfigError, ServiceDownError
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.tools.guarded_pages import GuardedPages, GuardedSettings
-from ramify.tools.jina_pages import JinaPages
-from ramify.tools.pages import Pages, fault_of
+from ramify.tools.pages import GuardedPages, GuardedSettings, JinaPages, Pages, fault_of
 
 pytestmark = pytest.mark.integration
 

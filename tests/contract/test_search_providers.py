@@ -15,10 +15,8 @@ from ramify.core.protocols import Hit, SearchProvider
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import read_key
-from ramify.tools.search_brightdata import BrightDataSearch
 from ramify.tools.search_retriever import RetrieverSearch
-from ramify.tools.search_searxng import SearxngSearch
-from ramify.tools.search_serper import SerperSearch
+from ramify.tools.web_search import BrightDataSearch, SearxngSearch, SerperSearch
 
 pytestmark = pytest.mark.integration
 

@@ -13,8 +13,7 @@ from ramify.learner.checkpoint import checkpoint_folder
 from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
-from ramify.rollout.agent_loop import agent_loop
-from ramify.rollout.interrupts import StopOnSignal
+from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.train.rl import build_rl, rl_step, start_new
 from ramify.train.run_folder import claim_run_folder
 

@@ -14,7 +14,6 @@ class Flights:
 
     def __init__(self) -> None:
         self._tasks: dict[Hashable, asyncio.Task[Json]] = {}
-        self.shared = 0
 
     async def join(self, name: Hashable, start: Callable[[], Awaitable[Json]]) -> Json:
         """The answer of the pending call `name`; if there is none, of `start`. Its error reaches all who wait."""
@@ -23,8 +22,6 @@ class Flights:
             task = asyncio.ensure_future(_run(start))
             self._tasks[name] = task
             task.add_done_callback(lambda done: self._landed(name, done))
-        else:
-            self.shared += 1
         return await asyncio.shield(task)
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
-from ramify.cache.contents import Contents
+from ramify.cache.database import Contents
 from ramify.cache.keys import canonical
 from ramify.core.errors import DataError
 from ramify.core.protocols import CacheKey, Json

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ramify.cache.claims import Claims
 from ramify.cache.database import broken_row, connect, read_answer, unusable
 from ramify.cache.flights import Flights
 from ramify.cache.keys import decode, digest, encode, is_empty, place
-from ramify.cache.memory import Memory, Remembered, memory_name
-from ramify.cache.writer import Row, Spelling, Writer
+from ramify.cache.writer import Claims, Memory, Remembered, Row, Spelling, Writer, memory_name
 from ramify.core.errors import MachineError
 from ramify.core.protocols import CacheKey, Json
 

@@ -1,20 +1,121 @@
-"""The writer thread of a cache: one transaction stores all answers that arrived during the previous one."""
+"""What stands between a cache and its file: claims on keys, answers in memory, and the thread that writes.
+
+Of all tasks, threads and processes that share a cache, only the holder of a key's claim asks the service. One
+transaction of the writer thread stores all answers that arrived during the previous one.
+"""
 
 import atexit
 import contextlib
+import fcntl
+import os
 import queue
 import sqlite3
+import struct
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ramify.cache.database import connect, primary_code
 from ramify.cache.keys import encode, place
-from ramify.cache.memory import Remembered
-from ramify.core.protocols import CacheKey
+from ramify.core.protocols import CacheKey, Json
+
+_SET_LOCK: Final = getattr(fcntl, "F_OFD_SETLK", None)
+"""Linux's open file description locks. They belong to an open file, not to a process, so threads exclude each other too."""
+_FLOCK: Final = "hhqqi4x"
+"""struct flock of 64-bit Linux: type, whence, start, length, process."""
+
+
+class Claims:
+    """Claims on keys. Without such locks every claim is granted, and each process asks for itself.
+
+    A claim is a lock on one byte of a file beside the cache; the key determines which byte. The operating system
+    releases the lock when its owner ends, however it ends, so no claim is left behind and none needs a heartbeat.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file: int | None = None
+        if _SET_LOCK is not None:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def take(self, digest: bytes) -> bool:
+        """Try to claim a key; False if somebody else holds the claim."""
+        if self._file is None:
+            return True
+        try:
+            self._lock(fcntl.F_WRLCK, digest)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError:  # the file system has no locks
+            self.close()
+        return True
+
+    def free(self, digest: bytes) -> None:
+        """Give a claim back."""
+        if self._file is not None:
+            self._lock(fcntl.F_UNLCK, digest)
+
+    def close(self) -> None:
+        """Give all claims back."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _lock(self, kind: int, digest: bytes) -> None:
+        if self._file is not None and _SET_LOCK is not None:
+            fcntl.fcntl(self._file, _SET_LOCK, struct.pack(_FLOCK, kind, os.SEEK_SET, place(digest), 1, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """An answer and when it was made (seconds since 1970)."""
+
+    value: Json
+    made_at: float
+    is_empty: bool
+    size: int
+
+
+def memory_name(key: CacheKey) -> Hashable:
+    """The name of a key in memory, much cheaper to compute than its digest.
+
+    Equal names mean equal keys, since `repr` tells 1, 1.0 and True apart. The same parameters in another order have
+    another name; such a key is found on disk.
+    """
+    return key.tool, key.provider, repr(key.parameters), key.request
+
+
+class Memory:
+    """Keeps the most recently used answers in memory, at most `limit` characters of JSON in total."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._entries: OrderedDict[Hashable, Remembered] = OrderedDict()
+
+    def get(self, name: Hashable) -> Remembered | None:
+        """The answer, or None; it becomes the most recently used."""
+        found = self._entries.get(name)
+        if found is not None:
+            self._entries.move_to_end(name)
+        return found
+
+    def put(self, name: Hashable, entry: Remembered) -> None:
+        """Store an answer, and drop the least recently used ones that no longer fit."""
+        self.drop(name)
+        self._entries[name] = entry
+        self._size += entry.size
+        while self._size > self._limit and self._entries:
+            self._size -= self._entries.popitem(last=False)[1].size
+
+    def drop(self, name: Hashable) -> None:
+        """Drop an answer, if it is here."""
+        if (old := self._entries.pop(name, None)) is not None:
+            self._size -= old.size
+
 
 _MOST_ROWS: Final = 1000
 _BUSY_TRIES: Final = 10

@@ -59,8 +59,7 @@ def _import(options: argparse.Namespace) -> str:
 
 
 def _export(options: argparse.Namespace) -> str:
-    from ramify.cache.contents import Contents
-    from ramify.cache.database import files_of
+    from ramify.cache.database import Contents, files_of
     from ramify.cache.references import export_json
     from ramify.commands.output_files import require_output, write_output
 
@@ -72,7 +71,7 @@ def _export(options: argparse.Namespace) -> str:
 
 
 def _show(options: argparse.Namespace) -> str:
-    from ramify.cache.contents import Contents
+    from ramify.cache.database import Contents
 
     with Contents(options.cache) as contents:
         groups = contents.groups()

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(f"--threads: expected at least 1, got {options.threads}")
 
     from ramify.obs.console import RunConsole
-    from ramify.tools.passages import PassageIndex
+    from ramify.tools.passage_index import PassageIndex
     from ramify.tools.search_service import make_app, serve
 
     console = RunConsole()

@@ -66,7 +66,7 @@ def build_provider(
             batch_size=section.batch_size,
         )
     if isinstance(section, SearxngSearchSection):
-        from ramify.tools.search_searxng import SearxngSearch
+        from ramify.tools.web_search import SearxngSearch
 
         return SearxngSearch(
             http_client("searxng", section.http),
@@ -76,7 +76,7 @@ def build_provider(
             categories=section.categories,
         )
     if isinstance(section, BrightDataSearchSection):
-        from ramify.tools.search_brightdata import BrightDataSearch
+        from ramify.tools.web_search import BrightDataSearch
 
         key = _key("BRIGHTDATA_API_KEY", offline)
         return BrightDataSearch(
@@ -87,7 +87,7 @@ def build_provider(
             market=section.market,
             base_url=section.url,
         )
-    from ramify.tools.search_serper import SerperSearch
+    from ramify.tools.web_search import SerperSearch
 
     key = _key("SERPER_API_KEY", offline)
     return SerperSearch(
@@ -128,14 +128,14 @@ def page_source(section: BrowserSection) -> "PageSource":
     """The source that fetches pages; the caller closes it."""
     if section.source == "jina":
         from ramify.net.secrets import read_optional_key
-        from ramify.tools.jina_pages import JinaPages
+        from ramify.tools.pages import JinaPages
 
         key = read_optional_key("JINA_API_KEY")
         http = HttpSection(timeout_seconds=section.page_seconds, in_flight=section.in_flight)
         # Unreadable pages count as failures of the service, so allow many.
         client = http_client("jina", http, *([key] if key else []), failures_to_open=64)
         return JinaPages(client, key=key, max_chars=section.max_chars)
-    from ramify.tools.guarded_pages import GuardedPages, GuardedSettings
+    from ramify.tools.pages import GuardedPages, GuardedSettings
 
     return GuardedPages(
         GuardedSettings(
@@ -149,8 +149,7 @@ def page_source(section: BrowserSection) -> "PageSource":
 
 
 def _local(section: LocalSearchSection, note: Callable[[str], None]) -> SearchProvider:
-    from ramify.tools.passages import PassageIndex
-    from ramify.tools.search_local import LocalSearch
+    from ramify.tools.passage_index import LocalSearch, PassageIndex
 
     return LocalSearch(PassageIndex.open(section.corpus, section.index, note=note))
 

@@ -21,9 +21,9 @@ from ramify.core.messages import ToolSpec
 from ramify.core.protocols import Cache, ChatModel, Json, Sandbox, SearchProvider, Tool
 
 if TYPE_CHECKING:
+    from ramify.tools.functions import LoadedTool
     from ramify.tools.pages import PageSource
     from ramify.tools.search import SearchTool
-    from ramify.tools.tool_files import LoadedTool
 
 
 _OURS = ("search", "open_page", "python")
@@ -119,14 +119,14 @@ def show_tools(section: ToolsSection) -> ShownTools:
     Raises:
         ConfigError: Two tools have the same name, or a file cannot be used.
     """
-    from ramify.tools import browser, open_page, search
+    from ramify.tools import browser, search
     from ramify.tools.python import python_spec
 
     ours: list[ToolSpec] = []
     if section.search is not None:
         ours.append(search.SPEC if section.browser is None else browser.SPEC)
     if section.browser is not None and section.browser.open_page:
-        ours.append(open_page.SPEC)
+        ours.append(browser.OPEN_PAGE_SPEC)
     if section.python is not None:
         ours.append(python_spec(section.python.stateful, section.python.timeout_seconds))
     built = _Build(lambda _: None)
@@ -178,8 +178,7 @@ class _Build:
         model: ChatModel | None,
         cache: Cache | None,
     ) -> None:
-        from ramify.tools.browser import BrowseSettings, BrowsingSearch
-        from ramify.tools.open_page import OpenPage
+        from ramify.tools.browser import BrowseSettings, BrowsingSearch, OpenPage
         from ramify.tools.page_summary import PageSummary, SummarySettings
         from ramify.tools.pages import Pages
         from ramify.tools.passage_near import PassageSettings
@@ -237,7 +236,7 @@ def load_own(section: OwnToolSection) -> "LoadedTool":
     Raises:
         ConfigError: The file or the function cannot be used.
     """
-    from ramify.tools.tool_files import load_tool
+    from ramify.tools.functions import load_tool
 
     return load_tool(
         section.path,

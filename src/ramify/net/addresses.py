@@ -1,20 +1,78 @@
-"""Which addresses may be fetched for a policy. Web pages can link to any address, internal ones too.
+"""Which addresses may be fetched for a policy, and looking up names. Web pages can link to any address, internal ones too.
 
 Allowed are http and https without credentials, on ports 80, 443 and from 1024 on. The other low ports belong to mail,
 shells and the like, whose servers might read an HTTP request as commands. Names are never trusted: we resolve the host,
 check its addresses, and connect to the address that was checked. So a DNS answer that changes in between gains nothing.
 """
 
+import asyncio
+import socket
+import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 
 import httpx
 
 from ramify.core.errors import ConfigError
-from ramify.net.certificates import trusted
+from ramify.net.connections import trusted
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.net.lookups import Lookups
+
+_AT_ONE_TIME: Final = 32
+
+
+class Lookups:
+    """Asks the machine's name service. Event loops can share one object.
+
+    A lookup cannot be stopped and may take minutes. A few of them would use up the event loop's default threads, and
+    the process would wait for those threads at its end. It does not wait for the daemon threads used here.
+    """
+
+    def __init__(self, at_one_time: int = _AT_ONE_TIME) -> None:
+        """Args:
+        at_one_time: Most concurrent threads; a thread ends when no lookup is waiting.
+        """
+        self._most = at_one_time
+        self._threads = 0
+        self._waiting: deque[tuple[Future[Sequence[str]], str, int]] = deque()
+        self._lock = threading.Lock()
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """The addresses of `host`. A lookup that is cancelled before it began is skipped.
+
+        Raises:
+            OSError, UnicodeError: The host has no address.
+        """
+        found: Future[Sequence[str]] = Future()
+        with self._lock:
+            self._waiting.append((found, host, port))
+            needs_thread = self._threads < self._most
+            self._threads += needs_thread
+        if needs_thread:
+            threading.Thread(target=self._work, name="name lookup", daemon=True).start()
+        return await asyncio.wrap_future(found)
+
+    def _work(self) -> None:
+        while (task := self._next()) is not None:
+            found, host, port = task
+            if not found.set_running_or_notify_cancel():
+                continue
+            try:
+                entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except Exception as error:  # noqa: BLE001 - passed on to the caller
+                found.set_exception(error)
+            else:
+                found.set_result(tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+
+    def _next(self) -> tuple[Future[Sequence[str]], str, int] | None:
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            self._threads -= 1
+            return None
+
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network

@@ -17,11 +17,9 @@ import tenacity
 from ramify.core.call_clock import place_in, queued
 from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Json
-from ramify.net.body import read_body
-from ramify.net.connections import open_connections
+from ramify.net.connections import NetworkThread, open_connections, read_body
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.limits import Breaker, Budget, Pace
-from ramify.net.network_thread import NetworkThread
 from ramify.net.secrets import hide, names_of, redact
 
 Params: TypeAlias = Mapping[str, str | int]

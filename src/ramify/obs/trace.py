@@ -18,33 +18,28 @@ from ramify.core.messages import (
     ToolResult,
     ToolStatus,
 )
-from ramify.core.records import Reward
-from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, Tree, TreeKey, make_tree
+from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, TreeKey, make_tree
 from ramify.obs.files import dump_line, parse_line, read_text, replace_lines
 
 SCHEMA = 4
 
 
 @dataclass(frozen=True, slots=True)
-class TracedTree:
-    """A tree with the rewards and advantages of its leaves.
+class TracedTree(ScoredTree):
+    """A scored tree, with what it was trained on.
 
     Attributes:
-        tree: The tree.
-        rewards: One for each trajectory, in the order of `tree.trajectories`. [G]
         advantages: Mean advantage over the written tokens of each trajectory; None if the tree was not trained on. [G]
     """
 
-    tree: Tree
-    rewards: tuple[Reward, ...]
     advantages: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        leaves = len(self.tree.trajectories)
-        if len(self.rewards) != leaves or (self.advantages is not None and len(self.advantages) != leaves):
+        ScoredTree.__post_init__(self)
+        if self.advantages is not None and len(self.advantages) != len(self.rewards):
             raise ValueError(
-                f"problem {self.tree.problem.id!r}: {leaves} leaves, {len(self.rewards)} rewards, "
-                f"{'no' if self.advantages is None else len(self.advantages)} advantages"
+                f"problem {self.tree.problem.id!r}: {len(self.rewards)} rewards, {len(self.advantages)} advantages"
             )
 
 

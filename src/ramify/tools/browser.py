@@ -1,14 +1,17 @@
-"""A search that also reads the pages it finds, as in Tool-Star (arXiv 2505.16410) and ARPO's deep-search evaluation.
+"""The browser: a search that also reads the pages it finds, and the tool `open_page`.
 
-It searches, fetches the pages, and keeps the passage of each page that is near its snippet. It shows the passages as
-numbered documents, or another model's summary of them. A page that fails is replaced by its snippet, and a summary that
-fails by the passages; the result's `info` says so.
+As in Tool-Star (arXiv 2505.16410) and ARPO's deep-search evaluation, the search fetches the pages, and keeps the
+passage of each page that is near its snippet. It shows the passages as numbered documents, or another model's summary
+of them. A page that fails is replaced by its snippet, and a summary that fails by the passages; the result's `info`
+says so.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from itertools import count
+from typing import Any, Final
 
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Hit, Json, ToolSession
@@ -17,8 +20,9 @@ from ramify.tools.documents import Document
 from ramify.tools.page_summary import PageSummary
 from ramify.tools.pages import Pages
 from ramify.tools.passage_near import PassageSettings, passage_near
-from ramify.tools.search import NOTHING_FOUND, SearchTool, clean, failed_search
+from ramify.tools.search import NOTHING_FOUND, SearchTool, clean, collection_of, failed_search, query_of
 from ramify.tools.search import SPEC as SEARCH_SPEC
+from ramify.tools.stateless import StatelessSession
 
 _GRACE_SECONDS: Final = 5.0
 
@@ -77,8 +81,7 @@ class BrowsingSearch:
 
     async def open(self, problem: Problem) -> ToolSession:
         """Start a session that searches the problem's collection."""
-        collection = problem.info.get("collection")
-        return _BrowsingSession(self, None if collection is None else str(collection))
+        return StatelessSession(partial(self.run, collection=collection_of(problem)))
 
     async def run(self, call: ToolCall, collection: str | None) -> ToolResult:
         """Answer one query; the result's `info` has the outcome of each page and of the summary.
@@ -86,10 +89,9 @@ class BrowsingSearch:
         Raises:
             ServiceDownError: The search, or the service that reads or summarises pages, is down.
         """
-        query = call.arguments.get("query")
-        if call.malformed is not None or not isinstance(query, str):
-            reason = call.malformed or "expected a text argument 'query'"
-            return ToolResult(call.id, ToolStatus.MALFORMED, f"search: {reason}")
+        query = query_of(call)
+        if isinstance(query, ToolResult):
+            return query
         try:
             async with asyncio.timeout(self._search.timeout_seconds):
                 found = await self._search.find(query, collection)
@@ -115,7 +117,7 @@ class BrowsingSearch:
             raise down
         found = [one for one in documents if not isinstance(one, BaseException)]
         # In a thread: finding passages takes a while and must not block the event loop.
-        blocks = await asyncio.to_thread(self._blocks, hits, found)
+        blocks = await asyncio.to_thread(lambda: list(map(self._block, count(1), hits, found)))
         read = [
             {"url": hit.url, "read": "ok" if isinstance(document, Document) else document}
             for hit, document in zip(hits, found, strict=True)
@@ -133,12 +135,6 @@ class BrowsingSearch:
             return FailureKind.TIMEOUT.value
         except RequestFailedError as error:
             return error.kind.value
-
-    def _blocks(self, hits: Sequence[Hit], documents: Sequence[Document | str]) -> list[dict[str, Json]]:
-        return [
-            self._block(number, hit, document)
-            for number, (hit, document) in enumerate(zip(hits, documents, strict=True), 1)
-        ]
 
     def _block(self, number: int, hit: Hit, document: Document | str) -> dict[str, Json]:
         block: dict[str, Json] = {"document": number, "title": hit.title, "url": hit.url, "snippet": hit.text}
@@ -158,23 +154,6 @@ class BrowsingSearch:
         except RequestFailedError as error:
             failed = error.kind
         return as_documents(blocks), {"summary": failed.value}
-
-
-@dataclass(frozen=True, slots=True)
-class _BrowsingSession:
-    """A session without state."""
-
-    tool: BrowsingSearch
-    collection: str | None
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return await self.tool.run(call, self.collection)
-
-    async def fork(self) -> ToolSession:
-        return _BrowsingSession(self.tool, self.collection)
-
-    async def close(self) -> None:
-        pass
 
 
 def as_documents(blocks: Sequence[Mapping[str, Json]]) -> str:
@@ -198,3 +177,74 @@ def _distinct(hits: Sequence[Hit]) -> list[Hit]:
     return list({hit.url or f"#{index}": hit for index, hit in reversed(list(enumerate(hits)))}.values())[
         ::-1
     ]
+
+
+_PARAMETERS: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "url": {"type": "string", "description": "Address of the page."},
+        "near": {"type": "string", "description": "Words or a sentence that the wanted part resembles."},
+    },
+    "required": ["url"],
+    "additionalProperties": False,
+}
+
+
+OPEN_PAGE_SPEC = ToolSpec(
+    "open_page",
+    "Open a page of the web and read its beginning, or the part that is near some words.",
+    _PARAMETERS,
+    forks=True,
+    timeout_seconds=30.0 + _GRACE_SECONDS,
+    in_prompt=True,
+)
+"""As prompts show it; the deadline is the recipe's."""
+
+
+class OpenPage:
+    """Implements `ramify.core.protocols.Tool`. Whoever creates `pages` closes it."""
+
+    def __init__(
+        self, pages: Pages, passage: PassageSettings | None = None, timeout_seconds: float = 30.0
+    ) -> None:
+        self._pages, self._seconds = pages, timeout_seconds
+        self._passage = passage or PassageSettings()
+        self._spec = replace(OPEN_PAGE_SPEC, timeout_seconds=timeout_seconds + _GRACE_SECONDS)
+
+    @property
+    def spec(self) -> ToolSpec:
+        """Name, description, parameters, deadline."""
+        return self._spec
+
+    async def open(self, problem: Problem) -> ToolSession:  # noqa: ARG002 - all problems see the same pages
+        """Start a session."""
+        return StatelessSession(self.run)
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Read one page.
+
+        Raises:
+            ServiceDownError: The service that reads pages is down.
+        """
+        url, near = call.arguments.get("url"), call.arguments.get("near", "")
+        if call.malformed is not None or not isinstance(url, str) or not isinstance(near, str):
+            reason = call.malformed or "expected a text argument 'url', and 'near' only as text"
+            return ToolResult(call.id, ToolStatus.MALFORMED, f"open_page: {reason}")
+        try:
+            async with asyncio.timeout(self._seconds):
+                document = await self._pages.read(url)
+        except TimeoutError:
+            failed = RequestFailedError(
+                FailureKind.TIMEOUT, f"it was not there after {self._seconds:g} seconds"
+            )
+        except RequestFailedError as error:
+            failed = error
+        else:
+            # In a thread: finding the passage takes a while and must not block the event loop.
+            passage = await asyncio.to_thread(passage_near, document.text, near, self._passage)
+            head = f"Title: {document.title}\n" if document.title else ""
+            return ToolResult(call.id, ToolStatus.OK, f"{head}{passage.text}", {"near": passage.f1 > 0})
+        status = ToolStatus.TIMEOUT if failed.kind is FailureKind.TIMEOUT else ToolStatus.ERROR
+        return ToolResult(
+            call.id, status, f"The page could not be read: {failed}", {"failed": failed.kind.value}
+        )

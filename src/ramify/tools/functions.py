@@ -1,23 +1,190 @@
-"""Tools made from Python functions, and from classes that keep state per trajectory.
+"""Tools made from Python functions, and from classes of which each trajectory has its own object.
 
 Type hints and a Google-style docstring tell the policy the arguments. A blocking function runs in a thread, a coroutine
-function on the agent's event loop.
+function on the agent's event loop. An object is copied when its trajectory branches. A recipe names a user's own tool by
+file and function; the file runs with all rights of the run: it is the user's code, not the model's.
 """
 
-import functools
+import asyncio
+import copy
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import sys
+import threading
+import types
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.protocols import Tool, ToolSession
-from ramify.tools.callee import Callee
-from ramify.tools.daemon_threads import DaemonThreads
-from ramify.tools.objects import ClassTool, call_method, place_of, read_constructor, read_method
+from ramify.tools.daemon_threads import DaemonThreads, Job
+from ramify.tools.signatures import Callee, bind, read_docstring, read_parameters
+from ramify.tools.stateless import StatelessSession
+from ramify.user_files import load_function, one_line
+
+Value = TypeVar("Value")
+
+_PROBLEM = "problem"
+
+
+def _call_method(source: type, name: str) -> str:
+    """The method that a call runs: `__call__`, or the method with the tool's name."""
+    found = [key for key in ("__call__", name) if any(key in vars(base) for base in source.__mro__)]
+    if len(found) != 1:
+        have = "both" if found else "neither"
+        raise ConfigError(
+            f"{name}: expected class {source.__name__} to have one of the methods __call__ and {name}, it has {have}"
+        )
+    return found[0]
+
+
+def _read_method(source: type, method: str, name: str) -> Callee:
+    """Read the signature and docstring of the method that calls run."""
+    static = inspect.getattr_static(source, method)
+    # Any object will do as `self`, since the method is only inspected.
+    function = types.MethodType(static, source) if inspect.isfunction(static) else getattr(source, method)
+    about = inspect.getdoc(source) or ""
+    try:
+        return Callee.of(function, name, {}, read_docstring(about).description)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def _read_constructor(source: type, args: Mapping[str, Any], name: str) -> Callable[[Problem], Any]:
+    """A function that creates the object of a trajectory."""
+    place = f"{name}: {source.__name__}.__init__"
+    parameters = read_parameters(source, place)
+    wants_problem = parameters.pop(_PROBLEM, None) is not None
+    bound = bind(parameters, args, place)
+    for key, parameter in parameters.items():
+        if key not in bound and parameter.default is inspect.Parameter.empty:
+            raise ConfigError(f"{place}: args: expected a value for {key!r}")
+
+    def make(problem: Problem) -> object:
+        given = {_PROBLEM: problem} if wants_problem else {}
+        # A copy, so that a trajectory that changes a list from the recipe does not affect other trajectories.
+        return source(**given, **copy.deepcopy(bound))
+
+    return make
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTool:
+    """Implements `core.protocols.Tool` with a class; `method` names the method that calls run.
+
+    `place` names the class in messages; `has_made` is set once an object was created.
+    """
+
+    spec: ToolSpec
+    method: str
+    make: Callable[[Problem], Any]
+    callee: Callee
+    threads: DaemonThreads
+    place: str
+    has_made: threading.Event = field(default_factory=threading.Event)
+
+    async def open(self, problem: Problem) -> ToolSession:
+        """Create the object of a root trajectory.
+
+        Raises:
+            ConfigError: `__init__` failed and has never succeeded; the run would only train on error messages.
+        """
+        try:
+            state = await self.threads.result(self.threads.submit(partial(self.make, problem)))
+        except RamifyError:
+            raise
+        except (Exception, SystemExit) as error:
+            if self.has_made.is_set():
+                raise
+            told = f"{self.place}: no object could be made: {one_line(error)}; mend __init__"
+            raise ConfigError(told) from error
+        self.has_made.set()
+        return ObjectSession(self, state)
+
+
+@dataclass(slots=True)
+class ObjectSession:
+    """The object of one trajectory. Its methods run one at a time, in the order of the requests.
+
+    A call that timed out may still run in its thread; the next request waits until it has ended.
+    """
+
+    tool: ClassTool
+    state: Any
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _late: Job[Any] | None = None
+    _is_closed: bool = False
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Run one call."""
+        callee = self.tool.callee
+        values = callee.read(call)
+        if isinstance(values, ToolResult):
+            return values
+        method = getattr(self.state, self.tool.method)
+        if callee.is_async:
+            return await self._await(partial(callee.answer_async, call, method, values))
+        return await self._run(partial(callee.answer, call, method, values))
+
+    async def fork(self) -> ToolSession:
+        """A session with the copy that the object's `fork` returns.
+
+        Raises:
+            ConfigError: `fork` failed, or returned no copy. Otherwise branches would silently go on without the tool.
+        """
+        place = self.tool.place
+        try:
+            copied = await self._do(self.state.fork)
+        except RamifyError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ConfigError(f"{place}: fork failed: {one_line(error)}; mend it or leave it out") from error
+        if copied is self.state or not isinstance(copied, type(self.state)):
+            given = "the object itself" if copied is self.state else type(copied).__name__
+            raise ConfigError(f"{place}: fork gave {given}, expected a copy of the object")
+        return ObjectSession(self.tool, copied)
+
+    async def close(self) -> None:
+        """Call the object's `close`, if it has one; only the first time."""
+        if not self._is_closed:
+            self._is_closed = True
+            if callable(getattr(self.state, "close", None)):
+                await self._do(self.state.close)
+
+    async def _do(self, method: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the method gives
+        if inspect.iscoroutinefunction(method):
+            return await self._await(method)
+        return await self._run(method)
+
+    async def _await(self, action: Callable[[], Awaitable[Value]]) -> Value:
+        async with self._lock:
+            await self._settled()
+            return await action()
+
+    async def _run(self, action: Callable[[], Value]) -> Value:
+        async with self._lock:
+            await self._settled()
+            job = self.tool.threads.submit(action)
+            try:
+                return await self.tool.threads.result(job)
+            except asyncio.CancelledError:
+                self._late = job
+                raise
+
+    async def _settled(self) -> None:
+        """Wait for the thread of a call that was cancelled."""
+        if self._late is not None and not self._late.future.done():
+            ended = asyncio.wrap_future(self._late.future)
+            try:
+                await asyncio.wait((ended,))
+            finally:
+                # Mark the outcome as retrieved: nobody waits for it any more.
+                ended.cancel() or ended.cancelled() or ended.exception()
 
 
 def tool_from(
@@ -64,21 +231,21 @@ def tool_from(
         if not callable(source):
             raise ConfigError(f"{name}: expected a function or a class, got {type(source).__name__}")
         callee = Callee.of(source, name, args or {})
-        return FunctionTool(
-            spec(callee, forks=True), functools.partial(source, **callee.bound), callee, threads
-        )
+        return FunctionTool(spec(callee, forks=True), partial(source, **callee.bound), callee, threads)
     if hedge_seconds is not None:
         raise ConfigError(f"{name}: hedge_seconds: an object's call cannot be made twice; leave it out")
-    method = call_method(source, name)
-    callee = read_method(source, method, name)
-    make = read_constructor(source, args or {}, name)
+    method = _call_method(source, name)
+    callee = _read_method(source, method, name)
+    make = _read_constructor(source, args or {}, name)
     forks = callable(getattr(source, "fork", None))
-    return ClassTool(spec(callee, forks), method, make, callee, threads, place_of(source))
+    module = sys.modules.get(source.__module__)
+    place = f"{getattr(module, '__file__', None) or source.__module__}: {source.__name__}"
+    return ClassTool(spec(callee, forks), method, make, callee, threads, place)
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """Implements `core.protocols.Tool` with a function. It keeps no state between calls, so it is its own session."""
+    """Implements `core.protocols.Tool` with a function. It keeps no state between calls."""
 
     spec: ToolSpec
     function: Callable[..., Any]
@@ -86,32 +253,60 @@ class FunctionTool:
     threads: DaemonThreads
 
     async def open(self, problem: Problem) -> ToolSession:  # noqa: ARG002 - all problems start alike
-        """Itself."""
-        return self
+        """Start a session."""
+        return StatelessSession(self.run)
 
-    async def call(self, call: ToolCall) -> ToolResult:
+    async def run(self, call: ToolCall) -> ToolResult:
         """Run one call."""
         values = self.callee.read(call)
         if isinstance(values, ToolResult):
             return values
         if self.callee.is_async:
             return await self.callee.answer_async(call, self.function, values)
-        action = functools.partial(self.callee.answer, call, self.function, values)
+        action = partial(self.callee.answer, call, self.function, values)
         return await self.threads.result(self.threads.submit(action))
-
-    async def fork(self) -> ToolSession:
-        """Itself."""
-        return self
-
-    async def close(self) -> None:
-        """Nothing to free."""
 
 
 def _name(source: object) -> str:
     """The name of a function, or of a class in snake case."""
-    while isinstance(source, functools.partial):
+    while isinstance(source, partial):
         source = source.func
     if inspect.isroutine(source):
         return str(source.__name__)
     kind = source if isinstance(source, type) else type(source)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTool:
+    """A tool, and the path and hash of the file that it was loaded from."""
+
+    tool: Tool
+    path: Path
+    sha256: str
+
+
+def load_tool(
+    path: Path,
+    function: str,
+    args: Mapping[str, Any],
+    **settings: Any,  # noqa: ANN401 - those of `tool_from`
+) -> LoadedTool:
+    """Make a tool from a function or class in a Python file.
+
+    Two tools from one file share its module. The folder of the file is not searched for other modules.
+
+    Args:
+        path: The file.
+        function: Name of the function or class in the file.
+        args, settings: As in `tool_from`.
+
+    Raises:
+        ConfigError: The file cannot be read or run, or has no such tool; one line that begins with the path.
+    """
+    loaded = load_function(path, function)
+    try:
+        tool = tool_from(loaded.function, args=args, **settings)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return LoadedTool(tool, path, loaded.sha256)

@@ -9,8 +9,7 @@ from typing import Self
 
 from ramify.cache.database import foreign_part
 from ramify.core.errors import MachineError
-from ramify.tools.passage_rows import Passage, PassageRow, words
-from ramify.tools.ranked_index import Ranked
+from ramify.tools.passages import Passage, PassageRow, Ranked, words
 
 _FILE = "passages.sqlite"
 _TABLES = """
@@ -25,7 +24,7 @@ _SEARCH = """
 
 
 class SqliteIndex:
-    """Implements `ramify.tools.ranked_index.RankedIndex`.
+    """Implements `RankedIndex`.
 
     Words are stored with blanks between them, so that the tokenizer `ascii` splits them again at the blanks.
     """

@@ -9,8 +9,7 @@ from typing import Self
 
 import tantivy
 
-from ramify.tools.passage_rows import Passage, PassageRow, words
-from ramify.tools.ranked_index import Ranked
+from ramify.tools.passages import Passage, PassageRow, Ranked, words
 
 _ANALYZER = "words"
 _MIN_WRITER_BYTES = 64_000_000
@@ -22,7 +21,7 @@ _FURTHER = 4
 
 
 class TantivyIndex:
-    """Implements `ramify.tools.ranked_index.RankedIndex`."""
+    """Implements `RankedIndex`."""
 
     NAME = "tantivy"
     VERSION = metadata.version("tantivy")

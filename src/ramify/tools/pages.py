@@ -1,12 +1,24 @@
-"""Pages as the browser tool uses them: looked up by address, cached, and without error pages."""
+"""Pages as the browser tool uses them: looked up by address, cached, and without error pages.
 
+Two sources fetch them: this machine, which asks only public addresses and checks each redirect, or Jina's Reader, which
+renders pages in a browser (GET https://r.jina.ai/ADDRESS, in JSON mode; written from its documentation and tested
+against a local server with the same protocol, not on the real service).
+"""
+
+import asyncio
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
+import httpx
+
+from ramify.core.call_clock import place_in
 from ramify.core.protocols import Cache, CacheKey, Json
-from ramify.net.addresses import check_url
+from ramify.net.addresses import GuardedTransport, check_url, parse_networks
+from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.tools.documents import Document
+from ramify.tools.documents import Document, DocumentReader, charset_of, kind_of
 from ramify.tools.passage_near import count_words
 
 _MIN_CHARS: Final = 50
@@ -101,3 +113,194 @@ def fault_of(text: str) -> str | None:
         if (phrase := next((phrase for phrase in _ERROR_PHRASES if phrase in folded), None)) is not None:
             return f"the page says {phrase!r}"
     return None
+
+
+_ACCEPTED = (
+    "text/html,application/xhtml+xml,application/pdf,text/plain;q=0.9,application/json;q=0.8,*/*;q=0.1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedSettings:
+    """How pages are fetched.
+
+    Attributes:
+        timeout_seconds: From the request to the last byte, including redirects and a second attempt.
+        max_bytes: Most bytes of a decompressed page; a larger page is refused.
+        max_redirects: Most redirects to follow; each address is checked.
+        max_chars: Most characters of a page's text; the rest is cut.
+        read_seconds: Limit for extracting the text of one page.
+        in_flight: Most pages fetched at the same time.
+        user_agent: The User-Agent header; many sites refuse programs that do not look like a browser.
+        networks: Networks that may be fetched although they are not public, such as "10.1.0.0/16" of an intranet.
+    """
+
+    timeout_seconds: float = 20.0
+    max_bytes: int = 10_000_000
+    max_redirects: int = 5
+    max_chars: int = 50_000
+    read_seconds: float = 10.0
+    in_flight: int = 64
+    user_agent: str = "Mozilla/5.0 (compatible; ramify)"
+    networks: tuple[str, ...] = ()
+
+
+class GuardedPages:
+    """Implements `PageSource` with requests from this machine."""
+
+    def __init__(self, settings: GuardedSettings, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """Open no connection yet.
+
+        Args:
+            settings: Limits.
+            transport: Opens connections; None: a `GuardedTransport`, which checks every address.
+
+        Raises:
+            ConfigError: A text in `networks` is not a network.
+        """
+        self._settings = settings
+        limits = HttpSettings(
+            timeout_seconds=settings.timeout_seconds,
+            attempts=2,
+            max_backoff_seconds=2.0,
+            max_bytes=settings.max_bytes,
+            in_flight=settings.in_flight,
+        )
+        # The wait for a slot does not count toward a page's time limit.
+        self._slots = asyncio.Semaphore(settings.in_flight)
+        guarded = transport or GuardedTransport(parse_networks(settings.networks))
+        self._client = HttpClient("pages", limits, transport=guarded, many_hosts=True)
+        self._reader = DocumentReader(max_chars=settings.max_chars, seconds=settings.read_seconds)
+
+    @property
+    def name(self) -> str:
+        """The source's name in the recipe."""
+        return "guarded"
+
+    @property
+    def identity(self) -> Mapping[str, Json]:
+        """Everything that a page's text depends on besides its address."""
+        return {"max_chars": self._settings.max_chars, "user_agent": self._settings.user_agent}
+
+    async def read(self, url: str) -> Document:
+        """Fetch a page and read its text.
+
+        Raises:
+            RequestFailedError: The page cannot be fetched, or has no text.
+        """
+        try:
+            async with place_in(self._slots), asyncio.timeout(self._settings.timeout_seconds):
+                answer = await self._fetch(url)
+        except TimeoutError:
+            seconds = self._settings.timeout_seconds
+            raise RequestFailedError(FailureKind.TIMEOUT, f"no page within {seconds:g} s") from None
+        kind = kind_of(answer.content_type, answer.body)
+        return await self._reader.read(kind, charset_of(answer.content_type), answer.body)
+
+    async def close(self) -> None:
+        """Close connections and end processes; closing twice is allowed."""
+        await self._client.close()
+        await self._reader.close()
+
+    async def _fetch(self, url: str) -> Answer:
+        headers = {"accept": _ACCEPTED, "user-agent": self._settings.user_agent}
+        address = check_url(url)
+        for _ in range(self._settings.max_redirects + 1):
+            answer = await self._client.get(str(address), headers=headers)
+            if answer.status < 300:
+                return answer
+            if not answer.location:
+                raise RequestFailedError(FailureKind.REDIRECTS, "it redirects but does not say where")
+            try:
+                address = check_url(str(address.join(answer.location)))
+            except (httpx.InvalidURL, ValueError):
+                raise RequestFailedError(
+                    FailureKind.REDIRECTS, "it redirects to an invalid address"
+                ) from None
+        raise RequestFailedError(FailureKind.REDIRECTS, f"more than {self._settings.max_redirects} redirects")
+
+
+# No pattern here matches across an opening bracket, so that a text of many brackets does not take quadratic time.
+_TARGET = r"\([^)\s\[]{0,2000}+(?:\s[^)\n\[]{0,500}+)?\)"
+_IMAGE = re.compile(r"!\[[^\[\]\n]{0,1000}+\]" + _TARGET)
+_AT_ONE_TIME = 20_000
+"""Characters of a line that are searched at once; a link across this boundary is not removed."""
+_LINK = re.compile(r"\[([^\[\]\n]{0,1000}+)\]" + _TARGET)
+
+
+class JinaPages:
+    """Implements `PageSource` with a service that fetches the pages."""
+
+    def __init__(
+        self,
+        client: HttpClient,
+        *,
+        key: str | None = None,
+        base_url: str = "https://r.jina.ai",
+        max_chars: int = 50_000,
+    ) -> None:
+        """Opens no connection yet.
+
+        Args:
+            client: A client for this service alone. Unreadable pages count as failures of the service, so allow many
+                failures before it counts as down.
+            key: Key of the service; without a key (None) it answers at a lower rate.
+            base_url: Address of the service, or of your own instance of it.
+            max_chars: Most characters of a page's text; the rest is cut.
+        """
+        self._client, self._key = client, key
+        self._base_url = base_url.rstrip("/")
+        self._max_chars = max_chars
+
+    @property
+    def name(self) -> str:
+        """The source's name in the recipe."""
+        return "jina"
+
+    @property
+    def identity(self) -> Mapping[str, Json]:
+        """Everything that a page's text depends on besides its address."""
+        return {"base_url": self._base_url, "max_chars": self._max_chars}
+
+    async def read(self, url: str) -> Document:
+        """Let the service read a page.
+
+        Raises:
+            RequestFailedError: The page cannot be fetched.
+            ServiceDownError: The service is down, or refuses the key.
+        """
+        headers = {"accept": "application/json"}
+        if self._key is not None:
+            headers["authorization"] = f"Bearer {self._key}"
+        answer = await self._client.get(f"{self._base_url}/{check_url(url)}", headers=headers)
+        read = answer.json()
+        data = read.get("data") if isinstance(read, Mapping) else None
+        content = data.get("content") if isinstance(data, Mapping) else None
+        if not isinstance(data, Mapping) or not isinstance(content, str):
+            raise answer.malformed("expected {data: {title, content}}")
+        title = data.get("title")
+        # Links are removed, so look at more text than is kept. In a thread, so as not to block the event loop.
+        text = await asyncio.to_thread(_without_links, content[: 10 * self._max_chars])
+        return Document(
+            _storable(title)[:300] if isinstance(title, str) else "", _storable(text)[: self._max_chars]
+        )
+
+    async def close(self) -> None:
+        """Close all connections; closing twice is allowed."""
+        await self._client.close()
+
+
+def _without_links(markdown: str) -> str:
+    """Remove links and images, in short pieces: no link crosses a line end, and one long `re` call blocks all threads."""
+    return "\n".join(
+        "".join(
+            _LINK.sub(r"\1", _IMAGE.sub("", line[at : at + _AT_ONE_TIME]))
+            for at in range(0, len(line), _AT_ONE_TIME)
+        )
+        for line in markdown.split("\n")
+    )
+
+
+def _storable(text: str) -> str:
+    """Replace lone surrogates, which JSON can contain but no file can store."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,109 +1,204 @@
-"""A BM25 index over a JSONL file of passages: in memory, or in a folder that need not be built again.
+"""Reading a JSONL file of passages row by row, splitting text into words, and the protocol of engines that rank passages."""
 
-A passage is split into words: runs of letters and digits after NFKC and case folding. Queries are split in the same way,
-so nothing that a model writes can act as query syntax.
-"""
-
-import importlib
-from collections.abc import Callable
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 from ramify.core.errors import DataError
-from ramify.tools.index_folder import open_folder
-from ramify.tools.passage_rows import Passage, PassageReader, is_text, words
-from ramify.tools.ranked_index import Ranked, RankedIndex
 
-MEMORY_BYTES = 32_000_000
-"""Files up to this size are indexed in memory, which takes seconds, unless a folder is named."""
+_WORD = re.compile(r"[^\W_]+")
+_BLOCK = 1 << 20
+_HASH_BYTES = 16
 
 
-class PassageIndex:
-    """Ranks passages for a query. An open index never changes.
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage as it is shown: preceded by its title, if it has one."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassageRow:
+    """A passage, its position in the file (`number`, from 0), and its collection."""
+
+    number: int
+    passage: Passage
+    collection: str | None
+
+
+def words(text: str) -> list[str]:
+    """Runs of letters and digits after NFKC and case folding."""
+    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+def is_text(text: str) -> bool:
+    """Whether a string can be encoded: a lone surrogate is legal in JSON, but is not text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def require_passages(path: Path) -> None:
+    """Raise DataError unless `path` is a file."""
+    if not path.is_file():
+        found = "is a folder" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {found}; expected a JSONL file of passages")
+
+
+class PassageReader:
+    """Reads the rows of a file once; a line is {"text" or "contents", "id"?, "title"?, "collection"?}.
+
+    Blank lines are skipped. The id of a passage without one is its line number.
 
     Attributes:
-        fingerprint: Hash of the file's bytes.
-        engine: The search engine: "tantivy", or "sqlite" if tantivy is not installed.
+        path: The file.
+        bytes: Number of bytes read so far.
+        lines: Number of lines read so far.
+        passages: Number of passages read so far.
+        ends_line: Whether the bytes read so far end with a line break.
     """
 
-    def __init__(self, ranked: RankedIndex, fingerprint: str) -> None:
-        self._ranked = ranked
-        self.fingerprint = fingerprint
-        self.engine = ranked.NAME
-
-    @classmethod
-    def build(cls, path: Path, engine: type[RankedIndex] | None = None) -> "PassageIndex":
-        """Read `path` and index it in memory.
-
-        Args:
-            path: A line is {"text" or "contents", "id"?, "title"?, "collection"?}.
-            engine: The search engine; None: tantivy if it is installed, else SQLite.
+    def __init__(self, path: Path) -> None:
+        """Start at the first byte of `path`.
 
         Raises:
-            DataError: The file is missing or empty, or a line is broken.
+            DataError: There is no such file.
         """
-        reader = PassageReader(path)
-        ranked = (engine or _engine()).create(None, reader.rows(), path.stat().st_size)
-        if not len(ranked):
-            raise DataError(f"{path}: empty; expected one passage a line")
-        return cls(ranked, reader.fingerprint)
+        require_passages(path)
+        self.path = path
+        self.bytes, self.lines, self.passages = 0, 0, 0
+        self.ends_line = True
+        self._hash = hashlib.blake2b(digest_size=_HASH_BYTES)
 
-    @classmethod
-    def open(
-        cls,
-        path: Path,
-        folder: Path | None = None,
-        *,
-        note: Callable[[str], None] = lambda _: None,
-        engine: type[RankedIndex] | None = None,
-    ) -> "PassageIndex":
-        """Open the index of `path` in a folder, building it if needed; a small file is indexed in memory.
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all bytes read so far."""
+        return self._hash.hexdigest()
 
-        Args:
-            path: As in `build`.
-            folder: Where to keep the index; None: in memory up to `MEMORY_BYTES`, else in "PATH.index".
-            note: Called with a line for people when something is built.
-            engine: As in `build`.
+    def skip(self, num_bytes: int, lines: int, passages: int) -> None:
+        """Skip the first bytes of the file, with so many lines and passages; they count as read."""
+        with self.path.open("rb") as file:
+            while self.bytes < num_bytes and (block := file.read(min(_BLOCK, num_bytes - self.bytes))):
+                self._count(block)
+        self.lines, self.passages = lines, passages
+
+    def rows(self) -> Iterator[PassageRow]:
+        """The remaining rows.
 
         Raises:
-            DataError: As in `build`; or the folder holds something else, a newer ramify's index, or cannot be written.
+            DataError: A line is broken; the message names it.
         """
-        if folder is None:
-            if not path.is_file() or path.stat().st_size <= MEMORY_BYTES:
-                return cls.build(path, engine)
-            folder = path.with_name(path.name + ".index")
-        ranked, fingerprint = open_folder(engine or _engine(), path, folder, note)
-        return cls(ranked, fingerprint)
+        with self.path.open("rb") as file:
+            file.seek(self.bytes)
+            if not self.ends_line:
+                self._count(file.readline())  # the line break after the last line that was read
+            for line in file:
+                self._count(line)
+                self.lines += 1
+                if line.strip():
+                    yield self._read(line)
+                    self.passages += 1
+
+    def continues(self) -> bool:
+        """Whether the next byte starts a line, or is the end of the last line that was read."""
+        with self.path.open("rb") as file:
+            file.seek(self.bytes)
+            return self.ends_line or file.read(1) in (b"\n", b"")
+
+    def _count(self, block: bytes) -> None:
+        self.bytes += len(block)
+        self._hash.update(block)
+        if block:
+            self.ends_line = block.endswith(b"\n")
+
+    def _read(self, line: bytes) -> PassageRow:
+        where = f"{self.path} row {self.lines} (lines count from 1)"
+        try:
+            return _row(json.loads(line), self.lines, self.passages)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{where}: broken JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: {error}") from None
+
+
+def _row(row: object, line: int, number: int) -> PassageRow:
+    if not isinstance(row, dict):
+        raise ValueError(f"expected an object with 'text' or 'contents', got {type(row).__name__}")
+    body = _text(row, "text" if "text" in row else "contents")
+    if body is None:
+        raise ValueError("no 'text' or 'contents'")
+    title = _text(row, "title")
+    identifier = line if row.get("id") is None else row["id"]
+    if isinstance(identifier, bool) or not isinstance(identifier, int | str):
+        raise ValueError(f"'id' must be text or a whole number, got {type(identifier).__name__}")
+    str(identifier).encode()
+    shown = f"{title}: {body}" if title else body
+    return PassageRow(number, Passage(str(identifier), shown), _text(row, "collection"))
+
+
+def _text(row: dict[str, Any], key: str) -> str | None:
+    value = row.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"{key!r} must be text, got {type(value).__name__}")
+    value.encode()  # refuses a lone surrogate, which is legal in JSON
+    return value
+
+
+Ranked: TypeAlias = tuple[float, Passage]
+"""A score (higher is better) and the passage."""
+
+
+class RankedIndex(Protocol):
+    """Ranks passages by BM25. Threads can share an index."""
+
+    NAME: ClassVar[str]
+    VERSION: ClassVar[str]
+    """Version of the library. An index that another version wrote is rebuilt."""
+    BROKEN: ClassVar[tuple[type[Exception], ...]]
+    """The errors that the library raises for files that it cannot read or write."""
+
+    @classmethod
+    def create(cls, folder: Path | None, rows: Iterable[PassageRow], text_bytes: int) -> Self:
+        """Index `rows`, about `text_bytes` of text, in an empty folder, or in memory (None)."""
+        ...
+
+    @classmethod
+    def extend(cls, folder: Path, rows: Iterable[PassageRow], text_bytes: int) -> Self:
+        """Add `rows` to the index in `folder`."""
+        ...
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Open the index in `folder`."""
+        ...
+
+    @staticmethod
+    def copy_file(source: str, target: str) -> str:
+        """Copy a file of an index before `extend`; a file that `extend` never changes may be hard-linked."""
+        ...
 
     def __len__(self) -> int:
-        return len(self._ranked)
+        """Number of passages."""
+        ...
 
-    def search(self, query: str, top_k: int, collection: str | None = None) -> tuple[Passage, ...]:
-        """The `top_k` best passages that share a word with `query`, best first; ties in file order.
+    def search(self, query: Sequence[str], top_k: int, collection: str | None) -> tuple[Ranked, ...]:
+        """The `top_k` best passages that contain a word of `query` (distinct words), best first; ties in file order.
 
-        Each distinct word of the query counts once. `collection` restricts the passages, but does not change scores.
+        `collection` restricts the passages, but does not change scores.
         """
-        return tuple(passage for _, passage in self.ranked(query, top_k, collection))
-
-    def ranked(self, query: str, top_k: int, collection: str | None = None) -> tuple[Ranked, ...]:
-        """As `search`, but each passage with its score."""
-        asked = tuple(dict.fromkeys(words(query)))
-        # A collection name with a lone surrogate matches no passage, and no engine accepts it.
-        if not asked or not is_text(collection or ""):
-            return ()
-        return self._ranked.search(asked, top_k, collection)
+        ...
 
     def close(self) -> None:
-        """Close files; closing twice is allowed."""
-        self._ranked.close()
-
-
-def _engine() -> type[RankedIndex]:
-    try:
-        module: Any = importlib.import_module("ramify.tools.index_tantivy")
-    except ImportError:
-        module = importlib.import_module("ramify.tools.index_sqlite")
-        engine: type[RankedIndex] = module.SqliteIndex
-        return engine
-    engine = module.TantivyIndex
-    return engine
+        """Close files."""
+        ...

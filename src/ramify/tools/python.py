@@ -18,6 +18,7 @@ from typing import Final
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Sandbox, SandboxResult, SandboxStatus, ToolSession
 from ramify.net.failures import RequestFailedError
+from ramify.tools.stateless import StatelessSession
 
 MARGIN_SECONDS = 10.0
 """Time that a call may take beyond the program's own time, for its process to start and to end."""
@@ -82,7 +83,7 @@ class PythonTool:
 
     async def open(self, problem: Problem) -> ToolSession:  # noqa: ARG002 - all problems start alike
         """Start a session."""
-        return _StatefulSession(self) if self._stateful else _PythonSession(self)
+        return _StatefulSession(self) if self._stateful else StatelessSession(self.run)
 
     async def run(self, call: ToolCall, cells: Sequence[str] = ()) -> ToolResult:
         """Run one program, after `cells`.
@@ -134,22 +135,6 @@ class PythonTool:
             else "The program failed without a message."
         )
         return ToolStatus.ERROR, f"{_keep_head(output, room)}\n{reason}" if output else reason
-
-
-class _PythonSession:
-    """A session without state."""
-
-    def __init__(self, tool: PythonTool) -> None:
-        self._tool = tool
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return await self._tool.run(call)
-
-    async def fork(self) -> ToolSession:
-        return _PythonSession(self._tool)
-
-    async def close(self) -> None:
-        pass
 
 
 class _StatefulSession:

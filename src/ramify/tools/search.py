@@ -4,11 +4,13 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Cache, CacheKey, Hit, Json, SearchProvider, ToolSession
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.tools.stateless import StatelessSession
 
 NOTHING_FOUND = "No search results found."
 """The papers' tool uses the same text, so some entries of their cache contain it."""
@@ -130,40 +132,38 @@ class SearchTool:
 
     async def open(self, problem: Problem) -> ToolSession:
         """Start a session that searches the problem's collection, if it names one."""
-        collection = problem.info.get("collection")
-        return SearchSession(self, None if collection is None else str(collection))
+        return StatelessSession(partial(self.run, collection=collection_of(problem)))
 
-
-@dataclass(frozen=True, slots=True)
-class SearchSession:
-    """The search session of one trajectory; it has no state."""
-
-    tool: SearchTool
-    collection: str | None
-
-    async def call(self, call: ToolCall) -> ToolResult:
+    async def run(self, call: ToolCall, collection: str | None) -> ToolResult:
         """Answer one query; `info["passages"]` has the ids of the passages shown.
 
         Raises:
             ServiceDownError: The service is down, or refuses the key; this ends the run.
         """
-        query = call.arguments.get("query")
-        if call.malformed is not None or not isinstance(query, str):
-            reason = call.malformed or "expected a text argument 'query'"
-            return ToolResult(call.id, ToolStatus.MALFORMED, f"search: {reason}")
+        query = query_of(call)
+        if isinstance(query, ToolResult):
+            return query
         try:
-            answer = await self.tool.look_up(query, self.collection)
+            answer = await self.look_up(query, collection)
         except RequestFailedError as error:
             return failed_search(call.id, error)
         status = ToolStatus.EMPTY if answer.is_empty else ToolStatus.OK
         return ToolResult(call.id, status, answer.text, {"passages": list(answer.passages)})
 
-    async def fork(self) -> ToolSession:
-        """A session on the same collection."""
-        return SearchSession(self.tool, self.collection)
 
-    async def close(self) -> None:
-        """Nothing to free."""
+def collection_of(problem: Problem) -> str | None:
+    """The collection that a problem's info names, if any."""
+    collection = problem.info.get("collection")
+    return None if collection is None else str(collection)
+
+
+def query_of(call: ToolCall) -> str | ToolResult:
+    """The query of a call, or the result for a malformed call."""
+    query = call.arguments.get("query")
+    if call.malformed is None and isinstance(query, str):
+        return query
+    reason = call.malformed or "expected a text argument 'query'"
+    return ToolResult(call.id, ToolStatus.MALFORMED, f"search: {reason}")
 
 
 def failed_search(call_id: str, error: RequestFailedError) -> ToolResult:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ramify.core.errors import DataError, MachineError
 from ramify.core.protocols import Hit, Json
-from ramify.tools.passage_rows import PassageReader
+from ramify.tools.passages import PassageReader
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
 Embed: TypeAlias = Callable[[Sequence[str]], Vectors]

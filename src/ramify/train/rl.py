@@ -8,15 +8,16 @@ from pathlib import Path
 
 from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
 from ramify.config.build import build_optimizer
-from ramify.config.build_algorithm import build_objective
+from ramify.config.build_algorithm import build_learning, build_objective
 from ramify.config.build_model import build_model
 from ramify.config.inert import note_inert_clips
 from ramify.config.largest_row import largest_row
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import ConfigError, Interrupted, TrainingError
-from ramify.core.records import Floats
+from ramify.core.records import TrainingTree
 from ramify.learner.checkpoint import checkpoint_folder
+from ramify.learner.learning import Learning
 from ramify.learner.ranks import max_over_ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
@@ -26,10 +27,8 @@ from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import tree_metrics
-from ramify.rollout.agent_loop import AgentLoop, agent_loop
-from ramify.rollout.interrupts import StopOnSignal
+from ramify.rollout.agent_loop import AgentLoop, StopOnSignal, agent_loop
 from ramify.train.guard import Action, Guard, GuardState, Violation
-from ramify.train.learning import Learning, build_learning
 from ramify.train.manifest import task_manifest
 from ramify.train.preflight import run_preflight
 from ramify.train.resume import begin_run, restore, starting_point
@@ -137,9 +136,9 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
         TrainingError: The guard stops the run.
     """
     batch = stop.run(take_batch(run.rollout, run.recipe.rollout, state.cursor, state.step, phase))
-    grown = tree_metrics(batch.trees, batch.rewards)
+    grown = tree_metrics(batch.trees)
     passed = state.guard.passed if state.guard else None
-    advantages, reports, found = learn(run, batch, state.step + 1, grown, passed)
+    learned, reports, found = learn(run, batch, state.step + 1, grown, passed)
     run.learning.end_step(state.step + 1)
     state = replace(
         state.after_step(batch.cursor, grown["reward/mean"]), branching=run.rollout.agent.brancher.state()
@@ -157,7 +156,7 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
         }
     told = update_metrics(reports)
     held_up = run.loop.delays.take()
-    record(run, state.step, batch, advantages, {**grown, **told, **guarded}, held_up)
+    record(run, state.step, batch, learned, {**grown, **told, **guarded}, held_up)
     norm = told["update/grad_norm"]
     shown: dict[str, float | str] = {} if norm is None else {"gradient": norm}
     if held_up.is_noticeable:
@@ -177,31 +176,30 @@ def learn(
     step: int,
     grown: Mapping[str, float],
     passed: Sequence[str] | None = None,
-) -> tuple[Sequence[Sequence[Floats]], Sequence[UpdateReport], Violation | None]:
+) -> tuple[Sequence[TrainingTree], Sequence[UpdateReport], Violation | None]:
     """Compute the advantages of a batch and update on it, as far as the guard allows.
 
     All ranks decide alike: the guard looks at the maximum of each metric over ranks (also of the entropy, since all
     ranks sample from one policy), and a rank without trees takes part as long as another one has some. `passed` are the
     guard's settings whose thresholds the run was within before; None: all count.
     """
-    trees, rewards = batch.learned
+    kept = batch.kept
     found = run.guard.look(max_over_ranks(grown), passed) if run.guard else None
-    if not max_over_ranks({"trees": len(trees)})["trees"]:
+    if not max_over_ranks({"trees": len(kept)})["trees"]:
         run.console.note(
             f"step {step}: none of {len(batch.trees)} problems had both right and wrong answers in "
             f"{batch.attempts} attempts; nothing was learned"
         )
         return (), (), found
-    notes = run.learning.annotate(trees)
-    advantages = run.learning.advantages(trees, rewards, notes)
+    trees = run.learning.credit(kept)
     if found is not None:
-        return advantages, (), found
+        return trees, (), found
 
     def refused(reports: Sequence[UpdateReport]) -> bool:
         return run.guard is not None and run.guard.look(update_metrics(reports)) is not None
 
-    reports = run.learning.update(trees, advantages, notes, refused)
-    return advantages, reports, run.guard.look(update_metrics(reports)) if run.guard else None
+    reports = run.learning.update(trees, refused)
+    return trees, reports, run.guard.look(update_metrics(reports)) if run.guard else None
 
 
 def follow(run: RlRun, step: int, state: GuardState, found: Violation, action: Action) -> None:
@@ -233,16 +231,15 @@ def record(
     run: RlRun,
     step: int,
     batch: Batch,
-    advantages: Sequence[Sequence[Floats]],
+    learned: Sequence[TrainingTree],
     metrics: Mapping[str, float | None],
     held_up: HeldUp,
 ) -> None:
-    """Write the trace, the timing and the metrics of a step; `advantages` belong to the trees it learned from."""
-    means = iter([tuple(float(a.mean()) if len(a) else 0.0 for a in of_tree) for of_tree in advantages])
-    traced = [
-        TracedTree(tree, tuple(given), next(means) if is_kept else None)
-        for tree, given, is_kept in zip(batch.trees, batch.rewards, batch.kept, strict=True)
-    ]
+    """Write the trace, the timing and the metrics of a step."""
+    means = {
+        tree.tree.key: tuple(float(a.mean()) if len(a) else 0.0 for a in tree.advantages) for tree in learned
+    }
+    traced = [TracedTree(scored.tree, scored.rewards, means.get(scored.tree.key)) for scored in batch.trees]
     write_trees(run.folder.trees(step), traced)
     run.rollout.timing.flush(run.folder.timing(step), held_up)
     sampling = batch.metrics if run.recipe.rollout.dynamic_sampling is not None else {}
@@ -334,6 +331,7 @@ def build_rl(
             objective=build_objective(recipe.algorithm),
             temperature=rollout.temperature,
             max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            token_budget=recipe.learner.token_budget,
             max_skipped_in_a_row=None if looks_at_non_finite else MAX_SKIPPED_IN_A_ROW,
         )
 

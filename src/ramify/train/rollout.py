@@ -20,7 +20,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import close_all
 from ramify.core.messages import Problem
 from ramify.core.protocols import RewardFn
-from ramify.core.records import Reward
+from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.modeling.numerics import set_numerics
@@ -30,9 +30,8 @@ from ramify.obs.timing import TimingLog
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rewards.tree_rewards import score_tree
-from ramify.rollout.agent_loop import agent_loop
+from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.grow import grow_trees
-from ramify.rollout.interrupts import StopOnSignal
 from ramify.rollout.settings import AgentParts
 from ramify.train.run_folder import RunFolder
 
@@ -71,7 +70,7 @@ class Rollout:
         *,
         first_slot: int = 0,
         attempt: int = 0,
-    ) -> tuple[tuple[Tree, ...], list[Sequence[Reward]]]:
+    ) -> tuple[ScoredTree, ...]:
         """Grow the trees of one step and score their leaves.
 
         Args:
@@ -100,7 +99,7 @@ class Rollout:
             trees = await grow_trees(
                 self.agent, problems, step, on_tree=ready, first_slot=first_slot, attempt=attempt
             )
-        return trees, [await score_tree(self.reward, tree) for tree in trees]
+        return tuple([await score_tree(self.reward, tree) for tree in trees])
 
     async def close(self) -> None:
         """Stop the engine, the tools and the judge."""
@@ -176,13 +175,13 @@ def run_rollout(
         try:
             with StopOnSignal(loop) as stop, console.phase("rollout", 1) as phase:
                 chosen = [task.problems[index] for index in indices]
-                trees, rewards = stop.run(rollout.grow(chosen, 0, phase))
+                batch = stop.run(rollout.grow(chosen, 0, phase))
                 phase.advance()
         finally:
             loop.run(rollout.close())
         held_up = loop.delays.take()
     folder = RunFolder(recipe.run.dir)
     folder.create(recipe)
-    write_trees(folder.trees(1), [TracedTree(t, tuple(r)) for t, r in zip(trees, rewards, strict=True)])
+    write_trees(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
     rollout.timing.flush(folder.timing(1), held_up)
-    return tree_metrics(trees, rewards)
+    return tree_metrics(batch)

@@ -24,7 +24,7 @@ from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
-from ramify.rollout.interrupts import StopOnSignal
+from ramify.rollout.agent_loop import StopOnSignal
 from ramify.train.manifest import make_manifest
 from ramify.train.resume import Start, begin_run, restore, starting_point
 from ramify.train.row_memory import prepare_rows
@@ -127,6 +127,7 @@ def _train(
             objective=lessons.objective,
             temperature=1.0,
             max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            token_budget=recipe.learner.token_budget,
         )
 
     learner, state = restore(start, make_learner)

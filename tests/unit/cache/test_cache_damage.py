@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 from cache_uses import asks, key, never, run
 
-from ramify.cache.contents import Contents
+from ramify.cache.database import Contents
 from ramify.cache.sqlite import SqliteCache
 from ramify.core.errors import DataError, MachineError
 

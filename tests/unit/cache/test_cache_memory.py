@@ -1,4 +1,4 @@
-from ramify.cache.memory import Memory, Remembered
+from ramify.cache.writer import Memory, Remembered
 
 
 def test_an_answer_that_is_remembered_again_takes_its_place_once():

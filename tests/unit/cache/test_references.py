@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from ramify.cache.contents import Contents
+from ramify.cache.database import Contents
 from ramify.cache.references import answer_of, export_json, import_json, text_of
 from ramify.cache.sqlite import SqliteCache
 from ramify.cli import main

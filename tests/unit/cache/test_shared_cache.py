@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cache_children import key
 
-from ramify.cache.contents import Contents
+from ramify.cache.database import Contents
 from ramify.cache.sqlite import SqliteCache
 
 pytestmark = pytest.mark.integration

@@ -4,7 +4,7 @@ import sqlite3
 import pytest
 from cache_uses import Clock, asks, key, never, run
 
-from ramify.cache.contents import Contents
+from ramify.cache.database import Contents
 from ramify.cache.keys import digest, place
 from ramify.cache.sqlite import SqliteCache, SqliteSettings
 from ramify.core.errors import DataError

@@ -4,8 +4,7 @@ import time
 
 from ramify.cache.database import connect
 from ramify.cache.keys import digest
-from ramify.cache.memory import Remembered
-from ramify.cache.writer import Row, Writer
+from ramify.cache.writer import Remembered, Row, Writer
 from ramify.core.protocols import CacheKey
 
 

@@ -12,7 +12,7 @@ from ramify.core.messages import Calls, Final, ToolSpec
 from ramify.core.tree import Source
 from ramify.data.demonstrator import Flaws, Search, write_demonstrations
 from ramify.data.world import WorldSettings, build_world, split_editions
-from ramify.tools.passages import PassageIndex
+from ramify.tools.passage_index import PassageIndex
 
 TOOLS = {
     name: ToolSpec(name, "d", {"type": "object", "required": [argument]}, True, 1.0)

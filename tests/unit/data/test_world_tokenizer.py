@@ -15,7 +15,7 @@ from ramify.data.demonstrator import write_demonstrations
 from ramify.data.world import WorldSettings, build_world
 from ramify.data.world_editions import HELD_OUT_NAMES, OPERATORS, SYNONYMS, TRAINING_NAMES
 from ramify.data.world_tokenizer import TAGS, train_world_tokenizer
-from ramify.tools.passages import PassageIndex
+from ramify.tools.passage_index import PassageIndex
 
 TEXTS = [
     "<think> find Mimo area</think><search> Mimo area</search> <result>\n- Mimo area 56\n</result>",

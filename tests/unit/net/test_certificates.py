@@ -5,7 +5,7 @@ import ssl
 import pytest
 
 from ramify.core.errors import MachineError
-from ramify.net.certificates import trusted
+from ramify.net.connections import trusted
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import textwrap
 
 import pytest
 
-from ramify.net.lookups import Lookups
+from ramify.net.addresses import Lookups
 
 STUCK = """
 import asyncio, socket, threading
-from ramify.net.lookups import Lookups
+from ramify.net.addresses import Lookups
 
 def stuck(*arguments, **named):
     threading.Event().wait()

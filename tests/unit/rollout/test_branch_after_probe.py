@@ -15,6 +15,7 @@ from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
+from random_trees import training
 from scripted_agents import RecordingEngine, agent, grow_one, script, with_engine
 
 ALWAYS = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=3)
@@ -178,7 +179,7 @@ def test_shared_tokens_get_the_credit_of_all_branches(model_folder, shared):
     tree, _ = grown(model_folder)
     rng = np.random.default_rng(3)
     advantages = [rng.normal(size=t.num_written) for t in tree.trajectories]
-    given = credit(tree, advantages, Weighting(shared))
+    given = credit(training(tree, advantages), Weighting(shared))
     masses = leaf_masses(tree)
     roots = [node.id for node in tree.children[""]]
     by_root = [

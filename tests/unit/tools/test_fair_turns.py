@@ -1,7 +1,7 @@
 import asyncio
 import contextlib
 
-from ramify.tools.fair_turns import FairTurns
+from ramify.tools.search_service import FairTurns
 
 
 async def queue(

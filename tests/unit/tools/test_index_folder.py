@@ -13,8 +13,8 @@ from ramify.core.errors import DataError
 from ramify.tools import index_tantivy
 from ramify.tools.index_sqlite import SqliteIndex
 from ramify.tools.index_tantivy import TantivyIndex
-from ramify.tools.passages import PassageIndex
-from ramify.tools.ranked_index import RankedIndex
+from ramify.tools.passage_index import PassageIndex
+from ramify.tools.passages import RankedIndex
 
 ENGINES = [TantivyIndex, SqliteIndex]
 WORDS = [f"w{i}" for i in range(40)]

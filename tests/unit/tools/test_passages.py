@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ramify.core.errors import DataError
 from ramify.tools.index_sqlite import SqliteIndex
 from ramify.tools.index_tantivy import TantivyIndex
-from ramify.tools.passages import PassageIndex
+from ramify.tools.passage_index import PassageIndex
 
 Build = Callable[[Path, list[dict]], PassageIndex]
 WAYS = [(TantivyIndex, False), (TantivyIndex, True), (SqliteIndex, False), (SqliteIndex, True)]
@@ -188,7 +188,7 @@ def test_without_tantivy_sqlite_answers(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
         "sys.modules['tantivy'] = None\n"
-        "from ramify.tools.passages import PassageIndex\n"
+        "from ramify.tools.passage_index import PassageIndex\n"
         "index = PassageIndex.build(pathlib.Path(sys.argv[1]))\n"
         "print(index.engine, [p.id for p in index.search('is Rome', 5)])\n"
     )
@@ -214,6 +214,6 @@ def test_small_files_stay_in_memory_unless_a_folder_is_named(
     assert [entry.name for entry in tmp_path.iterdir()] == ["passages.jsonl"]
     PassageIndex.open(path, tmp_path / "named")
     assert (tmp_path / "named" / "manifest.json").is_file()
-    monkeypatch.setattr("ramify.tools.passages.MEMORY_BYTES", 10)
+    monkeypatch.setattr("ramify.tools.passage_index.MEMORY_BYTES", 10)
     PassageIndex.open(path)
     assert (tmp_path / "passages.jsonl.index" / "manifest.json").is_file()

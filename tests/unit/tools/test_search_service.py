@@ -14,8 +14,7 @@ import uvicorn
 from ramify.core.protocols import Hit
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.tools.passages import PassageIndex
-from ramify.tools.search_local import LocalSearch
+from ramify.tools.passage_index import LocalSearch, PassageIndex
 from ramify.tools.search_retriever import RetrieverSearch
 from ramify.tools.search_service import MAX_BODY_BYTES, make_app
 

@@ -11,9 +11,8 @@ from ramify.core.errors import ServiceDownError
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.protocols import CacheKey, Hit, Json
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.tools.passages import PassageIndex
+from ramify.tools.passage_index import LocalSearch, PassageIndex
 from ramify.tools.search import SearchTool, cache_key, clean, normalise
-from ramify.tools.search_local import LocalSearch
 
 ROWS = [
     {"id": "p1", "text": "Laru  area\n56 .", "collection": "e1"},

@@ -8,7 +8,7 @@ import pytest
 
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Message, Problem, ToolCall
-from ramify.tools.tool_files import load_tool
+from ramify.tools.functions import load_tool
 
 PROBLEM = Problem("p", (Message.of("user", "?"),), ())
 FILE = '''

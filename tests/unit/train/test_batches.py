@@ -82,7 +82,7 @@ def taken(rollout, *, size=4, max_attempts=3, cursor=START):
 
 
 def names(trees):
-    return [tree.problem.id for tree in trees]
+    return [scored.tree.problem.id for scored in trees]
 
 
 def test_the_next_problems_take_the_place_of_those_that_teach_nothing(model_folder):
@@ -90,29 +90,26 @@ def test_the_next_problems_take_the_place_of_those_that_teach_nothing(model_fold
     batch = taken(rollout, size=5, max_attempts=9)
     order, _ = rollout.task.order.take(START, len(batch.trees))
     assert names(batch.trees) == [f"p{index}" for index in order]
-    trees, rewards = batch.learned
-    assert len(trees) == len(rewards) == 5
+    assert len(batch.kept) == 5
     assert 0 < len(batch.trees) - 5 == batch.metrics["sampling/refused"]
-    for tree, given, is_kept in zip(batch.trees, batch.rewards, batch.kept, strict=True):
-        right = [reward.parts["correct"] == 1 for reward in given]
-        assert is_kept == (0 < sum(right) < len(right))
-        assert is_kept or tree not in trees
-    refused = {name for name, kept in zip(names(batch.trees), batch.kept, strict=True) if not kept}
-    assert refused >= {f"p{i}" for i in order if i in EASY + HARD}
+    for scored in batch.trees:
+        right = [reward.parts["correct"] == 1 for reward in scored.rewards]
+        assert (scored in batch.kept) == (0 < sum(right) < len(right))
+    assert set(names(batch.trees)) - set(names(batch.kept)) >= {f"p{i}" for i in order if i in EASY + HARD}
     assert batch.cursor == rollout.task.order.take(START, len(batch.trees))[1]
 
 
 def test_each_round_takes_as_many_as_are_missing(model_folder):
     rollout = rollout_of(model_folder)
     whole = taken(rollout, size=5, max_attempts=9)
-    rounds = [[key for key in whole.trees if key.key.attempt == a] for a in range(whole.attempts)]
+    rounds = [[s for s in whole.trees if s.tree.key.attempt == a] for a in range(whole.attempts)]
     assert len(rounds) > 1
     missing = 5
     for grown in rounds:
         assert len(grown) == missing
-        missing -= sum(whole.kept[whole.trees.index(tree)] for tree in grown)
+        missing -= sum(scored in whole.kept for scored in grown)
     assert missing == 0
-    assert [tree.key.slot for tree in whole.trees] == list(range(len(whole.trees)))
+    assert [scored.tree.key.slot for scored in whole.trees] == list(range(len(whole.trees)))
 
 
 def test_after_the_last_attempt_the_batch_is_as_large_as_it_is(model_folder):
@@ -121,7 +118,7 @@ def test_after_the_last_attempt_the_batch_is_as_large_as_it_is(model_folder):
     first = taken(rollout, size=5, max_attempts=1)
     assert first.attempts == 1
     assert first.trees == whole.trees[:5]
-    assert 0 < len(first.learned[0]) < 5
+    assert 0 < len(first.kept) < 5
     assert first.metrics["sampling/empty"] == 0.0
 
 
@@ -131,10 +128,10 @@ def test_a_batch_may_be_empty(model_folder):
     while rollout.task.order.take(cursor, 1)[0][0] not in EASY + HARD:
         cursor = rollout.task.order.take(cursor, 1)[1]
     batch = taken(rollout, size=1, max_attempts=1, cursor=cursor)
-    assert batch.learned == ((), ())
+    assert batch.kept == ()
     assert batch.metrics["sampling/empty"] == batch.metrics["sampling/refused"] == 1.0
-    (tree,) = batch.trees
-    written = [len(node.token_ids) for node in tree.nodes if node.source is Source.POLICY]
+    (scored,) = batch.trees
+    written = [len(node.token_ids) for node in scored.tree.nodes if node.source is Source.POLICY]
     assert batch.metrics["sampling/refused_tokens"] == sum(written)
     assert batch.cursor == rollout.task.order.take(cursor, 1)[1]
 
@@ -147,8 +144,8 @@ def test_a_problem_that_comes_again_within_a_step_has_draws_of_its_own(model_fol
     again = [i for i, name in enumerate(names(batch.trees)) if name in names(batch.trees)[:i]]
     assert again
     for index in again:
-        earlier = batch.trees[names(batch.trees).index(batch.trees[index].problem.id)]
-        entropies = [[node.entropy for node in tree.nodes] for tree in (earlier, batch.trees[index])]
+        earlier = batch.trees[names(batch.trees).index(names(batch.trees)[index])]
+        entropies = [[node.entropy for node in s.tree.nodes] for s in (earlier, batch.trees[index])]
         assert entropies[0] != entropies[1]
 
 
@@ -156,7 +153,7 @@ def test_a_problem_that_comes_again_within_a_step_has_draws_of_its_own(model_fol
 def test_latencies_change_nothing(model_folder, latency_seed):
     one = taken(rollout_of(model_folder), size=5)
     other = taken(rollout_of(model_folder, latency_seed + 1), size=5)
-    assert (one.trees, one.kept, one.cursor) == (other.trees, other.kept, other.cursor)
+    assert (one.trees, one.refused, one.cursor) == (other.trees, other.refused, other.cursor)
 
 
 class NoNumber:
@@ -176,9 +173,8 @@ def test_a_correct_that_is_no_number_is_told_with_its_problem_and_not_refused(mo
 
 def test_without_dynamic_sampling_all_are_kept(model_folder):
     batch = taken(rollout_of(model_folder), max_attempts=None)
-    assert batch.kept == (True,) * 4
-    assert [tree.key.attempt for tree in batch.trees] == [0] * 4
-    assert batch.learned == (batch.trees, batch.rewards)
+    assert batch.kept == batch.trees
+    assert [scored.tree.key.attempt for scored in batch.trees] == [0] * 4
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def learner(folder, lora=False):
         objective=Objective(NegativeLogLikelihood()),
         temperature=1.0,
         max_grad_norm=1.0,
+        token_budget=10_000,
     )
 
 

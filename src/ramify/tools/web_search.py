@@ -1,0 +1,241 @@
+"""Search providers that ask a web search service; each turns the service's JSON results into hits with plain text.
+
+`brightdata` is Bing through Bright Data, as in ARPO's search tool (arXiv 2507.19849); `serper` is Google through
+serper.dev; `searxng` is a SearXNG instance of your own.
+"""
+
+import html
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from ramify.core.errors import ServiceDownError
+from ramify.core.protocols import Hit, Json
+from ramify.net.client import Answer, HttpClient
+
+_ATTRIBUTES = r"""(?:\s+[\w:-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>]+))*"""
+_INLINE = re.compile(
+    rf"</?(?:a|abbr|b|bdi|cite|code|em|font|i|mark|q|s|small|span|strong|sub|sup|u|wbr){_ATTRIBUTES}\s*/?>",
+    re.I,
+)
+_BLOCK = re.compile(
+    rf"</?(?:br|dd|div|dl|dt|h[1-6]|hr|img|li|ol|p|pre|section|table|tbody|td|th|tr|ul){_ATTRIBUTES}\s*/?>",
+    re.I,
+)
+# An element that is not closed extends to the end, as in browsers. Searching for each missing end would take quadratic time.
+_UNSHOWN = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)", re.I | re.S)
+_MOST_CHARS = 50_000
+"""Most characters of a snippet's markup that are read; no search engine sends that many."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFields:
+    """The names of fields in a service's answer.
+
+    Attributes:
+        results: The list of results.
+        text: The snippet of a result.
+        url: The address of a result.
+        besides: An answer with one of these fields may omit the list if nothing was found.
+    """
+
+    results: str
+    text: str
+    url: str
+    besides: Sequence[str] = ()
+
+
+def plain_text(markup: str) -> str:
+    """A snippet without HTML: tags are removed, entities become characters, blanks collapse; "a < b" stays."""
+    shown = _BLOCK.sub(" ", _INLINE.sub("", _UNSHOWN.sub(" ", markup[:_MOST_CHARS])))
+    return " ".join(html.unescape(shown).split())
+
+
+def read_hits(answer: Answer, fields: ResultFields, top_k: int) -> list[Hit]:
+    """The first `top_k` results that have a snippet or an address.
+
+    Raises:
+        RequestFailedError: MALFORMED: the answer does not have the documented structure.
+    """
+    record = answer.json()
+    if not isinstance(record, Mapping):
+        raise answer.malformed(f"expected an object with '{fields.results}'")
+    results = record.get(fields.results)
+    if results is None and any(name in record for name in fields.besides):
+        return []
+    if not isinstance(results, list) or not all(isinstance(result, dict) for result in results):
+        raise answer.malformed(f"expected a list of objects in '{fields.results}'")
+    usable = (hit for hit in (_hit(result, fields) for result in results) if hit.text or hit.url)
+    hits = list(itertools.islice(usable, top_k))
+    if results and not hits:
+        raise answer.malformed(
+            f"expected '{fields.text}' or '{fields.url}' in the results, found neither in any"
+        )
+    return hits
+
+
+def _hit(result: Mapping[str, Json], fields: ResultFields) -> Hit:
+    url = _string(result, fields.url)
+    return Hit(url, plain_text(_string(result, fields.text)), plain_text(_string(result, "title")), url)
+
+
+def _string(result: Mapping[str, Json], key: str) -> str:
+    value = result.get(key)
+    return value if isinstance(value, str) else ""
+
+
+_BING = "https://www.bing.com/search"
+_RESULTS_OF_A_PAGE = 10
+_BING_FIELDS = ResultFields("organic", "description", "link", besides=("general", "input"))
+_CHINESE = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]")
+
+
+class BrightDataSearch:
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
+
+    Args:
+        client: The client for the service; it redacts the key from messages.
+        key: The key, sent as a bearer token.
+        zone: The account's zone; it must be a zone for search results.
+        country: Bing's `cc`.
+        market: Bing's `mkt` and `setLang`; None: zh-CN for a query with Chinese characters, else en-US.
+        base_url: Address of the service.
+    """
+
+    name = "brightdata"
+
+    def __init__(
+        self,
+        client: HttpClient,
+        key: str,
+        *,
+        zone: str,
+        country: str = "us",
+        market: str | None = None,
+        base_url: str = "https://api.brightdata.com",
+    ) -> None:
+        self._client, self._key, self._zone = client, key, zone
+        self._country, self._market = country, market
+        self._address = f"{base_url.rstrip('/')}/request"
+        self.identity: Mapping[str, Json] = {
+            "address": self._address,
+            "engine": "bing",
+            "country": country,
+            "market": market,
+        }
+
+    async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:  # noqa: ARG002 - has none
+        """At most `top_k` organic results."""
+        body: dict[str, Json] = {"zone": self._zone, "url": self._page(query, top_k), "format": "raw"}
+        headers = {"Authorization": f"Bearer {self._key}"}
+        answer = await self._client.post_json(self._address, body, headers=headers)
+        return read_hits(answer, _BING_FIELDS, top_k)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    def _page(self, query: str, top_k: int) -> str:
+        market = self._market or ("zh-CN" if _CHINESE.search(query) else "en-US")
+        asked = {"q": query, "mkt": market, "setLang": market, "cc": self._country, "brd_json": "1"}
+        if top_k > _RESULTS_OF_A_PAGE:
+            asked["count"] = str(top_k)
+        return f"{_BING}?{urlencode(asked)}"
+
+
+_GOOGLE_FIELDS = ResultFields("organic", "snippet", "link", besides=("searchParameters",))
+
+
+class SerperSearch:
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
+
+    `key` is sent in the header X-API-KEY; `country` and `language` are Google's `gl` and `hl`.
+    """
+
+    name = "serper"
+
+    def __init__(
+        self,
+        client: HttpClient,
+        key: str,
+        *,
+        country: str = "us",
+        language: str = "en",
+        base_url: str = "https://google.serper.dev",
+    ) -> None:
+        self._client, self._key = client, key
+        self._address = f"{base_url.rstrip('/')}/search"
+        self._place = {"gl": country, "hl": language}
+        self.identity: Mapping[str, Json] = {"address": self._address, **self._place}
+
+    async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:  # noqa: ARG002 - has none
+        """At most `top_k` organic results."""
+        body: dict[str, Json] = {"q": query, "num": top_k, **self._place}
+        answer = await self._client.post_json(self._address, body, headers={"X-API-KEY": self._key})
+        return read_hits(answer, _GOOGLE_FIELDS, top_k)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+
+_SEARXNG_FIELDS = ResultFields("results", "content", "url")
+
+
+class SearxngSearch:
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
+
+    `base_url` is the address of the instance. `engines` and `categories` are comma-separated lists as in SearXNG's API;
+    "" leaves the choice to the instance.
+    """
+
+    name = "searxng"
+
+    def __init__(
+        self,
+        client: HttpClient,
+        *,
+        base_url: str,
+        language: str = "en",
+        engines: str = "",
+        categories: str = "",
+    ) -> None:
+        self._client = client
+        self._address = f"{base_url.rstrip('/')}/search"
+        asked = {"language": language, "engines": engines, "categories": categories}
+        self._asked = {name: value for name, value in asked.items() if value}
+        self.identity: Mapping[str, Json] = {"address": self._address, **self._asked}
+
+    async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:  # noqa: ARG002 - has none
+        """The first `top_k` results; SearXNG always returns one page of results, so there may be fewer.
+
+        Raises:
+            RequestFailedError: The request failed, or found nothing because search engines did not answer.
+            ServiceDownError: The service is down, or does not serve JSON.
+        """
+        try:
+            answer = await self._client.get(
+                self._address, params={"q": query, "format": "json", **self._asked}
+            )
+        except ServiceDownError as error:
+            if "HTTP 403" not in str(error):
+                raise
+            raise ServiceDownError(
+                f"{error}; SearXNG needs json in search.formats of its settings.yml"
+            ) from None
+        hits = read_hits(answer, _SEARXNG_FIELDS, top_k)
+        if not hits and (silent := _silent_engines(answer)):
+            raise answer.malformed(f"nothing found, and {silent} search engines did not answer")
+        return hits
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+
+def _silent_engines(answer: Answer) -> int:
+    record = answer.json()
+    silent = record.get("unresponsive_engines") if isinstance(record, Mapping) else None
+    return len(silent) if isinstance(silent, list) else 0
