@@ -3,7 +3,7 @@
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from ramify.config.build_tools import Toolbox
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection, OpenAIEngineSection
 from ramify.config.schema_parts import (
+    Dialect,
     LimitsSection,
     LocalEngineSection,
     OptimizerSection,
@@ -27,24 +28,38 @@ from ramify.config.schema_rollout import (
     ThresholdBranching,
 )
 from ramify.core.errors import DataError
-from ramify.core.messages import Problem
-from ramify.core.protocols import Brancher, Engine, EventSink, Tool
+from ramify.core.messages import Problem, ToolSpec
+from ramify.core.protocols import Brancher, Engine, EventSink
 from ramify.core.quiescence import LiveCount
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ramify.chat.renderer import TagRenderer
+    from ramify.chat.renderer import ChatRenderer
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.learner.optimizer import OptimizerSettings, Schedule
     from ramify.rollout.settings import AgentParts, BranchAt, RolloutLimits
 
 
-def build_renderer(tokenizer: "ChatTokenizer", tools: Mapping[str, Tool]) -> "TagRenderer":
-    """The renderer for a set of tools."""
+def build_renderer(dialect: Dialect, tokenizer: "ChatTokenizer", tools: Sequence[ToolSpec]) -> "ChatRenderer":
+    """The renderer of every run: SFT, DPO, RL and evaluation.
+
+    Args:
+        dialect: The recipe's `model.dialect`.
+        tokenizer: The model's tokenizer.
+        tools: `Toolbox.specs`, or `ShownTools.specs` where nothing is called.
+
+    Raises:
+        ConfigError: A tool's name cannot be used in the dialect.
+        DataError: The chat template does not have the dialect.
+    """
+    if dialect == "hermes":
+        from ramify.chat.hermes import HermesRenderer
+
+        return HermesRenderer(tokenizer, tools)
     from ramify.chat.renderer import TagRenderer
 
-    return TagRenderer(tokenizer, [tool.spec for tool in tools.values()])
+    return TagRenderer(tokenizer, tools)
 
 
 def build_agent(
@@ -52,7 +67,7 @@ def build_agent(
     engine: EvalEngineSection,
     run: RunSection,
     toolbox: Toolbox,
-    renderer: "TagRenderer",
+    renderer: "ChatRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     brancher: Brancher,
@@ -91,7 +106,7 @@ def build_agent(
 
 def _engine(
     section: EvalEngineSection,
-    renderer: "TagRenderer",
+    renderer: "ChatRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     live: LiveCount | None,
@@ -107,12 +122,12 @@ def _engine(
         return _openai(section, renderer, context_tokens, note)
     from ramify.engines.scripted import ScriptedEngine, load_script
 
-    script = load_script(section.script)
+    script = load_script(section.script, renderer.result_end)
     return ScriptedEngine(renderer.tokenizer, script, context_tokens, script.exact_entropy)
 
 
 def _openai(
-    section: OpenAIEngineSection, renderer: "TagRenderer", context_tokens: int, note: Callable[[str], None]
+    section: OpenAIEngineSection, renderer: "ChatRenderer", context_tokens: int, note: Callable[[str], None]
 ) -> Engine:
     from ramify.config.build_services import http_client
     from ramify.engines.openai_engine import OpenAIEngine
@@ -243,7 +258,7 @@ def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Sche
 
 def build_problems(
     path: Path,
-    renderer: "TagRenderer",
+    renderer: "ChatRenderer",
     max_prompt_tokens: int,
     exclude: Sequence[str] = (),
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
@@ -272,7 +287,7 @@ def build_problems(
 
 
 def fitting(
-    place: Path | str, problems: Sequence[Problem], renderer: "TagRenderer", max_prompt_tokens: int
+    place: Path | str, problems: Sequence[Problem], renderer: "ChatRenderer", max_prompt_tokens: int
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """The problems whose prompt is short enough, and notes on those dropped; `place` names their source in messages.
 

@@ -17,7 +17,7 @@ from ramify.config.schema_parts import (
     refuse_clocks,
     refuse_idle_rates,
 )
-from ramify.config.schema_reward import RewardSection, refuse_idle_bonus
+from ramify.config.schema_reward import RewardSection, refuse_compat_reward, refuse_idle_bonus
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_tools import SandboxSection, ToolsSection, refuse_idle_sandbox
 
@@ -144,6 +144,7 @@ class TrainRecipe(Section):
         refuse_all(
             rollout.refuse_idle_rule,
             lambda: self.algorithm.refuse_idle(rollout, self.engine.name == "local"),
+            lambda: refuse_compat_reward(self.model, self.reward),
             self._tells_right,
             lambda: refuse_idle_bonus(self.reward, self.tools),
             lambda: refuse_idle_rates(self.learner.optimizer, self.model.lora is not None),
