@@ -109,3 +109,13 @@ def test_every_model_of_the_quick_start_opens(smoke_quickstart):
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model = AutoModelForCausalLM.from_pretrained(folder)
         assert model.get_input_embeddings().num_embeddings == len(tokenizer)
+
+
+def test_a_first_phase_that_fails_leaves_a_folder_that_can_be_used_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "ramify.train.quickstart.world.save_model", lambda *_: (tmp_path / "none" / "x").touch()
+    )
+    out = tmp_path / "out"
+    assert main(["quickstart", "--smoke", "--out", str(out)]) == 1
+    assert "the model cannot be written there" in capsys.readouterr().err
+    assert list(out.iterdir()) == []
