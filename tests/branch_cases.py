@@ -7,7 +7,7 @@ import numpy as np
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
 from ramify.algos.branch_seed_compat import ReleasedAepoBrancher, ReleasedArpoBrancher, ReleasedStatistic
-from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import Calls, Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import BranchCandidate
 from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, Trajectory, node_id
 
@@ -34,7 +34,7 @@ def monitored(root, *after, split=False):
     for entropy in after:
         path = (*nodes[-1].path, 0)
         call = ToolCall(nodes[-1].id, "search", {"query": "?"})
-        nodes[-1] = replace(nodes[-1], calls=(call,))
+        nodes[-1] = replace(nodes[-1], turn=Calls((call,)))
         result = ToolResult(call.id, ToolStatus.OK, "!")
         nodes.append(Node(node_id(path), path, node_id(path[:-1]), Source.TOOL, (2,), "!", results=(result,)))
         nodes.append(turn((*path, 0), entropy))

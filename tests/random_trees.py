@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from ramify.algos.sft import counted_once
 from ramify.core.messages import Message, Problem
+from ramify.core.records import (
+    NO_ANNOTATIONS,
+    AnnotatedTree,
+    CreditedTree,
+    Reward,
+    TrainingTree,
+    behavior_annotations,
+)
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
 
 PROBLEM = Problem("p", (Message.of("user", "?"),), ("1",))
@@ -82,3 +91,26 @@ def with_behavior(tree, logprobs):
 def written_arrays(tree, make):
     """One array for each policy node, made from its size."""
     return {n.id: np.asarray(make(len(n.token_ids))) for n in tree.nodes if n.source is Source.POLICY}
+
+
+def training(tree, advantages, rho=None, loss_mask=None, annotations=None):
+    """The record of a tree to learn from; the old logprobs are the engine's unless annotations are given."""
+    known = behavior_annotations(tree) if annotations is None else annotations
+    return TrainingTree(tree, known, tuple(advantages), None if rho is None else tuple(rho), loss_mask)
+
+
+def annotated(tree, rewards=None, annotations=NO_ANNOTATIONS):
+    """The record of an annotated tree; rewards are 0 unless they are given."""
+    given = [Reward(0.0, {})] * len(tree.trajectories) if rewards is None else rewards
+    return AnnotatedTree(tree, tuple(given), annotations)
+
+
+def credited(trees, credits, annotations=None):
+    """The records of trees with credit."""
+    known = map(behavior_annotations, trees) if annotations is None else annotations
+    return [CreditedTree(*one) for one in zip(trees, known, credits, strict=True)]
+
+
+def supervised_credit(tree):
+    """Credit 1 at each written token, by node id."""
+    return counted_once(tree).credit

@@ -60,8 +60,8 @@ def suites() -> Sequence[Row]:
     metric = "share of published cases of answer equality that we decide as they do"
     if folder is None:
         return [not_measured("12.suites", metric, "", NO_DATA)]
-    from ramify.rewards.extract import answer_in
     from ramify.rewards.math_equal import math_equal
+    from ramify.rewards.responses import answer_in
 
     counts: Counter[str] = Counter()
     false_accepts = []
@@ -127,7 +127,7 @@ def read_case(text: str, answer_in: Callable[[str], str]) -> str:
 def served(golds: Sequence[Gold]) -> dict[str, tuple[int, int]]:
     """For each notation the golds that it can write, and those of them for which the result is taken."""
     from ramify.rewards.answer_scores import SCORES
-    from ramify.rewards.extract import answer_in
+    from ramify.rewards.responses import answer_in
 
     counts = Counter(golds)
     found = {}

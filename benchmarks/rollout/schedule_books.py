@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from ramify.rollout.grants import BranchKey, Grant, GrantBook, Settlement
+from ramify.rollout.branching import Allocation, BranchBudget, Grant
+from ramify.rollout.turn import BranchKey
 
 
-class FirstComeBook(GrantBook):
+class FirstComeBook(BranchBudget):
     """Whoever asks while something is left gets it: no waits, and a tree that depends on who was fast."""
 
     def _decide(self, budget: int) -> Iterator[Grant]:
@@ -17,7 +18,7 @@ class FirstComeBook(GrantBook):
             yield grant
 
 
-class QuotaBook(GrantBook):
+class QuotaBook(BranchBudget):
     """Every root has an equal share, which it halves with each branch: no waits, and shares that lie idle.
 
     What a trajectory leaves of its share at its end starts from the prompt.
@@ -45,15 +46,15 @@ class QuotaBook(GrantBook):
         super().finish(key)
         self._ended.add(key)
 
-    def settle(self) -> Settlement:
+    def allocate(self) -> Allocation:
         """Decide everything."""
         if self._budget is None:
-            return Settlement((), 0)
+            return Allocation((), 0)
         grants = tuple(self._decide(self._budget))
         spent = [key for key in self._shares if key in self._ended or self._alive[key] == self.max_depth]
         top_ups = sum(self._shares.pop(key) for key in spent)
         self._top_ups += top_ups
-        return Settlement(grants, top_ups)
+        return Allocation(grants, top_ups)
 
     def _decide(self, budget: int) -> Iterator[Grant]:
         del budget

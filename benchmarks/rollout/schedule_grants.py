@@ -17,11 +17,15 @@ from benchmarks.rollout.schedule_tools import SPECS
 from benchmarks.rollout.schedule_workload import DEEPSEARCH, REASONING, Script, Waits
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.core.protocols import Brancher
-from ramify.rollout.grants import GrantBook
+from ramify.rollout.branching import BranchBudget
 
 _PROBLEMS = 16
 _PERMUTATIONS = 10
-_BOOKS: Mapping[str, type[GrantBook]] = {"logical": GrantBook, "first": FirstComeBook, "quota": QuotaBook}
+_BOOKS: Mapping[str, type[BranchBudget]] = {
+    "logical": BranchBudget,
+    "first": FirstComeBook,
+    "quota": QuotaBook,
+}
 
 
 def grants() -> Sequence[Row]:
@@ -75,7 +79,7 @@ def _compare(script: Script, rule: Brancher) -> dict[str, dict[str, Any]]:
     return {name: _figures(batches, rule, book) for name, book in _BOOKS.items()}
 
 
-def _figures(batches: Sequence[Batch], rule: Brancher, book: type[GrantBook]) -> dict[str, Any]:
+def _figures(batches: Sequence[Batch], rule: Brancher, book: type[BranchBudget]) -> dict[str, Any]:
     unloaded = [grow_ours(batch, EmptyEngine, rule, book) for batch in batches]
     loaded = [grow_ours(batch, CapacityEngine, rule, book) for batch in batches]
     waits = np.concatenate([grown.waits for grown in loaded])

@@ -16,7 +16,7 @@ from ramify.core.protocols import Brancher, Event
 from ramify.core.tree import Tree
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout import branching
-from ramify.rollout.grants import GrantBook
+from ramify.rollout.branching import BranchBudget
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts, RolloutLimits
 
@@ -113,7 +113,7 @@ def grow_ours(
     batch: Batch,
     engine_type: EngineType = CapacityEngine,
     rule: Brancher | None = None,
-    book: type[GrantBook] = GrantBook,
+    book: type[BranchBudget] = BranchBudget,
 ) -> Grown:
     """Grow the batch's trees with `ramify.rollout`; its budget is spent by `book`."""
     tools, waits, whole = batch.tools(), _GrantWaits(), list[float]()
@@ -137,11 +137,11 @@ def grow_ours(
             await engine.close()
 
     # A rollout has one way to spend its budget; the others exist for one row here, so there is no setting for them.
-    with patch.object(branching, "GrantBook", book):
+    with patch.object(branching, "BranchBudget", book):
         trees, seconds = run_virtual(run())
     if any(len(tree.trajectories) != N for tree in trees):
         raise ValueError("a tree does not have its n trajectories")
-    calls = sum(len(node.calls) for tree in trees for node in tree.nodes)
+    calls = sum(len(node.results) for tree in trees for node in tree.nodes)
     issued = sum(tool.issued.total() for tool in tools)
     most = sum(tool.most_under_way for tool in tools)
     return Grown(Done(seconds, engine.work, calls), trees, tuple(whole), tuple(waits), issued, most)

@@ -41,7 +41,11 @@ _NO_GPU = "no CUDA device"
 def update_on_gpu() -> Sequence[Row]:
     """Row 1.gpu: an update, unique tokens a second and MFU."""
     return _timed(
-        "1.gpu", "update", "at least 4, aim 5", 3, lambda learner, rows, total: learner.update(rows, total)
+        "1.gpu",
+        "update",
+        "at least 4, aim 5",
+        3,
+        lambda learner, rows, total: learner.update_rows(rows, total),
     )
 
 
@@ -61,10 +65,10 @@ def peak_on_gpu() -> Sequence[Row]:
         return [not_measured("8.gpu", metric, target, _NO_GPU)]
     with tempfile.TemporaryDirectory() as place:
         learner, batch, rows = _prepare(Path(place))
-        learner.update(rows, batch.denominator)
+        learner.update_rows(rows, batch.denominator)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        learner.update(rows, batch.denominator)
+        learner.update_rows(rows, batch.denominator)
         gradients = sum(p.nbytes for p in learner.model.parameters())
         ours = (torch.cuda.max_memory_allocated() - before - gradients) / 2**30
         try:

@@ -10,10 +10,20 @@ import torch
 
 from benchmarks.harness.threads import NUM_THREADS
 from benchmarks.update.trees import alone, reasoning_tree, with_behavior
-from ramify.algos.credit import Credit, Weighting, credit, denominator
+from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import Objective
-from ramify.core.records import NO_NOTES, Floats, PackedRow, Reward
+from ramify.algos.sft import counted_once
+from ramify.core.records import (
+    NO_ANNOTATIONS,
+    AnnotatedTree,
+    CreditedTree,
+    Floats,
+    PackedRow,
+    Reward,
+    TrainingTree,
+    behavior_annotations,
+)
 from ramify.core.tree import Source, Tree
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
@@ -40,15 +50,20 @@ def make_learner(folder: Path, device: str = "cpu", dtype: str = "float32") -> L
         objective=Objective(ClippedSurrogate(CLIP_LOW, CLIP_HIGH, None)),
         temperature=_TEMPERATURE,
         max_grad_norm=1.0,
+        token_budget=10_000,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Trees of one optimizer step with the advantages of their trajectories. [P][G][T]"""
+    """Trees of one optimizer step. [P]"""
 
-    trees: Sequence[Tree]
-    advantages: Sequence[Sequence[Floats]]
+    learned: Sequence[TrainingTree]
+
+    @property
+    def trees(self) -> list[Tree]:
+        """The trees alone."""
+        return [tree.tree for tree in self.learned]
 
     @property
     def denominator(self) -> float:
@@ -57,26 +72,31 @@ class Batch:
 
     def rows(self, token_budget: int = TOKEN_BUDGET) -> tuple[PackedRow, ...]:
         """Packed, dead groups left out."""
-        return pack(self.trees, self._credits(), token_budget)
+        return pack([_credited(tree) for tree in self.learned], token_budget)
 
     def rows_alone(self, token_budget: int) -> tuple[PackedRow, ...]:
         """Every trajectory computed alone, one or more a row: the strongest baseline without sharing."""
-        chains = [chain for tree in self.trees for chain in alone(tree)]
-        flat = [part for parts in self.advantages for part in parts]
-        credits = [credit(chain, [part], Weighting()) for chain, part in zip(chains, flat, strict=True)]
-        return pack(chains, credits, token_budget)
+        chains = [
+            _training(chain, (part,))
+            for tree in self.learned
+            for chain, part in zip(alone(tree.tree), tree.advantages, strict=True)
+        ]
+        return pack([_credited(chain) for chain in chains], token_budget)
 
     def as_json(self) -> list[list[dict[str, Any]]]:
         """For the peer: every trajectory with its prompt, its completion, who wrote it, and old logprobs."""
         return [
-            [_trajectory(tree, i, parts) for i in range(len(tree.trajectories))]
-            for tree, parts in zip(self.trees, self.advantages, strict=True)
+            [_trajectory(tree.tree, i, tree.advantages) for i in range(len(tree.advantages))]
+            for tree in self.learned
         ]
 
-    def _credits(self) -> list[Credit]:
-        return [
-            credit(tree, parts, Weighting()) for tree, parts in zip(self.trees, self.advantages, strict=True)
-        ]
+
+def _training(tree: Tree, advantages: tuple[Floats, ...]) -> TrainingTree:
+    return TrainingTree(tree, behavior_annotations(tree), advantages)
+
+
+def _credited(tree: TrainingTree) -> CreditedTree:
+    return CreditedTree(tree.tree, tree.annotations, credit(tree, Weighting()))
 
 
 def make_batch(learner: Learner, trees: Sequence[Tree], dead: Sequence[int] = ()) -> Batch:
@@ -88,14 +108,15 @@ def make_batch(learner: Learner, trees: Sequence[Tree], dead: Sequence[int] = ()
         dead: Places of groups whose rewards are all equal.
     """
     estimator = GroupRelative("repeat")
-    advantages = []
+    batch = []
     for place, tree in enumerate(trees):
         size = len(tree.trajectories)
         generator = np.random.default_rng([1, place])
         values = np.zeros(size) if place in dead else generator.permutation(np.arange(size) % 2).astype(float)
-        rewards = [Reward(float(value), {}) for value in values]
-        advantages.append(estimator.advantages(tree, rewards, NO_NOTES, {}))
-    return Batch([_with_old(learner, tree, place) for place, tree in enumerate(trees)], advantages)
+        rewards = tuple(Reward(float(value), {}) for value in values)
+        advantages = estimator.advantages(AnnotatedTree(tree, rewards, NO_ANNOTATIONS), ())
+        batch.append(_training(_with_old(learner, tree, place), advantages))
+    return Batch(batch)
 
 
 def seeded_batch(learner: Learner, seeds: Sequence[int], dead: Sequence[int] = ()) -> Batch:
@@ -117,7 +138,7 @@ def gradients_of(
         parameter.register_post_accumulate_grad_hook(lambda p, name=name: keep(name, p))  # type: ignore[no-untyped-call]
         for name, parameter in learner.model.named_parameters()
     ]
-    report = learner.update(rows, total)
+    report = learner.update_rows(rows, total)
     for hook in hooks:
         hook.remove()
     return report, found
@@ -133,9 +154,8 @@ def relative_difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, t
 
 
 def _with_old(learner: Learner, tree: Tree, place: int) -> Tree:
-    unit = [np.ones(trajectory.num_written) for trajectory in tree.trajectories]
     # One row holds the tree whole, so its written tokens are those of the policy nodes in order.
-    (row,) = pack([tree], [credit(tree, unit, Weighting())], sum(len(n.token_ids) for n in tree.nodes))
+    (row,) = pack([counted_once(tree)], sum(len(n.token_ids) for n in tree.nodes))
     (current,) = learner.logprobs([row])
     noise = np.random.default_rng([2, place]).normal(0.0, OFF_POLICY_STD, len(current))
     return with_behavior(tree, current + noise)

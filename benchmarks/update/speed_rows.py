@@ -78,7 +78,7 @@ def _against_trl(
                     cpu["peer"].append(float(answer["cpu_seconds"]))
                     return float(answer["seconds"])
 
-                ours = timed(lambda: learner.update(rows, total), cpu["ours"])
+                ours = timed(lambda: learner.update_rows(rows, total), cpu["ours"])
                 runs = interleave({"ours": ours, "peer": theirs})
         except PeerUnavailableError as error:
             return [not_measured(name, metric, target, str(error))]
@@ -122,9 +122,9 @@ def strongest_baseline() -> Sequence[Row]:
         batch = seeded_batch(learner, ONE_TREE)
         rows, total = batch.rows(), batch.denominator
         layouts = {str(budget): batch.rows_alone(budget) for budget in (1, TOKEN_BUDGET, 2 * TOKEN_BUDGET)}
-        trials = {name: timed(lambda r=r: learner.update(r, total))() for name, r in layouts.items()}  # type: ignore[misc]
+        trials = {name: timed(lambda r=r: learner.update_rows(r, total))() for name, r in layouts.items()}  # type: ignore[misc]
         trials = {
-            name: min(trials[name], timed(lambda r=r: learner.update(r, total))())  # type: ignore[misc]
+            name: min(trials[name], timed(lambda r=r: learner.update_rows(r, total))())  # type: ignore[misc]
             for name, r in layouts.items()
         }
         best = min(trials, key=lambda name: trials[name])
@@ -136,8 +136,8 @@ def strongest_baseline() -> Sequence[Row]:
         }
         runs = interleave(
             {
-                "ours": timed(lambda: learner.update(rows, total)),
-                "peer": timed(lambda: learner.update(baseline, total)),
+                "ours": timed(lambda: learner.update_rows(rows, total)),
+                "peer": timed(lambda: learner.update_rows(baseline, total)),
             }
         )
     middle = medians(runs)
@@ -228,7 +228,7 @@ def marginal_trajectories() -> Sequence[Row]:
             "17-32 alone": (added.rows_alone(1), added.denominator),
         }
         runs = interleave(
-            {name: timed(lambda w=w: learner.update(*w)) for name, w in work.items()}  # type: ignore[misc]
+            {name: timed(lambda w=w: learner.update_rows(*w)) for name, w in work.items()}  # type: ignore[misc]
         )
     middle = medians(runs)
     count = sum(len(tree.trajectories) for tree in second)
@@ -276,7 +276,7 @@ def _extra_passes(learner: Learner, rows: Sequence[PackedRow], total: float) -> 
     hook = learner.model.base_model.register_forward_hook(
         lambda _module, _arguments, output: seen.append(output.last_hidden_state.shape[1])
     )
-    learner.update(rows, total)
+    learner.update_rows(rows, total)
     hook.remove()
     return sum(seen) / sum(len(row.token_ids) for row in rows) - 1
 

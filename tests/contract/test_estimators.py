@@ -1,6 +1,6 @@
 """Laws of every estimator that a recipe can name, with what acts on rewards and advantages around it."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import get_args
 
 import numpy as np
@@ -12,9 +12,9 @@ from closeness import are_close
 from ramify.config.build_algorithm import build_estimator
 from ramify.config.schema_algorithm import AlgorithmSection, EstimatorSection
 from ramify.core.errors import DataError
-from ramify.core.records import NodeNotes, Reward
+from ramify.core.records import NodeAnnotations, Reward
 from ramify.core.tree import Source, make_tree, node_id
-from random_trees import node, random_tree, tree_of
+from random_trees import annotated, node, random_tree, tree_of
 
 NAMES = [get_args(s.model_fields["name"].annotation)[0] for s in get_args(get_args(EstimatorSection)[0])]
 ESTIMATORS = {
@@ -57,7 +57,7 @@ def dressed(rng, tree):
             size = len(n.token_ids)
             logprobs, entropies = rng.normal(-1.0, 0.4, size), rng.gamma(1.0, 1.0, size)
             n = replace(n, behavior_logprobs=tuple(logprobs), token_entropies=tuple(entropies))
-            notes[n.id] = NodeNotes(logprobs, rng.normal(-1.0, 0.4, size), entropies)
+            notes[n.id] = NodeAnnotations(logprobs, rng.normal(-1.0, 0.4, size), entropies)
         nodes.append(n)
     return make_tree(tree.problem, tree.key, nodes), notes
 
@@ -76,8 +76,9 @@ def scored(rewards):
 
 def estimated(tested, trees, rewards, notes):
     """[P][G][T]"""
-    sums = tested.moments(trees, scored(rewards), notes)
-    return [tested.advantages(t, r, n, sums) for t, r, n in zip(trees, scored(rewards), notes, strict=True)]
+    known = [annotated(*one) for one in zip(trees, scored(rewards), notes, strict=True)]
+    sums = tested.batch_statistics(known)
+    return [tested.advantages(tree, sums) for tree in known]
 
 
 def flat(*lengths):
@@ -209,16 +210,21 @@ def test_the_order_of_children_and_of_trees_does_not_matter(name, shared, around
 def test_sums_of_parts_of_a_batch_add_up_to_those_of_the_whole(name, shared, around, seed, cut):
     trees, rewards, notes = batch(seed)
     tested = estimator(name, shared, around)
-    whole = tested.moments(trees, scored(rewards), notes)
+    whole = tested.batch_statistics(
+        [annotated(*one) for one in zip(trees, scored(rewards), notes, strict=True)]
+    )
     parts = [
-        tested.moments(trees[part], scored(rewards[part]), notes[part])
+        tested.batch_statistics(
+            [annotated(*one) for one in zip(trees[part], scored(rewards[part]), notes[part], strict=True)]
+        )
         for part in (slice(cut), slice(cut, None))
     ]
-    assert parts[0].keys() == parts[1].keys() == whole.keys()
-    added = {key: parts[0][key] + parts[1][key] for key in whole}
-    assert added == pytest.approx(dict(whole), rel=1e-12, abs=1e-12)
+    added = [one + other for one, other in zip(*parts, strict=True)]
+    assert [astuple(sums) for sums in added] == [
+        pytest.approx(astuple(sums), rel=1e-12, abs=1e-12) for sums in whole
+    ]
     for tree, group, found in zip(trees, scored(rewards), notes, strict=True):
-        one, other = (tested.advantages(tree, group, found, sums) for sums in (whole, added))
+        one, other = (tested.advantages(annotated(tree, group, found), sums) for sums in (whole, added))
         assert are_close(all_numbers([other]), all_numbers([one]), 1e-9)
 
 

@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from ramify.chat.tags import parse_turn
 from ramify.config.build_reward import build_reward
 from ramify.config.schema_reward import (
     AnswerRewardSection,
@@ -18,7 +19,7 @@ from ramify.config.schema_reward import (
     PartsRewardSection,
     ScoreName,
 )
-from ramify.core.messages import ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import Calls, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.rewards.length import OverlongReward
 from random_trees import node, tree_of
@@ -48,7 +49,8 @@ ENDS = [
 
 def leaf(path, end):
     text, stop = end
-    return replace(node(path, Source.POLICY, range(len(path), len(text) + 5)), text=text, stop=stop)
+    written = node(path, Source.POLICY, range(len(path), len(text) + 5))
+    return replace(written, text=text, stop=stop, turn=parse_turn(text, {}))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def tree():
     nodes += [leaf((root,), end) for root, end in enumerate(ENDS)]
     for root, status in enumerate(ToolStatus, start=len(ENDS)):
         call = ToolCall(f"{root}:0", "python", {"code": "1"})
-        nodes.append(replace(node((root,), Source.POLICY, [3]), calls=(call,)))
+        nodes.append(replace(node((root,), Source.POLICY, [3]), turn=Calls((call,))))
         nodes.append(replace(node((root, 0), Source.TOOL, [4]), results=(ToolResult(call.id, status, "1"),)))
         nodes += [leaf((root, 0, child), end) for child, end in enumerate(ENDS)]
     return tree_of(nodes)

@@ -21,15 +21,14 @@ from model_folders import write_model
 from ramify.algos.losses import Objective
 from ramify.cli import main
 from ramify.config.build import build_optimizer
-from ramify.config.build_algorithm import build_objective
+from ramify.config.build_algorithm import build_learning, build_objective
 from ramify.config.build_model import build_model
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.records import Reward
+from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, make_tree
 from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
-from ramify.train.learning import build_learning
 from random_trees import random_tree
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -120,24 +119,20 @@ def of_loss(path, model):
     recipe = recipe.model_copy(update={"algorithm": recipe.algorithm.model_copy(update={"max_gap": 1e9})})
     optimizer, schedule = build_optimizer(recipe.learner.optimizer)
     objective: Objective = build_objective(recipe.algorithm)
-    learner = Learner(
-        build_model(recipe.model, 200), optimizer=optimizer, schedule=schedule, total_steps=10, objective=objective,
-        temperature=1.0, max_grad_norm=1e9,
-    )  # fmt: skip
+    learner = Learner(build_model(recipe.model, 200), optimizer=optimizer, schedule=schedule, total_steps=10, objective=objective, temperature=1.0, max_grad_norm=1e9, token_budget=10_000)  # fmt: skip
     learning = build_learning(recipe, learner, 1)
     rng = np.random.default_rng(7)
     typical = -np.log(learner.model.config.vocab_size)
     trees = [sampled(rng, random_tree(rng, split_turns=True), typical) for _ in range(4)]
     rewards = [some_rewards(rng, tree) for tree in trees]
-    notes = learning.annotate(trees)
-    advantages = learning.advantages(trees, rewards, notes)
+    learned = learning.credit([ScoredTree(*one) for one in zip(trees, rewards, strict=True)])
     seen = []
     hook = register_optimizer_step_pre_hook(lambda optimizer, *_: seen.extend(gradients(optimizer)))
-    (report,) = learning.update(trees, advantages, notes)
+    (report,) = learning.update(learned)
     hook.remove()
     assert report.outcome == "stepped"
     return {
-        "advantages": digest([array.tolist() for of_tree in advantages for array in of_tree]),
+        "advantages": digest([array.tolist() for tree in learned for array in tree.advantages]),
         "loss": report.loss,
         "norm": report.grad_norm,
         "gradients": digest(seen),

@@ -22,6 +22,7 @@ from ramify.engines.scripted import load_script
 from ramify.eval.results import read_records
 from ramify.learner.pack import pack
 from ramify.obs.trace import read_trees
+from random_trees import credited
 
 SETTINGS = (
     "sampling.max_calls=3",
@@ -287,7 +288,7 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_f
     tree = traced[0].tree
     credit = {node.id: None for node in tree.trajectories[0].policy_nodes}
     with pytest.raises(DataError, match="train on trees of an engine that gives ids"):
-        pack((tree,), (credit,), 100)
+        pack(credited((tree,), (credit,)), 100)
     assert json.loads((run / "manifest.json").read_text())["scores"]["weights"] is None
     assert f"m at {server.url}/v1 (tokenizer " in (run / "report.html").read_text()
     (note,) = [note for note in json.loads((run / "summary.json").read_text())["notes"] if "openai" in note]

@@ -42,6 +42,7 @@ from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from random_trees import credited, training
 
 LAST = "step-000009"
 KILLS = int(os.environ.get("RAMIFY_KILLS", "0"))
@@ -353,11 +354,12 @@ def test_a_checkpoint_opens_in_transformers_with_the_learners_logprobs(uninterru
         objective=Objective(NegativeLogLikelihood()),
         temperature=1.0,
         max_grad_norm=1.0,
+        token_budget=10_000,
     )
     for traced in read_trees(uninterrupted / "trees" / "000009.jsonl"):
         tree = traced.tree
         ones = [np.ones(trajectory.num_written) for trajectory in tree.trajectories]
-        (row,) = pack([tree], [credit(tree, ones, Weighting())], 1 << 20)
+        (row,) = pack(credited([tree], [credit(training(tree, ones), Weighting())]), 1 << 20)
         (packed,) = ours.logprobs([row])
         found = []
         for trajectory in tree.trajectories:

@@ -15,6 +15,7 @@ from ramify.core.tree import Source, StopReason
 from ramify.learner.pack import pack
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
+from random_trees import credited, training
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "arpo_reasoning_7b.toml"
 
@@ -121,7 +122,7 @@ def check_only_turns_are_trained(trees):
     """In the packed rows the loss sees each token of a turn once and no token of a result."""
     for tree in trees:
         ones = [[1.0] * trajectory.num_written for trajectory in tree.trajectories]
-        (row,) = pack([tree], [credit(tree, ones, Weighting())], 1 << 20)
+        (row,) = pack(credited([tree], [credit(training(tree, ones), Weighting())]), 1 << 20)
         turns = [token for node in tree.nodes if node.source is Source.POLICY for token in node.token_ids]
         assert sorted(row.token_ids[row.written]) == sorted(turns)
         assert len(row.token_ids) == sum(len(node.token_ids) for node in tree.nodes)
@@ -145,5 +146,5 @@ def test_a_rollout_grows_the_trees_of_the_first_step_without_weights(
     assert f"branches {branches} taken" in summary
     assert f"trees in {tmp_path / 'run'}" in summary
     timing = (tmp_path / "run" / "timing" / "000001.jsonl").read_text().splitlines()
-    calls = sum(len(node.calls) for tree in trees for node in tree.nodes)
+    calls = sum(len(node.results) for tree in trees for node in tree.nodes)
     assert len([line for line in timing if json.loads(line)["kind"].startswith("tool/")]) == calls

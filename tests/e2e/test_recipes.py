@@ -12,15 +12,14 @@ from safetensors.numpy import load_file
 from ramify.algos.grpo import GroupRelative
 from ramify.algos.tree_grpo import TreeGrpo
 from ramify.cli import main
-from ramify.config.load import load_recipe, read_toml
+from ramify.config.load import load_recipe, read_toml, toml_text
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.toml_text import toml_text
-from ramify.core.records import NO_NOTES
 from ramify.core.tree import Source
 from ramify.modeling.model_config import ADAPTER_WEIGHTS
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
 from ramify.train.guard import Guard
+from random_trees import annotated
 
 RECIPES = {
     path.stem: path
@@ -109,7 +108,9 @@ def trained(request, tmp_path_factory, task, caller):
 
 
 def method_of(name):
-    """`arpo_hard_reasoning_7b` is arpo_hard, whose metrics are those of arpo."""
+    """`arpo_hard_reasoning_7b` is arpo_hard, whose metrics are those of arpo; `smollm2_rl` is arpo too."""
+    if name == "smollm2_rl":
+        return "arpo"
     return name.removesuffix("_reasoning_7b").split("_deepsearch_")[0].split("_qwen2.5_")[0]
 
 
@@ -150,7 +151,7 @@ def test_its_own_part_acts(trained):
     if estimator is not None:
         # At the first step the model is its own reference, so a penalty in the reward is none.
         for item in first:
-            expected = estimator.advantages(item.tree, item.rewards, NO_NOTES, {})
+            expected = estimator.advantages(annotated(item.tree, item.rewards), ())
             np.testing.assert_allclose(item.advantages, [a.mean() for a in expected], atol=1e-4)
     CHECKS.get(method, lambda *_: None)(rows, traced, learned)
 
@@ -199,7 +200,7 @@ def check_entropies(rows, traced, learned):
     assert all(len(node.token_entropies) == len(node.token_ids) for node in nodes)
     plain = GroupRelative("repeat")
     for item in learned:
-        group = [a.mean() for a in plain.advantages(item.tree, item.rewards, NO_NOTES, {})]
+        group = [a.mean() for a in plain.advantages(annotated(item.tree, item.rewards), ())]
         factors = np.array([a / g for a, g in zip(item.advantages, group, strict=True) if g])
         assert ((factors >= 0.5) & (factors <= 2)).all()
         assert not len(factors) or (np.abs(factors - 1) > 1e-3).any()
@@ -233,7 +234,7 @@ def check_unbiased(rows, traced, learned):
     plain = GroupRelative("repeat", "none")
     differs = [
         not np.allclose(
-            item.advantages, [a.mean() for a in plain.advantages(item.tree, item.rewards, NO_NOTES, {})]
+            item.advantages, [a.mean() for a in plain.advantages(annotated(item.tree, item.rewards), ())]
         )
         for item in learned
     ]

@@ -5,26 +5,26 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from ramify.algos.credit import Weighting
+from ramify.actor.batch import Batch
 from ramify.algos.dpo import DpoLoss
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import Objective
-from ramify.algos.sft import NegativeLogLikelihood
-from ramify.config.schema_guard import GuardSection
-from ramify.core.records import Reward, behavior_notes
+from ramify.algos.sft import NegativeLogLikelihood, demonstrated
+from ramify.config.schema_train import GuardSection
+from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source
 from ramify.data.order import DataCursor
 from ramify.learner.annotate import Wanted
+from ramify.learner.learning import Learning
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.obs.console import RunConsole
 from ramify.train.dpo import prefer
 from ramify.train.guard import Guard
-from ramify.train.learning import Learning
-from ramify.train.rl import RlRun, learn
-from ramify.train.sampling import Batch
-from ramify.train.sft import train_on
+from ramify.train.rl_parts import RlRun
+from ramify.train.state import LoopState
+from ramify.train.step import learn
 from random_trees import node, random_tree, tree_of
 
 FINE = {"group/zero_variance": 0.25}
@@ -47,13 +47,14 @@ def shared(rank):
 
 def reinforce(numbers, size=2):
     """A step on trees with these numbers, in mini-batches of this size."""
-    return _learning(size).update(*_batch(numbers))
+    learning = _learning(size)
+    return learning.update(learning.credit(_batch(numbers)))
 
 
 def demonstrate(numbers):
     """A step on chains with these numbers."""
     learner = _learner(NegativeLogLikelihood())
-    return train_on(learner, [_chain(number) for number in numbers], 10_000)
+    return learner.update([demonstrated(_chain(number)) for number in numbers])
 
 
 def compare(numbers):
@@ -66,13 +67,13 @@ def compare(numbers):
 
 def look(numbers, grown):
     """Metric and value of what the guard found, and how many updates were made."""
-    trees, _, _ = _batch(numbers)
-    batch = Batch(tuple(trees), tuple(map(_rewards, numbers)), (True,) * len(trees), 1, DataCursor())
+    batch = Batch(tuple(_batch(numbers)), frozenset(), 1, DataCursor())
     guard = Guard(GuardSection(max_zero_variance=0.5), max_tokens=100)
     console = RunConsole(io.StringIO())
-    run = RlRun(None, console, None, None, None, _learning(), None, guard, 1)
-    _, reports, found = learn(run, batch, 1, grown)
-    return found and (found.metric, found.value), len(reports)
+    run = RlRun(None, console, None, None, None, None, _learning(), None, guard, 1)
+    learned = learn(run, LoopState(), batch, grown)
+    found = learned.violation
+    return found and (found.metric, found.value), len(learned.reports)
 
 
 def _tiny(seed=0):
@@ -91,6 +92,7 @@ def _learner(loss):
         objective=Objective(loss),
         temperature=1.0,
         max_grad_norm=1.0,
+        token_budget=10_000,
     )
 
 
@@ -98,13 +100,10 @@ def _learning(size=2):
     return Learning(
         learner=_learner(ClippedSurrogate(0.2, 0.2, None)),
         estimator=GroupRelative("repeat"),
-        weighting=Weighting(),
         correction=None,
         masks_truncated=False,
         wanted=Wanted(),
         reference=None,
-        has_penalties=False,
-        whole_paths=False,
         problems_per_minibatch=size,
         minibatches=2,
         token_budget=10_000,
@@ -114,9 +113,9 @@ def _learning(size=2):
 
 
 def _batch(numbers):
-    trees = [random_tree(np.random.default_rng(number)) for number in numbers]
-    notes = [behavior_notes(tree) for tree in trees]
-    return trees, _learning().advantages(trees, list(map(_rewards, numbers)), notes), notes
+    return [
+        ScoredTree(random_tree(np.random.default_rng(number)), tuple(_rewards(number))) for number in numbers
+    ]
 
 
 def _rewards(number):

@@ -6,6 +6,7 @@ states, rewards and advantages.
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,24 +32,22 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from ramify.algos.dpo import DpoLoss, pair
 from ramify.algos.losses import Objective
 from ramify.algos.ops import STD_FLOOR
-from ramify.algos.sft import NegativeLogLikelihood
+from ramify.algos.sft import NegativeLogLikelihood, demonstrated
 from ramify.config.build_algorithm import (
     build_correction,
     build_estimator,
     build_objective,
-    build_weighting,
-    wanted_notes,
+    wanted_annotations,
 )
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.messages import Message, Problem
-from ramify.core.records import Reward
+from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
+from ramify.learner.learning import Learning
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.update import Learner
 from ramify.modeling.attention import ATTENTION_NAME
 from ramify.train.dpo import prefer
-from ramify.train.learning import Learning
-from ramify.train.sft import train_on
 
 TRL = json.loads((Path(__file__).parent / "trl_figures.json").read_text())
 PRECISION = 1e-5
@@ -64,7 +63,7 @@ def model_with(which):
     return model.train()
 
 
-def learner_for(model, objective, temperature=1.0):
+def learner_for(model, objective, temperature=1.0, budget=10_000):
     return Learner(
         model,
         optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
@@ -73,6 +72,7 @@ def learner_for(model, objective, temperature=1.0):
         objective=objective,
         temperature=temperature,
         max_grad_norm=1e9,
+        token_budget=budget,
     )
 
 
@@ -147,8 +147,8 @@ def check_gradients(caught, expected, factor=1.0):
 def test_sft(budget):
     """TRL: SFTTrainer with num_items_in_batch, tool results masked in the labels."""
     trees = [tree_of(g, [i]) for g, group in enumerate(groups()) for i in range(len(group.answers))]
-    learner = learner_for(model_with(TRAINED), Objective(NegativeLogLikelihood()))
-    check(*caught_by(learner, lambda: train_on(learner, trees, budget)), TRL["sft"])
+    learner = learner_for(model_with(TRAINED), Objective(NegativeLogLikelihood()), budget=budget)
+    check(*caught_by(learner, lambda: learner.update([demonstrated(tree) for tree in trees])), TRL["sft"])
 
 
 @pytest.mark.parametrize("budget", [1, 10_000])
@@ -156,7 +156,7 @@ def test_sft(budget):
 def test_dpo(beta, budget):
     """TRL: DPOTrainer, loss_type sigmoid, tool results masked in completion_mask (which its collator does not do)."""
     trees = [pair(tree_of(g, [chosen]), tree_of(g, [rejected])) for g, chosen, rejected in DPO_PAIRS]
-    learner = learner_for(model_with(TRAINED), Objective(DpoLoss(beta)))
+    learner = learner_for(model_with(TRAINED), Objective(DpoLoss(beta)), budget=budget)
     report, caught = caught_by(learner, lambda: prefer(learner, trees, reference(), budget))
     expected = TRL["dpo"][str(beta)]
     check(report, caught, expected)
@@ -171,17 +171,13 @@ def test_dpo(beta, budget):
 
 
 def learning_for(learner, section, temperature):
-    objective = build_objective(section)
     return Learning(
         learner=learner,
         estimator=build_estimator(section),
-        weighting=build_weighting(section),
         correction=build_correction(section),
         masks_truncated=section.truncated == "mask",
-        wanted=wanted_notes(section),
+        wanted=wanted_annotations(section),
         reference=reference(),
-        has_penalties=bool(objective.penalties),
-        whole_paths=objective.path_loss is not None,
         problems_per_minibatch=len(groups()),
         minibatches=1,
         token_budget=10_000,
@@ -202,19 +198,21 @@ def test_grpo_family(name):
     case, expected = GRPO_CASES[name], TRL["grpo"][name]
     section = TypeAdapter(AlgorithmSection).validate_python({"old": "recompute", **case.ours})
     trees = [tree_of(g, range(len(group.answers))) for g, group in enumerate(groups())]
-    rewards = [[Reward(answer.reward, {}) for answer in group.answers] for group in groups()]
+    rewards = [tuple(Reward(answer.reward, {}) for answer in group.answers) for group in groups()]
     learner = learner_for(model_with(SAMPLED), build_objective(section), case.temperature)
     learning = learning_for(learner, section, case.temperature)
 
-    notes = learning.annotate(trees)
-    advantages = learning.advantages(trees, rewards, notes)
+    learned = learning.credit([ScoredTree(*one) for one in zip(trees, rewards, strict=True)])
     if section.estimator.scale == "std":
-        advantages = [as_trl_scales(a, r) for a, r in zip(advantages, rewards, strict=True)]
-    flat = [float(a[0]) for of_tree in advantages for a in of_tree]
+        learned = [
+            replace(tree, advantages=as_trl_scales(tree.advantages, given))
+            for tree, given in zip(learned, rewards, strict=True)
+        ]
+    flat = [float(a[0]) for tree in learned for a in tree.advantages]
     assert flat == pytest.approx(expected["advantages"], rel=PRECISION)
 
     set_weights(learner.model, TRAINED)
-    ((report,), caught) = caught_by(learner, lambda: learning.update(trees, advantages, notes))
+    ((report,), caught) = caught_by(learner, lambda: learning.update(learned))
     # What carries no loss stays in ramify's denominator.
     factor = kept_share() if case.counts_kept_only else 1.0
     check(report, caught, expected, factor)
@@ -225,15 +223,14 @@ def test_rloo():
     section = TypeAdapter(AlgorithmSection).validate_python({"old": "recompute", **RLOO.ours})
     flat = [one_turn(group) for group in groups()]
     trees = [tree_of(g, range(len(group.answers)), group) for g, group in enumerate(flat)]
-    rewards = [[Reward(answer.reward, {}) for answer in group.answers] for group in flat]
+    rewards = [tuple(Reward(answer.reward, {}) for answer in group.answers) for group in flat]
     learner = learner_for(model_with(SAMPLED), build_objective(section))
     learning = learning_for(learner, section, 1.0)
 
-    notes = learning.annotate(trees)
-    advantages = learning.advantages(trees, rewards, notes)
-    flat_advantages = [float(a[0]) for of_tree in advantages for a in of_tree]
+    learned = learning.credit([ScoredTree(*one) for one in zip(trees, rewards, strict=True)])
+    flat_advantages = [float(a[0]) for tree in learned for a in tree.advantages]
     assert flat_advantages == pytest.approx(TRL["rloo"]["advantages"], rel=PRECISION)
-    _, caught = caught_by(learner, lambda: learning.update(trees, advantages, notes))
+    _, caught = caught_by(learner, lambda: learning.update(learned))
     check_gradients(caught, TRL["rloo"])
 
 

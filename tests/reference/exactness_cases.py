@@ -26,6 +26,7 @@ from ramify.core.records import Reward
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner
+from random_trees import annotated, credited, training
 
 FIXED_LENGTH = 10
 COEFFICIENTS = {"kl": 0.3, "entropy": 0.2}
@@ -245,11 +246,12 @@ class Packed:
             temperature=TEMPERATURE,
             max_grad_norm=math.inf,
             chunk_tokens=1024 if layout == "whole" else 7,
+            token_budget=10_000,
         )
         caught = []
         hook = register_optimizer_step_pre_hook(lambda *_: caught.append(_gradient(self.world.ours)))
         total = denominator(self.world.trees, case.weighting)
-        report = learner.update(rows[rank::ranks], total, self._paths(case))
+        report = learner.update_rows(rows[rank::ranks], total, self._paths(case))
         hook.remove()
         if case.whole_paths:
             counted = sum(len(tree.trajectories) for tree in self.world.trees)
@@ -267,17 +269,19 @@ class Packed:
         for number in self.trees:
             tree, notes = self.world.trees[number], self.world.notes[number]
             rewards = [Reward(float(value), {}) for value in self.world.rewards[number]]
-            advantages = estimator.advantages(tree, rewards, notes, {})
-            rho = None if rule is None else rule.weights(tree, notes)
-            found.append((advantages, rho, credit(tree, advantages, weighting, corrections=rho)))
+            advantages = estimator.advantages(annotated(tree, rewards, notes), ())
+            rho = None if rule is None else rule.weights(annotated(tree, None, notes))
+            found.append((advantages, rho, credit(training(tree, advantages, rho), weighting)))
         return found
 
     def _all_rows(self, weighting, baseline, correction, layout, keep_dead):
         rows = pack(
-            [self.world.trees[number] for number in self.trees],
-            [part for *_, part in self._credits(weighting, baseline, correction)],
+            credited(
+                [self.world.trees[number] for number in self.trees],
+                [part for *_, part in self._credits(weighting, baseline, correction)],
+                [self.world.notes[number] for number in self.trees],
+            ),
             10_000 if layout == "whole" else 40,
-            notes=[self.world.notes[number] for number in self.trees],
             keep_dead=keep_dead,
             share_prefixes=layout != "one path a row",
         )
@@ -290,12 +294,11 @@ class Packed:
         if not case.whole_paths:
             return None
         parts = self._credits(case.weighting, case.baseline, case.correction)
-        return path_credit(
-            [self.world.trees[number] for number in self.trees],
-            [advantages for advantages, _, _ in parts],
-            case.weighting,
-            corrections=None if case.correction is None else [rho for _, rho, _ in parts],
-        )
+        trees = [
+            training(self.world.trees[number], advantages, rho)
+            for number, (advantages, rho, _) in zip(self.trees, parts, strict=True)
+        ]
+        return path_credit(trees, case.weighting)
 
 
 def _gradient(model):

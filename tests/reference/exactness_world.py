@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from ramify.core.records import NodeNotes
+from ramify.core.records import NodeAnnotations
 from ramify.core.tree import Source
 from ramify.modeling.load import load_model, save_model
 from random_trees import node, random_tree, tree_of, with_behavior
@@ -122,7 +122,7 @@ class World:
             ref = {key: value + rng.uniform(-1, 1, len(value)) for key, value in policy.items()}
             self.trees.append(with_behavior(shape, behavior))
             self.notes.append(
-                {key: NodeNotes(old_logprobs=old[key], ref_logprobs=ref[key]) for key in policy}
+                {key: NodeAnnotations(old_logprobs=old[key], ref_logprobs=ref[key]) for key in policy}
             )
         self.rewards = [rng.normal(size=len(tree.trajectories)) for tree in self.trees]
         self.ours = our_model(folder, dtype)

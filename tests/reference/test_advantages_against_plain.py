@@ -16,9 +16,9 @@ from ramify.algos.kl import KlInReward
 from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.algos.tree_grpo import TreeGrpo
-from ramify.core.records import NodeNotes, Reward, behavior_notes
+from ramify.core.records import NodeAnnotations, Reward, behavior_annotations
 from ramify.core.tree import Source, make_tree
-from random_trees import random_tree, with_behavior, written_arrays
+from random_trees import annotated, random_tree, with_behavior, written_arrays
 
 SHARED = ["repeat", "split", "mass"]
 seeds = st.integers(0, 2**32 - 1)
@@ -43,7 +43,7 @@ def batch(seed, size=3):
         trees.append(make_tree(tree.problem, tree.key, nodes))
         notes.append(
             {
-                n.id: NodeNotes(
+                n.id: NodeAnnotations(
                     *(rng.normal(-1.0, 0.5, (2, len(n.token_ids)))), rng.gamma(1.0, 1.0, len(n.token_ids))
                 )
                 for n in tree.nodes
@@ -57,9 +57,11 @@ def batch(seed, size=3):
 def estimated(estimator, trees, rewards, notes):
     """[P][G][T]"""
     given_rewards = [[Reward(value, {}) for value in group] for group in rewards]
-    sums = estimator.moments(trees, given_rewards, notes)
+    sums = estimator.batch_statistics(
+        [annotated(*one) for one in zip(trees, given_rewards, notes, strict=True)]
+    )
     return [
-        estimator.advantages(tree, group, found, sums)
+        estimator.advantages(annotated(tree, group, found), sums)
         for tree, group, found in zip(trees, given_rewards, notes, strict=True)
     ]
 
@@ -112,7 +114,7 @@ def test_reinforce_pp(shared, group_mean, beta, seed, recomputed):
     trees, rewards, notes = batch(seed)
     if not recomputed:
         notes = [
-            {k: replace(n, old_logprobs=behavior_notes(tree)[k].old_logprobs) for k, n in found.items()}
+            {k: replace(n, old_logprobs=behavior_annotations(tree)[k].old_logprobs) for k, n in found.items()}
             for tree, found in zip(trees, notes, strict=True)
         ]
     expected = plain.reinforce_pp(trees, rewards, notes, shared, group_mean, beta)
@@ -170,4 +172,7 @@ def test_entropy_aware_advantage(shared, source, seed):
 def test_importance_weights(level, kind, cap, floor, seed):
     trees, _, notes = batch(seed, size=1)
     expected = plain.importance_weights(trees[0], notes[0], level, kind, cap, floor)
-    assert_equal([ImportanceCorrection(level, kind, cap, floor).weights(trees[0], notes[0])], [expected])
+    assert_equal(
+        [ImportanceCorrection(level, kind, cap, floor).weights(annotated(trees[0], None, notes[0]))],
+        [expected],
+    )

@@ -94,6 +94,7 @@ def learner_for(model):
         objective=Objective(DpoLoss(BETA)),
         temperature=1.0,
         max_grad_norm=1e9,
+        token_budget=10_000,
     )
 
 

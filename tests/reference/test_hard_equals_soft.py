@@ -7,9 +7,9 @@ import torch
 from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import LossInputs
-from ramify.core.records import NO_NOTES, Reward
+from ramify.core.records import Reward
 from ramify.core.tree import Source
-from random_trees import random_tree
+from random_trees import annotated, random_tree, training
 
 WIDE = ClippedSurrogate(1 - 1e-9, 1e9, None)
 NARROW = ClippedSurrogate(0.2, 0.2, None)
@@ -22,7 +22,7 @@ class World:
         rng = np.random.default_rng(seed)
         self.tree = random_tree(rng, depth=4, split_turns=True)
         rewards = [Reward(float(r), {}) for r in rng.normal(size=len(self.tree.trajectories))]
-        self.advantages = GroupRelative("repeat").advantages(self.tree, rewards, NO_NOTES, {})
+        self.advantages = GroupRelative("repeat").advantages(annotated(self.tree, rewards), ())
         self.sizes = {n.id: len(n.token_ids) for n in self.tree.nodes if n.source is Source.POLICY}
         self.policy = {
             key: torch.tensor(rng.normal(-1, 0.5, n), requires_grad=True) for key, n in self.sizes.items()
@@ -32,7 +32,7 @@ class World:
     def packed(self, sharing, loss):
         """From the four numbers of each unique token."""
         weighting = Weighting("repeat", sharing)
-        credits = credit(self.tree, self.advantages, weighting)
+        credits = credit(training(self.tree, self.advantages), weighting)
 
         def column(name):
             return torch.cat([torch.tensor(getattr(credits[key], name)) for key in self.sizes])

@@ -18,9 +18,9 @@ import torch
 from ramify.algos.credit import Weighting, credit
 from ramify.algos.grpo import GroupRelative
 from ramify.algos.ops import leaf_masses
-from ramify.core.records import NO_NOTES, Reward
+from ramify.core.records import Reward
 from ramify.core.tree import Source
-from random_trees import node, tree_of
+from random_trees import annotated, node, training, tree_of
 
 NUMERICS = Path(__file__).parents[2] / "docs" / "numerics.md"
 
@@ -109,12 +109,12 @@ def expected_gradient(toy, shared, baseline, num_roots=1):
         rewards = [toy.reward[prefixes[t.leaf.id]] for t in tree.trajectories]
         if isinstance(baseline, str):
             estimator = GroupRelative(shared, "none", baseline)
-            advantages = estimator.advantages(tree, [Reward(r, {}) for r in rewards], NO_NOTES, {})
+            advantages = estimator.advantages(annotated(tree, [Reward(r, {}) for r in rewards]), ())
         else:
             advantages = [
                 np.full(t.num_written, r - baseline) for t, r in zip(tree.trajectories, rewards, strict=True)
             ]
-        for identifier, c in credit(tree, advantages, Weighting(shared)).items():
+        for identifier, c in credit(training(tree, advantages), Weighting(shared)).items():
             coefficients[prefixes[identifier]] += probability * float(c.s_plus[0] + c.s_minus[0])
     return toy.flat_gradient(sum(c * toy.tables[len(x) - 1][x] for x, c in coefficients.items()))
 
@@ -176,8 +176,8 @@ def trunk_factor(n, d, baseline):
     ):
         probability = p * binomial(d, below, win) * binomial(n - d, beside, 0.4)
         wins = [1.0] * below + [0.0] * (d - below) + [1.0] * beside + [0.0] * (n - d - beside)
-        advantages = estimator.advantages(tree, [Reward(r, {}) for r in wins], NO_NOTES, {})
-        trunk = credit(tree, advantages, Weighting("repeat"))["0"]
+        advantages = estimator.advantages(annotated(tree, [Reward(r, {}) for r in wins]), ())
+        trunk = credit(training(tree, advantages), Weighting("repeat"))["0"]
         found += probability * slope * float(trunk.s_plus[0] + trunk.s_minus[0])
         wanted += probability * slope * below
     return found / wanted
@@ -206,8 +206,8 @@ def test_on_every_draw_the_trunk_is_a_multiple_of_the_pooled_one(shared, n, d):
         rewards = [Reward(float(r), {}) for r in rng.normal(size=n)]
         sums = []
         for baseline in ("pooled", "leave_subtree_out"):
-            advantages = GroupRelative(shared, "std", baseline).advantages(tree, rewards, NO_NOTES, {})
-            trunk = credit(tree, advantages, Weighting(shared))["0"]
+            advantages = GroupRelative(shared, "std", baseline).advantages(annotated(tree, rewards), ())
+            trunk = credit(training(tree, advantages), Weighting(shared))["0"]
             sums.append(float(trunk.s_plus[0] + trunk.s_minus[0]))
         assert sums[1] == pytest.approx(n / (n - d) * sums[0])
 

@@ -18,13 +18,13 @@ from transformers import (
 from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.losses import Objective
-from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.tree import Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model, save_model
-from random_trees import random_advantages, random_tree, with_behavior
+from random_trees import credited, random_advantages, random_tree, supervised_credit, training, with_behavior
 
 SIZES = {
     "vocab_size": 50,
@@ -70,6 +70,7 @@ def learner_for(model, loss):
         temperature=TEMPERATURE,
         max_grad_norm=1e9,
         chunk_tokens=7,
+        token_budget=10_000,
     )
 
 
@@ -102,7 +103,7 @@ def captured_update(learner, rows, total):
         caught.update(gradients(learner.model))
 
     handle = learner.optimizers._optimizers[0].register_step_pre_hook(catch)
-    report = learner.update(rows, total)
+    report = learner.update_rows(rows, total)
     handle.remove()
     return report, caught
 
@@ -154,9 +155,10 @@ def plain(request, models):
 def test_loss_and_every_gradient_equal_the_sum_over_trajectories(models, plain, budget):
     learner = learner_for(models[1], ClippedSurrogate(CLIP["low"], CLIP["high"], CLIP["dual"]))
     credits = [
-        credit(tree, a, plain.weighting) for tree, a in zip(plain.trees, plain.advantages, strict=True)
+        credit(training(tree, a), plain.weighting)
+        for tree, a in zip(plain.trees, plain.advantages, strict=True)
     ]
-    rows = pack(plain.trees, credits, budget)
+    rows = pack(credited(plain.trees, credits), budget)
     assert (len(rows) == 1) == (budget == 10_000)
     report, caught = captured_update(learner, rows, plain.denominator)
     assert denominator(plain.trees, plain.weighting) == pytest.approx(plain.denominator, rel=1e-12)
@@ -170,7 +172,7 @@ def test_loss_and_every_gradient_equal_the_sum_over_trajectories(models, plain, 
 def test_the_trees_branch_split_turns_open_contexts_and_mix_signs_on_shared_tokens(weighting):
     trees, advantages = grown(seeded(weighting))
     for tree, own in zip(trees, advantages, strict=True):
-        credits = credit(tree, own, Weighting()).values()
+        credits = credit(training(tree, own), Weighting()).values()
         assert any(((c.s_plus > 0) & (c.s_minus < 0)).any() for c in credits)
         assert max(len(children) for children in tree.children.values()) > 1
     trajectories = [t for tree in trees for t in tree.trajectories]
@@ -197,7 +199,9 @@ def test_supervised_loss_is_the_mean_over_written_tokens(models):
     loss = -sum(once.values()) / len(once)
     loss.backward()
     learner = learner_for(ours, NegativeLogLikelihood())
-    report, caught = captured_update(learner, pack(chains, credits, 100), denominator(chains, SUPERVISED))
+    report, caught = captured_update(
+        learner, pack(credited(chains, credits), 100), denominator(chains, SUPERVISED)
+    )
     assert report.loss == pytest.approx(loss.item(), rel=1e-5)
     assert report.metrics["nll"] == pytest.approx(loss.item(), rel=1e-5)
     assert_close(caught, gradients(stock))
@@ -207,7 +211,7 @@ def test_logprobs_of_rows_are_those_of_the_trajectories(models):
     stock, ours = models
     rng = np.random.default_rng(4)
     tree = random_tree(rng, depth=4)
-    rows = pack([tree], [supervised_credit(tree)], 1000)
+    rows = pack(credited([tree], [supervised_credit(tree)]), 1000)
     learner = learner_for(ours, NegativeLogLikelihood())
     expected = {}
     with torch.no_grad():
@@ -223,15 +227,15 @@ def test_dead_trees_change_the_denominator_and_nothing_else(models):
     rng = np.random.default_rng(5)
     live, dead = random_tree(rng), random_tree(rng)
     credits = [
-        credit(live, random_advantages(rng, live), Weighting()),
-        credit(dead, [np.zeros(t.num_written) for t in dead.trajectories], Weighting()),
+        credit(training(live, random_advantages(rng, live)), Weighting()),
+        credit(training(dead, [np.zeros(t.num_written) for t in dead.trajectories]), Weighting()),
     ]
     assert (
-        pack([live, dead], credits, 1000)[0].token_ids.shape
-        == pack([live], credits[:1], 1000)[0].token_ids.shape
+        pack(credited([live, dead], credits), 1000)[0].token_ids.shape
+        == pack(credited([live], credits[:1]), 1000)[0].token_ids.shape
     )
     learner = learner_for(ours, ClippedSurrogate(0.2, 0.2, None))
     both, half = denominator([live, dead], Weighting()), denominator([live], Weighting())
-    alone = learner.update(pack([live], credits[:1], 1000), half)
-    together = learner.update(pack([live, dead], credits, 1000), both)
+    alone = learner.update_rows(pack(credited([live], credits[:1]), 1000), half)
+    together = learner.update_rows(pack(credited([live, dead], credits), 1000), both)
     assert together.loss * both == pytest.approx(alone.loss * half, rel=1e-6)

@@ -9,13 +9,13 @@ from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.losses import Objective
-from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.tree import Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
-from random_trees import random_advantages, with_behavior
+from random_trees import credited, random_advantages, supervised_credit, training, with_behavior
 from scripted_agents import FoldsMemory, agent, grow, problem, tokenizer_of
 
 TEMPERATURE = 0.8
@@ -50,6 +50,7 @@ def learner_for(model, loss):
         temperature=TEMPERATURE,
         max_grad_norm=1e9,
         chunk_tokens=64,
+        token_budget=10_000,
     )
 
 
@@ -65,7 +66,7 @@ def plain_logprobs(stock, tree):
 def test_packed_rows_give_the_logprobs_of_each_context_alone(models, trees):
     stock, ours = models
     learner = learner_for(ours, NegativeLogLikelihood())
-    rows = pack(trees, [supervised_credit(tree) for tree in trees], 100_000)
+    rows = pack(credited(trees, [supervised_credit(tree) for tree in trees]), 100_000)
     expected = [
         plain[node.id, i]
         for tree in trees
@@ -79,7 +80,7 @@ def test_packed_rows_give_the_logprobs_of_each_context_alone(models, trees):
 
 def test_positions_restart_and_no_context_attends_to_another(trees):
     for tree in trees:
-        (row,) = pack([tree], [supervised_credit(tree)], 100_000)
+        (row,) = pack(credited([tree], [supervised_credit(tree)]), 100_000)
         place, starts = 0, {}
         for node in tree.nodes:
             starts[node.id] = place
@@ -106,7 +107,7 @@ def test_credit_reaches_the_tokens_of_all_contexts(trees, shared, sharing):
     rng = np.random.default_rng(2)
     for tree in trees:
         advantages = random_advantages(rng, tree)
-        given = credit(tree, advantages, Weighting(shared, sharing))
+        given = credit(training(tree, advantages), Weighting(shared, sharing))
         offsets = [
             {n.id: sum(len(o.token_ids) for o in t.policy_nodes[:at]) for at, n in enumerate(t.policy_nodes)}
             for t in tree.trajectories
@@ -141,11 +142,13 @@ def test_the_loss_is_the_sum_over_trajectories_of_all_their_contexts(models, tre
         }
         old.append(with_behavior(tree, shifted))
         advantages.append(random_advantages(rng, tree))
-    credits = [credit(tree, a, Weighting(shared)) for tree, a in zip(old, advantages, strict=True)]
+    credits = [credit(training(tree, a), Weighting(shared)) for tree, a in zip(old, advantages, strict=True)]
     settings = {"low": 0.2, "high": 0.28, "dual": 3.0, "temperature": TEMPERATURE}
     sums = [surrogate(stock, t, a, shared, "soft", **settings) for t, a in zip(old, advantages, strict=True)]
     total = sum(weight for _, weight in sums)
-    report = learner_for(ours, ClippedSurrogate(0.2, 0.28, 3.0)).update(pack(old, credits, 100_000), total)
+    report = learner_for(ours, ClippedSurrogate(0.2, 0.28, 3.0)).update_rows(
+        pack(credited(old, credits), 100_000), total
+    )
     assert denominator(old, Weighting(shared)) == pytest.approx(total)
     assert report.loss == pytest.approx(sum(float(v.detach()) for v, _ in sums) / total, rel=1e-4)
     assert report.gap_max == pytest.approx(0.15, abs=0.02)

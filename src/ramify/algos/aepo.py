@@ -1,6 +1,6 @@
 """AEPO's update (arXiv 2510.14545): entropy-aware advantages, and a clip that keeps a gradient above its upper edge."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,13 +14,11 @@ from ramify.algos.losses import LossInputs, LossOutput
 from ramify.algos.ops import Shared, along
 from ramify.core.errors import ConfigError, TrainingError
 from ramify.core.protocols import Estimator
-from ramify.core.records import Floats, Notes, Reward
-from ramify.core.tree import Node, Tree
+from ramify.core.records import AnnotatedTree, Annotations, BatchSums, Floats
+from ramify.core.tree import Node
 
 MIN_FACTOR, MAX_FACTOR = 0.5, 2.0
 """Bounds of the factor: the lower one keeps the sign of every advantage, the upper one limits high entropies."""
-
-OWN, INNER = "entropy/", "inner/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,11 @@ class EntropyAwareAdvantage:
         shared: How often a shared token counts.
         weight: The paper's a, above 0; 0.2 in the release.
         source: `behavior`: entropies that the engine recorded (`Node.token_entropies`); `annotate`: entropies from the
-            annotation pass (`Notes`).
+            annotation pass.
 
     Raises:
-        ConfigError: `weight` is not above 0; from `moments` and `advantages`: entropies are missing.
-        TrainingError: From `moments` and `advantages`: an entropy is not finite.
+        ConfigError: `weight` is not above 0; from `batch_statistics` and `advantages`: entropies are missing.
+        TrainingError: From `batch_statistics` and `advantages`: an entropy is not finite.
     """
 
     inner: Estimator
@@ -54,47 +52,39 @@ class EntropyAwareAdvantage:
         if not self.weight > 0:
             raise ConfigError(f"entropy_advantage: weight = {self.weight}, expected a number above 0")
 
-    def moments(
-        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
-    ) -> Mapping[str, float]:
-        """Batch statistics of the entropies and of the inner estimator."""
-        entropies = [
-            array for tree, found in zip(trees, notes, strict=True) for array in self._of(tree, found)
-        ]
-        weights = [array for tree in trees for array in token_weights(tree, self.shared)]
-        inner = self.inner.moments(trees, rewards, notes)
-        return {
-            **{OWN + name: value for name, value in sums_of(entropies, weights).items()},
-            **{INNER + name: value for name, value in inner.items()},
-        }
+    def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
+        """Of the entropies, then those of the inner estimator."""
+        entropies = [array for tree in trees for array in self._of(tree)]
+        weights = [array for tree in trees for array in token_weights(tree.tree, self.shared)]
+        return (sums_of(entropies, weights), *self.inner.batch_statistics(trees))
 
-    def advantages(
-        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
-    ) -> tuple[Floats, ...]:
+    def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """Advantage of each token of each trajectory. [G][T]"""
-        whole = BatchMoments.of(_under(sums, OWN))
-        inner = self.inner.advantages(tree, rewards, notes, _under(sums, INNER))
+        own, *others = statistics
+        whole = BatchMoments.of(own)
+        inner = self.inner.advantages(tree, others)
         if whole.std == 0:
             return inner
         return tuple(
             advantages
             * np.clip(1 + self.weight * (entropies - whole.mean) / whole.std, MIN_FACTOR, MAX_FACTOR)
-            for advantages, entropies in zip(inner, self._of(tree, notes), strict=True)
+            for advantages, entropies in zip(inner, self._of(tree), strict=True)
         )
 
-    def _of(self, tree: Tree, notes: Notes) -> tuple[Floats, ...]:
+    def _of(self, tree: AnnotatedTree) -> tuple[Floats, ...]:
         """Entropies of each trajectory's written tokens. [G][T]"""
         return tuple(
-            along(trajectory, lambda node: self._of_node(node, notes)) for trajectory in tree.trajectories
+            along(trajectory, lambda node: self._of_node(node, tree.annotations))
+            for trajectory in tree.tree.trajectories
         )
 
-    def _of_node(self, node: Node, notes: Notes) -> Floats:
+    def _of_node(self, node: Node, annotations: Annotations) -> Floats:
         if self.source == "behavior":
             entropies = np.array(node.token_entropies)
             missing = len(entropies) != len(node.token_ids)
             remedy = 'have the engine keep the entropies of all tokens, or set entropy_advantage.source = "annotate"'
         else:
-            found = notes[node.id].entropies if node.id in notes else None
+            found = annotations[node.id].entropies if node.id in annotations else None
             missing = found is None and len(node.token_ids) > 0
             entropies = np.empty(0) if found is None else found
             remedy = "ask the annotation pass for entropies"
@@ -105,10 +95,6 @@ class EntropyAwareAdvantage:
                 f"node {node.id!r}: an entropy is not finite, so this batch cannot be trained on"
             )
         return entropies
-
-
-def _under(sums: Mapping[str, float], prefix: str) -> dict[str, float]:
-    return {name.removeprefix(prefix): value for name, value in sums.items() if name.startswith(prefix)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """Mean and standard deviation over all written tokens of a rollout batch, from sums that can be added over ranks."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ramify.algos.ops import Shared, along, leaf_weights, num_paths
-from ramify.core.records import Floats
+from ramify.core.records import BatchSums, Floats
 from ramify.core.tree import Node, Tree
 
 RESOLUTION = 1e-6
@@ -31,15 +31,10 @@ def token_weights(tree: Tree, shared: Shared) -> tuple[Floats, ...]:
     )
 
 
-def sums_of(values: Iterable[Floats], weights: Iterable[Floats]) -> dict[str, float]:
-    """Sums of w, w^2, w x and w x^2 over arrays of the same shapes.
-
-    The sums of parts of a batch add up to those of the whole. The order of the arrays does not matter.
-    """
+def sums_of(values: Iterable[Floats], weights: Iterable[Floats]) -> BatchSums:
+    """Sums over arrays of the same shapes; the order of the arrays does not matter."""
     parts = [(w.sum(), w @ w, w @ x, w @ (x * x)) for x, w in zip(values, weights, strict=True)]
-    return {
-        name: math.fsum(float(part[i]) for part in parts) for i, name in enumerate(("w", "ww", "wx", "wxx"))
-    }
+    return BatchSums(*(math.fsum(float(part[i]) for part in parts) for i in range(4)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +45,18 @@ class BatchMoments:
     std: float
 
     @classmethod
-    def of(cls, sums: Mapping[str, float]) -> "BatchMoments":
+    def of(cls, sums: BatchSums) -> "BatchMoments":
         """From the `sums_of` the whole batch.
 
         The sum of squares is divided by V1 - V2 / V1, V1 and V2 the sums of w and w^2: Bessel's correction for the
         effective count V1^2 / V2. The standard deviation is 0 for a single value and for an empty batch.
         """
-        total = sums["w"]
-        freedom = total - sums["ww"] / total if total > 0 else 0.0
+        total = sums.w
+        freedom = total - sums.ww / total if total > 0 else 0.0
         if freedom <= RESOLUTION * total:
-            return cls(sums["wx"] / total if total > 0 else 0.0, 0.0)
-        mean = sums["wx"] / total
-        squares = sums["wxx"] - total * mean**2
-        if squares <= RESOLUTION**2 * sums["wxx"]:
+            return cls(sums.wx / total if total > 0 else 0.0, 0.0)
+        mean = sums.wx / total
+        squares = sums.wxx - total * mean**2
+        if squares <= RESOLUTION**2 * sums.wxx:
             return cls(mean, 0.0)
         return cls(mean, math.sqrt(squares / freedom))

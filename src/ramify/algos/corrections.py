@@ -17,8 +17,8 @@ import numpy as np
 
 from ramify.algos.ops import along
 from ramify.core.errors import ConfigError, EngineError, TrainingError
-from ramify.core.records import Floats, Notes
-from ramify.core.tree import Node, Tree
+from ramify.core.records import AnnotatedTree, Annotations, Floats
+from ramify.core.tree import Node
 
 MAX_EXPONENT = 700.0
 """Log-ratios are clipped here, because the exponential overflows at 709; every sensible cap lies far below."""
@@ -56,17 +56,17 @@ class ImportanceCorrection:
                 'kind "mask", and none with "truncate"'
             )
 
-    def weights(self, tree: Tree, notes: Notes) -> tuple[Floats, ...]:
+    def weights(self, tree: AnnotatedTree) -> tuple[Floats, ...]:
         """rho of each trajectory's written tokens. [G][T]
 
         Raises:
-            ConfigError: A node has no logprobs of the learner (`notes`).
+            ConfigError: A node has no logprobs of the learner (`annotations`).
             EngineError: A behavior logprob is not finite.
             TrainingError: A logprob of the learner is not finite.
         """
         return tuple(
-            self._bounded(along(trajectory, lambda node: _log_ratio(node, notes)))
-            for trajectory in tree.trajectories
+            self._bounded(along(trajectory, lambda node: _log_ratio(node, tree.annotations)))
+            for trajectory in tree.tree.trajectories
         )
 
     def _bounded(self, log_ratios: Floats) -> Floats:
@@ -80,14 +80,14 @@ class ImportanceCorrection:
         return ratios
 
 
-def _log_ratio(node: Node, notes: Notes) -> Floats:
+def _log_ratio(node: Node, annotations: Annotations) -> Floats:
     if not node.token_ids:
         return np.empty(0)
-    if node.id not in notes:
+    if node.id not in annotations:
         raise ConfigError(
             f'correction: node {node.id!r} has no logprobs of the learner; set algorithm.old = "recompute"'
         )
-    behavior, old = np.array(node.behavior_logprobs), notes[node.id].old_logprobs
+    behavior, old = np.array(node.behavior_logprobs), annotations[node.id].old_logprobs
     if not np.isfinite(behavior).all():
         raise EngineError(f"node {node.id!r}: the engine gave a logprob that is not finite")
     if not np.isfinite(old).all():

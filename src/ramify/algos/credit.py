@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ramify.algos.ops import Shared, by_node, leaf_weights, num_paths
 from ramify.core.errors import ConfigError
-from ramify.core.records import Floats, NodeCredit, PathCredit
+from ramify.core.records import Floats, NodeCredit, PathCredit, TrainingTree
 from ramify.core.tree import Source, Tree
 
 Sharing: TypeAlias = Literal["soft", "hard"]
@@ -61,45 +61,30 @@ def untruncated(tree: Tree) -> npt.NDArray[np.bool_]:
     return np.array([not trajectory.stop.truncated for trajectory in tree.trajectories])
 
 
-def credit(
-    tree: Tree,
-    advantages: Sequence[Floats],
-    weighting: Weighting,
-    *,
-    corrections: Sequence[Floats] | None = None,
-    kept: npt.NDArray[np.bool_] | None = None,
-) -> dict[str, NodeCredit]:
+def credit(tree: TrainingTree, weighting: Weighting) -> dict[str, NodeCredit]:
     """Add up the credit of all trajectories through each policy node, by node id.
 
     Soft: S+ and S- as defined for this module. Hard (ARPO, arXiv 2507.19849, section 3.2): A is replaced by its mean
     over the leaves below the node (weighted by mass under `mass`).
 
-    Args:
-        tree: The tree.
-        advantages: Advantage of each written token of each trajectory. [G][T]
-        weighting: Loss weights w.
-        corrections: rho of each trajectory's written tokens; None: 1. [G][T]
-        kept: Trajectories that carry loss; the others get weight 0 but stay in the denominator. None: all. [G]
-
     Raises:
         ValueError: The length of an array is not the number of the trajectory's written tokens.
     """
     gathered: dict[str, _Gathered] = {}
-    masses = leaf_weights(tree, weighting.shared)
-    for i, trajectory in enumerate(tree.trajectories):
-        rho = np.ones(trajectory.num_written) if corrections is None else corrections[i]
-        for name, array in (("advantages", advantages[i]), ("corrections", rho)):
+    masses = leaf_weights(tree.tree, weighting.shared)
+    for i, trajectory in enumerate(tree.tree.trajectories):
+        advantages = tree.advantages[i]
+        rho = np.ones(trajectory.num_written) if tree.rho is None else tree.rho[i]
+        for name, array in (("advantages", advantages), ("importance weights", rho)):
             if len(array) != trajectory.num_written:
                 raise ValueError(
                     f"trajectory {trajectory.leaf.id!r}: {len(array)} {name} for {trajectory.num_written} written tokens"
                 )
         scale = 1.0 / max(trajectory.num_written, 1) if weighting.aggregation == "sequence_mean" else 1.0
-        keep = 1.0 if kept is None or kept[i] else 0.0
-        for (node, a), (_, r) in zip(
-            by_node(trajectory, advantages[i]), by_node(trajectory, rho), strict=True
-        ):
+        keep = 1.0 if tree.loss_mask is None or tree.loss_mask[i] else 0.0
+        for (node, a), (_, r) in zip(by_node(trajectory, advantages), by_node(trajectory, rho), strict=True):
             gathered.setdefault(node.id, _Gathered([], [], [], [])).add(a, r, masses[i] * keep, scale)
-    paths = num_paths(tree)
+    paths = num_paths(tree.tree)
     return {key: part.credit(weighting, paths[key]) for key, part in gathered.items()}
 
 
@@ -159,22 +144,12 @@ def _tree_denominator(tree: Tree, weighting: Weighting) -> float:
             return float((leaves * lengths).sum())
 
 
-def path_credit(
-    trees: Sequence[Tree],
-    advantages: Sequence[Sequence[Floats]],
-    weighting: Weighting,
-    *,
-    corrections: Sequence[Sequence[Floats]] | None = None,
-    kept: Sequence[npt.NDArray[np.bool_]] | None = None,
-) -> PathCredit:
+def path_credit(trees: Sequence[TrainingTree], weighting: Weighting) -> PathCredit:
     """The trajectories of an optimizer step, for a sequence loss.
 
     Args:
-        trees: The trees of the step.
-        advantages: Equal at all tokens of a trajectory. [P][G][T]
+        trees: The trees of the step; advantages and importance weights are equal at all tokens of a trajectory.
         weighting: With `shared` `repeat` or `mass`, and `sharing` soft.
-        corrections: Equal at all tokens of a trajectory; None: 1. [P][G][T]
-        kept: Trajectories that carry loss; None: all. [P][G]
 
     Raises:
         ConfigError: `split` or hard: with them a trajectory has no weight or no advantage of its own.
@@ -183,17 +158,17 @@ def path_credit(
     if weighting.shared == "split" or weighting.sharing == "hard":
         raise ConfigError("a loss on whole trajectories needs shared = repeat or mass, and advantage = soft")
     weights = []
-    for t, tree in enumerate(trees):
-        weight = leaf_weights(tree, weighting.shared)
-        if corrections is not None:
-            weight = weight * np.array([_constant(rho, 1.0) for rho in corrections[t]])
-        weights.append(weight if kept is None else weight * kept[t])
-    trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
+    for tree in trees:
+        weight = leaf_weights(tree.tree, weighting.shared)
+        if tree.rho is not None:
+            weight = weight * np.array([_constant(rho, 1.0) for rho in tree.rho])
+        weights.append(weight if tree.loss_mask is None else weight * tree.loss_mask)
+    lengths = [trajectory.num_written for tree in trees for trajectory in tree.tree.trajectories]
     return PathCredit(
-        advantages=np.array([_constant(a, 0.0) for given in advantages for a in given]),
+        advantages=np.array([_constant(a, 0.0) for tree in trees for a in tree.advantages]),
         weights=np.concatenate([np.empty(0), *weights]),
-        num_written=np.array([trajectory.num_written for trajectory in trajectories], dtype=np.int64),
-        tree=np.array([t for t, tree in enumerate(trees) for _ in tree.trajectories], dtype=np.int64),
+        num_written=np.array(lengths, dtype=np.int64),
+        tree=np.array([t for t, tree in enumerate(trees) for _ in tree.advantages], dtype=np.int64),
     )
 
 

@@ -5,14 +5,13 @@ h(rejected))) (equation 7). Its gradients with respect to h(chosen) and h(reject
 (h(chosen) - h(rejected))). Tokens that both sides share cancel.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ramify.algos.losses import PathInputs, PathOutput
 from ramify.core.errors import ConfigError
-from ramify.core.records import PathCredit
+from ramify.core.records import AnnotatedTree, Reward, TrainingTree
 from ramify.core.tree import Node, Tree, make_tree, node_id
 
 
@@ -36,6 +35,11 @@ class DpoLoss:
     @property
     def needs_paths(self) -> bool:
         """True: see `PathLoss`."""
+        return True
+
+    @property
+    def is_mean_over_trees(self) -> bool:
+        """True: the loss of a step is divided by its number of pairs."""
         return True
 
     def __call__(self, inputs: PathInputs) -> PathOutput:
@@ -98,13 +102,12 @@ def _same(node: Node, other: Node) -> bool:
     return (node.source, node.token_ids) == (other.source, other.token_ids)
 
 
-def pair_paths(trees: Sequence[Tree]) -> PathCredit:
-    """The trajectories of the pairs of an optimizer step, without advantages; each array is [2P]."""
-    trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
-    size = len(trajectories)
-    return PathCredit(
-        advantages=np.zeros(size),
-        weights=np.ones(size),
-        num_written=np.array([trajectory.num_written for trajectory in trajectories], dtype=np.int64),
-        tree=np.array([t for t, tree in enumerate(trees) for _ in tree.trajectories], dtype=np.int64),
-    )
+PREFERENCE = (Reward(1.0, {}), Reward(-1.0, {}))
+"""The rewards of a pair's leaves."""
+
+
+def preferred(pair: AnnotatedTree) -> TrainingTree:
+    """A pair to learn from: advantage 1 on the chosen side, -1 on the rejected one."""
+    chosen, rejected = pair.tree.trajectories
+    advantages = (np.ones(chosen.num_written), -np.ones(rejected.num_written))
+    return TrainingTree(pair.tree, pair.annotations, advantages)

@@ -8,7 +8,7 @@ RLOO (arXiv 2402.14740, equation 7)          scale none, leave_subtree_out    fi
 ARPO (arXiv 2507.19849, section 3.2)         scale std, pooled, on a tree     token_mean       eps both sides
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -29,7 +29,7 @@ from ramify.algos.ops import (
 )
 from ramify.algos.per_group import PerGroup
 from ramify.core.errors import ConfigError
-from ramify.core.records import Floats, Notes, Reward
+from ramify.core.records import AnnotatedTree, BatchSums, Floats
 from ramify.core.tree import Tree
 
 Baseline: TypeAlias = Literal["pooled", "leave_subtree_out"]
@@ -53,16 +53,14 @@ class GroupRelative(PerGroup):
     scale: Literal["std", "none"] = "std"
     baseline: Baseline = "pooled"
 
-    def advantages(
-        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
-    ) -> tuple[Floats, ...]:
+    def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """Advantage of each token of each trajectory. [G][T]"""
-        del notes, sums
-        weights, returns = leaf_weights(tree, self.shared), values(rewards)
+        del statistics
+        weights, returns = leaf_weights(tree.tree, self.shared), values(tree.rewards)
         scale = 1.0 if self.scale == "none" else spread_of(returns, weights) + STD_FLOOR
         if self.baseline == "leave_subtree_out" and returns.min() < returns.max():
-            return _against_the_others(tree, returns, weights, scale)
-        return spread(tree, centered(returns, weights) / scale)
+            return _against_the_others(tree.tree, returns, weights, scale)
+        return spread(tree.tree, centered(returns, weights) / scale)
 
 
 def _against_the_others(tree: Tree, returns: Floats, weights: Floats, scale: float) -> tuple[Floats, ...]:

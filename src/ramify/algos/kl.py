@@ -1,6 +1,6 @@
 """KL penalties towards the reference model, in the loss or in the reward, and the entropy bonus."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,8 +11,8 @@ from ramify.algos.losses import MAX_LOG_RATIO, LossInputs, LossOutput
 from ramify.algos.ops import along
 from ramify.core.errors import ConfigError, TrainingError
 from ramify.core.protocols import Estimator
-from ramify.core.records import Floats, Notes, Reward
-from ramify.core.tree import Node, Trajectory, Tree
+from ramify.core.records import AnnotatedTree, Annotations, BatchSums, Floats
+from ramify.core.tree import Node, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class KlInReward:
         coefficient: Above 0, reward per nat.
 
     Raises:
-        ConfigError: The coefficient is not above 0; from `moments` and `advantages`: reference logprobs are missing.
-        TrainingError: From `moments` and `advantages`: a logprob is not finite.
+        ConfigError: The coefficient is not above 0; from `batch_statistics` and `advantages`: reference logprobs are missing.
+        TrainingError: From `batch_statistics` and `advantages`: a logprob is not finite.
     """
 
     inner: Estimator
@@ -103,40 +103,40 @@ class KlInReward:
     def __post_init__(self) -> None:
         _check_coefficient("kl", self.coefficient)
 
-    def moments(
-        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
-    ) -> Mapping[str, float]:
-        """The inner estimator's batch statistics."""
-        batch = zip(trees, rewards, notes, strict=True)
-        return self.inner.moments(trees, [self._left(*one) for one in batch], notes)
+    def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
+        """Those of the inner estimator."""
+        return self.inner.batch_statistics([self._penalised(tree) for tree in trees])
 
-    def advantages(
-        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
-    ) -> tuple[Floats, ...]:
+    def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """The inner estimator's advantages. [G][T]"""
-        return self.inner.advantages(tree, self._left(tree, rewards, notes), notes, sums)
+        return self.inner.advantages(self._penalised(tree), statistics)
 
-    def _left(self, tree: Tree, rewards: Sequence[Reward], notes: Notes) -> list[Reward]:
-        return [
-            replace(reward, value=reward.value - self.coefficient * float(k1_along(trajectory, notes).sum()))
-            for trajectory, reward in zip(tree.trajectories, rewards, strict=True)
+    def _penalised(self, tree: AnnotatedTree) -> AnnotatedTree:
+        penalties = [
+            self.coefficient * float(k1_along(trajectory, tree.annotations).sum())
+            for trajectory in tree.tree.trajectories
         ]
+        rewards = (
+            replace(reward, value=reward.value - penalty)
+            for reward, penalty in zip(tree.rewards, penalties, strict=True)
+        )
+        return replace(tree, rewards=tuple(rewards))
 
 
-def k1_along(trajectory: Trajectory, notes: Notes) -> Floats:
+def k1_along(trajectory: Trajectory, annotations: Annotations) -> Floats:
     """k1 = ln(old / ref) at each written token, nats. [T]
 
     Raises:
-        ConfigError: The notes hold no reference logprobs.
+        ConfigError: There are no reference logprobs.
         TrainingError: A logprob is not finite.
     """
-    return along(trajectory, lambda node: _k1(node, notes))
+    return along(trajectory, lambda node: _k1(node, annotations))
 
 
-def _k1(node: Node, notes: Notes) -> Floats:
+def _k1(node: Node, annotations: Annotations) -> Floats:
     if not node.token_ids:
         return np.empty(0)
-    found = notes.get(node.id)
+    found = annotations.get(node.id)
     if found is None or found.ref_logprobs is None:
         raise ConfigError(
             f"kl in the reward: node {node.id!r} has no reference logprobs; ask the annotation pass for them"

@@ -6,13 +6,14 @@ gradient. Its gradient is linear in theirs, dL = sum_j slope_j d(sum_t ln pi_{j,
 tokens.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import torch
 
-from ramify.core.records import Floats, Ints
+from ramify.algos.credit import Weighting, credit, denominator, path_credit
+from ramify.core.records import CreditedTree, Floats, Ints, PathCredit, TrainingTree
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clipped to this many nats either way; beyond that the gradient is 0."""
@@ -136,10 +137,31 @@ class Objective:
     Attributes:
         surrogate: The policy loss; depends on advantages.
         penalties: Independent of advantages (a KL term, an entropy bonus), so even dead groups have a gradient.
+        weighting: How much each token counts.
     """
 
     surrogate: PolicyLoss
     penalties: tuple[TokenLoss, ...] = ()
+    weighting: Weighting = field(default_factory=Weighting)
+
+    @property
+    def keeps_dead(self) -> bool:
+        """Whether a token without advantage still has a gradient."""
+        return bool(self.penalties)
+
+    def credit(self, tree: TrainingTree) -> CreditedTree:
+        """The credit of a tree's policy nodes under the weighting."""
+        return CreditedTree(tree.tree, tree.annotations, credit(tree, self.weighting))
+
+    def denominator(self, trees: Sequence[TrainingTree]) -> float:
+        """What the loss of an optimizer step on these trees is divided by: their number, or what the weighting says."""
+        if getattr(self.surrogate, "is_mean_over_trees", False):
+            return float(len(trees))
+        return denominator([tree.tree for tree in trees], self.weighting)
+
+    def paths(self, trees: Sequence[TrainingTree]) -> PathCredit | None:
+        """The trajectories of an optimizer step, if the surrogate is a sequence loss."""
+        return None if self.path_loss is None else path_credit(trees, self.weighting)
 
     @property
     def path_loss(self) -> PathLoss | None:

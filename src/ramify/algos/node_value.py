@@ -1,14 +1,14 @@
 """Advantages from the values of nodes: how much better a branch is than the branch above it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ramify.algos.ops import Shared, along, leaf_weights, leaves_below, values
 from ramify.algos.per_group import PerGroup
-from ramify.core.records import Floats, Notes, Reward
-from ramify.core.tree import Node, Tree
+from ramify.core.records import AnnotatedTree, BatchSums, Floats
+from ramify.core.tree import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,14 @@ class NodeValue(PerGroup):
 
     shared: Shared
 
-    def advantages(
-        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
-    ) -> tuple[Floats, ...]:
+    def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """Advantage of each token of each trajectory. [G][T]"""
-        del notes, sums
-        returns, weights = values(rewards), leaf_weights(tree, self.shared)
-        below = leaves_below(tree)
+        del statistics
+        returns, weights = values(tree.rewards), leaf_weights(tree.tree, self.shared)
+        below = leaves_below(tree.tree)
         value = {key: _mean(returns[leaves], weights[leaves]) for key, leaves in below.items()}
         gain: dict[str, float] = {}
-        for node in tree.nodes:
+        for node in tree.tree.nodes:
             # Parents come before their children.
             if node.parent is None:
                 gain[node.id] = 0.0
@@ -48,7 +46,7 @@ class NodeValue(PerGroup):
         def of_node(node: Node) -> Floats:
             return np.full(len(node.token_ids), gain[node.id])
 
-        return tuple(along(trajectory, of_node) for trajectory in tree.trajectories)
+        return tuple(along(trajectory, of_node) for trajectory in tree.tree.trajectories)
 
 
 def _mean(returns: Floats, weights: Floats) -> float:

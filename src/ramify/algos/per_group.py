@@ -1,9 +1,8 @@
 """Base class of estimators that look at one group at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ramify.core.records import Notes, Reward
-from ramify.core.tree import Tree
+from ramify.core.records import AnnotatedTree, BatchSums
 
 
 class PerGroup:
@@ -11,9 +10,7 @@ class PerGroup:
 
     __slots__ = ()
 
-    def moments(
-        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
-    ) -> Mapping[str, float]:
+    def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
         """Empty: groups are independent of each other."""
-        del trees, rewards, notes
-        return {}
+        del trees
+        return ()

@@ -1,6 +1,6 @@
 """REINFORCE++ (arXiv 2501.03262): returns-to-go, whitened over the whole batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +9,8 @@ from ramify.algos.batch_moments import BatchMoments, sums_of, token_weights
 from ramify.algos.kl import k1_along
 from ramify.algos.ops import STD_FLOOR, Shared, centered, leaf_weights, values
 from ramify.core.errors import ConfigError
-from ramify.core.records import Floats, Notes, Reward
-from ramify.core.tree import Trajectory, Tree
+from ramify.core.records import AnnotatedTree, Annotations, BatchSums, Floats
+from ramify.core.tree import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ReinforcePlusPlus:
         kl_coefficient: beta, at least 0; above 0 the annotation pass must provide reference logprobs.
 
     Raises:
-        ConfigError: `kl_coefficient` is below 0; from `moments` and `advantages`: reference logprobs are missing.
+        ConfigError: `kl_coefficient` is below 0; from `batch_statistics` and `advantages`: reference logprobs are missing.
     """
 
     shared: Shared
@@ -44,36 +44,32 @@ class ReinforcePlusPlus:
         if not self.kl_coefficient >= 0:
             raise ConfigError(f"kl: coefficient = {self.kl_coefficient}, expected a number of at least 0")
 
-    def moments(
-        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
-    ) -> Mapping[str, float]:
-        """Batch statistics of the returns of all tokens."""
-        batch = zip(trees, rewards, notes, strict=True)
-        returns = [array for tree, given, found in batch for array in self._returns(tree, given, found)]
-        weights = [array for tree in trees for array in token_weights(tree, self.shared)]
-        return sums_of(returns, weights)
+    def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
+        """Of the returns of all tokens."""
+        returns = [array for tree in trees for array in self._returns(tree)]
+        weights = [array for tree in trees for array in token_weights(tree.tree, self.shared)]
+        return (sums_of(returns, weights),)
 
-    def advantages(
-        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
-    ) -> tuple[Floats, ...]:
+    def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """Advantage of each token of each trajectory. [G][T]"""
+        (sums,) = statistics
         whole = BatchMoments.of(sums)
-        returns = self._returns(tree, rewards, notes)
+        returns = self._returns(tree)
         if whole.std == 0:
             return tuple(np.zeros(len(array)) for array in returns)
         return tuple((array - whole.mean) / (whole.std + STD_FLOOR) for array in returns)
 
-    def _returns(self, tree: Tree, rewards: Sequence[Reward], notes: Notes) -> tuple[Floats, ...]:
+    def _returns(self, tree: AnnotatedTree) -> tuple[Floats, ...]:
         """The return G_t of each trajectory's written tokens. [G][T]"""
-        finals = values(rewards)
+        finals = values(tree.rewards)
         if self.group_mean:
-            finals = centered(finals, leaf_weights(tree, self.shared))
+            finals = centered(finals, leaf_weights(tree.tree, self.shared))
         return tuple(
-            np.full(trajectory.num_written, final) - self._penalty_to_go(trajectory, notes)
-            for trajectory, final in zip(tree.trajectories, finals, strict=True)
+            np.full(trajectory.num_written, final) - self._penalty_to_go(trajectory, tree.annotations)
+            for trajectory, final in zip(tree.tree.trajectories, finals, strict=True)
         )
 
-    def _penalty_to_go(self, trajectory: Trajectory, notes: Notes) -> Floats | float:
+    def _penalty_to_go(self, trajectory: Trajectory, annotations: Annotations) -> Floats | float:
         if not self.kl_coefficient:
             return 0.0
-        return self.kl_coefficient * np.cumsum(k1_along(trajectory, notes)[::-1])[::-1]
+        return self.kl_coefficient * np.cumsum(k1_along(trajectory, annotations)[::-1])[::-1]

@@ -4,21 +4,28 @@ import numpy as np
 
 from ramify.algos.credit import Weighting
 from ramify.algos.losses import LossInputs, LossOutput
-from ramify.core.records import NodeCredit
+from ramify.core.records import CreditedTree, NodeCredit, TrainingTree, behavior_annotations
 from ramify.core.tree import Source, Tree
 
 SUPERVISED = Weighting(shared="split")
 """A weighting in which each written token counts once."""
 
 
-def supervised_credit(tree: Tree) -> dict[str, NodeCredit]:
-    """Credit whose `s_plus`, `weight` and `num_paths` are 1 at each written token, by node id."""
-    return {
-        node.id: _counted_once(len(node.token_ids)) for node in tree.nodes if node.source is Source.POLICY
-    }
+def demonstrated(tree: Tree) -> TrainingTree:
+    """A demonstration to learn from: advantage 1 at each written token."""
+    ones = tuple(np.ones(trajectory.num_written) for trajectory in tree.trajectories)
+    return TrainingTree(tree, behavior_annotations(tree), ones)
 
 
-def _counted_once(size: int) -> NodeCredit:
+def counted_once(tree: Tree) -> CreditedTree:
+    """Credit whose `s_plus`, `weight` and `num_paths` are 1 at each written token, for a pass over all of them."""
+    policy = (node for node in tree.nodes if node.source is Source.POLICY)
+    return CreditedTree(
+        tree, behavior_annotations(tree), {node.id: _ones(len(node.token_ids)) for node in policy}
+    )
+
+
+def _ones(size: int) -> NodeCredit:
     ones = np.ones(size)
     return NodeCredit(s_plus=ones, s_minus=np.zeros(size), weight=ones, num_paths=ones)
 

@@ -1,12 +1,11 @@
 """Tree-GRPO's advantage (arXiv 2509.21240): relative to the leaves of the same root, and to all leaves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ramify.algos.ops import Shared, leaf_weights, leaves_below, normalize, spread
 from ramify.algos.per_group import PerGroup
-from ramify.core.records import Floats, Notes, Reward
-from ramify.core.tree import Tree
+from ramify.core.records import AnnotatedTree, BatchSums, Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +20,13 @@ class TreeGrpo(PerGroup):
 
     shared: Shared
 
-    def advantages(
-        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
-    ) -> tuple[Floats, ...]:
+    def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """Advantage of each trajectory, the same at all its tokens. [G][T]"""
-        del notes, sums
-        weights = leaf_weights(tree, self.shared)
+        del statistics
+        rewards, weights = tree.rewards, leaf_weights(tree.tree, self.shared)
         advantages = normalize(rewards, weights)
-        below = leaves_below(tree)
-        for root in tree.children[""]:
+        below = leaves_below(tree.tree)
+        for root in tree.tree.children[""]:
             leaves = below[root.id]
             advantages[leaves] += normalize([rewards[leaf] for leaf in leaves], weights[leaves])
-        return spread(tree, advantages)
+        return spread(tree.tree, advantages)

@@ -206,10 +206,11 @@ class TagRenderer:
     def _demonstrated(self, parent: Node, source: Source, text: str, last: bool) -> Node:
         path = (*parent.path, 0)
         if source is Source.TOOL:
-            # The node gets no `results`: no tool ran, and the turn before has no calls that they could belong to.
+            # The node gets no `results`, because no tool ran.
             ids = self._tokens(source, text)
             return Node(node_id(path), path, parent.id, source, ids, self.decode(ids))
         ids = self._tokens(source, text) + ((self.tokenizer.eos_id,) if last else ())
+        turn = self.parse(text)
         return Node(
             node_id(path),
             path,
@@ -218,11 +219,9 @@ class TagRenderer:
             ids,
             self.decode(ids),
             behavior_logprobs=(0.0,) * len(ids),
-            stop=self._stop(text) if last else None,
+            turn=turn,
+            stop=_stop(turn) if last else None,
         )
-
-    def _stop(self, turn: str) -> StopReason:
-        return StopReason.ANSWERED if isinstance(self.parse(turn), Final) else StopReason.MALFORMED
 
     def _foreign(self, text: str) -> tuple[int, ...]:
         """Tokens of foreign text, without any tag of the dialect."""
@@ -233,6 +232,10 @@ class TagRenderer:
             ids = self.tokenizer.encode_plain(safe)
             read = self.decode(ids)
         return ids
+
+
+def _stop(turn: ParsedTurn) -> StopReason:
+    return StopReason.ANSWERED if isinstance(turn, Final) else StopReason.MALFORMED
 
 
 def _start(text: str) -> str:

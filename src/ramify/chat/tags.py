@@ -58,6 +58,11 @@ def parse_turn(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
         turn: Text of this turn only.
         tools: Tools by name (`callable_tools`).
     """
+    parsed = _parse(turn, tools)
+    return Malformed(parsed.reason, final_answer(turn) or "") if isinstance(parsed, Malformed) else parsed
+
+
+def _parse(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
     closings = [(turn.find(f"</{name}>"), name) for name in (*tools, "answer")]
     position, name = min(((at, name) for at, name in closings if at >= 0), default=(-1, ""))
     forged = turn.find("<result>")

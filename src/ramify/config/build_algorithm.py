@@ -15,13 +15,18 @@ from ramify.config.schema_algorithm import (
     StopGradientClipLoss,
     TreeGrpoEstimator,
 )
+from ramify.config.schema_train import TrainRecipe
 from ramify.core.protocols import Estimator, RewardFn
 
 if TYPE_CHECKING:
     from ramify.algos.corrections import ImportanceCorrection
-    from ramify.algos.credit import Weighting
     from ramify.algos.losses import Objective, PolicyLoss, TokenLoss
     from ramify.learner.annotate import Wanted
+    from ramify.learner.learning import Learning
+    from ramify.learner.update import Learner
+
+GAP_TOLERANCE = 1e-4
+"""Largest mean |ln(policy / behavior)|, nats per token, at which an engine's logprobs may be the old ones (float32)."""
 
 
 def build_estimator(section: AlgorithmSection) -> Estimator:
@@ -62,13 +67,6 @@ def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) 
     return OverlongReward(reward, max_tokens, section.overlong_margin)
 
 
-def build_weighting(section: AlgorithmSection) -> "Weighting":
-    """How much each token counts in the loss."""
-    from ramify.algos.credit import Weighting
-
-    return Weighting(section.shared, section.advantage, section.aggregation, section.fixed_length)
-
-
 def build_correction(section: AlgorithmSection) -> "ImportanceCorrection | None":
     """The importance weights; None without a correction."""
     from ramify.algos.corrections import ImportanceCorrection
@@ -81,6 +79,7 @@ def build_correction(section: AlgorithmSection) -> "ImportanceCorrection | None"
 
 def build_objective(section: AlgorithmSection) -> "Objective":
     """What the learner minimises."""
+    from ramify.algos.credit import Weighting
     from ramify.algos.kl import EntropyBonus, KlPenalty
     from ramify.algos.losses import Objective
 
@@ -91,7 +90,8 @@ def build_objective(section: AlgorithmSection) -> "Objective":
         penalties.append(KlPenalty(kl.estimator, kl.coefficient))
     if section.entropy_bonus is not None:
         penalties.append(EntropyBonus(section.entropy_bonus))
-    return Objective(_surrogate(section.loss), tuple(penalties))
+    weighting = Weighting(section.shared, section.advantage, section.aggregation, section.fixed_length)
+    return Objective(_surrogate(section.loss), tuple(penalties), weighting)
 
 
 def _surrogate(section: LossSection) -> "PolicyLoss":
@@ -114,7 +114,7 @@ def _surrogate(section: LossSection) -> "PolicyLoss":
             return GspoSurrogate(low, high)
 
 
-def wanted_notes(section: AlgorithmSection) -> "Wanted":
+def wanted_annotations(section: AlgorithmSection) -> "Wanted":
     """What the annotation pass must compute; nothing if the engine provides all that the algorithm needs."""
     from ramify.learner.annotate import Wanted
 
@@ -123,4 +123,30 @@ def wanted_notes(section: AlgorithmSection) -> "Wanted":
         old=section.old,
         entropies=entropy is not None and entropy.source == "annotate",
         ref_logprobs=section.kl is not None,
+    )
+
+
+def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) -> "Learning":
+    """The algorithm of a recipe, applied to a learner.
+
+    Raises:
+        DataError: The reference model cannot be read.
+    """
+    from ramify.config.build_model import build_reference
+    from ramify.learner.learning import Learning
+
+    algorithm = recipe.algorithm
+    wanted = wanted_annotations(algorithm)
+    return Learning(
+        learner=learner,
+        estimator=build_estimator(algorithm),
+        correction=build_correction(algorithm),
+        masks_truncated=algorithm.truncated == "mask",
+        wanted=wanted,
+        reference=build_reference(recipe.model, learner.model) if wanted.ref_logprobs else None,
+        problems_per_minibatch=recipe.learner.problems_per_minibatch,
+        minibatches=minibatches,
+        token_budget=recipe.learner.token_budget,
+        temperature=recipe.rollout.temperature,
+        max_gap=(algorithm.max_gap or GAP_TOLERANCE) if algorithm.old == "behavior" else None,
     )

@@ -128,9 +128,9 @@ class EvalRecipe(Section):
 
     def _has_verdict(self) -> None:
         if self.sampling.right_by == "judge":
-            if self.reward.name == "length" or self.reward.judge is None:
+            if self.reward.judge is None:
                 raise ValueError('sampling.right_by: "judge" takes [reward.judge], which is missing')
-        elif self.reward.name in ("length", "parts"):
+        elif not self.reward.tells_right:
             raise ValueError(
                 f'reward.name: expected a reward that tells right from wrong, "{self.reward.name}" does not'
             )

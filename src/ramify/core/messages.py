@@ -111,16 +111,20 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """A turn that ends the trajectory with an answer; `answer` is the text inside the answer markup."""
+    """A turn that ends the trajectory with an answer; `answer` is its text, without markup."""
 
     answer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A turn that is neither a call nor an answer; `reason` says why."""
+    """A turn that is neither a call nor an answer; `reason` says why.
+
+    `answer` is the text of an answer that the turn marks all the same; "" if it marks none.
+    """
 
     reason: str
+    answer: str = ""
 
 
 ParsedTurn: TypeAlias = Calls | Final | Malformed

@@ -10,17 +10,18 @@ from typing import Any, Protocol, TypeAlias
 
 from ramify.core.messages import Message, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.records import (
+    AnnotatedTree,
+    BatchSums,
     BranchCandidate,
     Completion,
     EngineInfo,
     Floats,
-    Notes,
     Proposal,
     Request,
     Reward,
     TokenUsage,
 )
-from ramify.core.tree import BranchDecision, Trajectory, Tree
+from ramify.core.tree import BranchDecision, Trajectory
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -281,15 +282,11 @@ class Brancher(Protocol):
 class Estimator(Protocol):
     """Turns rewards into advantages."""
 
-    def moments(
-        self, trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]], notes: Sequence[Notes]
-    ) -> Mapping[str, float]:
+    def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
         """The sums over the whole rollout batch that `advantages` needs; they are added over ranks in float64."""
         ...
 
-    def advantages(
-        self, tree: Tree, rewards: Sequence[Reward], notes: Notes, sums: Mapping[str, float]
-    ) -> tuple[Floats, ...]:
+    def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """For each trajectory an array with the advantage of each token that the policy wrote. [G][T]"""
         ...
 

@@ -187,12 +187,12 @@ class NodeCredit:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeNotes:
+class NodeAnnotations:
     """What is known about the tokens of a policy node besides the tree. [N] each
 
     Attributes:
         old_logprobs: The denominator of the policy ratio, nats: the engine's logprobs, or the learner's under the weights
-            before the first update on this rollout. Only the code that makes the notes decides which.
+            before the first update on this rollout. Only the code that makes the annotations decides which.
         ref_logprobs: Logprobs under the reference model, nats; None: not asked for.
         entropies: Entropies of the policy, nats; None: not asked for.
     """
@@ -202,16 +202,90 @@ class NodeNotes:
     entropies: Floats | None = None
 
 
-Notes: TypeAlias = Mapping[str, NodeNotes]
-"""Notes of each policy node of a tree, by node id; empty for an estimator that needs none."""
+Annotations: TypeAlias = Mapping[str, NodeAnnotations]
+"""Of each policy node of a tree, by node id; empty for an estimator that needs none."""
 
-NO_NOTES: Notes = MappingProxyType({})
+NO_ANNOTATIONS: Annotations = MappingProxyType({})
 
 
-def behavior_notes(tree: Tree) -> Notes:
-    """Notes with the engine's logprobs as the old ones, and nothing else."""
+def behavior_annotations(tree: Tree) -> Annotations:
+    """Annotations with the engine's logprobs as the old ones, and nothing else."""
     policy = (node for node in tree.nodes if node.source is Source.POLICY)
-    return {node.id: NodeNotes(np.array(node.behavior_logprobs)) for node in policy}
+    return {node.id: NodeAnnotations(np.array(node.behavior_logprobs)) for node in policy}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTree:
+    """A tree with the rewards of its leaves.
+
+    Attributes:
+        tree: The tree.
+        rewards: One for each trajectory, in the order of `tree.trajectories`. [G]
+
+    Raises:
+        ValueError: The numbers of leaves and rewards differ.
+    """
+
+    tree: Tree
+    rewards: tuple[Reward, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.rewards) != len(self.tree.trajectories):
+            raise ValueError(
+                f"problem {self.tree.problem.id!r}: {len(self.tree.trajectories)} leaves, {len(self.rewards)} rewards"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedTree(ScoredTree):
+    """A scored tree, and what is known about its written tokens besides: what an estimator reads."""
+
+    annotations: Annotations
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSums:
+    """Sums over the weighted values x of a rollout batch; the sums of its parts add up to those of the whole.
+
+    w: sum of the weights; ww: of their squares; wx, wxx: of weight times x and weight times x^2.
+    """
+
+    w: float
+    ww: float
+    wx: float
+    wxx: float
+
+    def __add__(self, other: "BatchSums") -> "BatchSums":
+        """The sums of two parts of a batch together."""
+        return BatchSums(self.w + other.w, self.ww + other.ww, self.wx + other.wx, self.wxx + other.wxx)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingTree:
+    """A tree that an optimizer step learns from.
+
+    Attributes:
+        tree: The tree.
+        annotations: Of its policy nodes.
+        advantages: Of each written token of each trajectory. [G][T]
+        rho: Importance weights of each written token of each trajectory; None: 1. [G][T]
+        loss_mask: Trajectories that carry loss; the others stay in the denominator. None: all. [G]
+    """
+
+    tree: Tree
+    annotations: Annotations
+    advantages: tuple[Floats, ...]
+    rho: tuple[Floats, ...] | None = None
+    loss_mask: npt.NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreditedTree:
+    """A tree ready to be packed: the credit of each policy node, by node id, and the annotations."""
+
+    tree: Tree
+    annotations: Annotations
+    credit: Mapping[str, NodeCredit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +349,7 @@ class PackedRow:
         spans: The policy nodes that the written tokens belong to; they cover `written` in order.
         s_plus, s_minus, weight, num_paths: See `NodeCredit`. [W]
         behavior_logprobs: Logprobs under the distribution that the tokens were sampled from. [W]
-        old_logprobs: The denominator of the policy ratio; see `NodeNotes`. [W]
+        old_logprobs: The denominator of the policy ratio; see `NodeAnnotations`. [W]
         ref_logprobs: Logprobs under the reference model; None if they were not asked for. [W]
         num_repeated: Number of tokens that are here only as context, because another row computes them too.
         token_budget: Number of tokens computed at a time; a longer row is computed in stages.

@@ -15,7 +15,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TypeAlias
 
-from ramify.core.messages import Problem, ToolCall, ToolResult
+from ramify.core.messages import Calls, Final, Malformed, ParsedTurn, Problem, ToolCall, ToolResult
 
 NodePath: TypeAlias = tuple[int, ...]
 
@@ -82,7 +82,7 @@ class Node:
             sampled from, nats. [N]; empty on other nodes.
         entropy: Policy nodes: mean entropy of the first k tokens, if it was asked for.
         text: The tokens as text, for people and rewards; never encoded again.
-        calls: Policy nodes: the tool calls at the end of the turn.
+        turn: The policy node that ends a turn: what the dialect read in the whole turn. None on other nodes.
         results: Tool nodes: the answers, in the order of the parent's calls.
         policy_version: Policy nodes: version of the weights that wrote the tokens.
         stop: Set on leaves only.
@@ -101,7 +101,7 @@ class Node:
     text: str
     behavior_logprobs: tuple[float, ...] = ()
     entropy: Entropy | None = None
-    calls: tuple[ToolCall, ...] = ()
+    turn: ParsedTurn | None = None
     results: tuple[ToolResult, ...] = ()
     policy_version: int | None = None
     stop: StopReason | None = None
@@ -119,6 +119,11 @@ class Node:
             raise ValueError(
                 f"node {self.id!r}: {len(self.token_entropies)} entropies for {written} written tokens"
             )
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls of the turn that ends here; they were executed if a tool node with their results follows."""
+        return self.turn.calls if isinstance(self.turn, Calls) else ()
 
 
 def node_id(path: NodePath) -> str:
@@ -176,6 +181,11 @@ class Trajectory:
         return tuple(node for node in self.nodes if node.source is Source.POLICY)
 
     @property
+    def final_answer(self) -> str:
+        """The text of the answer that the last turn marks, well formed or not; "" if there is none."""
+        return self.leaf.turn.answer if isinstance(self.leaf.turn, Final | Malformed) else ""
+
+    @property
     def num_written(self) -> int:
         """Tokens that the policy wrote."""
         return sum(len(node.token_ids) for node in self.policy_nodes)
@@ -185,7 +195,7 @@ class Trajectory:
         """Executed calls with their results, in order."""
         pairs: list[tuple[ToolCall, ToolResult]] = []
         for before, node in zip(self.nodes, self.nodes[1:], strict=False):
-            if node.source is Source.TOOL:
+            if node.results:
                 pairs.extend(zip(before.calls, node.results, strict=True))
         return tuple(pairs)
 

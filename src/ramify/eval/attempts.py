@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from ramify.core.messages import Problem
 from ramify.core.protocols import RewardFn
-from ramify.core.records import Reward
-from ramify.core.tree import Tree, TreeKey
+from ramify.core.records import ScoredTree
+from ramify.core.tree import TreeKey
 from ramify.rewards.tree_rewards import score_tree
-from ramify.rollout.admission import SlotGate
 from ramify.rollout.grow import TreeGrower, first_failure
 from ramify.rollout.settings import AgentParts
+from ramify.rollout.waits import SlotGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A finished attempt with its reward; `seconds` is its wall time without scoring."""
+    """A finished attempt; `seconds` is its wall time without scoring."""
 
-    tree: Tree
-    reward: Reward
+    scored: ScoredTree
     seconds: float
 
 
@@ -69,9 +68,9 @@ async def make_attempts(
             key = TreeKey(step=place.attempt, slot=place.slot)
             tree = await TreeGrower(agent, place.problem, key, ends, trajectory_ended).grow()
             seconds = loop.time() - began
-        (given,) = await score_tree(reward, tree)
+        scored = await score_tree(reward, tree)
         async with ending:
-            await asyncio.to_thread(on_end, Ended(tree, given, seconds))
+            await asyncio.to_thread(on_end, Ended(scored, seconds))
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from ramify.core.messages import Calls, Problem, ToolCall, ToolStatus
-from ramify.core.protocols import Renderer
+from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, Trajectory, Tree
-from ramify.rewards.extract import answer_of, last_turn
+from ramify.rewards.extract import answer_of
 
 GROUPS = ("benchmark", "kind", "level", "category", "language")
 """Columns of a problem by which results are grouped, if the problem has them."""
@@ -165,13 +164,12 @@ def require_types(record: Mapping[str, Any], /, **kinds: type) -> None:
             raise ValueError(f"{key!r} is not finite")
 
 
-def record_attempt(tree: Tree, reward: Reward, renderer: Renderer, decides: str = "correct") -> AttemptRecord:
+def record_attempt(tree: Tree, reward: Reward, decides: str = "correct") -> AttemptRecord:
     """The record of an attempt; `TreeKey.step` of the tree's key is the number of the attempt.
 
     Args:
         tree: A tree of one trajectory.
         reward: Its reward.
-        renderer: Parses the last turn if it has a call over the limit.
         decides: The part of the reward that decides whether the attempt is correct; without this part it is not.
 
     Raises:
@@ -192,7 +190,7 @@ def record_attempt(tree: Tree, reward: Reward, renderer: Renderer, decides: str 
         reward.value,
         dict(reward.parts),
         trajectory.stop,
-        _calls(trajectory, renderer),
+        _calls(trajectory),
         _tokens(trajectory),
     )
 
@@ -202,12 +200,10 @@ def _groups(problem: Problem) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if value is not None and str(value)}
 
 
-def _calls(trajectory: Trajectory, renderer: Renderer) -> tuple[CallRecord, ...]:
+def _calls(trajectory: Trajectory) -> tuple[CallRecord, ...]:
     made: list[tuple[ToolCall, str]] = [(call, result.status) for call, result in trajectory.exchanges]
     if trajectory.stop is StopReason.CALLS:
-        # The turn with the call over the limit is the leaf, and a leaf records no calls. So parse it again.
-        parsed = renderer.parse(last_turn(trajectory))
-        made.extend((call, OVER_LIMIT) for call in (parsed.calls if isinstance(parsed, Calls) else ()))
+        made.extend((call, OVER_LIMIT) for call in trajectory.leaf.calls)
     seen: list[tuple[str, Mapping[str, Any]]] = []
     records = []
     for call, status in made:

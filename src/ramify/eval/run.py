@@ -26,7 +26,7 @@ from ramify.core.closing import close_all
 from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
 from ramify.core.messages import Problem
 from ramify.core.protocols import Event
-from ramify.core.records import Reward
+from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree
 from ramify.eval.attempts import Ended, Place, make_attempts
 from ramify.eval.evaluation import Evaluation, make_evaluation
@@ -41,8 +41,7 @@ from ramify.obs.files import claimed_folder, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.tree_rewards import score_tree
-from ramify.rollout.agent_loop import agent_loop
-from ramify.rollout.interrupts import StopOnSignal
+from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.settings import AgentParts
 
 if TYPE_CHECKING:
@@ -196,10 +195,11 @@ class _Run:
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
 
         def keep(ended: Ended) -> None:
-            record = self._record(ended.tree, ended.reward)
-            key = ended.tree.key
+            scored = ended.scored
+            record = self._record(scored)
+            key = scored.tree.key
             # An attempt is done once its line is in the results, so that line comes last.
-            trees.append(tree_record(TracedTree(ended.tree, (ended.reward,))))
+            trees.append(tree_record(TracedTree(scored.tree, scored.rewards)))
             times.append(
                 {
                     "problem": record.problem,
@@ -233,22 +233,20 @@ class _Run:
         read = {key: parse_tree(trees.path, *found).tree for key, found in trees.texts(self.unjudged).items()}
         with self.console.phase("judging again", len(read)) as phase:
 
-            async def score(tree: Tree) -> Reward:
-                (given,) = await score_tree(self.reward.fn, tree)
+            async def score(key: Key, tree: Tree) -> tuple[Key, ScoredTree]:
+                scored = await score_tree(self.reward.fn, tree)
                 phase.advance(1)
-                return given
+                return key, scored
 
-            given = await asyncio.gather(*(score(tree) for tree in read.values()))
-        pairs = dict(zip(read, zip(read.values(), given, strict=True), strict=True))
+            judged = dict(await asyncio.gather(*(score(key, tree) for key, tree in read.items())))
         # The results decide what is done, so they change last.
-        trees.update({key: tree_record(TracedTree(tree, (reward,))) for key, (tree, reward) in pairs.items()})
-        results_lines(self.folder).update(
-            {key: self._record(tree, reward).to_json() for key, (tree, reward) in pairs.items()}
-        )
+        trees.update({key: tree_record(TracedTree(s.tree, s.rewards)) for key, s in judged.items()})
+        results_lines(self.folder).update({key: self._record(s).to_json() for key, s in judged.items()})
 
-    def _record(self, tree: Tree, reward: Reward) -> AttemptRecord:
+    def _record(self, scored: ScoredTree) -> AttemptRecord:
         decides = {"score": "correct", "judge": "judge"}[self.recipe.sampling.right_by]
-        return record_attempt(tree, reward, self.renderer, decides)
+        (reward,) = scored.rewards
+        return record_attempt(scored.tree, reward, decides)
 
     def _agent(self, events: _AttemptEvents) -> AgentParts:
         data, sampling = self.recipe.data, self.recipe.sampling

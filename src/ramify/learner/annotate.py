@@ -9,8 +9,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ramify.algos.sft import supervised_credit
-from ramify.core.records import Floats, NodeNotes, Notes, PackedRow, behavior_notes
+from ramify.algos.sft import counted_once
+from ramify.core.records import (
+    AnnotatedTree,
+    Annotations,
+    Floats,
+    NodeAnnotations,
+    PackedRow,
+    ScoredTree,
+    behavior_annotations,
+)
 from ramify.core.tree import Tree
 from ramify.learner.forward import PassSettings, forward_row
 from ramify.learner.pack import pack
@@ -40,15 +48,15 @@ class Wanted:
 
 def annotate(
     model: PreTrainedModel,
-    trees: Sequence[Tree],
+    trees: Sequence[ScoredTree],
     wanted: Wanted,
     *,
     reference: Reference | None,
     temperature: float,
     token_budget: int,
     chunk_tokens: int = 1024,
-) -> tuple[Notes, ...]:
-    """Notes of each policy node of each tree, with at most one pass of the policy and one of the reference model.
+) -> tuple[AnnotatedTree, ...]:
+    """The trees with annotations of each policy node, from at most one pass of the policy and one of the reference model.
 
     Args:
         model: The policy, with the weights to annotate under.
@@ -63,12 +71,9 @@ def annotate(
         ValueError: `ref_logprobs` without a reference model.
     """
     if wanted == Wanted():
-        return tuple(behavior_notes(tree) for tree in trees)
+        return tuple(AnnotatedTree(s.tree, s.rewards, behavior_annotations(s.tree)) for s in trees)
     rows = pack(
-        trees,
-        [supervised_credit(tree) for tree in trees],
-        token_budget,
-        share_prefixes=packs_trees(model),
+        [counted_once(scored.tree) for scored in trees], token_budget, share_prefixes=packs_trees(model)
     )
     found: list[_Found] = [{} for _ in trees]
 
@@ -89,7 +94,10 @@ def annotate(
         with reference() as opened:
             for row in rows:
                 _keep(found, row, "ref_logprobs", run(opened, row, False)[0])
-    return tuple(_notes(tree, of_tree, wanted) for tree, of_tree in zip(trees, found, strict=True))
+    return tuple(
+        AnnotatedTree(scored.tree, scored.rewards, _annotations(scored.tree, of_tree, wanted))
+        for scored, of_tree in zip(trees, found, strict=True)
+    )
 
 
 def _keep(found: Sequence[_Found], row: PackedRow, name: str, values: Floats) -> None:
@@ -97,12 +105,12 @@ def _keep(found: Sequence[_Found], row: PackedRow, name: str, values: Floats) ->
         found[span.tree].setdefault(span.node, {})[name] = values[span.start : span.stop]
 
 
-def _notes(tree: Tree, found: _Found, wanted: Wanted) -> Notes:
+def _annotations(tree: Tree, found: _Found, wanted: Wanted) -> Annotations:
     """The one place that decides which logprobs are the old ones."""
-    nodes = behavior_notes(tree)
+    nodes = behavior_annotations(tree)
     if wanted.old == "recompute":
         # A node that a deadline cut before its first token is in no row.
-        nodes = {key: NodeNotes(np.empty(0)) for key in nodes}
+        nodes = {key: NodeAnnotations(np.empty(0)) for key in nodes}
     return {key: replace(note, **found.get(key, {})) for key, note in nodes.items()}
 
 

@@ -4,33 +4,30 @@ A run of nodes without a fork is one segment. A node that opens a context starts
 ancestors. The first token of a branch is predicted by the last token before it on its path, wherever that is in the row.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ramify.core.errors import DataError
 from ramify.core.records import (
+    CreditedTree,
     Floats,
     Ints,
+    NodeAnnotations,
     NodeCredit,
-    NodeNotes,
-    Notes,
     PackedRow,
     SegmentSpan,
     WrittenSpan,
-    behavior_notes,
 )
-from ramify.core.tree import Node, Source, Tree
+from ramify.core.tree import Node, Source
 from ramify.learner.pieces import Piece, one_context_each, whole
 
 
 def pack(
-    trees: Sequence[Tree],
-    credits: Sequence[Mapping[str, NodeCredit]],
+    trees: Sequence[CreditedTree],
     token_budget: int,
     *,
-    notes: Sequence[Notes] | None = None,
     keep_dead: bool = False,
     share_prefixes: bool = True,
 ) -> tuple[PackedRow, ...]:
@@ -41,9 +38,7 @@ def pack(
 
     Args:
         trees: Trees of one optimizer step.
-        credits: Credit of each tree, by node id.
         token_budget: Number of tokens computed at a time.
-        notes: Notes of each tree, with its old and reference logprobs; None: the old ones are the engine's.
         keep_dead: Keep nodes with weight but without advantage, because a KL term or an entropy bonus acts on them too.
         share_prefixes: False gives each context of each trajectory a row of its own, for models whose layers do not all
             see the whole context (sliding windows, linear attention).
@@ -54,7 +49,8 @@ def pack(
     """
     rows: list[PackedRow] = []
     first_path = 0
-    for number, (tree, credit) in enumerate(zip(trees, credits, strict=True)):
+    for number, credited in enumerate(trees):
+        tree, credit = credited.tree, credited.credit
         if credit.keys() != {node.id for node in tree.nodes if node.source is Source.POLICY}:
             raise ValueError(f"tree {number}: credit belongs on policy nodes and on all of them")
         if not all(node.exact_ids for node in tree.nodes):
@@ -62,14 +58,13 @@ def pack(
                 f"problem {tree.problem.id!r}: its tokens were made from an engine's text and need not be those that were "
                 "sampled; train on trees of an engine that gives ids"
             )
-        given = behavior_notes(tree) if notes is None else notes[number]
         if not is_dead(credit.values(), keep_dead):
             pieces = (whole(tree),) if share_prefixes else one_context_each(tree)
             live = (
                 p for p in pieces if not is_dead((credit[n] for n in p.trained if n in credit), keep_dead)
             )
             rows.extend(
-                _flatten(tree, credit, given, piece, _Layout(number, first_path, piece.trained, token_budget))
+                _flatten(credited, piece, _Layout(number, first_path, piece.trained, token_budget))
                 for piece in live
             )
         first_path += len(tree.trajectories)
@@ -97,13 +92,8 @@ def join(rows: Sequence[PackedRow], token_budget: int) -> tuple[PackedRow, ...]:
     return tuple(_joined(group) for group in groups)
 
 
-def _flatten(
-    tree: Tree,
-    credit: Mapping[str, NodeCredit],
-    notes: Notes,
-    piece: Piece,
-    layout: "_Layout",
-) -> PackedRow:
+def _flatten(credited: CreditedTree, piece: Piece, layout: "_Layout") -> PackedRow:
+    tree, credit = credited.tree, credited.credit
     ends: dict[str, _End] = {}
     inside = piece.ids
     for node in piece.nodes:
@@ -112,7 +102,9 @@ def _flatten(
         forks = sum(child.id in inside for child in tree.children[node.id]) != 1
         ends[node.id] = layout.add(node, before, forks)
         if node.id in credit and node.id in piece.trained and node.token_ids:
-            layout.write(node, before.last, credit[node.id], notes[node.id], piece.paths[node.id])
+            layout.write(
+                node, before.last, credit[node.id], credited.annotations[node.id], piece.paths[node.id]
+            )
     return layout.row()
 
 
@@ -173,7 +165,7 @@ class _Layout:
         self.segments[before.segment] = SegmentSpan(span.parent, span.start, start + size)
         return before.segment
 
-    def write(self, node: Node, before: int, credit: NodeCredit, notes: NodeNotes, paths: Ints) -> None:
+    def write(self, node: Node, before: int, credit: NodeCredit, notes: NodeAnnotations, paths: Ints) -> None:
         """Mark the last added node as written by the policy; the token at row index `before` predicts its first token."""
         size = len(node.token_ids)
         if before < 0:

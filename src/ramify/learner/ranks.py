@@ -1,9 +1,16 @@
 """Sums and maxima over the processes of a distributed run; in one process they change nothing."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+from ramify.core.records import BatchSums
+
+Values = TypeVar("Values")
 
 
 def num_ranks() -> int:
@@ -21,6 +28,14 @@ def sum_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
     }
 
 
+def add_over_ranks(statistics: Sequence[BatchSums]) -> tuple[BatchSums, ...]:
+    """Sum the statistics of the parts of a batch over all ranks."""
+    if num_ranks() == 1:
+        return tuple(statistics)
+    parts = _gathered(tuple(statistics))
+    return tuple(reduce(add, sums) for sums in zip(*parts, strict=True))
+
+
 def max_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
     """The maximum over all ranks, by name; a rank that lacks a name is left out."""
     if num_ranks() == 1:
@@ -32,8 +47,8 @@ def max_over_ranks(values: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _gathered(values: dict[str, float]) -> list[dict[str, float]]:
-    parts: list[dict[str, float]] = [{}] * num_ranks()
+def _gathered(values: Values) -> list[Values]:
+    parts: list[Any] = [None] * num_ranks()
     dist.all_gather_object(parts, values)
     return parts
 

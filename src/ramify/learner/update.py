@@ -14,11 +14,13 @@ from transformers import PreTrainedModel
 
 from ramify.algos.losses import LossInputs, LossOutput, Objective, PathInputs
 from ramify.core.errors import TrainingError
-from ramify.core.records import Floats, Ints, PackedRow, PathCredit
+from ramify.core.records import Floats, Ints, PackedRow, PathCredit, TrainingTree
 from ramify.learner.forward import PassSettings, backward_row, forward_row
 from ramify.learner.optimizer import Optimizers, OptimizerSettings, Schedule
-from ramify.learner.ranks import sum_gradients
+from ramify.learner.pack import pack
+from ramify.learner.ranks import sum_gradients, sum_over_ranks
 from ramify.learner.report import Outcome, StepSums, Totals, UpdateReport
+from ramify.modeling.load import packs_trees
 
 MAX_SKIPPED_IN_A_ROW = 10
 
@@ -34,6 +36,7 @@ class Learner:
         objective: What to minimise.
         temperature: Temperature of the sampling distribution; logits are divided by it.
         max_grad_norm: Gradients are scaled down to this norm.
+        token_budget: Most tokens of a row that are computed at a time.
         chunk_tokens: Number of tokens whose logits exist at a time.
         max_skipped_in_a_row: Training ends after this many consecutive non-finite steps; None: it goes on.
     """
@@ -48,6 +51,7 @@ class Learner:
         objective: Objective,
         temperature: float,
         max_grad_norm: float,
+        token_budget: int,
         chunk_tokens: int = 1024,
         max_skipped_in_a_row: int | None = MAX_SKIPPED_IN_A_ROW,
     ) -> None:
@@ -57,17 +61,38 @@ class Learner:
         self.skipped_in_a_row = 0
         self._schedule, self._total_steps = schedule, total_steps
         self._objective, self._pass = objective, PassSettings(temperature, chunk_tokens)
-        self._max_grad_norm = max_grad_norm
+        self._max_grad_norm, self._token_budget = max_grad_norm, token_budget
         self._max_skipped_in_a_row = max_skipped_in_a_row
 
-    def update(
+    def update(self, trees: Sequence[TrainingTree], max_gap: float | None = None) -> UpdateReport:
+        """Take one optimizer step on one mini-batch. A step that is skipped still counts for the schedule.
+
+        Args:
+            trees: This rank's part of the mini-batch.
+            max_gap: Refuse to step if the mean |ln(policy / behavior)| is above this, nats per token.
+
+        Raises:
+            DataError: An advantage or a logprob is not a finite number.
+            TrainingError: Loss or gradient were not finite too often in a row, or the gap is too large.
+        """
+        objective = self._objective
+        rows = pack(
+            [objective.credit(tree) for tree in trees],
+            self._token_budget,
+            keep_dead=objective.keeps_dead,
+            share_prefixes=packs_trees(self.model),
+        )
+        whole = sum_over_ranks({"denominator": objective.denominator(trees)})["denominator"]
+        return self.update_rows(rows, whole, objective.paths(trees), max_gap)
+
+    def update_rows(
         self,
         rows: Sequence[PackedRow],
         denominator: float,
         paths: PathCredit | None = None,
         max_gap: float | None = None,
     ) -> UpdateReport:
-        """Take one optimizer step on one mini-batch. A step that is skipped still counts for the schedule.
+        """Take one optimizer step on packed rows.
 
         Args:
             rows: This rank's part of the mini-batch.

@@ -6,34 +6,40 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import DataError
-from ramify.core.messages import Message, Problem, TextPart, ToolCall, ToolResult, ToolStatus
-from ramify.core.records import Reward
-from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, Tree, TreeKey, make_tree
+from ramify.core.messages import (
+    Calls,
+    Final,
+    Malformed,
+    Message,
+    ParsedTurn,
+    Problem,
+    TextPart,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+)
+from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, TreeKey, make_tree
 from ramify.obs.files import dump_line, parse_line, read_text, replace_lines
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 @dataclass(frozen=True, slots=True)
-class TracedTree:
-    """A tree with the rewards and advantages of its leaves.
+class TracedTree(ScoredTree):
+    """A scored tree, with what it was trained on.
 
     Attributes:
-        tree: The tree.
-        rewards: One for each trajectory, in the order of `tree.trajectories`. [G]
         advantages: Mean advantage over the written tokens of each trajectory; None if the tree was not trained on. [G]
     """
 
-    tree: Tree
-    rewards: tuple[Reward, ...]
     advantages: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        leaves = len(self.tree.trajectories)
-        if len(self.rewards) != leaves or (self.advantages is not None and len(self.advantages) != leaves):
+        ScoredTree.__post_init__(self)
+        if self.advantages is not None and len(self.advantages) != len(self.rewards):
             raise ValueError(
-                f"problem {self.tree.problem.id!r}: {leaves} leaves, {len(self.rewards)} rewards, "
-                f"{'no' if self.advantages is None else len(self.advantages)} advantages"
+                f"problem {self.tree.problem.id!r}: {len(self.rewards)} rewards, {len(self.advantages)} advantages"
             )
 
 
@@ -80,7 +86,7 @@ def read_trees(path: Path) -> tuple[TracedTree, ...]:
     """Read what `write_trees` wrote; every tree equals the one written.
 
     Raises:
-        DataError: A missing file, a newer schema, or a line that is cut off or lacks a field; names file and row.
+        DataError: A missing file, another schema, or a line that is cut off or lacks a field; names file and row.
     """
     lines = read_text(path).split("\n")
     if lines[-1]:
@@ -106,15 +112,7 @@ def _node_record(node: Node) -> dict[str, Any]:
         "text": node.text,
         "behavior_logprobs": node.behavior_logprobs,
         "entropy": None if node.entropy is None else asdict(node.entropy),
-        "calls": [
-            {
-                "id": call.id,
-                "name": call.name,
-                "arguments": _plain(call.arguments, f"arguments {place}"),
-                "malformed": call.malformed,
-            }
-            for call in node.calls
-        ],
+        "turn": _turn_record(node.turn, f"arguments {place}"),
         "results": [
             {
                 "call_id": result.call_id,
@@ -130,6 +128,28 @@ def _node_record(node: Node) -> dict[str, Any]:
         "token_entropies": node.token_entropies,
         "exact_ids": node.exact_ids,
     }
+
+
+def _turn_record(turn: ParsedTurn | None, place: str) -> dict[str, Any] | None:
+    """A parsed turn with its kind: "calls", "final" or "malformed"."""
+    match turn:
+        case None:
+            return None
+        case Calls(calls):
+            made = [
+                {
+                    "id": call.id,
+                    "name": call.name,
+                    "arguments": _plain(call.arguments, place),
+                    "malformed": call.malformed,
+                }
+                for call in calls
+            ]
+            return {"kind": "calls", "calls": made}
+        case Final(answer):
+            return {"kind": "final", "answer": answer}
+        case Malformed(reason, answer):
+            return {"kind": "malformed", "reason": reason, "answer": answer}
 
 
 def _plain(value: object, place: str) -> object:
@@ -155,9 +175,10 @@ def parse_tree(path: Path, row: int, line: str) -> TracedTree:
     schema = record.get("schema")
     if not isinstance(schema, int):
         raise DataError(f"{path} row {row}: expected a tree with a 'schema' number")
-    if schema > SCHEMA:
+    if schema != SCHEMA:
+        age = "newer" if schema > SCHEMA else "older"
         raise DataError(
-            f"{path} row {row}: tree trace schema {schema} is newer than schema {SCHEMA}, which this ramify reads"
+            f"{path} row {row}: tree trace schema {schema} is {age} than schema {SCHEMA}, which this ramify reads"
         )
     try:
         return _traced_tree(record)
@@ -201,7 +222,7 @@ def _node(record: Mapping[str, Any]) -> Node:
         text=record["text"],
         behavior_logprobs=tuple(record["behavior_logprobs"]),
         entropy=None if record["entropy"] is None else Entropy(**record["entropy"]),
-        calls=tuple(ToolCall(**call) for call in record["calls"]),
+        turn=_turn(record["turn"]),
         results=tuple(
             ToolResult(result["call_id"], ToolStatus(result["status"]), result["text"], result["info"])
             for result in record["results"]
@@ -212,3 +233,16 @@ def _node(record: Mapping[str, Any]) -> Node:
         token_entropies=tuple(record["token_entropies"]),
         exact_ids=record["exact_ids"],
     )
+
+
+def _turn(record: Mapping[str, Any] | None) -> ParsedTurn | None:
+    match record:
+        case None:
+            return None
+        case {"kind": "calls", "calls": calls}:
+            return Calls(tuple(ToolCall(**call) for call in calls))
+        case {"kind": "final", "answer": answer}:
+            return Final(answer)
+        case {"kind": "malformed", "reason": reason, "answer": answer}:
+            return Malformed(reason, answer)
+    raise ValueError("a turn is neither calls, an answer nor malformed")

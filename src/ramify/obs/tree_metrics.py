@@ -7,7 +7,7 @@ import numpy as np
 
 from ramify.algos.ops import effective_leaves, leaf_masses
 from ramify.core.messages import ToolStatus
-from ramify.core.records import Floats, Reward
+from ramify.core.records import Floats, Reward, ScoredTree
 from ramify.core.tree import Source, StopReason, Tree
 from ramify.obs.branch_metrics import branch_metrics
 from ramify.obs.health_metrics import health_metrics
@@ -22,20 +22,21 @@ def omega(tree: Tree) -> Floats:
     return leaf_masses(tree)
 
 
-def tree_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
+def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     """Metrics of one step by name; a name is absent if there is nothing to measure.
 
     Entropies are nats per token: means over nodes of the lower end of each bracket, which is what branching rules use.
-    `tokens/*` are totals of the batch. `rewards` has one reward for each trajectory of each tree. [P][G]
+    `tokens/*` are totals of the batch.
 
     Raises:
-        ValueError: No tree, or a group whose rewards do not match its leaves.
+        ValueError: No tree.
     """
-    if not trees:
+    if not batch:
         raise ValueError("metrics need at least one tree")
+    trees = [scored.tree for scored in batch]
     return {
-        **_reward_metrics(trees, rewards),
-        **_group_metrics(trees, rewards),
+        **_reward_metrics(batch),
+        **_group_metrics(batch),
         **_token_metrics(trees),
         **_call_metrics(trees),
         **health_metrics(trees),
@@ -45,9 +46,9 @@ def tree_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> 
     }
 
 
-def _reward_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
-    weights = np.concatenate([omega(tree) for tree in trees])
-    leaves = [reward for tree, group in zip(trees, rewards, strict=True) for reward in _checked(tree, group)]
+def _reward_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
+    weights = np.concatenate([omega(scored.tree) for scored in batch])
+    leaves = [reward for scored in batch for reward in scored.rewards]
     values = np.array([reward.value for reward in leaves])
     mean = float(np.average(values, weights=weights))
     names = sorted({name for reward in leaves for name in reward.parts})
@@ -72,20 +73,11 @@ def _part_mean(leaves: Sequence[Reward], weights: Floats, name: str) -> float:
     return float(np.average([value for value, _ in pairs], weights=[weight for _, weight in pairs]))
 
 
-def _checked(tree: Tree, group: Sequence[Reward]) -> Sequence[Reward]:
-    if len(group) != len(tree.trajectories):
-        raise ValueError(
-            f"problem {tree.problem.id!r}: {len(tree.trajectories)} leaves, {len(group)} rewards"
-        )
-    return group
-
-
-def _group_metrics(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> dict[str, float]:
-    weights = [omega(tree) for tree in trees]
+def _group_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     return {
-        "group/zero_variance": _mean([len({reward.value for reward in group}) == 1 for group in rewards]),
-        "group/effective_size": _mean([effective_leaves(w) for w in weights]),
-        "group/roots": _mean([len(tree.children[""]) for tree in trees]),
+        "group/zero_variance": _mean([len({r.value for r in scored.rewards}) == 1 for scored in batch]),
+        "group/effective_size": _mean([effective_leaves(omega(scored.tree)) for scored in batch]),
+        "group/roots": _mean([len(scored.tree.children[""]) for scored in batch]),
     }
 
 

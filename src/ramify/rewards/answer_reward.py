@@ -3,19 +3,18 @@ r"""Reward of the final answer as named parts: correctness, format and a bonus f
 With its defaults it is the hierarchical reward of ARPO's RL stage (arXiv 2507.19849): -1 if the trajectory is not well
 formed; 0 if the answer does not match; else the score of the match, plus a bonus for using both tools.
 
-Everything is read from the recorded tree (`core.tree`), never from counting tags.
+Everything is read from the recorded tree (`core.tree`), never from the text of calls.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ramify.chat.tags import final_answer
 from ramify.core.messages import ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason, Trajectory
 from ramify.rewards.answer_scores import AnswerScore
-from ramify.rewards.extract import answer_of, has_closed_box, last_turn
+from ramify.rewards.extract import answer_of, has_closed_box
 
 SEARCH_AND_PYTHON = frozenset({"search", "python"})
 _UNUSABLE = frozenset({ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL})
@@ -67,7 +66,7 @@ class AnswerReward:
 
 def is_well_formed(trajectory: Trajectory) -> bool:
     """Whether the policy ended with a boxed answer, and all its calls could be parsed and named a tool."""
-    boxed = has_closed_box(final_answer(last_turn(trajectory)) or "")
+    boxed = has_closed_box(trajectory.final_answer)
     return boxed and trajectory.stop is StopReason.ANSWERED and not _has_unusable_call(trajectory)
 
 

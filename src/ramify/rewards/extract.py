@@ -1,15 +1,12 @@
-r"""Reading the answer from a response, for training and evaluation alike. It never reads tool results.
+r"""Reading the answer of a trajectory, from what the policy wrote in its last turn: a marked answer, or a box.
 
-    <think> .. </think> <search> q </search> <result> .. \boxed{9} .. </result> <answer> so \boxed{ 42 } </answer>  ->  42
-
-In a recorded trajectory only the policy's own last turn counts. From plain text the tool results are removed first.
+so \boxed{ 42 }  ->  42
 """
 
 import re
 from dataclasses import dataclass
 from itertools import takewhile
 
-from ramify.chat.tags import final_answer
 from ramify.core.tree import Source, Trajectory
 
 _BOX_OR_BRACE = re.compile(r"\\+(?:(?:boxed|fbox|framebox)\s*\{|[{}])?|[{}]")
@@ -44,33 +41,25 @@ class Box:
 
 def answer_of(trajectory: Trajectory) -> str:
     """The answer in the policy's last turn; "" if there is none."""
-    return _answer_in_written(last_turn(trajectory))
+    return read_answer(trajectory.final_answer, last_turn(trajectory))
 
 
-def answer_in(response: str) -> str:
-    r"""The answer in the text of a whole response: the last box of its last answer tag, or that tag's text.
+def read_answer(marked: str, written: str) -> str:
+    """The last box of the text that the policy marked as its answer, or that text itself.
 
-    Without an answer tag, or with an empty one: the last box in everything that the policy wrote; "" if there is none.
+    Args:
+        marked: The marked text; "" if there is none.
+        written: Without a marked text, the last box in this one counts.
     """
-    return _answer_in_written(without_results(response))
+    box = last_box(marked or written)
+    found = plain(box.content) if box else marked[_answer_starts(marked) :]
+    return "" if found.casefold().strip(". ") in _PLACEHOLDERS else found
 
 
 def last_turn(trajectory: Trajectory) -> str:
     """Text of the last turn: the leaf, and the policy nodes before it if a weight update split the turn."""
     nodes = takewhile(lambda node: node.source is Source.POLICY, reversed(trajectory.nodes))
     return "".join(reversed([node.text for node in nodes]))
-
-
-def without_results(response: str) -> str:
-    """The text without `<result> .. </result>`; an unclosed result extends to the end."""
-    kept, position = [], 0
-    while (opening := response.find("<result>", position)) >= 0:
-        kept.append(response[position:opening])
-        closing = response.find("</result>", opening)
-        if closing < 0:
-            return "".join(kept)
-        position = closing + len("</result>")
-    return "".join((*kept, response[position:]))
 
 
 def last_box(text: str) -> Box | None:
@@ -126,13 +115,6 @@ def _braced_boxes(text: str) -> tuple[list[tuple[int, int, int]], int]:
             closed.append((*box, match.start()))
     unclosed = [box[1] for box in open_boxes if box]
     return closed, unclosed[-1] if unclosed else -1
-
-
-def _answer_in_written(written: str) -> str:
-    tagged = final_answer(written) or ""
-    box = last_box(tagged or written)
-    found = plain(box.content) if box else tagged[_answer_starts(tagged) :]
-    return "" if found.casefold().strip(". ") in _PLACEHOLDERS else found
 
 
 def _answer_starts(tagged: str) -> int:

@@ -17,9 +17,8 @@ from ramify.core.errors import DataError
 from ramify.rewards import compat_arpo as arpo
 from ramify.rewards import compat_toolstar as toolstar
 from ramify.rewards.answer_scores import SCORES, accepted_answers
-from ramify.rewards.extract import answer_in
 from ramify.rewards.judge_prompt import read_verdict
-from ramify.rewards.responses import text_reward, text_scores
+from ramify.rewards.responses import answer_in, text_reward, text_scores
 
 Vector: TypeAlias = Mapping[str, Any]
 Values: TypeAlias = Mapping[str, Any]

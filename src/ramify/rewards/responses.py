@@ -1,47 +1,26 @@
 """Scores of responses that are only text, without a record of the run (`ramify score`): ours, or the released code's.
 
-A call is a closed tool tag with a result directly after it; tags quoted in a result or a thought do not count. The text
-does not say whether a program failed, so every call with a result counts as successful. A recorded trajectory does say
-so (`answer_reward`).
+`chat.tagged_text` reads their structure. The text does not say whether a program failed, so every call with a result
+counts as successful. A recorded trajectory does say so (`answer_reward`).
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
+from ramify.chat.tagged_text import TOOLS, read_response, without_results
+from ramify.chat.tags import final_answer
 from ramify.rewards import compat_arpo as arpo
 from ramify.rewards import compat_toolstar as toolstar
 from ramify.rewards.answer_scores import SCORES, AnswerScore, accepted_answers
-from ramify.rewards.extract import answer_in, has_closed_box, without_results
+from ramify.rewards.extract import has_closed_box, read_answer
 
 Row: TypeAlias = Mapping[str, Any]
 
 REPORTED = ("em", "f1", "lenient", "acc", "math_equal", "unread", "timeout")
 _COUNTED = ("unread", "timeout")
-_TOOLS = ("search", "python")
-_CALL = re.compile(r"<(search|python)>((?:(?!</?(?:search|python|result)>).)*)</\1>\s*$", re.DOTALL)
-_THOUGHT = re.compile(r"<think>(?:(?!</?think>).)*</think>", re.DOTALL)
-_REFUSAL = re.compile(
-    r"\s*(?:the maximum (?:search|python) (?:call )?limit is|you have (?:already )?searched)", re.IGNORECASE
-)
 _FAILED_RUN = ("[Timeout (exceeding", "Error: ")
 """What the papers' code writes if a run timed out or failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseText:
-    """The structure of a response.
-
-    Attributes:
-        written: The text that the policy wrote, without tool results.
-        calls: Names of the tools called before the answer, in order, without refused calls.
-        fault: Why the structure is broken; "" if it is not.
-    """
-
-    written: str
-    calls: tuple[str, ...]
-    fault: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +33,13 @@ class TextReward:
     bonus: float
 
 
-def read_response(response: str) -> ResponseText:
-    """Read the structure of a response, in time linear in its length."""
-    calls: list[str] = []
-    spoken: list[str] = []
-    fault, position, answered = "", 0, False
-    while (opening := response.find("<result>", position)) >= 0:
-        before = response[position:opening]
-        name, start = _call_at_end(before)
-        closing = response.find("</result>", opening)
-        answered = answered or "</answer>" in _THOUGHT.sub("", before[:start])
-        if not name:
-            fault = fault or "a result follows no call"
-        elif closing < 0:
-            fault = fault or "a result is not closed"
-        elif not answered and not _REFUSAL.match(response, opening + len("<result>"), closing):
-            calls.append(name)
-        spoken.append(before[:start])
-        position = len(response) if closing < 0 else closing + len("</result>")
-    spoken.append(response[position:])
-    return ResponseText(without_results(response), tuple(calls), fault or _fault("".join(spoken)))
+def answer_in(response: str) -> str:
+    r"""The answer in the text of a whole response: the last box of its last answer tag, or that tag's text.
+
+    Without an answer tag, or with an empty one: the last box in everything that the policy wrote; "" if there is none.
+    """
+    written = without_results(response)
+    return read_answer(final_answer(written) or "", written)
 
 
 def text_reward(
@@ -81,10 +47,10 @@ def text_reward(
 ) -> TextReward:
     """-1 if not well formed, else the trained score, plus `bonus` if that is above 0 and search and Python both answered."""
     read = read_response(response)
-    if read.fault or not has_closed_box(_tagged(read.written)):
+    if read.fault or not has_closed_box(read.answer):
         return TextReward(-1.0, 0.0, False, 0.0)
-    correct = trained(answer_in(response), accepted_answers(gold))
-    earned = bonus if correct > 0 and set(read.calls) >= set(_TOOLS) else 0.0
+    correct = trained(read_answer(read.answer, read.written), accepted_answers(gold))
+    earned = bonus if correct > 0 and set(read.calls) >= set(TOOLS) else 0.0
     return TextReward(correct + earned, correct, True, earned)
 
 
@@ -111,7 +77,7 @@ def text_scores(
         "python_calls": calls.count("python"),
         "search_calls": calls.count("search"),
         "tool_counts": len(calls),
-        "tools_used": "both" if set(calls) >= set(_TOOLS) else calls[0] if calls else "none",
+        "tools_used": "both" if set(calls) >= set(TOOLS) else calls[0] if calls else "none",
         "output_length": len(without_results(response)),
     }
 
@@ -160,31 +126,3 @@ def _reward(response: str, gold: object, compat: str | None) -> Row:
     golds = gold if isinstance(gold, str) else [str(each) for each in cast(Sequence[object], gold)]
     scored = arpo.reward(response, golds) if compat == "arpo" else toolstar.reward(response, golds)
     return {"reward": scored["score"], "reason": scored["reason"]}
-
-
-def _call_at_end(text: str) -> tuple[str, int]:
-    """Tool name and start of the call at the end of the text; ("", length of the text) if it does not end with a call."""
-    start = max(text.rfind(f"<{tool}>") for tool in _TOOLS)
-    match = _CALL.match(text, start) if start >= 0 else None
-    return (match.group(1), start) if match else ("", len(text))
-
-
-def _fault(spoken: str) -> str:
-    """What is wrong with the text outside calls and results; "" if nothing is."""
-    if spoken.count("<think>") != spoken.count("</think>"):
-        return "thoughts are not paired"
-    outside = _THOUGHT.sub(lambda match: "<think>".ljust(len(match.group())), spoken)
-    if outside.count("<answer>") != 1 or outside.count("</answer>") != 1:
-        return "not one answer"
-    if outside.find("<answer>") > outside.find("</answer>"):
-        return "the answer closes before it opens"
-    if "<think>" not in outside[: outside.find("<answer>")]:
-        return "no thought before the answer"
-    if any(f"<{tool}>" in outside or f"</{tool}>" in outside for tool in _TOOLS):
-        return "a call has no result"
-    return ""
-
-
-def _tagged(written: str) -> str:
-    opening = written.rfind("<answer>")
-    return written[opening : written.find("</answer>", opening)] if opening >= 0 else ""

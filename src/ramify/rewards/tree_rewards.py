@@ -4,12 +4,12 @@ import math
 
 from ramify.core.errors import DataError
 from ramify.core.protocols import RewardFn
-from ramify.core.records import Reward
+from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree
 
 
-async def score_tree(reward: RewardFn, tree: Tree) -> tuple[Reward, ...]:
-    """Rewards of the G leaves, in order: [G].
+async def score_tree(reward: RewardFn, tree: Tree) -> ScoredTree:
+    """The tree with the rewards of its leaves.
 
     Raises:
         DataError: A value, a part or an event is not a finite number.
@@ -22,4 +22,4 @@ async def score_tree(reward: RewardFn, tree: Tree) -> tuple[Reward, ...]:
                     f"problem {tree.problem.id!r}, trajectory {trajectory.leaf.id!r}: the reward function returned "
                     f"{name} = {number}, expected a finite number; mend the function, or the answer in the data"
                 )
-    return rewards
+    return ScoredTree(tree, rewards)

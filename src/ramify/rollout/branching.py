@@ -1,8 +1,15 @@
-"""Branching in one tree: asks the rule about tool results, and starts the branches that the budget allows."""
+"""The branch budget of a problem, spent in logical time so that the tree does not depend on latencies; the rule's decisions.
+
+A candidate is a tool result on a trajectory. Candidates are ordered by a key that does not depend on any clock:
+(tool results on the path, seeded rank of the root, place among the branches). A candidate that wants children is
+granted as soon as there is room besides what smaller keys hold and the most that they could still claim. It is
+refused once smaller keys hold the whole budget. The parent's own continuation never waits for this. Budget that
+branches can no longer use goes to fresh trajectories from the prompt (top-ups), which never branch.
+"""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from ramify.core.draws import permutation, stream, uniform
 from ramify.core.errors import ConfigError
@@ -10,17 +17,140 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import Event
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, Trajectory, TreeKey, node_id
-from ramify.rollout.grants import BranchKey, Grant, GrantBook
-from ramify.rollout.sessions import SessionKeeper, Sessions
+from ramify.rollout.calls import SessionKeeper, Sessions
 from ramify.rollout.settings import AgentParts
-from ramify.rollout.walk import Walk
+from ramify.rollout.turn import BranchKey, TrajectoryState
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """`children` new trajectories may start at tool result `depth` of trajectory `key` (0: refused)."""
+
+    key: BranchKey
+    depth: int
+    children: int
+
+    @property
+    def child_keys(self) -> tuple[BranchKey, ...]:
+        """The keys of the new trajectories; the book counts them as alive from the grant on."""
+        return tuple((*self.key, self.depth, index) for index in range(1, self.children + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What can be decided now: grants and refusals in order, and the number of top-ups to start."""
+
+    grants: tuple[Grant, ...]
+    top_ups: int
+
+
+@dataclass
+class BranchBudget:
+    """The accounts of one problem's budget; nothing is decided until `open` sets the budget.
+
+    Attributes:
+        max_depth: Most tool results that a path can have.
+        fanout: Most children that one candidate can want (Z).
+    """
+
+    max_depth: int
+    fanout: int
+    _budget: int | None = None
+    _alive: dict[BranchKey, int] = field(default_factory=dict)
+    _waiting: dict[tuple[int, BranchKey], int] = field(default_factory=dict)
+    _granted: dict[tuple[int, BranchKey], int] = field(default_factory=dict)
+    _used: int = 0
+    _top_ups: int = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing is left to decide."""
+        return self._budget is not None and self._used + self._top_ups >= self._budget and not self._waiting
+
+    def open(self, budget: int) -> None:
+        """Set the budget: the number of trajectories beyond the roots, n - m."""
+        self._budget = budget
+
+    def left_for(self, key: BranchKey, depth: int) -> int:
+        """The budget that smaller keys left for a candidate at this place; final once all trajectories have ended.
+
+        It depends on what was granted and never on when, so it is the same for all latencies.
+        """
+        return 0 if self._budget is None else self._budget - self._held_before(depth, key)
+
+    def start_root(self, key: BranchKey) -> None:
+        """Count a root that starts as alive."""
+        self._alive[key] = 0
+
+    def resolve(self, key: BranchKey, depth: int, wanted: int) -> None:
+        """Note that the rule wants `wanted` children at tool result `depth` of trajectory `key`."""
+        self._alive[key] = depth
+        if wanted:
+            self._waiting[depth, key] = wanted
+
+    def finish(self, key: BranchKey) -> None:
+        """Note that trajectory `key` has ended and can claim nothing more."""
+        del self._alive[key]
+
+    def allocate(self) -> Allocation:
+        """Decide everything that can be decided now."""
+        if self._budget is None:
+            return Allocation((), 0)
+        grants = tuple(self._decide(self._budget))
+        free = self._budget - self._used - self._top_ups - self._claims_of_all(self._budget)
+        top_ups = max(0, free)
+        self._top_ups += top_ups
+        return Allocation(grants, top_ups)
+
+    def _decide(self, budget: int) -> Iterator[Grant]:
+        # A grant only takes room from larger keys, so one pass in key order decides everything that can be decided.
+        for depth, key in sorted(self._waiting):
+            room = budget - self._held_before(depth, key)
+            claims = self._claims_before(depth, key, budget)
+            wanted = self._waiting[depth, key]
+            if room > 0 and room - claims < (wanted if claims else 1):
+                continue
+            children = max(0, min(wanted, room))
+            del self._waiting[depth, key]
+            grant = Grant(key, depth, children)
+            if children:
+                self._granted[depth, key] = children
+                self._used += children
+                self._alive.update(dict.fromkeys(grant.child_keys, depth))
+            yield grant
+
+    def _held_before(self, depth: int, key: BranchKey) -> int:
+        return sum(count for place, count in self._granted.items() if place < (depth, key))
+
+    def _growth(self, levels: int, budget: int) -> int:
+        """How many trajectories one can become if it branches fully at `levels` tool results: (1 + Z)^levels."""
+        # Beyond the budget the exact number does not matter, and the power would grow without bound.
+        return int(min((1 + self.fanout) ** min(levels, 64), budget + 1)) if levels > 0 else 1
+
+    def _claims_of_all(self, budget: int) -> int:
+        claims = sum(self._growth(self.max_depth - done, budget) - 1 for done in self._alive.values())
+        return claims + sum(
+            wanted * self._growth(self.max_depth - depth, budget)
+            for (depth, _), wanted in self._waiting.items()
+        )
+
+    def _claims_before(self, depth: int, key: BranchKey, budget: int) -> int:
+        """The most children that candidates with keys smaller than (depth, key) can still be granted."""
+        claims = 0
+        for other, done in self._alive.items():
+            at_same_depth = other < key
+            claims += self._growth(depth - (0 if at_same_depth else 1) - done, budget) - 1
+        for (other_depth, other), wanted in self._waiting.items():
+            if (other_depth, other) < (depth, key):
+                claims += wanted * self._growth(depth - other_depth, budget)
+        return claims
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A walk, forked where the tree could branch, that waits for its grant; times are on the event loop's clock."""
+    """A state, forked where the tree could branch, that waits for its grant; times are on the event loop's clock."""
 
-    walk: Walk
+    state: TrajectoryState
     forks: tuple[Sessions, ...]
     since: float
 
@@ -39,7 +169,7 @@ class Branching:
         key: TreeKey,
         keeper: SessionKeeper,
         start_root: Callable[[int, BranchKey | None], None],
-        start_branch: Callable[[Walk], None],
+        start_branch: Callable[[TrajectoryState], None],
     ) -> None:
         """Prepare one tree.
 
@@ -69,7 +199,7 @@ class Branching:
         self.asks = brancher.max_children > 0 and all(tool.spec.forks for tool in parts.tools.values())
         if self.asks and brancher.probe_tokens < 1:
             raise ConfigError(f"branching: probe_tokens = {brancher.probe_tokens}, expected at least 1")
-        self._book = GrantBook(parts.limits.max_calls, brancher.max_children if self.asks else 0)
+        self._budget = BranchBudget(parts.limits.max_calls, brancher.max_children if self.asks else 0)
         self._first = self._count(brancher.first_roots(parts.limits.n), max(1, brancher.num_monitor))
         self._ranks = self._root_ranks()
         self._monitored: dict[int, Trajectory] = {}
@@ -92,30 +222,30 @@ class Branching:
     def ended(self, key: BranchKey | None) -> None:
         """Note that a trajectory has ended and can claim no more budget."""
         if key is not None:
-            self._book.finish(key)
-            self._settle()
+            self._budget.finish(key)
+            self._allocate()
 
-    async def decide(self, walk: Walk, turns: tuple[Entropy, ...]) -> BranchDecision:
-        """Ask the rule about the tool result before `walk`'s turn, and fork the sessions before the parent's next call.
+    async def decide(self, state: TrajectoryState, turns: tuple[Entropy, ...]) -> BranchDecision:
+        """Ask the rule about the tool result before `state`'s turn, and fork the sessions before the parent's next call.
 
         Args:
-            walk: Where a branch would continue; its path is that of the node at which the branch would start.
+            state: Where a branch would continue; its path is that of the node at which the branch would start.
             turns: Entropies of all turns so far, the one after the result included.
 
         Returns:
             The plan. Later decisions see the plan and never what was granted, which is not known in logical time.
         """
-        assert walk.key is not None
-        assert walk.sessions is not None
-        place, key = walk.path, self._key
+        assert state.key is not None
+        assert state.sessions is not None
+        place, key = state.path, self._key
         name = stream(
             self._parts.run_seed, key.step, key.slot, key.attempt, self._problem.id, place, "branch"
         )
-        candidate = BranchCandidate(place, walk.depth, key.slot, turns, walk.own_from, uniform(name))
-        proposal, undecided = self._propose(candidate, walk)
+        candidate = BranchCandidate(place, state.depth, key.slot, turns, state.own_from, uniform(name))
+        proposal, undecided = self._propose(candidate, state)
         decision = BranchDecision(
             node_id(place),
-            walk.depth,
+            state.depth,
             candidate.rise,
             proposal.probability,
             proposal.children,
@@ -124,38 +254,38 @@ class Branching:
             undecided,
         )
         self._decisions[decision.node] = decision
-        self._places[decision.node] = walk.key, walk.depth
-        if proposal.children and not self._book.spent:
-            forks = [await self._keeper.fork(walk.sessions) for _ in range(proposal.children)]
-            branch = replace(walk.heard(None, decision), own_from=len(walk.turns))
+        self._places[decision.node] = state.key, state.depth
+        if proposal.children and not self._budget.spent:
+            forks = [await self._keeper.fork(state.sessions) for _ in range(proposal.children)]
+            branch = replace(state.after_turn(None, decision), own_from=len(state.turns))
             now = asyncio.get_running_loop().time()
-            self._candidates[walk.key, walk.depth] = _Candidate(branch, tuple(forks), now)
-        self._book.resolve(walk.key, walk.depth, proposal.children)
-        self._settle()
+            self._candidates[state.key, state.depth] = _Candidate(branch, tuple(forks), now)
+        self._budget.resolve(state.key, state.depth, proposal.children)
+        self._allocate()
         return decision
 
     def finished_decisions(self) -> list[BranchDecision]:
         """All decisions with the budget that was left for them; call it when every trajectory has ended."""
         return [
-            replace(decision, budget_left=self._book.left_for(*self._places[node]))
+            replace(decision, budget_left=self._budget.left_for(*self._places[node]))
             for node, decision in self._decisions.items()
         ]
 
-    def skip(self, walk: Walk) -> None:
+    def skip(self, state: TrajectoryState) -> None:
         """Decide against a branch after this result, because its turn ended within the shared tokens."""
-        assert walk.key is not None
-        self._book.resolve(walk.key, walk.depth, 0)
-        self._settle()
+        assert state.key is not None
+        self._budget.resolve(state.key, state.depth, 0)
+        self._allocate()
 
-    def _propose(self, candidate: BranchCandidate, walk: Walk) -> tuple[Proposal, bool]:
+    def _propose(self, candidate: BranchCandidate, state: TrajectoryState) -> tuple[Proposal, bool]:
         rule = self._parts.brancher
-        proposal = rule.propose(candidate, walk.history)
+        proposal = rule.propose(candidate, state.history)
         if not 0 <= proposal.children <= rule.max_children:
             raise ConfigError(f"branching: {proposal.children} children, expected 0 to {rule.max_children}")
         ends = candidate.extremes
         if ends is None:
             return proposal, False
-        least, greatest = (rule.propose(end, walk.history).children for end in ends)
+        least, greatest = (rule.propose(end, state.history).children for end in ends)
         return proposal, least != greatest
 
     def _count(self, roots: int, least: int) -> int:
@@ -169,8 +299,8 @@ class Branching:
         monitor = [self._monitored[root] for root in sorted(self._monitored)]
         roots = self._count(self._parts.brancher.num_roots(n, monitor), self._first)
         self._add_roots(roots)
-        self._book.open(n - roots)
-        self._settle()
+        self._budget.open(n - roots)
+        self._allocate()
 
     def _root_ranks(self) -> tuple[int, ...]:
         n, key = self._parts.limits.n, self._key
@@ -182,36 +312,36 @@ class Branching:
     def _add_roots(self, until: int) -> None:
         for root in range(self._next_root, until):
             key = (self._ranks[root],)
-            self._book.start_root(key)
+            self._budget.start_root(key)
             self._start_root(root, key)
         self._next_root = until
 
-    def _settle(self) -> None:
-        settlement = self._book.settle()
-        for grant in settlement.grants:
+    def _allocate(self) -> None:
+        allocation = self._budget.allocate()
+        for grant in allocation.grants:
             candidate = self._candidates.pop((grant.key, grant.depth), None)
             if candidate is not None:
                 self._branch(candidate, grant)
-        for root in range(self._next_root, self._next_root + settlement.top_ups):
+        for root in range(self._next_root, self._next_root + allocation.top_ups):
             self._start_root(root, None)
-        self._next_root += settlement.top_ups
+        self._next_root += allocation.top_ups
 
     def _branch(self, candidate: _Candidate, grant: Grant) -> None:
-        walk, children = candidate.walk, grant.children
-        place = node_id(walk.path)
+        state, children = candidate.state, grant.children
+        place = node_id(state.path)
         waited = asyncio.get_running_loop().time() - candidate.since
         self._decisions[place] = replace(self._decisions[place], taken=children)
         self._parts.events.emit(
             Event("grant", (self._key.step, self._key.slot), place, waited, {"children": children})
         )
         # The wait for the grant does not count towards the branch's deadline.
-        deadline = None if walk.deadline is None else walk.deadline + waited
+        deadline = None if state.deadline is None else state.deadline + waited
         for index, key in enumerate(grant.child_keys, start=1):
             self._start_branch(
                 replace(
-                    walk,
+                    state,
                     key=key,
-                    path=(*walk.path, index),
+                    path=(*state.path, index),
                     sessions=candidate.forks[index - 1],
                     deadline=deadline,
                 )

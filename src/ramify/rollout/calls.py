@@ -1,18 +1,203 @@
-"""Tool calls under a deadline: whatever a tool does, the loop gets a typed result in time."""
+"""Tool calls: sessions that fork with a branch, calls under deadlines with hedging, and awaiting what may never end."""
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
-from ramify.core.protocols import Event, ToolSession
+from ramify.core.call_clock import CallClock, set_clock
+from ramify.core.errors import RamifyError
+from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.core.protocols import Event, Tool, ToolSession
 from ramify.core.tree import TreeKey
 from ramify.net.secrets import redact
-from ramify.rollout.asking import Failure, Issued, abandon, first_good, issue
+from ramify.rollout.agent_loop import abandon, seconds_held_up
 from ramify.rollout.settings import AgentParts
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a call gave no value: its time was up (`raised` is None), or it raised."""
+
+    raised: BaseException | None
+
+    @property
+    def reason(self) -> str:
+        """In words, for the policy."""
+        if self.raised is None:
+            return "it did not answer in time"
+        name = type(self.raised).__name__
+        try:
+            return f"{name}: {self.raised}"
+        except Exception:  # noqa: BLE001 - its message is code that is not ours either
+            return name
+
+
+@dataclass(frozen=True, slots=True)
+class Issued(Generic[Value]):
+    """A call in progress. The task returns a value or a failure; only ramify's own errors are raised."""
+
+    task: "asyncio.Task[Value | Failure]"
+    clock: CallClock
+
+
+def issue(ask: Callable[[], Awaitable[Value]]) -> Issued[Value]:
+    """Start a call, and a clock that measures the call's own time."""
+    clock = CallClock(asyncio.get_running_loop().time, seconds_held_up)
+    return Issued(asyncio.ensure_future(_caught(ask, clock)), clock)
+
+
+async def first_good(issued: "tuple[Issued[Value], ...]", seconds: float) -> Value | Failure:
+    """The first value, or the last failure once all calls have failed; calls that still run are abandoned.
+
+    Once the first call has taken `seconds` of its own time, the result is a failure without an exception.
+    """
+    clock = issued[0].clock
+    pending = {one.task for one in issued}
+    failure = Failure(None)
+    try:
+        while pending:
+            if not await clock.wait(pending, seconds):
+                return Failure(None)
+            done = [one.task for one in issued if one.task in pending and one.task.done()]
+            pending.difference_update(done)
+            for answer in (task.result() for task in done):
+                if not isinstance(answer, Failure):
+                    return answer
+                failure = answer
+        return failure
+    finally:
+        for one in issued:
+            abandon(one.task)
+
+
+async def within(seconds: float, ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
+    """The value of a call that may take `seconds` of its own time, or why it gave none."""
+    return await first_good((issue(ask),), seconds)
+
+
+async def detached(who: str, asked: Coroutine[Any, Any, Value]) -> Value:
+    """Return or raise what `asked` does; but when the caller is cancelled, do not wait for `asked` to end.
+
+    Raises:
+        RuntimeError: `asked` cancelled itself; passing that on would lose the trajectory silently.
+    """
+    task = asyncio.ensure_future(asked)
+    try:
+        await asyncio.wait((task,))
+    finally:
+        abandon(task)
+    if task.cancelled():
+        raise RuntimeError(f"{who} cancelled its own call")
+    return task.result()
+
+
+async def _caught(ask: Callable[[], Awaitable[Value]], clock: CallClock) -> Value | Failure:
+    set_clock(clock)
+    try:
+        return await ask()
+    except (RamifyError, KeyboardInterrupt):
+        raise
+    # Also SystemExit, a library's panic, or a call that cancels itself: the policy reads it and the run goes on.
+    except BaseException as error:  # noqa: BLE001
+        return Failure(error)
+
+
+Sessions: TypeAlias = Mapping[str, ToolSession]
+"""Sessions by tool name."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenSession:
+    """Stands in for a session that the tool could not open; every call gets the reason as an error."""
+
+    reason: str
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """The reason, as an error."""
+        text = f"The tool {call.name} is not available: {self.reason}"
+        return ToolResult(call.id, ToolStatus.ERROR, text)
+
+    async def fork(self) -> ToolSession:
+        """Return itself, as there is no state."""
+        return self
+
+    async def close(self) -> None:
+        """Do nothing, as it holds nothing."""
+
+
+@dataclass(slots=True)
+class SessionKeeper:
+    """Opens, forks and closes the sessions of one tree, so that none is left open whatever fails."""
+
+    tools: Mapping[str, Tool]
+    problem: Problem
+    _held: dict[int, dict[str, ToolSession]] = field(default_factory=dict)
+    _closing: list["asyncio.Task[object]"] = field(default_factory=list)
+
+    async def open(self) -> Sessions:
+        """Sessions for a new root; a tool that fails or is too slow answers with errors from then on."""
+        opened = self._hold()
+        for name, tool in self.tools.items():
+            await self._take(opened, name, partial(tool.open, self.problem))
+        return opened
+
+    async def fork(self, sessions: Sessions) -> Sessions:
+        """Forks of `sessions` in their current state."""
+        copies = self._hold()
+        for name, session in sessions.items():
+            await self._take(copies, name, partial(_fork, session))
+        return copies
+
+    def close(self, *groups: Sessions) -> None:
+        """Close sessions in the background; only `close_all` waits for it."""
+        for sessions in groups:
+            self._held.pop(id(sessions), None)
+            for name, session in sessions.items():
+                seconds = self.tools[name].spec.timeout_seconds
+                self._closing.append(asyncio.create_task(within(seconds, partial(_close, session))))
+
+    async def close_all(self) -> None:
+        """Close all sessions still held (after a failure, also those half opened or half forked), and wait for it.
+
+        A tool that does not close within its deadline is not waited for.
+        """
+        self.close(*self._held.values())
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _hold(self) -> dict[str, ToolSession]:
+        sessions: dict[str, ToolSession] = {}
+        self._held[id(sessions)] = sessions
+        return sessions
+
+    async def _take(
+        self, sessions: dict[str, ToolSession], name: str, give: Callable[[], Awaitable[ToolSession]]
+    ) -> None:
+        """Add the session that `give` returns to `sessions`; a session that comes too late is closed."""
+
+        async def take() -> None:
+            session = await give()
+            if name in sessions or id(sessions) not in self._held:
+                await session.close()
+            else:
+                sessions[name] = session
+
+        answer = await within(self.tools[name].spec.timeout_seconds, take)
+        if isinstance(answer, Failure):
+            sessions[name] = BrokenSession(answer.reason)
+
+
+# Functions, so that the attribute is looked up within the guarded task: a tool's "session" may lack even these methods.
+async def _fork(session: ToolSession) -> ToolSession:
+    return await session.fork()
+
+
+async def _close(session: ToolSession) -> None:
+    await session.close()
 
 
 async def run_calls(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ramify.core.errors import EngineError
-from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
+from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolResult, ToolSpec
 from ramify.core.records import Finish
 from ramify.core.tree import (
     BranchDecision,
@@ -21,15 +21,11 @@ from ramify.core.tree import (
     make_tree,
     node_id,
 )
-from ramify.rollout.admission import SlotGate
-from ramify.rollout.asking import detached
 from ramify.rollout.branching import Branching
-from ramify.rollout.calls import run_calls
-from ramify.rollout.grants import BranchKey
-from ramify.rollout.sessions import SessionKeeper
+from ramify.rollout.calls import SessionKeeper, detached, run_calls
 from ramify.rollout.settings import AgentParts
-from ramify.rollout.turn import Turn, turn_request, write, write_probed
-from ramify.rollout.walk import Walk
+from ramify.rollout.turn import BranchKey, TrajectoryState, Turn, turn_request, write, write_probed
+from ramify.rollout.waits import SlotGate
 
 Value = TypeVar("Value")
 
@@ -92,7 +88,6 @@ class _Reply:
     """What follows a turn: the end of the trajectory, or tokens that are added to the context."""
 
     stop: StopReason | None = None
-    calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
     token_ids: tuple[int, ...] = ()
     opens_context: bool = False
@@ -153,17 +148,17 @@ class TreeGrower:
     def _start_root(self, group: asyncio.TaskGroup, root: int, key: BranchKey | None) -> None:
         seconds = self._parts.limits.trajectory_seconds
         own = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        self._spawn(group, Walk(key, (root,), self._nodes[""].token_ids, deadline=own))
+        self._spawn(group, TrajectoryState(key, (root,), self._nodes[""].token_ids, deadline=own))
 
-    def _spawn(self, group: asyncio.TaskGroup, walk: Walk) -> None:
-        ends = [time for time in (walk.deadline, self._ends) if time is not None]
-        task = group.create_task(self._run(replace(walk, deadline=min(ends, default=None))))
+    def _spawn(self, group: asyncio.TaskGroup, state: TrajectoryState) -> None:
+        ends = [time for time in (state.deadline, self._ends) if time is not None]
+        task = group.create_task(self._run(replace(state, deadline=min(ends, default=None))))
         self._parts.live.enter()
         # Not at the end of `_run`, because a task that is cancelled before it first runs never enters its body.
         task.add_done_callback(lambda _: self._parts.live.leave())
 
-    async def _run(self, walk: Walk) -> None:
-        last, going = walk, await self._opened(walk)
+    async def _run(self, state: TrajectoryState) -> None:
+        last, going = state, await self._opened(state)
         while going is not None:
             last = going
             going = await self._step(last)
@@ -174,60 +169,62 @@ class TreeGrower:
             self._branching.root_ended(last.path[0], self._trajectory(self._nodes[node_id(last.path)]))
         self._branching.ended(last.key)
 
-    async def _opened(self, walk: Walk) -> Walk | None:
-        if walk.sessions is not None:
-            return walk
-        sessions = None if self._is_late(walk) else await self._in_time(walk, self._keeper.open())
+    async def _opened(self, state: TrajectoryState) -> TrajectoryState | None:
+        if state.sessions is not None:
+            return state
+        sessions = None if self._is_late(state) else await self._in_time(state, self._keeper.open())
         if sessions is None:
-            self._cut(walk)
+            self._cut(state)
             return None
-        return replace(walk, sessions=sessions)
+        return replace(state, sessions=sessions)
 
-    async def _in_time(self, walk: Walk, action: Coroutine[Any, Any, Value]) -> Value | None:
+    async def _in_time(self, state: TrajectoryState, action: Coroutine[Any, Any, Value]) -> Value | None:
         """What `action` returns, or None once the trajectory's deadline has passed."""
         try:
-            async with asyncio.timeout_at(walk.deadline) as limit:
+            async with asyncio.timeout_at(state.deadline) as limit:
                 return await action
         except TimeoutError:
             if not limit.expired():
                 raise
             return None
 
-    def _is_late(self, walk: Walk) -> bool:
-        return walk.deadline is not None and asyncio.get_running_loop().time() >= walk.deadline
+    def _is_late(self, state: TrajectoryState) -> bool:
+        return state.deadline is not None and asyncio.get_running_loop().time() >= state.deadline
 
-    async def _step(self, walk: Walk) -> Walk | None:
+    async def _step(self, state: TrajectoryState) -> TrajectoryState | None:
         """One node of the policy and what comes after it; None when the trajectory has ended."""
-        room = self._room(walk)
-        written = None if self._is_late(walk) else await self._in_time(walk, self._write(walk, room))
+        room = self._room(state)
+        written = None if self._is_late(state) else await self._in_time(state, self._write(state, room))
         if written is None:
-            self._cut(walk)
+            self._cut(state)
             return None
         turn, decision = written
-        text = self._parts.renderer.decode(walk.context[len(walk.context) - walk.shared :] + turn.token_ids)
-        exact = self._parts.engine.info().exact_ids
-        node = _policy_node(walk, turn, text[len(walk.shared_text) :], exact)
-        walk = walk.heard(turn.entropy, decision)
-        if self._asks(walk):
-            if turn.finish is Finish.LENGTH and len(turn.token_ids) < room:
-                return await self._branch_after(walk, node)
-            # The turn ended within the tokens that branches would share, so there is nothing to branch from.
-            self._branching.skip(walk)
-            walk = replace(walk, decided=walk.depth)
-        parsed: ParsedTurn | None = self._parts.renderer.parse(text)
-        if turn.finish is Finish.LENGTH and isinstance(parsed, Malformed):
-            parsed = None
-        reply = await self._in_time(walk, self._reply(walk, node, parsed, room))
-        return self._go_on(walk, node, reply or _Reply(StopReason.DEADLINE))
-
-    def _asks(self, walk: Walk) -> bool:
-        return walk.key is not None and walk.depth > walk.decided and self._branching.asks
-
-    async def _write(self, walk: Walk, room: int) -> tuple[Turn, BranchDecision | None]:
-        request = turn_request(
-            self._parts, self._key, self._problem.id, walk.path, walk.context, walk.shared, room
+        text = self._parts.renderer.decode(
+            state.context[len(state.context) - state.shared :] + turn.token_ids
         )
-        if not self._asks(walk):
+        exact = self._parts.engine.info().exact_ids
+        node = _policy_node(state, turn, text[len(state.shared_text) :], exact)
+        state = state.after_turn(turn.entropy, decision)
+        if self._asks(state):
+            if turn.finish is Finish.LENGTH and len(turn.token_ids) < room:
+                return await self._branch_after(state, node)
+            # The turn ended within the tokens that branches would share, so there is nothing to branch from.
+            self._branching.skip(state)
+            state = replace(state, decided=state.depth)
+        parsed = self._parts.renderer.parse(text)
+        node = replace(node, turn=_with_ids(parsed, node.id))
+        is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, Malformed)
+        reply = await self._in_time(state, self._reply(state, node, is_cut, room))
+        return self._go_on(state, node, reply or _Reply(StopReason.DEADLINE))
+
+    def _asks(self, state: TrajectoryState) -> bool:
+        return state.key is not None and state.depth > state.decided and self._branching.asks
+
+    async def _write(self, state: TrajectoryState, room: int) -> tuple[Turn, BranchDecision | None]:
+        request = turn_request(
+            self._parts, self._key, self._problem.id, state.path, state.context, state.shared, room
+        )
+        if not self._asks(state):
             return await write(self._parts, request), None
         if self._parts.branch_at == "after_probe":
             window = min(self._parts.brancher.probe_tokens, room)
@@ -235,81 +232,79 @@ class TreeGrower:
         made: list[BranchDecision] = []
 
         async def decide(entropy: Entropy) -> None:
-            place = replace(walk, path=walk.path[:-1])
-            made.append(await self._branching.decide(place, (*walk.turns, entropy)))
+            place = replace(state, path=state.path[:-1])
+            made.append(await self._branching.decide(place, (*state.turns, entropy)))
 
         # Do this even if the budget is spent: whether it is depends on latencies, and requests must not.
         turn = await write_probed(self._parts, request, decide)
         return turn, made[0]
 
-    async def _branch_after(self, walk: Walk, node: Node) -> Walk:
+    async def _branch_after(self, state: TrajectoryState, node: Node) -> TrajectoryState:
         # If the node ends in the middle of a character, that character belongs to the text of the next node.
         shared_text = node.text.rstrip("\N{REPLACEMENT CHARACTER}")
         self._add(replace(node, text=shared_text))
         going = replace(
-            walk.added(walk.path, node.token_ids), shared=len(node.token_ids), shared_text=shared_text
+            state.with_tokens(state.path, node.token_ids), shared=len(node.token_ids), shared_text=shared_text
         )
-        place = replace(going, path=walk.path)
-        decision = await self._in_time(walk, self._branching.decide(place, going.turns))
+        place = replace(going, path=state.path)
+        decision = await self._in_time(state, self._branching.decide(place, going.turns))
         # If there is no decision, the deadline has passed, and the next step ends the trajectory.
-        return going.heard(None, decision)
+        return going.after_turn(None, decision)
 
-    async def _reply(self, walk: Walk, node: Node, parsed: ParsedTurn | None, room: int) -> _Reply:
-        """What follows the turn `parsed` (None: the token budget cut it)."""
-        reply = await self._answer(walk, node, parsed)
-        fresh = await self._fresh_context(walk, node, reply)
+    async def _reply(self, state: TrajectoryState, node: Node, is_cut: bool, room: int) -> _Reply:
+        """What follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
+        reply = _Reply(StopReason.TOKENS) if is_cut else await self._answer(state, node)
+        fresh = await self._fresh_context(state, node, reply)
         if fresh is not None:
             return replace(reply, stop=None, token_ids=fresh, opens_context=True)
         if reply.stop is None and len(node.token_ids) + len(reply.token_ids) >= room:
             return _Reply(StopReason.TOKENS)
         return reply
 
-    async def _fresh_context(self, walk: Walk, node: Node, reply: _Reply) -> tuple[int, ...] | None:
+    async def _fresh_context(
+        self, state: TrajectoryState, node: Node, reply: _Reply
+    ) -> tuple[int, ...] | None:
         """The context that the rewriter puts in place of the current one; None if it leaves no room to continue."""
         if self._parts.rewriter is None:
             return None
-        nodes = [replace(node, calls=reply.calls, stop=reply.stop)]
+        nodes = [replace(node, stop=reply.stop)]
         if reply.stop is None:
             nodes.append(self._tool_node(nodes[0], reply))
         fresh = await detached("the rewriter", self._parts.rewriter.rewrite(self._trajectory(*nodes)))
         if not fresh:
             return None
-        spent = walk.spent + len(node.token_ids) + len(fresh)
+        spent = state.spent + len(node.token_ids) + len(fresh)
         fits = spent < self._parts.limits.max_tokens and len(fresh) < self._context_tokens
         return fresh if fits else None
 
-    async def _answer(self, walk: Walk, node: Node, parsed: ParsedTurn | None) -> _Reply:
-        if parsed is None:
-            return _Reply(StopReason.TOKENS)
-        if not isinstance(parsed, Calls):
-            return _Reply(StopReason.MALFORMED if isinstance(parsed, Malformed) else StopReason.ANSWERED)
-        if walk.calls + len(parsed.calls) > self._parts.limits.max_calls:
+    async def _answer(self, state: TrajectoryState, node: Node) -> _Reply:
+        if not isinstance(node.turn, Calls):
+            return _Reply(StopReason.MALFORMED if isinstance(node.turn, Malformed) else StopReason.ANSWERED)
+        if state.calls + len(node.calls) > self._parts.limits.max_calls:
             return _Reply(StopReason.CALLS)
-        assert walk.sessions is not None
-        calls = tuple(replace(call, id=f"{node.id}:{i}") for i, call in enumerate(parsed.calls))
-        results = await run_calls(self._parts, self._key, node.id, calls, walk.sessions)
-        return _Reply(None, calls, results, self._parts.renderer.after(results))
+        assert state.sessions is not None
+        results = await run_calls(self._parts, self._key, node.id, node.calls, state.sessions)
+        return _Reply(None, results, self._parts.renderer.after(results))
 
-    def _go_on(self, walk: Walk, node: Node, reply: _Reply) -> Walk | None:
+    def _go_on(self, state: TrajectoryState, node: Node, reply: _Reply) -> TrajectoryState | None:
         if reply.stop is not None:
-            self._end(walk, replace(node, stop=reply.stop))
+            self._end(state, replace(node, stop=reply.stop))
             return None
-        caller = replace(node, calls=reply.calls)
-        answer = self._tool_node(caller, reply)
-        self._add(caller)
+        answer = self._tool_node(node, reply)
+        self._add(node)
         self._add(answer)
-        walk = walk.added(walk.path, node.token_ids)
+        state = state.with_tokens(state.path, node.token_ids)
         if reply.opens_context:
-            self._contexts[caller.id] = walk.context
-            walk = replace(walk, context=())
-        walk = walk.added(answer.path, answer.token_ids)
+            self._contexts[node.id] = state.context
+            state = replace(state, context=())
+        state = state.with_tokens(answer.path, answer.token_ids)
         return replace(
-            walk, calls=walk.calls + len(reply.calls), depth=walk.depth + (1 if reply.results else 0)
+            state, calls=state.calls + len(reply.results), depth=state.depth + (1 if reply.results else 0)
         )
 
-    def _room(self, walk: Walk) -> int:
+    def _room(self, state: TrajectoryState) -> int:
         """Tokens that may still be added."""
-        return min(self._parts.limits.max_tokens - walk.spent, self._context_tokens - len(walk.context))
+        return min(self._parts.limits.max_tokens - state.spent, self._context_tokens - len(state.context))
 
     @property
     def _context_tokens(self) -> int:
@@ -331,22 +326,22 @@ class TreeGrower:
     def _add(self, node: Node) -> None:
         self._nodes[node.id] = node
 
-    def _end(self, walk: Walk, leaf: Node) -> None:
+    def _end(self, state: TrajectoryState, leaf: Node) -> None:
         self._add(leaf)
-        self._contexts[leaf.id] = walk.context + leaf.token_ids
+        self._contexts[leaf.id] = state.context + leaf.token_ids
 
-    def _cut(self, walk: Walk) -> None:
+    def _cut(self, state: TrajectoryState) -> None:
         """End the trajectory because a deadline passed in mid-turn; this adds no token."""
         leaf = Node(
-            id=node_id(walk.path),
-            path=walk.path,
-            parent=node_id(walk.path[:-1]),
+            id=node_id(state.path),
+            path=state.path,
+            parent=node_id(state.path[:-1]),
             source=Source.POLICY,
             token_ids=(),
             text="",
             stop=StopReason.DEADLINE,
         )
-        self._end(walk, leaf)
+        self._end(state, leaf)
 
     def _trajectory(self, *last: Node) -> Trajectory:
         """The path from the prompt through `last`; the parent of the first of these must be in the tree already."""
@@ -365,11 +360,18 @@ class TreeGrower:
                     raise RuntimeError(f"{place}: trajectory {trajectory.leaf.id} lost tokens")
 
 
-def _policy_node(walk: Walk, turn: Turn, text: str, exact_ids: bool) -> Node:
+def _with_ids(parsed: ParsedTurn, node: str) -> ParsedTurn:
+    """The turn, with ids for its calls that are unique in the tree."""
+    if not isinstance(parsed, Calls):
+        return parsed
+    return Calls(tuple(replace(call, id=f"{node}:{i}") for i, call in enumerate(parsed.calls)))
+
+
+def _policy_node(state: TrajectoryState, turn: Turn, text: str, exact_ids: bool) -> Node:
     return Node(
-        id=node_id(walk.path),
-        path=walk.path,
-        parent=node_id(walk.path[:-1]),
+        id=node_id(state.path),
+        path=state.path,
+        parent=node_id(state.path[:-1]),
         source=Source.POLICY,
         token_ids=turn.token_ids,
         text=text,

@@ -4,22 +4,19 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ramify.algos.dpo import DpoLoss, pair, pair_paths
+from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
 from ramify.algos.losses import Objective
-from ramify.algos.sft import supervised_credit
 from ramify.chat.renderer import TagRenderer
 from ramify.config.build import control_notes
 from ramify.config.build_model import build_reference
-from ramify.config.schema_dpo import DpoRecipe
+from ramify.config.schema_examples import DpoRecipe
 from ramify.core.errors import DataError
+from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.preferences import Preference, load_preferences
 from ramify.learner.annotate import Reference, Wanted, annotate
-from ramify.learner.pack import pack
-from ramify.learner.ranks import sum_over_ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
-from ramify.modeling.load import packs_trees
 from ramify.obs.console import RunConsole
 from ramify.train.supervised import (
     Lessons,
@@ -110,20 +107,12 @@ def pair_tree(renderer: TagRenderer, preference: Preference, key: TreeKey, max_t
 
 def prefer(learner: Learner, trees: Sequence[Tree], reference: Reference, token_budget: int) -> UpdateReport:
     """One optimizer step on the mean loss of the pairs, after one pass of the reference model."""
-    notes = annotate(
+    pairs = annotate(
         learner.model,
-        trees,
+        [ScoredTree(tree, PREFERENCE) for tree in trees],
         Wanted(ref_logprobs=True),
         reference=reference,
         temperature=1.0,
         token_budget=token_budget,
     )
-    rows = pack(
-        trees,
-        [supervised_credit(tree) for tree in trees],
-        token_budget,
-        notes=notes,
-        share_prefixes=packs_trees(learner.model),
-    )
-    pairs = sum_over_ranks({"pairs": len(trees)})["pairs"]
-    return learner.update(rows, pairs, pair_paths(trees))
+    return learner.update([preferred(pair) for pair in pairs])

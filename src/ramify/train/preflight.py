@@ -6,17 +6,15 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ramify.config.schema_preflight import PreflightSection
+from ramify.actor.actor import Actor
+from ramify.config.schema_train import PreflightSection
 from ramify.core.errors import ConfigError
-from ramify.core.records import Reward
-from ramify.core.tree import Tree
+from ramify.core.records import Reward, ScoredTree
 from ramify.data.order import DataCursor
 from ramify.obs.console import RunConsole
 from ramify.obs.files import replace_file
 from ramify.obs.trace import TracedTree, write_trees
-from ramify.rollout.agent_loop import AgentLoop
-from ramify.rollout.interrupts import StopOnSignal
-from ramify.train.rollout import Rollout
+from ramify.rollout.agent_loop import AgentLoop, StopOnSignal
 from ramify.train.run_folder import RunFolder
 
 ATTEMPT = 1_000_000
@@ -73,7 +71,7 @@ class PreflightReport:
 
 
 def run_preflight(
-    rollout: Rollout,
+    actor: Actor,
     section: PreflightSection,
     folder: RunFolder,
     console: RunConsole,
@@ -86,21 +84,19 @@ def run_preflight(
         ConfigError: All rewards are equal, and the recipe does not allow that.
         Interrupted: A stop was asked for.
     """
-    task = rollout.task
+    task = actor.task
     indices, _ = task.order.take(DataCursor(), min(section.problems, len(task.problems)))
-    remembered = rollout.agent.brancher.state()
+    remembered = actor.agent.brancher.state()
     with console.phase("preflight", len(indices)) as phase:
-        trees, rewards = stop.run(
-            rollout.grow([task.problems[index] for index in indices], 0, phase, attempt=ATTEMPT)
-        )
+        batch = stop.run(actor.grow([task.problems[index] for index in indices], 0, phase, attempt=ATTEMPT))
         phase.advance(len(indices), waiting="")
     # A rule that learns from candidates must start training as if there had been no preflight.
-    rollout.agent.brancher.restore(remembered)
-    report = make_report(trees, rewards)
+    actor.agent.brancher.restore(remembered)
+    report = make_report(batch)
     console.note(f"preflight: {report.in_words}")
     where = folder.preflight
-    write_trees(where / "trees.jsonl", [TracedTree(t, tuple(r)) for t, r in zip(trees, rewards, strict=True)])
-    rollout.timing.flush(where / "timing.jsonl", loop.delays.take())
+    write_trees(where / "trees.jsonl", [TracedTree(s.tree, s.rewards) for s in batch])
+    actor.timing.flush(where / "timing.jsonl", loop.delays.take())
     replace_file(where / "report.json", (json.dumps(asdict(report), indent=2) + "\n").encode())
     if report.never_differ and not section.allow_zero_variance:
         raise ConfigError(
@@ -111,19 +107,19 @@ def run_preflight(
     return report
 
 
-def make_report(trees: Sequence[Tree], rewards: Sequence[Sequence[Reward]]) -> PreflightReport:
-    """Summarise trees and the rewards of their leaves. [P][G]"""
-    given = [reward for group in rewards for reward in group]
+def make_report(batch: Sequence[ScoredTree]) -> PreflightReport:
+    """Summarise the trees of a few problems."""
+    given = [reward for scored in batch for reward in scored.rewards]
     values = np.array([reward.value for reward in given])
-    trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
+    trajectories = [trajectory for scored in batch for trajectory in scored.tree.trajectories]
     return PreflightReport(
-        len(trees),
+        len(batch),
         len(given),
         float(values.mean()),
         float(values.std()),
         float(values.min()),
         float(values.max()),
-        sum(len({reward.value for reward in group}) > 1 for group in rewards),
+        sum(len({reward.value for reward in scored.rewards}) > 1 for scored in batch),
         _part(given, "correct"),
         _part(given, "format"),
         sum(bool(trajectory.exchanges) for trajectory in trajectories) / len(trajectories),

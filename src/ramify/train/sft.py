@@ -4,19 +4,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ramify.algos.credit import denominator
 from ramify.algos.losses import Objective
-from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
 from ramify.chat.renderer import TagRenderer
 from ramify.config.build import control_notes
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.demonstrations import Demonstration, load_demonstrations
-from ramify.learner.pack import pack
-from ramify.learner.ranks import sum_over_ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
-from ramify.modeling.load import packs_trees
 from ramify.obs.console import RunConsole
 from ramify.train.supervised import (
     Lessons,
@@ -61,23 +57,15 @@ def _lessons(recipe: SftRecipe, renderer: TagRenderer, demonstrations: Sequence[
     def make_update(learner: Learner) -> Update:
         def update(indices: Sequence[int], step: int) -> UpdateReport:
             trees = [chain(demonstrations[index], TreeKey(step, slot)) for slot, index in enumerate(indices)]
-            return train_on(learner, trees, recipe.learner.token_budget)
+            return learner.update([demonstrated(tree) for tree in trees])
 
         return update
 
     return Lessons(
         title="SFT",
         num_examples=len(demonstrations),
-        objective=Objective(NegativeLogLikelihood()),
+        objective=Objective(NegativeLogLikelihood(), weighting=SUPERVISED),
         make_update=make_update,
         metrics=lambda _: {},
         notes=control_notes(recipe.data.train, spelt),
     )
-
-
-def train_on(learner: Learner, trees: Sequence[Tree], token_budget: int) -> UpdateReport:
-    """One optimizer step on the mean negative log-likelihood of the assistant's tokens."""
-    credits = [supervised_credit(tree) for tree in trees]
-    rows = pack(trees, credits, token_budget, share_prefixes=packs_trees(learner.model))
-    whole = sum_over_ranks({"denominator": denominator(trees, SUPERVISED)})["denominator"]
-    return learner.update(rows, whole)

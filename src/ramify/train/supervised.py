@@ -8,13 +8,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from ramify.algos.losses import Objective
 from ramify.chat.renderer import Parts, TagRenderer
-from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
 from ramify.config.build import build_optimizer, build_renderer
 from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.build_tools import build_own_tools
-from ramify.config.largest_row import largest_row
-from ramify.config.schema_dpo import DpoRecipe
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
+from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.errors import DataError, Interrupted
 from ramify.core.messages import Problem
 from ramify.core.tree import Tree
@@ -24,7 +22,7 @@ from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
-from ramify.rollout.interrupts import StopOnSignal
+from ramify.rollout.agent_loop import StopOnSignal
 from ramify.train.manifest import make_manifest
 from ramify.train.resume import Start, begin_run, restore, starting_point
 from ramify.train.row_memory import prepare_rows
@@ -125,6 +123,7 @@ def _train(
             objective=lessons.objective,
             temperature=1.0,
             max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            token_budget=recipe.learner.token_budget,
         )
 
     learner, state = restore(start, make_learner)

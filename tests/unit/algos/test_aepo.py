@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -7,9 +7,9 @@ from ramify.algos.aepo import EntropyAwareAdvantage
 from ramify.algos.grpo import GroupRelative
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.core.errors import ConfigError, TrainingError
-from ramify.core.records import NO_NOTES, NodeNotes, Reward
+from ramify.core.records import NO_ANNOTATIONS, NodeAnnotations, Reward
 from ramify.core.tree import Source, make_tree
-from random_trees import node, random_tree, tree_of
+from random_trees import annotated, node, random_tree, tree_of
 
 INNER = GroupRelative("repeat", "none")
 
@@ -36,10 +36,12 @@ ENTROPIES = {"0": [1.0, 2.0], "0.0.0": [0.5], "0.0.1": [4.0]}
 REWARDS = [Reward(number, {}) for number in (1.0, 0.0, 0.5)]
 
 
-def factors(estimator, tree, notes=NO_NOTES):
+def factors(estimator, tree, notes=NO_ANNOTATIONS):
     """What the inner advantages of +0.5, -0.5 and 0 were multiplied by."""
-    sums = estimator.moments([tree], [REWARDS], [notes])
-    arrays = estimator.advantages(tree, REWARDS, notes, sums)
+    sums = estimator.batch_statistics(
+        [annotated(*one) for one in zip([tree], [REWARDS], [notes], strict=True)]
+    )
+    arrays = estimator.advantages(annotated(tree, REWARDS, notes), sums)
     assert not arrays[2].any()
     return arrays[0] / 0.5, arrays[1] / -0.5
 
@@ -66,7 +68,8 @@ def test_the_factor_by_hand(shared, tokens, weights):
 
 def test_both_sources_give_the_same_for_the_same_entropies():
     notes = {
-        key: NodeNotes(np.zeros(len(values)), entropies=np.array(values)) for key, values in ENTROPIES.items()
+        key: NodeAnnotations(np.zeros(len(values)), entropies=np.array(values))
+        for key, values in ENTROPIES.items()
     }
     annotated = factors(EntropyAwareAdvantage(INNER, "repeat", 0.2, "annotate"), forked(), notes)
     behavior = factors(
@@ -100,17 +103,24 @@ def test_equal_entropies_multiply_by_exactly_one(entropy):
 def test_without_entropies_it_is_refused_and_told_how_to_get_them(source, remedy):
     estimator = EntropyAwareAdvantage(INNER, "repeat", 0.2, source)
     with pytest.raises(ConfigError, match=f"node '0' has no entropies of its tokens; .*{remedy}"):
-        estimator.moments([forked()], [REWARDS], [NO_NOTES])
-    partly = {"0": NodeNotes(np.zeros(2), entropies=np.array([1.0, 2.0])), "0.0.0": NodeNotes(np.zeros(1))}
+        estimator.batch_statistics(
+            [annotated(*one) for one in zip([forked()], [REWARDS], [NO_ANNOTATIONS], strict=True)]
+        )
+    partly = {
+        "0": NodeAnnotations(np.zeros(2), entropies=np.array([1.0, 2.0])),
+        "0.0.0": NodeAnnotations(np.zeros(1)),
+    }
     tree = with_entropies(forked(), {"0": [1.0, 2.0]})
     with pytest.raises(ConfigError, match=f"node '0.0.0' has no entropies of its tokens; .*{remedy}"):
-        estimator.moments([tree], [REWARDS], [partly])
+        estimator.batch_statistics([annotated(*one) for one in zip([tree], [REWARDS], [partly], strict=True)])
 
 
 def test_an_entropy_that_is_not_finite_is_refused():
     tree = with_entropies(forked(), ENTROPIES | {"0.0.1": [float("nan")]})
     with pytest.raises(TrainingError, match=r"node '0\.0\.1': an entropy is not finite"):
-        EntropyAwareAdvantage(INNER, "repeat", 0.2, "behavior").moments([tree], [REWARDS], [NO_NOTES])
+        EntropyAwareAdvantage(INNER, "repeat", 0.2, "behavior").batch_statistics(
+            [annotated(*one) for one in zip([tree], [REWARDS], [NO_ANNOTATIONS], strict=True)]
+        )
 
 
 @pytest.mark.parametrize("weight", [0.0, -0.2, float("nan")])
@@ -130,15 +140,17 @@ def test_statistics_do_not_depend_on_how_the_batch_is_cut(shared):
         )
         rewards.append([Reward(float(r), {}) for r in rng.normal(size=len(tree.trajectories))])
     estimator = EntropyAwareAdvantage(ReinforcePlusPlus(shared), shared, 0.2, "behavior")
-    notes = [NO_NOTES] * 6
-    whole = estimator.moments(trees, rewards, notes)
+    notes = [NO_ANNOTATIONS] * 6
+    whole = estimator.batch_statistics([annotated(*one) for one in zip(trees, rewards, notes, strict=True)])
     for cut in range(7):
         parts = [
-            estimator.moments(trees[part], rewards[part], notes[part])
+            estimator.batch_statistics(
+                [annotated(*one) for one in zip(trees[part], rewards[part], notes[part], strict=True)]
+            )
             for part in (slice(cut), slice(cut, None))
         ]
-        added = {name: parts[0][name] + parts[1][name] for name in whole}
-        assert added == pytest.approx(whole, rel=1e-13)
+        added = [one + other for one, other in zip(*parts, strict=True)]
+        assert [astuple(sums) for sums in added] == [pytest.approx(astuple(s), rel=1e-13) for s in whole]
         for tree, given in zip(trees, rewards, strict=True):
-            one, other = (estimator.advantages(tree, given, NO_NOTES, sums) for sums in (whole, added))
+            one, other = (estimator.advantages(annotated(tree, given), sums) for sums in (whole, added))
             assert np.concatenate(one) == pytest.approx(np.concatenate(other), rel=1e-9)

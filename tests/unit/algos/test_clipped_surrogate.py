@@ -3,10 +3,10 @@ import torch
 
 from loss_inputs import slopes, token_inputs
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Source
-from random_trees import node, tree_of
+from random_trees import node, supervised_credit, tree_of
 
 
 def test_at_ratio_one_the_gradient_is_that_of_reinforce():

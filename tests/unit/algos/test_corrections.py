@@ -5,9 +5,9 @@ import pytest
 
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.core.errors import ConfigError, EngineError, TrainingError
-from ramify.core.records import NO_NOTES, NodeNotes
+from ramify.core.records import NO_ANNOTATIONS, NodeAnnotations
 from ramify.core.tree import Source
-from random_trees import node, tree_of, with_behavior
+from random_trees import annotated, node, tree_of, with_behavior
 
 
 def forked():
@@ -27,8 +27,8 @@ def forked():
 def notes(trunk, leaf):
     """The learner's logprobs, given as ratios to the engine's, which are exp(-1)."""
     return {
-        "0": NodeNotes(old_logprobs=np.log(trunk) - 1),
-        "0.0.0": NodeNotes(old_logprobs=np.log(leaf) - 1),
+        "0": NodeAnnotations(old_logprobs=np.log(trunk) - 1),
+        "0.0.0": NodeAnnotations(old_logprobs=np.log(leaf) - 1),
     }
 
 
@@ -47,36 +47,47 @@ NOTES = notes([1.5, 4.0], [0.25])
     ],
 )
 def test_by_hand(level, kind, cap, floor, expected):
-    weights = ImportanceCorrection(level, kind, cap, floor).weights(forked(), NOTES)
+    weights = ImportanceCorrection(level, kind, cap, floor).weights(annotated(forked(), None, NOTES))
     assert [w.tolist() for w in weights] == [pytest.approx(row) for row in expected]
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("kind", ["truncate", "mask"])
 def test_engines_that_agree_are_not_corrected(level, kind):
-    weights = ImportanceCorrection(level, kind, 1.0, None).weights(forked(), notes([1.0, 1.0], [1.0]))
+    weights = ImportanceCorrection(level, kind, 1.0, None).weights(
+        annotated(forked(), None, notes([1.0, 1.0], [1.0]))
+    )
     assert all((w == 1.0).all() for w in weights)
 
 
 def test_both_edges_of_a_mask_are_inside():
     tree = forked()
     exact = {
-        "0": NodeNotes(old_logprobs=np.array([-1.0, -1.0])),
-        "0.0.0": NodeNotes(old_logprobs=np.array([-1.0])),
+        "0": NodeAnnotations(old_logprobs=np.array([-1.0, -1.0])),
+        "0.0.0": NodeAnnotations(old_logprobs=np.array([-1.0])),
     }
-    assert ImportanceCorrection("token", "mask", 1.0, 1.0).weights(tree, exact)[0].tolist() == [1, 1, 1]
+    assert ImportanceCorrection("token", "mask", 1.0, 1.0).weights(annotated(tree, None, exact))[
+        0
+    ].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("kind", ["truncate", "mask"])
 def test_ratios_beyond_the_range_of_floats_are_bounded_in_silence(kind):
     tree = with_behavior(forked(), {"0": [-900.0, -900.0], "0.0.0": [-1.0], "0.0.1": [], "1": []})
-    far = {"0": NodeNotes(old_logprobs=np.zeros(2)), "0.0.0": NodeNotes(old_logprobs=np.array([-1.0]))}
+    far = {
+        "0": NodeAnnotations(old_logprobs=np.zeros(2)),
+        "0.0.0": NodeAnnotations(old_logprobs=np.array([-1.0])),
+    }
     for level in ("token", "sequence"):
-        weights = ImportanceCorrection(level, kind, 2.0, None).weights(tree, far)
+        weights = ImportanceCorrection(level, kind, 2.0, None).weights(annotated(tree, None, far))
         assert weights[0][0] == (2.0 if kind == "truncate" else 0.0)
         assert all(np.isfinite(w).all() for w in weights)
-    vanishing = notes([1.0, 1.0], [1.0]) | {"0": NodeNotes(old_logprobs=np.array([-2000.0, -2000.0]))}
-    assert not ImportanceCorrection("sequence", kind, 2.0, None).weights(forked(), vanishing)[0].any()
+    vanishing = notes([1.0, 1.0], [1.0]) | {"0": NodeAnnotations(old_logprobs=np.array([-2000.0, -2000.0]))}
+    assert (
+        not ImportanceCorrection("sequence", kind, 2.0, None)
+        .weights(annotated(forked(), None, vanishing))[0]
+        .any()
+    )
 
 
 def test_what_is_missing_or_broken_is_said():
@@ -84,15 +95,17 @@ def test_what_is_missing_or_broken_is_said():
     with pytest.raises(
         ConfigError, match=r"node '0' has no logprobs of the learner; set algorithm\.old = .recompute"
     ):
-        correction.weights(forked(), NO_NOTES)
+        correction.weights(annotated(forked(), None, NO_ANNOTATIONS))
     for broken in (math.nan, -math.inf):
         with pytest.raises(
             TrainingError, match=r"node '0\.0\.0': the learner found a logprob that is not finite"
         ):
-            correction.weights(forked(), NOTES | {"0.0.0": NodeNotes(old_logprobs=np.array([broken]))})
+            correction.weights(
+                annotated(forked(), None, NOTES | {"0.0.0": NodeAnnotations(old_logprobs=np.array([broken]))})
+            )
         tree = with_behavior(forked(), {"0": [-1.0, broken], "0.0.0": [-1.0], "0.0.1": [], "1": []})
         with pytest.raises(EngineError, match="node '0': the engine gave a logprob that is not finite"):
-            correction.weights(tree, NOTES)
+            correction.weights(annotated(tree, None, NOTES))
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ramify.algos.dpo import DpoLoss, pair, pair_paths
-from ramify.algos.losses import PathInputs
+from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
+from ramify.algos.losses import Objective, PathInputs
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Source
-from random_trees import node, tree_of
+from random_trees import annotated, node, tree_of
 
 
 def inputs(policy, reference, tree=None):
@@ -124,7 +124,11 @@ def test_sides_that_make_no_pair(other):
 
 def test_the_paths_of_pairs():
     trees = [pair(chain([5], [6, 7]), chain([5], [8])), pair(chain([5], [6], [2], [3]), chain([5], [9]))]
-    paths = pair_paths(trees)
+    objective = Objective(DpoLoss(0.1))
+    learned = [preferred(annotated(tree, PREFERENCE)) for tree in trees]
+    assert [[set(a.tolist()) for a in tree.advantages] for tree in learned] == [[{1.0}, {-1.0}]] * 2
+    assert objective.denominator(learned) == 2.0
+    paths = objective.paths(learned)
     assert paths.num_written.tolist() == [2, 1, 2, 1]
     assert paths.tree.tolist() == [0, 0, 1, 1]
     assert paths.weights.tolist() == [1.0] * 4

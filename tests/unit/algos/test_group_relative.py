@@ -4,9 +4,9 @@ import pytest
 from ramify.algos.grpo import GroupRelative
 from ramify.algos.ops import values
 from ramify.core.errors import DataError
-from ramify.core.records import NO_NOTES, Reward
+from ramify.core.records import Reward
 from ramify.core.tree import Source
-from random_trees import node, tree_of
+from random_trees import annotated, node, tree_of
 
 
 def forked():
@@ -33,7 +33,7 @@ def rewards(*numbers):
 
 
 def advantages(estimator, tree, *numbers):
-    return estimator.advantages(tree, rewards(*numbers), NO_NOTES, {})
+    return estimator.advantages(annotated(tree, rewards(*numbers)), ())
 
 
 SHARED = ["repeat", "split", "mass"]

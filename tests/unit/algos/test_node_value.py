@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from ramify.algos.node_value import NodeValue
 from ramify.algos.ops import by_node, leaf_weights, leaves_below
-from ramify.core.records import NO_NOTES, Reward
+from ramify.core.records import Reward
 from ramify.core.tree import Source
-from random_trees import node, random_tree, tree_of
+from random_trees import annotated, node, random_tree, tree_of
 
 
 def nested():
@@ -34,7 +34,7 @@ def nested():
 
 
 def advantages(tree, numbers, shared="repeat"):
-    return NodeValue(shared).advantages(tree, [Reward(n, {}) for n in numbers], NO_NOTES, {})
+    return NodeValue(shared).advantages(annotated(tree, [Reward(n, {}) for n in numbers]), ())
 
 
 def test_each_branch_gains_on_the_branch_above_it():

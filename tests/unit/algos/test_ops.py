@@ -6,7 +6,7 @@ from ramify.algos.ops import effective_leaves, leaf_masses, normalize, num_paths
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward
 from ramify.core.tree import Source
-from random_trees import node, random_advantages, random_tree, tree_of
+from random_trees import node, random_advantages, random_tree, training, tree_of
 
 
 def hand_tree():
@@ -51,7 +51,7 @@ def test_paths_and_masses_by_hand():
 )
 def test_soft_credit_of_a_trunk_by_hand(shared, weight, plus, minus):
     tree = hand_tree()
-    trunk = credit(tree, constant(tree, VALUES), Weighting(shared))["0"]
+    trunk = credit(training(tree, constant(tree, VALUES)), Weighting(shared))["0"]
     assert trunk.s_plus == pytest.approx([plus] * 2)
     assert trunk.s_minus == pytest.approx([minus] * 2)
     assert trunk.weight == pytest.approx([weight] * 2)
@@ -63,7 +63,7 @@ def test_soft_credit_of_a_trunk_by_hand(shared, weight, plus, minus):
 )
 def test_hard_credit_of_a_trunk_is_that_of_the_mean(shared, total, mean):
     tree = hand_tree()
-    trunk = credit(tree, constant(tree, VALUES), Weighting(shared, "hard"))["0"]
+    trunk = credit(training(tree, constant(tree, VALUES)), Weighting(shared, "hard"))["0"]
     assert trunk.s_plus == pytest.approx([total * mean] * 2)
     assert trunk.s_minus.tolist() == [0, 0]
 
@@ -71,17 +71,19 @@ def test_hard_credit_of_a_trunk_is_that_of_the_mean(shared, total, mean):
 def test_leaves_have_their_own_credit_of_one_sign():
     tree = hand_tree()
     for sharing in ("soft", "hard"):
-        credits = credit(tree, constant(tree, VALUES), Weighting("repeat", sharing))
+        credits = credit(training(tree, constant(tree, VALUES)), Weighting("repeat", sharing))
         assert credits["0.0.0.0.1"].s_minus.tolist() == [-3, -3]
         assert credits["0.0.0.0.1"].s_plus.tolist() == [0, 0]
         assert credits["1"].s_plus.tolist() == [0.5]
-    assert credit(tree, constant(tree, VALUES), Weighting("mass"))["0.0.1"].s_plus == pytest.approx([1 / 3])
+    assert credit(training(tree, constant(tree, VALUES)), Weighting("mass"))["0.0.1"].s_plus == pytest.approx(
+        [1 / 3]
+    )
 
 
 def test_advantages_of_each_token_stay_with_their_token():
     tree = hand_tree()
     values = [np.arange(t.num_written, dtype=float) + 10 * j for j, t in enumerate(tree.trajectories)]
-    credits = credit(tree, values, Weighting())
+    credits = credit(training(tree, values), Weighting())
     assert credits["0"].s_plus.tolist() == [0 + 10 + 20 + 30, 1 + 11 + 21 + 31]
     assert credits["0.0.0.0.1"].s_plus.tolist() == [13, 14]
 
@@ -91,7 +93,9 @@ def test_soft_and_hard_agree_without_clipping():
     tree = random_tree(rng, depth=4)
     advantages = random_advantages(rng, tree)
     for shared in ("repeat", "split", "mass"):
-        soft, hard = (credit(tree, advantages, Weighting(shared, sharing)) for sharing in ("soft", "hard"))
+        soft, hard = (
+            credit(training(tree, advantages), Weighting(shared, sharing)) for sharing in ("soft", "hard")
+        )
         for key, c in soft.items():
             assert c.s_plus + c.s_minus == pytest.approx(hard[key].s_plus + hard[key].s_minus, abs=1e-12)
             assert c.weight == pytest.approx(hard[key].weight)
@@ -101,8 +105,8 @@ def test_credit_is_linear_in_positive_scale_and_swaps_with_sign():
     rng = np.random.default_rng(1)
     tree = random_tree(rng)
     advantages = random_advantages(rng, tree)
-    one = credit(tree, advantages, Weighting("mass"))
-    other = credit(tree, [-2 * a for a in advantages], Weighting("mass"))
+    one = credit(training(tree, advantages), Weighting("mass"))
+    other = credit(training(tree, [-2 * a for a in advantages]), Weighting("mass"))
     for key in one:
         assert other[key].s_plus == pytest.approx(-2 * one[key].s_minus)
         assert other[key].s_minus == pytest.approx(-2 * one[key].s_plus)
@@ -121,7 +125,7 @@ def test_token_denominators_count_every_token_dead_or_not():
 def test_token_denominators_are_the_sum_of_the_weights(shared):
     tree = random_tree(np.random.default_rng(3), depth=4)
     weighting = Weighting(shared)
-    credits = credit(tree, constant(tree, [1.0] * len(tree.trajectories)), weighting)
+    credits = credit(training(tree, constant(tree, [1.0] * len(tree.trajectories))), weighting)
     assert denominator([tree], weighting) == pytest.approx(sum(c.weight.sum() for c in credits.values()))
 
 
@@ -131,7 +135,7 @@ def test_sequence_means_weigh_a_trajectory_by_its_leaf_and_its_tokens_by_its_len
     assert denominator([tree], Weighting(aggregation="sequence_mean")) == leaves
     assert denominator([tree], Weighting("mass", aggregation="sequence_mean")) == len(tree.children[""])
     assert denominator([tree], Weighting(aggregation="fixed_length", fixed_length=50)) == 50 * leaves
-    by_node = credit(tree, constant(tree, [1.0] * leaves), Weighting(aggregation="sequence_mean"))
+    by_node = credit(training(tree, constant(tree, [1.0] * leaves)), Weighting(aggregation="sequence_mean"))
     assert sum(c.s_plus.sum() for c in by_node.values()) == pytest.approx(leaves)
 
 
@@ -149,7 +153,7 @@ def test_a_masked_trajectory_weighs_nothing_and_stays_in_the_denominator(sharing
     kept[0] = False
     values = constant(tree, VALUES)
     weighting = Weighting("repeat", sharing)
-    masked = credit(tree, values, weighting, kept=kept)
+    masked = credit(training(tree, values, None, kept), weighting)
     alone = tree.trajectories[0].leaf.id
     assert not masked[alone].s_plus.any()
     assert not masked[alone].s_minus.any()
@@ -168,7 +172,10 @@ def test_corrections_multiply_the_advantage_and_not_the_weight():
     tree = hand_tree()
     values = constant(tree, VALUES)
     rho = [np.full(t.num_written, 0.5) for t in tree.trajectories]
-    plain, corrected = credit(tree, values, Weighting()), credit(tree, values, Weighting(), corrections=rho)
+    plain, corrected = (
+        credit(training(tree, values), Weighting()),
+        credit(training(tree, values, rho), Weighting()),
+    )
     for key, c in plain.items():
         assert corrected[key].s_plus == pytest.approx(0.5 * c.s_plus)
         assert corrected[key].s_minus == pytest.approx(0.5 * c.s_minus)
@@ -178,17 +185,17 @@ def test_corrections_multiply_the_advantage_and_not_the_weight():
 def test_whole_paths_have_one_advantage_each():
     tree = hand_tree()
     values = constant(tree, VALUES)
-    paths = path_credit([tree, tree], [values, values], Weighting("mass"))
+    paths = path_credit([training(tree, values)] * 2, Weighting("mass"))
     assert paths.advantages == pytest.approx([*VALUES, *VALUES])
     assert paths.weights == pytest.approx([*leaf_masses(tree), *leaf_masses(tree)])
     assert paths.tree.tolist() == [0] * len(VALUES) + [1] * len(VALUES)
     assert paths.num_written.tolist() == [t.num_written for t in tree.trajectories] * 2
     for weighting in (Weighting("split"), Weighting(sharing="hard")):
         with pytest.raises(ConfigError, match="whole trajectories"):
-            path_credit([tree], [values], weighting)
+            path_credit([training(tree, values)], weighting)
     values[0] = np.arange(len(values[0]), dtype=float)
     with pytest.raises(ValueError, match="one advantage"):
-        path_credit([tree], [values], Weighting())
+        path_credit([training(tree, values)], Weighting())
 
 
 def test_masses_of_a_root_add_up_to_one():
@@ -202,7 +209,7 @@ def test_masses_of_a_root_add_up_to_one():
 def test_advantages_of_the_wrong_length_are_refused():
     tree = hand_tree()
     with pytest.raises(ValueError, match=r"'0\.0\.0\.0\.0': 3 advantages for 4 written"):
-        credit(tree, [np.zeros(3)] * 5, Weighting())
+        credit(training(tree, [np.zeros(3)] * 5), Weighting())
 
 
 def test_weighted_normalization_equals_the_plain_one_for_equal_masses():

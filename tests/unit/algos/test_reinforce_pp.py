@@ -4,9 +4,9 @@ import pytest
 from ramify.algos.batch_moments import token_weights
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.core.errors import ConfigError, TrainingError
-from ramify.core.records import NO_NOTES, NodeNotes, Reward
+from ramify.core.records import NO_ANNOTATIONS, NodeAnnotations, Reward
 from ramify.core.tree import Source
-from random_trees import node, random_tree, tree_of
+from random_trees import annotated, node, random_tree, tree_of
 
 
 def flat(*lengths):
@@ -16,10 +16,10 @@ def flat(*lengths):
 
 def estimated(estimator, trees, numbers, notes=None):
     rewards = [[Reward(n, {}) for n in group] for group in numbers]
-    notes = [NO_NOTES] * len(trees) if notes is None else notes
-    sums = estimator.moments(trees, rewards, notes)
+    notes = [NO_ANNOTATIONS] * len(trees) if notes is None else notes
+    sums = estimator.batch_statistics([annotated(*one) for one in zip(trees, rewards, notes, strict=True)])
     return [
-        estimator.advantages(tree, given, found, sums)
+        estimator.advantages(annotated(tree, given, found), sums)
         for tree, given, found in zip(trees, rewards, notes, strict=True)
     ]
 
@@ -43,8 +43,8 @@ def test_with_group_mean_groups_are_centred_first():
 def test_each_token_answers_for_the_divergence_from_it_on():
     tree = flat(3, 1)
     notes = {
-        "0": NodeNotes(np.full(3, -1.0), np.array([-1.5, -1.0, -3.0])),
-        "1": NodeNotes(np.full(1, -1.0), np.array([-1.0])),
+        "0": NodeAnnotations(np.full(3, -1.0), np.array([-1.5, -1.0, -3.0])),
+        "1": NodeAnnotations(np.full(1, -1.0), np.array([-1.0])),
     }
     (arrays,) = estimated(ReinforcePlusPlus("repeat", kl_coefficient=0.1), [tree], [[1.0, 0.0]], [notes])
     # k1 = 0.5, 0, 2 and 0.
@@ -56,8 +56,8 @@ def test_each_token_answers_for_the_divergence_from_it_on():
 def test_the_divergence_is_that_of_the_old_logprobs_whatever_the_engine_gave():
     tree = flat(1, 1)
     notes = {
-        "0": NodeNotes(np.array([-0.5]), np.array([-2.5])),
-        "1": NodeNotes(np.array([-0.5]), np.array([-0.5])),
+        "0": NodeAnnotations(np.array([-0.5]), np.array([-2.5])),
+        "1": NodeAnnotations(np.array([-0.5]), np.array([-0.5])),
     }
     (arrays,) = estimated(ReinforcePlusPlus("repeat", kl_coefficient=0.5), [tree], [[1.0, 0.5]], [notes])
     assert arrays[0][0] == pytest.approx(-arrays[1][0])
@@ -105,7 +105,7 @@ def test_what_is_missing_or_broken_is_said():
     tree, estimator = flat(1, 1), ReinforcePlusPlus("repeat", kl_coefficient=0.1)
     with pytest.raises(ConfigError, match="node '0' has no reference logprobs; ask the annotation pass"):
         estimated(estimator, [tree], [[1.0, 0.0]])
-    notes = {key: NodeNotes(np.zeros(1), np.array([np.nan])) for key in "01"}
+    notes = {key: NodeAnnotations(np.zeros(1), np.array([np.nan])) for key in "01"}
     with pytest.raises(TrainingError, match="node '0': a logprob is not finite"):
         estimated(estimator, [tree], [[1.0, 0.0]], [notes])
     for coefficient in (-0.1, float("nan")):

@@ -3,9 +3,9 @@ import pytest
 
 from ramify.algos.grpo import GroupRelative
 from ramify.algos.tree_grpo import TreeGrpo
-from ramify.core.records import NO_NOTES, Reward
+from ramify.core.records import NO_ANNOTATIONS, Reward
 from ramify.core.tree import Source
-from random_trees import node, tree_of
+from random_trees import annotated, node, tree_of
 
 
 def forest(*leaves_of_roots):
@@ -22,8 +22,10 @@ def forest(*leaves_of_roots):
 def advantages(tree, numbers, shared="repeat"):
     rewards = [Reward(number, {}) for number in numbers]
     estimator = TreeGrpo(shared)
-    sums = estimator.moments([tree], [rewards], [NO_NOTES])
-    arrays = estimator.advantages(tree, rewards, NO_NOTES, sums)
+    sums = estimator.batch_statistics(
+        [annotated(*one) for one in zip([tree], [rewards], [NO_ANNOTATIONS], strict=True)]
+    )
+    arrays = estimator.advantages(annotated(tree, rewards), sums)
     assert [len(a) for a in arrays] == [t.num_written for t in tree.trajectories]
     assert all((a == a[0]).all() for a in arrays)
     return [a[0] for a in arrays]
@@ -66,5 +68,5 @@ def test_masses_weigh_the_group_and_not_the_leaves_of_one_branching():
     numbers = [1.0, 0.0, 0.5]
     both = advantages(forest(2, 1), numbers, "mass")
     tree, rewards = forest(2, 1), [Reward(number, {}) for number in numbers]
-    group = [a[0] for a in GroupRelative("mass").advantages(tree, rewards, NO_NOTES, {})]
+    group = [a[0] for a in GroupRelative("mass").advantages(annotated(tree, rewards), ())]
     assert np.subtract(both, group) == pytest.approx([*normalized(numbers[:2]), 0.0])

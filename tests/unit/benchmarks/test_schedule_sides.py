@@ -60,7 +60,7 @@ def test_first_come_serves_in_the_order_of_arrival():
     book.open(3)
     book.resolve((2,), 1, 2)
     book.resolve((0,), 1, 2)
-    assert [(grant.key, grant.children) for grant in book.settle().grants] == [((2,), 2), ((0,), 1)]
+    assert [(grant.key, grant.children) for grant in book.allocate().grants] == [((2,), 2), ((0,), 1)]
 
 
 def test_a_share_is_halved_with_the_branch_and_its_rest_starts_from_the_prompt():
@@ -69,11 +69,11 @@ def test_a_share_is_halved_with_the_branch_and_its_rest_starts_from_the_prompt()
         book.start_root((root,))
     book.open(7)
     book.resolve((0,), 1, 1)
-    (grant,) = book.settle().grants
+    (grant,) = book.allocate().grants
     assert grant.child_keys == ((0, 1, 1),)
     book.finish((0,))
-    assert book.settle().top_ups == 2
+    assert book.allocate().top_ups == 2
     book.finish((0, 1, 1))
-    assert book.settle().top_ups == 1
+    assert book.allocate().top_ups == 1
     book.finish((1,))
-    assert book.settle().top_ups == 3
+    assert book.allocate().top_ups == 3

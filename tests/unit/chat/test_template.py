@@ -32,7 +32,7 @@ def refusal(source, messages=MESSAGES):
         ("{{ messages[0].content | center(10**10) }}", "MiB of memory"),
         (
             "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-            "MiB of mem",
+            "it takes more than ",  # memory, or on a machine that is slow at copying, processor time
         ),
         ("{{ 'ab' * 5 * 10**7 }}", "too long"),
         ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),

@@ -16,8 +16,7 @@ from ramify.config.build_algorithm import (
     build_estimator,
     build_objective,
     build_shaping,
-    build_weighting,
-    wanted_notes,
+    wanted_annotations,
 )
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
@@ -191,7 +190,7 @@ def algorithm(recipe, *settings):
         ([*FLAT, "rollout.n=1"], 'rollout.n: expected at least 2 with estimator "group"'),
         (
             [*FLAT, "rollout.n=1", "algorithm.estimator={name='reinforce_pp', group_mean=true}"],
-            "algorithm.estimator.group_mean: the mean of a single trajectory is its own reward",
+            'rollout.n: expected at least 2 with estimator "reinforce_pp"',
         ),
         (
             ["algorithm.truncated=shape", "algorithm.overlong_margin=257"],
@@ -329,7 +328,7 @@ def test_weightings_corrections_and_shaping(recipe):
     section = algorithm(
         recipe, "shared=split", "advantage=hard", "aggregation=fixed_length", "fixed_length=7"
     )
-    weighting = build_weighting(section)
+    weighting = build_objective(section).weighting
     assert (weighting.shared, weighting.sharing, weighting.fixed_length) == ("split", "hard", 7)
     assert build_correction(section) is None
     settings = ("old=recompute", "correction={level='sequence', kind='truncate', cap=3.0}")
@@ -358,4 +357,4 @@ def test_weightings_corrections_and_shaping(recipe):
     ],
 )
 def test_nothing_is_annotated_that_nobody_asks_for(recipe, settings, wanted):
-    assert wanted_notes(algorithm(recipe, *settings)) == wanted
+    assert wanted_annotations(algorithm(recipe, *settings)) == wanted

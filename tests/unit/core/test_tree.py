@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.core.messages import Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import Calls, Final, Malformed, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import (
     BranchDecision,
     Entropy,
@@ -42,7 +42,7 @@ def prompt(*ids):
 
 
 def calls(*names):
-    return tuple(ToolCall(name, "search", {}) for name in names)
+    return Calls(tuple(ToolCall(name, "search", {}) for name in names))
 
 
 def results(*names):
@@ -53,9 +53,9 @@ def branched():
     """Root 0 calls twice in one turn and branches after the results; root 1 answers."""
     return [
         prompt(),
-        policy(0, ids=(10, 11), calls=calls("a", "b")),
+        policy(0, ids=(10, 11), turn=calls("a", "b")),
         tool(0, 0, ids=(20,), results=results("a", "b")),
-        policy(0, 0, 0, ids=(30,), calls=calls("c")),
+        policy(0, 0, 0, ids=(30,), turn=calls("c")),
         tool(0, 0, 0, 0, ids=(40, 41), results=results("c")),
         policy(0, 0, 0, 0, 0, ids=(50,), stop=ENDED),
         policy(0, 0, 1, ids=(31, 32), stop=StopReason.TOKENS),
@@ -98,10 +98,10 @@ def test_a_trajectory_is_its_own_tokens_in_order_with_the_results_masked():
 def test_a_node_that_opens_a_context_starts_a_segment():
     nodes = [
         prompt(1, 2),
-        policy(0, ids=(3,), calls=calls("a")),
+        policy(0, ids=(3,), turn=calls("a")),
         tool(0, 0, ids=(4, 5), results=results("a")),
         tool(0, 0, 0, ids=(6, 7), opens_context=True),
-        policy(0, 0, 0, 0, ids=(8,), calls=calls("b")),
+        policy(0, 0, 0, 0, ids=(8,), turn=calls("b")),
         policy(0, 0, 0, 0, 0, ids=(9, 10), opens_context=True, stop=ENDED),
     ]
     (trajectory,) = make_tree(PROBLEM, KEY, nodes).trajectories
@@ -130,13 +130,33 @@ def test_exchanges_pair_each_result_with_its_call():
 
 
 def test_a_call_that_was_not_executed_is_no_exchange():
-    nodes = [prompt(), policy(0, calls=calls("a"), stop=StopReason.CALLS)]
+    nodes = [prompt(), policy(0, turn=calls("a"), stop=StopReason.CALLS)]
     assert make_tree(PROBLEM, KEY, nodes).trajectories[0].exchanges == ()
 
 
-@pytest.mark.parametrize("answers", [(), ("a",), ("a", "b", "c")])
+def test_a_fresh_context_after_calls_that_were_not_executed_is_no_exchange():
+    nodes = [prompt(), policy(0, turn=calls("a")), tool(0, 0), policy(0, 0, 0, stop=ENDED)]
+    assert make_tree(PROBLEM, KEY, nodes).trajectories[0].exchanges == ()
+
+
+@pytest.mark.parametrize(
+    ("turn", "answer"),
+    [
+        (Final("42"), "42"),
+        (Malformed("late", "41"), "41"),
+        (Malformed("silent"), ""),
+        (calls("a"), ""),
+        (None, ""),
+    ],
+)
+def test_the_final_answer_is_what_the_last_turn_marks(turn, answer):
+    nodes = [prompt(), policy(0, turn=Final("no")), policy(0, 0, turn=turn, stop=ENDED)]
+    assert make_tree(PROBLEM, KEY, nodes).trajectories[0].final_answer == answer
+
+
+@pytest.mark.parametrize("answers", [("a",), ("a", "b", "c")])
 def test_results_that_do_not_match_the_calls_are_no_exchanges(answers):
-    nodes = [prompt(), policy(0, calls=calls("a", "b")), tool(0, 0, results=results(*answers))]
+    nodes = [prompt(), policy(0, turn=calls("a", "b")), tool(0, 0, results=results(*answers))]
     trajectory = Trajectory(PROBLEM, tuple(nodes))
     with pytest.raises(ValueError, match="zip"):
         _ = trajectory.exchanges

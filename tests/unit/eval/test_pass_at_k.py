@@ -63,6 +63,6 @@ def group(*paths):
 
 def test_branched_tree_is_refused():
     with pytest.raises(ValueError, match="an attempt is one trajectory, this tree branches into 2"):
-        record_attempt(group((0, 0), (0, 1)), Reward(1.0, {}), None)
+        record_attempt(group((0, 0), (0, 1)), Reward(1.0, {}))
     with pytest.raises(ValueError, match="branches into 3"):
-        record_attempt(group((0,), (1,), (2,)), Reward(1.0, {}), None)
+        record_attempt(group((0,), (1,), (2,)), Reward(1.0, {}))

@@ -1,9 +1,11 @@
 """A tiny model and a learner for it."""
 
 from ramify.algos.losses import Objective
+from ramify.learner.annotate import annotate
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
+from random_trees import annotated
 
 
 def tiny(seed=0):
@@ -16,4 +18,14 @@ def tiny(seed=0):
 def learner_for(model, loss, optimizer=None, **changes):
     settings = {"schedule": Schedule(), "total_steps": 100, "temperature": 1.0, "max_grad_norm": 1.0}
     optimizer = optimizer or AdamWSettings(lr=0.01, weight_decay=0.0)
-    return Learner(model, optimizer=optimizer, objective=Objective(loss), **(settings | changes))
+    return Learner(
+        model, optimizer=optimizer, objective=Objective(loss), token_budget=10_000, **settings | changes
+    )
+
+
+def annotations_of(model, trees, wanted, **settings):
+    """What an annotation pass finds, tree by tree."""
+    return [
+        found.annotations
+        for found in annotate(model, [annotated(tree) for tree in trees], wanted, **settings)
+    ]

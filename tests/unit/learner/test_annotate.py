@@ -3,13 +3,13 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from model_makers import learner_for, tiny
+from model_makers import annotations_of, learner_for, tiny
 
-from ramify.algos.sft import NegativeLogLikelihood, supervised_credit
+from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.tree import Source
-from ramify.learner.annotate import Wanted, annotate
+from ramify.learner.annotate import Wanted
 from ramify.learner.pack import pack
-from random_trees import node, random_tree, tree_of, with_behavior
+from random_trees import credited, node, random_tree, supervised_credit, tree_of, with_behavior
 
 SETTINGS = {"temperature": 0.8, "token_budget": 10_000}
 
@@ -45,7 +45,7 @@ def opened(model):
 @pytest.mark.parametrize("budget", [20, 10_000])
 def test_notes_are_the_learners_logprobs_of_each_node_however_rows_are_cut(budget):
     model, trees = tiny(), forest()
-    notes = annotate(
+    notes = annotations_of(
         model,
         trees,
         Wanted(old="recompute", entropies=True),
@@ -56,7 +56,7 @@ def test_notes_are_the_learners_logprobs_of_each_node_however_rows_are_cut(budge
     learner = learner_for(model, NegativeLogLikelihood(), temperature=0.8)
     for tree, found in zip(trees, notes, strict=True):
         assert found.keys() == {n.id for n in tree.nodes if n.source is Source.POLICY}
-        (row,) = pack([tree], [supervised_credit(tree)], 10_000)
+        (row,) = pack(credited([tree], [supervised_credit(tree)]), 10_000)
         (logprobs,) = learner.logprobs([row])
         for span in row.spans:
             note = found[span.node]
@@ -78,7 +78,7 @@ def test_what_is_not_wanted_is_not_computed():
     ):
         ours.clear()
         theirs.clear()
-        annotate(model, forest(), wanted, reference=lambda: opened(reference), **SETTINGS)
+        annotations_of(model, forest(), wanted, reference=lambda: opened(reference), **SETTINGS)
         assert (len(ours), len(theirs)) == passes
 
 
@@ -88,13 +88,13 @@ def test_the_old_logprobs_are_those_that_were_asked_for_whatever_else_a_pass_fin
     trees = [with_behavior(t, {n.id: [-7.0] * len(n.token_ids) for n in t.nodes}) for t in trees]
     for old in ("behavior", "recompute"):
         wanted = Wanted(old, **more)
-        notes = annotate(model, trees, wanted, reference=lambda: opened(tiny(1)), **SETTINGS)
+        notes = annotations_of(model, trees, wanted, reference=lambda: opened(tiny(1)), **SETTINGS)
         for tree, found in zip(trees, notes, strict=True):
             policy = [node for node in tree.nodes if node.source is Source.POLICY]
             assert [len(found[node.id].old_logprobs) for node in policy] == [len(n.token_ids) for n in policy]
             given = np.concatenate([found[node.id].old_logprobs for node in policy])
             assert (given == -7.0).all() if old == "behavior" else (given != -7.0).all()
-        rows = pack(trees, [supervised_credit(tree) for tree in trees], 10_000, notes=notes)
+        rows = pack(credited(trees, [supervised_credit(tree) for tree in trees], notes), 10_000)
         assert all((row.behavior_logprobs == -7.0).all() for row in rows)
         assert all((row.old_logprobs == -7.0).all() == (old == "behavior") for row in rows)
 
@@ -102,17 +102,17 @@ def test_the_old_logprobs_are_those_that_were_asked_for_whatever_else_a_pass_fin
 def test_reference_logprobs_are_the_reference_models():
     model, reference, trees = tiny(0), tiny(1), forest(1)
     wanted = Wanted(old="recompute", ref_logprobs=True)
-    (notes,) = annotate(model, trees, wanted, reference=lambda: opened(reference), **SETTINGS)
-    (own,) = annotate(reference, trees, Wanted(old="recompute"), reference=None, **SETTINGS)
+    (notes,) = annotations_of(model, trees, wanted, reference=lambda: opened(reference), **SETTINGS)
+    (own,) = annotations_of(reference, trees, Wanted(old="recompute"), reference=None, **SETTINGS)
     for key, note in notes.items():
         assert note.ref_logprobs.tolist() == own[key].old_logprobs.tolist()
         assert note.old_logprobs.tolist() != note.ref_logprobs.tolist()
     with pytest.raises(ValueError, match="need a reference model"):
-        annotate(model, trees, wanted, reference=None, **SETTINGS)
+        annotations_of(model, trees, wanted, reference=None, **SETTINGS)
 
 
 def test_a_pass_leaves_no_gradient_behind():
     model = tiny()
-    annotate(model, forest(1), Wanted(old="recompute"), reference=None, **SETTINGS)
+    annotations_of(model, forest(1), Wanted(old="recompute"), reference=None, **SETTINGS)
     assert all(p.grad is None for p in model.parameters())
     assert torch.is_grad_enabled()

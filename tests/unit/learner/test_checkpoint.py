@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from file_limits import file_size_limit
 from model_folders import write_model
 from ramify.algos.credit import denominator
-from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.errors import DataError, MachineError, TrainingError
 from ramify.learner.checkpoint import (
     advice_on_damaged,
@@ -37,7 +37,7 @@ from ramify.learner.tensor_file import read_tensors, write_tensors
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
 from ramify.modeling.tiny import make_tiny_qwen3
-from random_trees import random_tree
+from random_trees import credited, random_tree, supervised_credit
 
 ADVICE = "do this"
 STATE = {"step": 3, "policy_version": 3, "cursor": {"epoch": 0, "next_index": 24}}
@@ -50,13 +50,13 @@ OPTIMIZERS = [
 def batch(seed):
     tree = random_tree(np.random.default_rng(seed))
     credits = supervised_credit(tree)
-    return pack([tree], [credits], 1000), denominator([tree], SUPERVISED)
+    return pack(credited([tree], [credits]), 1000), denominator([tree], SUPERVISED)
 
 
 def trained(steps, optimizer=OPTIMIZERS[0]):
     learner = learner_for(tiny(), NegativeLogLikelihood(), optimizer)
     for seed in range(steps):
-        learner.update(*batch(seed))
+        learner.update_rows(*batch(seed))
     return learner
 
 
@@ -76,8 +76,8 @@ def test_training_goes_on_bitwise(tmp_path, model_folder, optimizer):
     assert saved.keys() == loaded.keys()
     assert all(torch.equal(saved[key], loaded[key]) for key in saved)
     for seed in (3, 4):
-        learner.update(*batch(seed))
-        again.update(*batch(seed))
+        learner.update_rows(*batch(seed))
+        again.update_rows(*batch(seed))
     pairs = zip(learner.model.parameters(), again.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
@@ -494,7 +494,7 @@ def test_weights_go_back_in_place(tmp_path, model_folder):
     learner = trained(1)
     save(tmp_path / "c", learner, model_folder)
     before = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
-    learner.update(*batch(1))
+    learner.update_rows(*batch(1))
     parameters = dict(learner.model.named_parameters())
     assert not all(torch.equal(before[name], parameters[name]) for name in before)
     load_weights(tmp_path / "c", learner.model)

@@ -7,12 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.algos.credit import Weighting, credit
-from ramify.algos.sft import supervised_credit
 from ramify.core.errors import DataError
-from ramify.core.records import NodeNotes
+from ramify.core.records import NodeAnnotations
 from ramify.core.tree import Source, make_tree
 from ramify.learner.pack import pack
-from random_trees import node, random_advantages, random_tree, tree_of, with_behavior
+from random_trees import (
+    credited,
+    node,
+    random_advantages,
+    random_tree,
+    supervised_credit,
+    training,
+    tree_of,
+    with_behavior,
+)
 
 
 def contexts(tree):
@@ -65,8 +73,8 @@ def written_in(trees, credits, name):
 def test_rows_hold_each_context_and_train_each_token_once(seed, count, budget):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng, depth=int(rng.integers(1, 5))) for _ in range(count)]
-    credits = [credit(tree, random_advantages(rng, tree), Weighting()) for tree in trees]
-    rows = pack(trees, credits, budget)
+    credits = [credit(training(tree, random_advantages(rng, tree)), Weighting()) for tree in trees]
+    rows = pack(credited(trees, credits), budget)
     seen = [tokens for row in rows for tokens, _ in read_back(row)]
     whole = [tokens for tree in trees for tokens, _ in contexts(tree).values()]
     assert set(seen) <= set(whole)
@@ -87,8 +95,10 @@ def test_rows_hold_each_context_and_train_each_token_once(seed, count, budget):
 def test_segments_cover_rows_and_a_row_is_within_the_budget_or_one_tree(seed, budget):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng) for _ in range(5)]
-    credits = [credit(tree, random_advantages(rng, tree), Weighting("mass", "hard")) for tree in trees]
-    rows = pack(trees, credits, budget)
+    credits = [
+        credit(training(tree, random_advantages(rng, tree)), Weighting("mass", "hard")) for tree in trees
+    ]
+    rows = pack(credited(trees, credits), budget)
     largest = max(map(size_of, trees))
     for row in rows:
         assert [s.start for s in row.segments] == [0, *(s.stop for s in row.segments[:-1])]
@@ -105,7 +115,7 @@ def test_small_trees_share_rows_in_order():
     rng = np.random.default_rng(1)
     trees = [random_tree(rng) for _ in range(5)]
     sizes = [size_of(tree) for tree in trees]
-    rows = pack(trees, [supervised_credit(tree) for tree in trees], sizes[0] + sizes[1])
+    rows = pack(credited(trees, [supervised_credit(tree) for tree in trees]), sizes[0] + sizes[1])
     assert len(rows[0].token_ids) == sizes[0] + sizes[1]
     assert [span.tree for row in rows for span in row.spans] == sorted(
         span.tree for row in rows for span in row.spans
@@ -123,7 +133,7 @@ def test_without_shared_prefixes_a_row_repeats_what_is_above_it():
             node((1,), Source.POLICY, [7, 7, 7], leaf=True),
         ]
     )
-    rows = pack([tree], [supervised_credit(tree)], 1000, share_prefixes=False)
+    rows = pack(credited([tree], [supervised_credit(tree)]), 1000, share_prefixes=False)
     assert [row.token_ids.tolist() for row in rows] == [
         [2, 3, 4, 5, 6, 7],
         [2, 3, 4, 5, 6, 8, 9],
@@ -149,7 +159,7 @@ def test_without_shared_prefixes_each_context_is_a_row_and_trains_its_tokens_onc
             node((1, 0, 0), Source.POLICY, [9], leaf=True),
         ]
     )
-    rows = pack([tree], [supervised_credit(tree)], 1000, share_prefixes=False)
+    rows = pack(credited([tree], [supervised_credit(tree)]), 1000, share_prefixes=False)
     assert [r.token_ids.tolist() for r in rows] == [[2, 3, 4], [6, 6, 7], [6, 6, 8, 9], [2, 3, 5], [6, 9]]
     assert [[span.node for span in row.spans] for row in rows] == [
         ["0"],
@@ -161,8 +171,8 @@ def test_without_shared_prefixes_each_context_is_a_row_and_trains_its_tokens_onc
     assert [span.paths.tolist() for row in rows for span in row.spans] == [[0, 1], [0], [1], [2], [2]]
     assert [row.num_repeated for row in rows] == [0, 0, 2, 2, 0]
     assert all(row.positions.tolist() == list(range(len(row.token_ids))) for row in rows)
-    last = credit(tree, [np.zeros(2), np.zeros(3), np.array([0.0, 1.0])], Weighting())
-    (row,) = pack([tree], [last], 1000, share_prefixes=False)
+    last = credit(training(tree, [np.zeros(2), np.zeros(3), np.array([0.0, 1.0])]), Weighting())
+    (row,) = pack(credited([tree], [last]), 1000, share_prefixes=False)
     assert row.token_ids.tolist() == [6, 9]
 
 
@@ -171,7 +181,7 @@ def test_without_shared_prefixes_each_context_is_a_row_and_trains_its_tokens_onc
 def test_without_shared_prefixes_every_written_token_is_in_one_row_of_one_context(seed):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng, split_turns=True) for _ in range(2)]
-    rows = pack(trees, [supervised_credit(tree) for tree in trees], 1, share_prefixes=False)
+    rows = pack(credited(trees, [supervised_credit(tree) for tree in trees]), 1, share_prefixes=False)
     whole = {tokens for tree in trees for tokens, _ in contexts(tree).values()}
     assert {tuple(row.token_ids.tolist()) for row in rows} <= whole
     assert all(row.positions.tolist() == list(range(len(row.token_ids))) for row in rows)
@@ -186,10 +196,10 @@ def test_paths_are_numbered_over_all_trees_dead_ones_included():
     rng = np.random.default_rng(2)
     dead, live = random_tree(rng), random_tree(rng)
     credits = [
-        credit(dead, [np.zeros(t.num_written) for t in dead.trajectories], Weighting()),
+        credit(training(dead, [np.zeros(t.num_written) for t in dead.trajectories]), Weighting()),
         supervised_credit(live),
     ]
-    (row,) = pack([dead, live], credits, 1000)
+    (row,) = pack(credited([dead, live], credits), 1000)
     first = len(dead.trajectories)
     numbers = {int(path) for span in row.spans for path in span.paths}
     assert numbers == set(range(first, first + len(live.trajectories)))
@@ -199,18 +209,20 @@ def test_notes_become_the_old_and_the_reference_logprobs():
     rng = np.random.default_rng(3)
     tree = random_tree(rng)
     policy = [n for n in tree.nodes if n.source is Source.POLICY]
-    notes = {n.id: NodeNotes(rng.random(len(n.token_ids)), rng.random(len(n.token_ids))) for n in policy}
-    (row,) = pack([tree], [supervised_credit(tree)], 1000, notes=[notes])
+    notes = {
+        n.id: NodeAnnotations(rng.random(len(n.token_ids)), rng.random(len(n.token_ids))) for n in policy
+    }
+    (row,) = pack(credited([tree], [supervised_credit(tree)], [notes]), 1000)
     assert row.old_logprobs.tolist() == [x for n in policy for x in notes[n.id].old_logprobs]
     assert row.ref_logprobs.tolist() == [x for n in policy for x in notes[n.id].ref_logprobs]
-    (row,) = pack([tree], [supervised_credit(tree)], 1000)
+    (row,) = pack(credited([tree], [supervised_credit(tree)]), 1000)
     assert row.old_logprobs.tolist() == row.behavior_logprobs.tolist()
     assert row.ref_logprobs is None
 
 
 def test_credit_that_is_only_negative_is_trained_on():
     tree = tree_of([node((), Source.PROMPT, [2]), node((0,), Source.POLICY, [4, 5], leaf=True)])
-    (row,) = pack([tree], [credit(tree, [np.array([-0.5, 0.0])], Weighting())], 100)
+    (row,) = pack(credited([tree], [credit(training(tree, [np.array([-0.5, 0.0])]), Weighting())]), 100)
     assert row.s_minus.tolist() == [-0.5, 0.0]
     assert not row.s_plus.any()
 
@@ -220,16 +232,16 @@ def test_one_node_whose_tokens_were_made_from_text_is_enough_to_refuse_a_tree():
     last = replace(tree.nodes[-1], exact_ids=False)
     inexact = make_tree(tree.problem, tree.key, [*tree.nodes[:-1], last])
     with pytest.raises(DataError, match="its tokens were made from an engine's text"):
-        pack([inexact], [supervised_credit(inexact)], 1000)
+        pack(credited([inexact], [supervised_credit(inexact)]), 1000)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_none_are_not_trained_on(bad):
     tree = tree_of([node((), Source.PROMPT, [2]), node((0,), Source.POLICY, [4, 5], leaf=True)])
     with pytest.raises(DataError, match="a sampled logprob is not a finite number"):
-        pack([with_behavior(tree, {"0": [-1.0, bad], "": []})], [supervised_credit(tree)], 100)
+        pack(credited([with_behavior(tree, {"0": [-1.0, bad], "": []})], [supervised_credit(tree)]), 100)
     with pytest.raises(DataError, match="an advantage is not a finite number"):
-        pack([tree], [credit(tree, [np.array([0.5, bad])], Weighting())], 100)
+        pack(credited([tree], [credit(training(tree, [np.array([0.5, bad])]), Weighting())]), 100)
 
 
 def test_a_chain_is_one_segment_and_a_fork_is_predicted_by_the_trunk():
@@ -242,7 +254,7 @@ def test_a_chain_is_one_segment_and_a_fork_is_predicted_by_the_trunk():
             node((0, 0, 1), Source.POLICY, [8, 9], leaf=True),
         ]
     )
-    (row,) = pack([tree], [supervised_credit(tree)], 100)
+    (row,) = pack(credited([tree], [supervised_credit(tree)]), 100)
     assert row.token_ids.tolist() == [2, 3, 4, 5, 6, 7, 8, 9]
     assert row.positions.tolist() == [0, 1, 2, 3, 4, 5, 5, 6]
     assert [(s.parent, s.start, s.stop) for s in row.segments] == [(-1, 0, 5), (0, 5, 6), (0, 6, 8)]
@@ -259,7 +271,7 @@ def test_a_new_context_starts_at_zero_without_ancestors():
             node((0, 0, 0), Source.POLICY, [7], leaf=True),
         ]
     )
-    (row,) = pack([tree], [supervised_credit(tree)], 100)
+    (row,) = pack(credited([tree], [supervised_credit(tree)]), 100)
     assert row.positions.tolist() == [0, 1, 2, 0, 1, 2]
     assert [s.parent for s in row.segments] == [-1, -1]
 
@@ -274,7 +286,7 @@ def test_an_empty_tool_result_at_a_fork_does_not_glue_a_branch_to_the_trunk():
             node((0, 0, 1), Source.POLICY, [8], leaf=True),
         ]
     )
-    (row,) = pack([tree], [supervised_credit(tree)], 100)
+    (row,) = pack(credited([tree], [supervised_credit(tree)]), 100)
     assert [(s.parent, s.start, s.stop) for s in row.segments] == [(-1, 0, 2), (0, 2, 3), (0, 3, 4)]
     assert row.predictor.tolist() == [0, 1, 1]
 
@@ -283,17 +295,25 @@ def test_dead_trees_are_left_out_supervised_ones_never():
     rng = np.random.default_rng(0)
     tree = random_tree(rng)
     zeros = [np.zeros(t.num_written) for t in tree.trajectories]
-    assert pack([tree], [credit(tree, zeros, Weighting())], 100) == ()
-    assert len(pack([tree, tree], [credit(tree, zeros, Weighting()), supervised_credit(tree)], 100)) == 1
+    assert pack(credited([tree], [credit(training(tree, zeros), Weighting())]), 100) == ()
+    assert (
+        len(
+            pack(
+                credited([tree, tree], [credit(training(tree, zeros), Weighting()), supervised_credit(tree)]),
+                100,
+            )
+        )
+        == 1
+    )
 
 
 def test_credit_that_does_not_fit_the_tree_is_refused():
     tree = tree_of([node((), Source.PROMPT, [2]), node((0,), Source.POLICY, [4, 5], leaf=True)])
     other = tree_of([node((), Source.PROMPT, [2]), node((0,), Source.POLICY, [4], leaf=True)])
     with pytest.raises(ValueError, match="node '0': 2 tokens"):
-        pack([tree], [supervised_credit(other)], 100)
+        pack(credited([tree], [supervised_credit(other)]), 100)
     with pytest.raises(ValueError, match="credit belongs on policy nodes"):
-        pack([tree], [{"1": supervised_credit(tree)["0"]}], 100)
+        pack(credited([tree], [{"1": supervised_credit(tree)["0"]}]), 100)
     bare = tree_of([node((), Source.PROMPT, []), node((0,), Source.POLICY, [4], leaf=True)])
     with pytest.raises(ValueError, match="nothing predicts"):
-        pack([bare], [supervised_credit(bare)], 100)
+        pack(credited([bare], [supervised_credit(bare)]), 100)

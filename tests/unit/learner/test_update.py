@@ -7,13 +7,22 @@ from model_makers import learner_for, tiny
 
 from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.grpo import ClippedSurrogate
-from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.errors import DataError, TrainingError
 from ramify.core.tree import Source
 from ramify.learner.optimizer import Schedule
 from ramify.learner.pack import pack
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW
-from random_trees import node, random_advantages, random_tree, tree_of, with_behavior
+from random_trees import (
+    credited,
+    node,
+    random_advantages,
+    random_tree,
+    supervised_credit,
+    training,
+    tree_of,
+    with_behavior,
+)
 
 SURROGATE = ClippedSurrogate(0.2, 0.2, 3.0)
 
@@ -27,20 +36,20 @@ def on_policy(model, seed=0):
     rng = np.random.default_rng(seed)
     tree = random_tree(rng, contexts=False)
     learner = learner_for(model, SURROGATE)
-    (logprobs,) = learner.logprobs(pack([tree], [supervised_credit(tree)], 1000))
+    (logprobs,) = learner.logprobs(pack(credited([tree], [supervised_credit(tree)]), 1000))
     written = [n for n in tree.nodes if n.source is Source.POLICY]
     cuts = np.cumsum([len(n.token_ids) for n in written])[:-1]
     tree = with_behavior(
         tree, {n.id: part for n, part in zip(written, np.split(logprobs, cuts), strict=True)}
     )
-    credits = credit(tree, random_advantages(rng, tree), Weighting())
-    return pack([tree], [credits], 1000), denominator([tree], Weighting())
+    credits = credit(training(tree, random_advantages(rng, tree)), Weighting())
+    return pack(credited([tree], [credits]), 1000), denominator([tree], Weighting())
 
 
 def test_on_policy_nothing_is_clipped_and_there_is_no_gap():
     model = tiny()
     rows, total = on_policy(model)
-    report = learner_for(model, SURROGATE).update(rows, total)
+    report = learner_for(model, SURROGATE).update_rows(rows, total)
     assert report.outcome == "stepped"
     assert report.gap_max < 1e-5
     assert report.metrics["clip_fraction"] == 0
@@ -55,7 +64,7 @@ def test_second_update_on_the_same_rows_is_off_policy():
     model = tiny()
     rows, total = on_policy(model)
     learner = learner_for(model, SURROGATE)
-    reports = [learner.update(rows, total) for _ in range(8)]
+    reports = [learner.update_rows(rows, total) for _ in range(8)]
     assert reports[-1].gap_mean > 0.01
     assert reports[-1].loss < reports[0].loss
     assert reports[-1].metrics["clip_fraction"] > 0
@@ -64,9 +73,9 @@ def test_second_update_on_the_same_rows_is_off_policy():
 def test_supervised_learning_learns_a_sequence():
     tree = tree_of([node((), Source.PROMPT, [2, 3]), node((0,), Source.POLICY, [7, 8, 9, 1], leaf=True)])
     credits = supervised_credit(tree)
-    rows = pack([tree], [credits], 100)
+    rows = pack(credited([tree], [credits]), 100)
     learner = learner_for(tiny(), NegativeLogLikelihood())
-    reports = [learner.update(rows, denominator([tree], SUPERVISED)) for _ in range(40)]
+    reports = [learner.update_rows(rows, denominator([tree], SUPERVISED)) for _ in range(40)]
     assert reports[0].loss > 2
     assert reports[-1].loss < 0.1
     assert reports[-1].metrics["nll"] == pytest.approx(reports[-1].loss, rel=1e-4)
@@ -83,7 +92,7 @@ def test_gradients_are_clipped_to_the_norm():
                 torch.nn.utils.get_total_norm(p.grad for p in used.model.parameters())
             )
         )
-        report = learner.update(rows, total)
+        report = learner.update_rows(rows, total)
     assert norms[0].item() == pytest.approx(report.grad_norm, rel=1e-5)
     assert norms[1].item() == pytest.approx(1e-3, rel=1e-3)
 
@@ -92,9 +101,9 @@ def test_no_rows_no_step_but_the_schedule_goes_on():
     model = tiny()
     before = weights(model)
     learner = learner_for(model, SURROGATE, schedule=Schedule(warmup_steps=4))
-    assert learner.update((), 10.0).outcome == "empty"
+    assert learner.update_rows((), 10.0).outcome == "empty"
     assert torch.equal(before, weights(model))
-    assert learner.update((), 10.0).lr_factor == 0.5
+    assert learner.update_rows((), 10.0).lr_factor == 0.5
 
 
 def test_non_finite_steps_are_skipped_and_ten_in_a_row_end_the_run():
@@ -104,15 +113,15 @@ def test_non_finite_steps_are_skipped_and_ten_in_a_row_end_the_run():
     before = weights(model)
     learner = learner_for(model, SURROGATE)
     for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
-        assert learner.update(broken, total).outcome == "non_finite"
+        assert learner.update_rows(broken, total).outcome == "non_finite"
     assert torch.equal(before, weights(model))
     assert all(p.grad is None for p in model.parameters())
-    assert learner.update(rows, total).outcome == "stepped"
+    assert learner.update_rows(rows, total).outcome == "stepped"
     assert not torch.equal(before, weights(model))
     for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
-        learner.update(broken, total)
+        learner.update_rows(broken, total)
     with pytest.raises(TrainingError, match="not finite 10 optimizer steps in a row"):
-        learner.update(broken, total)
+        learner.update_rows(broken, total)
 
 
 def test_a_learner_that_somebody_else_watches_goes_on_however_often_a_step_is_not_finite():
@@ -121,14 +130,14 @@ def test_a_learner_that_somebody_else_watches_goes_on_however_often_a_step_is_no
     broken = (replace(rows[0], s_plus=np.full_like(rows[0].s_plus, np.inf)),)
     learner = learner_for(model, SURROGATE, max_skipped_in_a_row=None)
     for _ in range(MAX_SKIPPED_IN_A_ROW + 2):
-        assert learner.update(broken, total).outcome == "non_finite"
+        assert learner.update_rows(broken, total).outcome == "non_finite"
     assert learner.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW + 2
 
 
 def test_temperature_divides_the_logits():
     model = tiny()
     tree = tree_of([node((), Source.PROMPT, [2, 3]), node((0,), Source.POLICY, [7, 8], leaf=True)])
-    rows = pack([tree], [supervised_credit(tree)], 100)
+    rows = pack(credited([tree], [supervised_credit(tree)]), 100)
     with torch.no_grad():
         logits = model(torch.tensor([[2, 3, 7, 8]]), use_cache=False).logits[0, 1:3]
     for temperature in (1.0, 0.5):
@@ -143,9 +152,9 @@ def test_a_gap_above_the_limit_stops_before_the_step():
     off = (replace(rows[0], behavior_logprobs=rows[0].behavior_logprobs - 0.3),)
     before = weights(model)
     with pytest.raises(TrainingError, match=r"by 0\.3 nats a token .*max_gap = 0\.0001"):
-        learner_for(model, SURROGATE).update(off, total, max_gap=1e-4)
+        learner_for(model, SURROGATE).update_rows(off, total, max_gap=1e-4)
     assert torch.equal(before, weights(model))
-    report = learner_for(model, SURROGATE).update(off, total, max_gap=0.31)
+    report = learner_for(model, SURROGATE).update_rows(off, total, max_gap=0.31)
     assert report.gap_mean == pytest.approx(0.3, abs=1e-5)
 
 
@@ -161,14 +170,14 @@ def test_the_effective_sample_size_counts_whole_trajectories():
     )
     credits = supervised_credit(tree)
     learner = learner_for(model, NegativeLogLikelihood())
-    (row,) = pack([tree], [credits], 100)
+    (row,) = pack(credited([tree], [credits]), 100)
     (logprobs,) = learner.logprobs([row])
     shifted = replace(row, behavior_logprobs=logprobs - np.array([0.5, 0.25, 0.0]))
-    whole = learner_for(tiny(), NegativeLogLikelihood()).update([shifted], 3.0)
+    whole = learner_for(tiny(), NegativeLogLikelihood()).update_rows([shifted], 3.0)
     x = 0.75
     assert whole.gap_ess == pytest.approx((np.exp(x) + 1) ** 2 / (np.exp(2 * x) + 1) / 2, rel=1e-4)
     exact = replace(row, behavior_logprobs=logprobs)
-    assert learner.update([exact], 3.0).gap_ess == pytest.approx(1.0, abs=1e-6)
+    assert learner.update_rows([exact], 3.0).gap_ess == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_tree_in_stages_takes_the_same_step():
@@ -177,9 +186,9 @@ def test_a_tree_in_stages_takes_the_same_step():
         model = tiny()
         rng = np.random.default_rng(4)
         tree = random_tree(rng, depth=4)
-        credits = credit(tree, random_advantages(rng, tree), Weighting())
-        rows = pack([tree], [credits], budget)
-        reports.append(learner_for(model, SURROGATE).update(rows, denominator([tree], Weighting())))
+        credits = credit(training(tree, random_advantages(rng, tree)), Weighting())
+        rows = pack(credited([tree], [credits]), budget)
+        reports.append(learner_for(model, SURROGATE).update_rows(rows, denominator([tree], Weighting())))
         stepped.append(weights(model))
     whole, split = reports
     assert split.num_repeated == whole.num_repeated == 0
@@ -196,7 +205,9 @@ def test_a_context_longer_than_the_models_is_refused():
     model = tiny()
     before = weights(model)
     with pytest.raises(DataError, match="a context of 129 tokens is longer than the model's 128"):
-        learner_for(model, SURROGATE).update(pack([tree], [supervised_credit(tree)], 100), 29.0)
+        learner_for(model, SURROGATE).update_rows(
+            pack(credited([tree], [supervised_credit(tree)]), 100), 29.0
+        )
     assert torch.equal(before, weights(model))
 
 
@@ -205,5 +216,5 @@ def test_a_forward_pass_that_gives_no_numbers_is_skipped_and_not_taken_for_a_gap
     rows, total = on_policy(model)
     with torch.no_grad():
         model.get_output_embeddings().weight[3, 0] = torch.nan
-    report = learner_for(model, SURROGATE).update(rows, total, max_gap=1e-4)
+    report = learner_for(model, SURROGATE).update_rows(rows, total, max_gap=1e-4)
     assert report.outcome == "non_finite"

@@ -15,12 +15,12 @@ from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.gspo import GspoSurrogate
 from ramify.algos.kl import EntropyBonus, KlPenalty
 from ramify.algos.losses import Objective
-from ramify.core.records import Reward, behavior_notes
+from ramify.core.records import Reward, behavior_annotations
 from ramify.core.tree import Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner
-from random_trees import node, tree_of
+from random_trees import annotated, credited, node, training, tree_of
 
 SURROGATES = {
     "clip": ClippedSurrogate(0.2, 0.28, 3.0),
@@ -47,6 +47,7 @@ def learner(model, surrogate, penalties=()):
         objective=Objective(surrogate, penalties),
         temperature=1.0,
         max_grad_norm=1.0,
+        token_budget=10_000,
     )
 
 
@@ -68,21 +69,19 @@ def tree_with_empty_leaves():
 def step_on(tree, model, surrogate, weighting, penalties=()):
     """One update with rewards 1, 2, 3, .. and reference logprobs of -2."""
     rewards = [Reward(float(i + 1), {}) for i in range(len(tree.trajectories))]
-    advantages = GroupRelative(weighting.shared).advantages(tree, rewards, {}, {})
+    advantages = GroupRelative(weighting.shared).advantages(annotated(tree, rewards), ())
     notes = {
         key: replace(note, ref_logprobs=np.full(len(note.old_logprobs), -2.0))
-        for key, note in behavior_notes(tree).items()
+        for key, note in behavior_annotations(tree).items()
     }
     rows = pack(
-        [tree],
-        [credit(tree, advantages, weighting)],
+        credited([tree], [credit(training(tree, advantages), weighting)], [notes]),
         1000,
-        notes=[notes],
         keep_dead=bool(penalties),
     )
     objective = learner(model, surrogate, penalties)
-    paths = path_credit([tree], [advantages], weighting) if surrogate == SURROGATES["gspo"] else None
-    return objective.update(rows, denominator([tree], weighting), paths)
+    paths = path_credit([training(tree, advantages)], weighting) if surrogate == SURROGATES["gspo"] else None
+    return objective.update_rows(rows, denominator([tree], weighting), paths)
 
 
 @pytest.mark.parametrize("name", SURROGATES)

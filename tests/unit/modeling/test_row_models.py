@@ -16,14 +16,13 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
-from ramify.algos.sft import supervised_credit
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Source
 from ramify.learner.forward import PassSettings, forward_row
 from ramify.learner.pack import pack
 from ramify.modeling.load import load_model, packs_trees, save_model
 from ramify.modeling.lora import LoraSettings, add_lora, has_adapters
-from random_trees import node, tree_of
+from random_trees import credited, node, supervised_credit, tree_of
 
 SIZES = {
     "vocab_size": 50,
@@ -90,7 +89,7 @@ def test_no_state_passes_from_one_context_of_a_trajectory_to_the_next(folder):
             node((0, 0, 1), Source.POLICY, [34, 35], leaf=True),
         ]
     )
-    rows = pack([tree], [supervised_credit(tree)], 1000, share_prefixes=False)
+    rows = pack(credited([tree], [supervised_credit(tree)]), 1000, share_prefixes=False)
     stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     with torch.no_grad():
         got = [

@@ -1,7 +1,7 @@
 """Trees for the tests of `ramify.obs`: a hand-made small one and a generated one with sixteen leaves."""
 
 from ramify.core.draws import stream, uniform
-from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import Calls, Final, Malformed, Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import (
     BranchDecision,
@@ -68,10 +68,10 @@ def small_tree(identifier: str = "p0", tool_text: str = "Laru age 41 .") -> Tree
     """Root 0 calls and branches into two leaves after the result; root 1 answers at once. [G = 3]"""
     nodes = [
         prompt(),
-        policy((0,), 4, calls=(call((0,)),), entropy=Entropy(0.2, 0.3, 6)),
+        policy((0,), 4, turn=Calls((call((0,)),)), entropy=Entropy(0.2, 0.3, 6)),
         tool((0, 0), text=tool_text),
-        policy((0, 0, 0), 2, stop=StopReason.ANSWERED, entropy=Entropy(0.8, 0.8, 2)),
-        policy((0, 0, 1), 3, stop=StopReason.TOKENS, text=HOSTILE),
+        policy((0, 0, 0), 2, turn=Final("41"), stop=StopReason.ANSWERED, entropy=Entropy(0.8, 0.8, 2)),
+        policy((0, 0, 1), 3, turn=Malformed("cut", "4"), stop=StopReason.TOKENS, text=HOSTILE),
         policy((1,), 1, stop=StopReason.ANSWERED, entropy=Entropy(0.4, 0.4, 1)),
     ]
     return make_tree(
@@ -122,7 +122,7 @@ def big_tree(identifier: str = "p16", seed: int = 0) -> TracedTree:
 def _turn(path: NodePath, seed: int) -> Node:
     entropy = uniform(stream(seed, path))
     text = "<think> find Laru age </think> <search> Laru age </search>"
-    return policy(path, 14, calls=(call(path),), entropy=Entropy(entropy, entropy, 6), text=text)
+    return policy(path, 14, turn=Calls((call(path),)), entropy=Entropy(entropy, entropy, 6), text=text)
 
 
 def _leaf(path: NodePath, seed: int) -> Node:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from obs_trees import call, policy, problem, prompt, small_tree, tool
 
-from ramify.core.messages import ToolStatus
+from ramify.core.messages import Calls, ToolStatus
 from ramify.core.tree import StopReason, TreeKey, make_tree
 from ramify.obs.health_metrics import NGRAM, health_metrics, repeated_tokens, turns_of
 
@@ -64,7 +64,7 @@ def chain(*turns, statuses=()):
         path = (*path, 0)
         last = index == len(turns) - 1
         node = policy(
-            path, len(tokens), **({"stop": StopReason.ANSWERED} if last else {"calls": (call(path),)})
+            path, len(tokens), **({"stop": StopReason.ANSWERED} if last else {"turn": Calls((call(path),))})
         )
         nodes.append(
             type(node)(**{**{f: getattr(node, f) for f in node.__slots__}, "token_ids": tuple(tokens)})

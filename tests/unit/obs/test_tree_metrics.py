@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from obs_trees import SMALL_REWARDS, call, policy, problem, prompt, small_tree, tool
 
-from ramify.core.messages import ToolStatus
-from ramify.core.records import Reward
+from ramify.core.messages import Calls, ToolStatus
+from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import StopReason, TreeKey, make_tree
 from ramify.obs.tree_metrics import omega, tree_metrics
 
@@ -18,7 +18,7 @@ def flat_tree():
 
 
 def test_small_tree_by_hand():
-    metrics = tree_metrics([small_tree()], [SMALL_REWARDS])
+    metrics = tree_metrics([ScoredTree(small_tree(), SMALL_REWARDS)])
     mean = (0.5 * 1.0 + 0.5 * 0.0 + 1.1) / 2
     variance = (0.5 * (1 - mean) ** 2 + 0.5 * mean**2 + (1.1 - mean) ** 2) / 2
     assert metrics == pytest.approx(
@@ -68,11 +68,11 @@ def test_small_tree_by_hand():
 def test_omega_multiplies_over_nested_branches_and_each_root_carries_one():
     nodes = [
         prompt(),
-        policy((0,), calls=(call((0,)),)),
+        policy((0,), turn=Calls((call((0,)),))),
         tool((0, 0)),
         policy((1,), stop=StopReason.ANSWERED),
     ]
-    nodes += [policy((0, 0, 0), stop=StopReason.ANSWERED), policy((0, 0, 1), calls=(call((0, 0, 1)),))]
+    nodes += [policy((0, 0, 0), stop=StopReason.ANSWERED), policy((0, 0, 1), turn=Calls((call((0, 0, 1)),)))]
     nodes.append(tool((0, 0, 1, 0)))
     nodes += [policy((0, 0, 1, 0, i), stop=StopReason.ANSWERED) for i in range(3)]
     weights = omega(make_tree(problem(), TreeKey(0, 0), nodes))
@@ -81,7 +81,9 @@ def test_omega_multiplies_over_nested_branches_and_each_root_carries_one():
 
 def test_flat_groups_without_calls_leave_out_what_was_not_measured():
     equal = (Reward(1.0, {}), Reward(1.0, {}))
-    metrics = tree_metrics([flat_tree(), flat_tree()], [equal, (Reward(0.0, {}), Reward(1.0, {}))])
+    metrics = tree_metrics(
+        [ScoredTree(flat_tree(), equal), ScoredTree(flat_tree(), (Reward(0.0, {}), Reward(1.0, {})))]
+    )
     assert metrics["reward/mean"] == metrics["reward/leaf_mean"] == 0.75
     assert metrics["group/zero_variance"] == 0.5
     assert metrics["group/effective_size"] == 2.0
@@ -90,7 +92,9 @@ def test_flat_groups_without_calls_leave_out_what_was_not_measured():
 
 def test_roots_of_all_trees_count_the_same():
     three = (Reward(0.0, {}),) * 3
-    metrics = tree_metrics([small_tree(), flat_tree()], [three, (Reward(1.0, {}), Reward(1.0, {}))])
+    metrics = tree_metrics(
+        [ScoredTree(small_tree(), three), ScoredTree(flat_tree(), (Reward(1.0, {}), Reward(1.0, {})))]
+    )
     assert metrics["reward/mean"] == 0.5
     assert metrics["reward/leaf_mean"] == 0.4
 
@@ -102,7 +106,7 @@ def test_failed_calls_and_refused_branches_are_counted():
         tree.decisions[0], planned=0, taken=0, probability=0.1, entropy_acted=False, undecided=True
     )
     other = make_tree(problem(), tree.key, [failed if n.id == "0.0" else n for n in tree.nodes], [decision])
-    metrics = tree_metrics([tree, other], [SMALL_REWARDS, SMALL_REWARDS])
+    metrics = tree_metrics([ScoredTree(tree, SMALL_REWARDS), ScoredTree(other, SMALL_REWARDS)])
     assert metrics["calls/ok_rate"] == 0.5
     assert metrics["branch/rate"] == 0.5
     assert metrics["branch/p_std"] == pytest.approx(0.3)
@@ -112,8 +116,8 @@ def test_failed_calls_and_refused_branches_are_counted():
 
 
 def test_the_share_without_a_part_is_told_where_there_is_one():
-    given = [Reward(1.0, {"correct": 1.0, "judge": 1.0}), Reward(1.0, {"correct": 1.0})]
-    row = tree_metrics([flat_tree()], [given])
+    given = (Reward(1.0, {"correct": 1.0, "judge": 1.0}), Reward(1.0, {"correct": 1.0}))
+    row = tree_metrics([ScoredTree(flat_tree(), given)])
     assert row["reward/missing/judge"] == 0.5
     assert row["reward/part/judge"] == 1.0
     assert "reward/missing/correct" not in row
@@ -121,6 +125,6 @@ def test_the_share_without_a_part_is_told_where_there_is_one():
 
 def test_rewards_of_the_wrong_length_are_refused():
     with pytest.raises(ValueError, match="3 leaves, 2 rewards"):
-        tree_metrics([small_tree()], [SMALL_REWARDS[:2]])
+        ScoredTree(small_tree(), SMALL_REWARDS[:2])
     with pytest.raises(ValueError, match="at least one tree"):
-        tree_metrics([], [])
+        tree_metrics([])

@@ -3,7 +3,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.chat.tags import parse_turn
+from ramify.core.messages import Calls, Message, ParsedTurn, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Node, Source, StopReason, Trajectory, node_id
 from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
@@ -12,7 +13,7 @@ OK = ToolStatus.OK
 ANSWER = "<think> so </think><answer> \\boxed{Frank Lowy} </answer>"
 
 
-def policy(depth: int, text: str, calls: Sequence[ToolCall] = (), stop: StopReason | None = None) -> Node:
+def policy(depth: int, text: str, turn: ParsedTurn | None = None, stop: StopReason | None = None) -> Node:
     path = (0,) * depth
     return Node(
         node_id(path),
@@ -22,7 +23,7 @@ def policy(depth: int, text: str, calls: Sequence[ToolCall] = (), stop: StopReas
         (1,),
         text,
         (-0.5,),
-        calls=tuple(calls),
+        turn=turn,
         stop=stop,
     )
 
@@ -40,10 +41,10 @@ def trajectory(
     for turn in turns:
         calls = [ToolCall(str(i), name, {}, malformed) for i, (name, _) in enumerate(turn)]
         results = tuple(ToolResult(str(i), status, result_text) for i, (_, status) in enumerate(turn))
-        nodes.append(policy(len(nodes), "call", calls))
+        nodes.append(policy(len(nodes), "call", Calls(tuple(calls))))
         path = (0,) * len(nodes)
         nodes.append(Node(node_id(path), path, nodes[-1].id, Source.TOOL, (2,), result_text, results=results))
-    nodes.append(policy(len(nodes), answer, stop=stop))
+    nodes.append(policy(len(nodes), answer, parse_turn(answer, {}), stop))
     return Trajectory(problem, tuple(nodes))
 
 
@@ -137,5 +138,5 @@ def test_tags_in_tool_results_and_thoughts_decide_nothing() -> None:
 def test_a_turn_split_by_new_weights_is_read_whole() -> None:
     whole = trajectory([("search", OK)])
     head, tail = ANSWER[:30], ANSWER[30:]
-    nodes = (*whole.nodes[:-1], policy(3, head), policy(4, tail, stop=StopReason.ANSWERED))
+    nodes = (*whole.nodes[:-1], policy(3, head), policy(4, tail, parse_turn(ANSWER, {}), StopReason.ANSWERED))
     assert score(Trajectory(whole.problem, nodes)) == [1.0]

@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import Calls, Final, Malformed, Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Node, Source, StopReason, Trajectory
-from ramify.rewards.extract import Box, answer_in, answer_of, has_closed_box, last_box, plain, without_results
+from ramify.rewards.extract import Box, answer_of, has_closed_box, last_box, plain
+from ramify.rewards.responses import answer_in
 
 
 @pytest.mark.parametrize(
@@ -105,18 +106,13 @@ def test_the_answer_of_a_response(response: str, expected: str) -> None:
     assert answer_in(response) == expected
 
 
-@given(st.text(alphabet="<>/resultanw \\boxed{}"), st.text())
-def test_nothing_that_a_tool_said_is_an_answer(before: str, result: str) -> None:
-    result = result.replace("</result>", "")
-    cut = without_results(f"<result>{result}</result>{before}")
-    assert cut == without_results(before)
-
-
 def test_a_trajectory_answers_in_its_last_turn() -> None:
     call = ToolCall("0", "search", {"query": "q"})
     nodes = (
         Node("", (), None, Source.PROMPT, (0,), "Who?"),
-        Node("0", (0,), "", Source.POLICY, (1,), r"<answer>\boxed{no}</answer>", (-0.5,), calls=(call,)),
+        Node(
+            "0", (0,), "", Source.POLICY, (1,), r"<answer>\boxed{no}</answer>", (-0.5,), turn=Calls((call,))
+        ),
         Node(
             "0.0",
             (0, 0),
@@ -135,13 +131,18 @@ def test_a_trajectory_answers_in_its_last_turn() -> None:
             (4,),
             "me}</answer>",
             (-0.5,),
+            turn=Final(r"\boxed{me}"),
             stop=StopReason.ANSWERED,
         ),
     )
     problem = Problem("p", (Message.of("user", "Who?"),), ("me",))
     assert answer_of(Trajectory(problem, nodes)) == "me"
-    silent = (
-        *nodes[:3],
-        Node("0.0.0", (0, 0, 0), "0.0", Source.POLICY, (3,), "hm", (-0.5,), stop=StopReason.TOKENS),
-    )
-    assert answer_of(Trajectory(problem, silent)) == ""
+
+    def cut(text: str, marked: str = "") -> str:
+        turn = Malformed("it was cut", marked)
+        leaf = Node(
+            "0.0.0", (0, 0, 0), "0.0", Source.POLICY, (3,), text, (-0.5,), turn=turn, stop=StopReason.TOKENS
+        )
+        return answer_of(Trajectory(problem, (*nodes[:3], leaf)))
+
+    assert (cut("hm"), cut(r"so \boxed{5} hm"), cut(r"\boxed{5}", "6")) == ("", "5", "6")

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.rewards.answer_scores import SCORES
-from ramify.rewards.extract import answer_in
 from ramify.rewards.math_equal import decide, is_mathematical
-from ramify.rewards.responses import text_reward, text_scores
+from ramify.rewards.responses import answer_in, text_reward, text_scores
 
 SCORED = [name for name in SCORES if name not in ("unread", "timeout")]
 COMMANDS = r"""

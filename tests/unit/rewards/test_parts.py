@@ -3,8 +3,9 @@ import math
 
 import pytest
 
+from ramify.chat.tags import parse_turn
 from ramify.core.errors import ConfigError, DataError
-from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.messages import Calls, Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Node, Source, StopReason, Trajectory
 from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
@@ -20,12 +21,15 @@ def ended(answer: str, golds=("5",), status: ToolStatus | None = None, **info) -
     if status is not None:
         calls = tuple(ToolCall(name, name, {}) for name in ("search", "python"))
         results = tuple(ToolResult(call.id, status, "r") for call in calls)
-        nodes.append(Node("0", (0,), "", Source.POLICY, (1,), "call ", (-0.5,), calls=calls))
+        nodes.append(Node("0", (0,), "", Source.POLICY, (1,), "call ", (-0.5,), turn=Calls(calls)))
         nodes.append(Node("0.0", (0, 0), "0", Source.TOOL, (2,), "r ", results=results))
         path = (0, 0, 0)
     text = f"<answer>{answer}</answer>"
     name, above = ".".join(map(str, path)), ".".join(map(str, path[:-1]))
-    nodes.append(Node(name, path, above, Source.POLICY, (3,), text, (-0.5,), stop=StopReason.ANSWERED))
+    turn = parse_turn(text, {})
+    nodes.append(
+        Node(name, path, above, Source.POLICY, (3,), text, (-0.5,), turn=turn, stop=StopReason.ANSWERED)
+    )
     return Trajectory(problem, tuple(nodes))
 
 

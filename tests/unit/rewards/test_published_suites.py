@@ -9,8 +9,8 @@ import json
 import pytest
 from benchmarks.evaluation.verdict_rows import read_case
 
-from ramify.rewards.extract import answer_in
 from ramify.rewards.math_equal import math_equal
+from ramify.rewards.responses import answer_in
 
 REASONS = {
     "a comma separates values, decimals have a point": ["1000,99", "1.22", "0.111", "Soucis : 2,74 $ a.."],

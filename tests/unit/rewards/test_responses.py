@@ -1,7 +1,7 @@
 import pytest
 
 from ramify.rewards.judge_prompt import read_verdict
-from ramify.rewards.responses import averages, read_response, row_scores, text_reward, text_scores
+from ramify.rewards.responses import averages, row_scores, text_reward, text_scores
 
 THINK, BOX = "<think> t </think>", "<answer> \\boxed{Paris} </answer>"
 SEARCH, PYTHON = "<search> q </search><result> r </result>", "<python>\n1\n</python> <result>\n1\n</result>"
@@ -44,13 +44,6 @@ SEARCH, PYTHON = "<search> q </search><result> r </result>", "<python>\n1\n</pyt
 )
 def test_rewards_of_text_follow_its_structure(response: str, reward: float) -> None:
     assert text_reward(response, "Paris").value == pytest.approx(reward)
-
-
-def test_calls_are_what_a_result_answered() -> None:
-    assert read_response(SEARCH + PYTHON + SEARCH).calls == ("search", "python", "search")
-    refused = "<search>b</search><result>The maximum search limit is exceeded. You are not allowed to search.</result>"
-    assert read_response(SEARCH + refused).calls == ("search",)
-    assert read_response("<search>a</search>").calls == ()
 
 
 @pytest.mark.parametrize("text", ["<result>" * 100_000, "<search>" * 100_000, "<think>" * 300_000, "<search>a</search><result>" * 50_000])  # fmt: skip

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from ramify.core.errors import DataError
-from ramify.core.records import Reward
+from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source
 from ramify.rewards.tree_rewards import score_tree
 from random_trees import node, tree_of
@@ -40,4 +40,4 @@ def test_a_number_that_is_none_is_told_with_its_problem_and_trajectory(bad):
 
 def test_other_rewards_are_handed_on():
     rewards = (Reward(1.0, {"correct": 0.5}), Reward(-1.0, {}, {"0": 0.25}))
-    assert asyncio.run(score_tree(Gives(*rewards), TREE)) == rewards
+    assert asyncio.run(score_tree(Gives(*rewards), TREE)) == ScoredTree(TREE, rewards)

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from ramify.rollout.agent_loop import agent_loop
-from ramify.rollout.event_loop import NOTICEABLE_SECONDS, seconds_held_up
+from ramify.rollout.agent_loop import NOTICEABLE_SECONDS, agent_loop, seconds_held_up
 
 
 def compute(seconds):

@@ -15,6 +15,7 @@ from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
+from random_trees import training
 from scripted_agents import RecordingEngine, agent, grow_one, script, with_engine
 
 ALWAYS = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=3)
@@ -50,7 +51,7 @@ def test_the_first_k_tokens_are_one_node_with_the_entropy_that_decided(model_fol
         assert above.source is Source.TOOL
         assert len(tree.children[above.id]) == 1
         assert len(first.token_ids) == first.entropy.count == 3
-        assert first.calls == ()
+        assert first.turn is None
         root = tree.by_id[decision.node.split(".")[0]]
         assert decision.rise == first.entropy.lower - root.entropy.lower
         assert decision.depth == sum(tree.by_id[i].source is Source.TOOL for i in ids_above(first))
@@ -178,7 +179,7 @@ def test_shared_tokens_get_the_credit_of_all_branches(model_folder, shared):
     tree, _ = grown(model_folder)
     rng = np.random.default_rng(3)
     advantages = [rng.normal(size=t.num_written) for t in tree.trajectories]
-    given = credit(tree, advantages, Weighting(shared))
+    given = credit(training(tree, advantages), Weighting(shared))
     masses = leaf_masses(tree)
     roots = [node.id for node in tree.children[""]]
     by_root = [

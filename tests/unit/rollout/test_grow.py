@@ -125,7 +125,9 @@ def test_one_call_more_than_the_limit_ends_the_trajectory(tokenizer_folder):
     tree = grow_one(agent(tokenizer_folder, RULES[2], always_search, n=2, max_calls=2))
     assert [t.stop for t in tree.trajectories] == [StopReason.CALLS] * 2
     assert all(len(t.exchanges) == 2 for t in tree.trajectories)
-    assert all(not t.leaf.calls for t in tree.trajectories)
+    assert [call.id for t in tree.trajectories for call in t.leaf.calls] == [
+        f"{t.leaf.id}:0" for t in tree.trajectories
+    ]
 
 
 @pytest.mark.parametrize(

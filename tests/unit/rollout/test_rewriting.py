@@ -7,6 +7,7 @@ import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.branch_none import FlatBrancher
+from ramify.core.messages import Final, Malformed
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
@@ -129,7 +130,9 @@ def test_a_malformed_end_can_be_repaired(tokenizer_folder):
         assert len(trajectory.segments) == 2
         assert trajectory.exchanges == ()
         _, wrong, opening, right = trajectory.nodes
-        assert (wrong.stop, wrong.calls, opening.results) == (None, (), ())
+        assert (wrong.stop, opening.results) == (None, ())
+        assert isinstance(wrong.turn, Malformed)
+        assert right.turn == Final("\\boxed{ 42 }")
         assert opening.opens_context
         assert trajectory.num_written == len(wrong.token_ids) + len(right.token_ids)
     stops = [trajectory.leaf.stop for trajectory in rewriter.asked]

@@ -3,7 +3,7 @@
 import pytest
 
 from ramify.core.messages import Calls, Problem, ToolCall, ToolResult, ToolStatus
-from ramify.core.records import Reward
+from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree
 from ramify.train.preflight import make_report
 
@@ -18,8 +18,7 @@ def tree(*roots):
         if not calls:
             nodes.append(Node(str(root), (root,), "", **turn, stop=StopReason.ANSWERED))
             continue
-        made = Calls((CALL,)).calls
-        nodes.append(Node(str(root), (root,), "", **turn, calls=made))
+        nodes.append(Node(str(root), (root,), "", **turn, turn=Calls((CALL,))))
         result = (ToolResult("0", ToolStatus.OK, "r"),)
         nodes.append(Node(f"{root}.0", (root, 0), str(root), Source.TOOL, (3,), "r", results=result))
         nodes.append(Node(f"{root}.0.0", (root, 0, 0), f"{root}.0", **turn, stop=StopReason.TOKENS))
@@ -27,11 +26,16 @@ def tree(*roots):
 
 
 def rewards(*values):
-    return [Reward(value, {"format": float(value >= 0)}) for value in values]
+    return tuple(Reward(value, {"format": float(value >= 0)}) for value in values)
 
 
 def test_shares_and_spread():
-    report = make_report([tree(True, False), tree(False, False)], [rewards(1.0, -1.0), rewards(0.0, 0.0)])
+    report = make_report(
+        [
+            ScoredTree(tree(True, False), rewards(1.0, -1.0)),
+            ScoredTree(tree(False, False), rewards(0.0, 0.0)),
+        ]
+    )
     assert (report.problems, report.trajectories, report.groups_that_differ) == (2, 4, 1)
     assert (report.reward_mean, report.reward_min, report.reward_max) == (0.0, -1.0, 1.0)
     assert (report.format, report.correct) == (0.75, None)
@@ -48,4 +52,4 @@ def test_shares_and_spread():
     ],
 )
 def test_groups_of_one_are_compared_with_each_other(trees, given, never):
-    assert make_report(trees, given).never_differ is never
+    assert make_report([ScoredTree(*one) for one in zip(trees, given, strict=True)]).never_differ is never

@@ -9,7 +9,7 @@ import pytest
 from model_folders import write_model, write_tokenizer
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.core.errors import DataError
 from ramify.data.order import DataCursor
 from ramify.learner.checkpoint import companion_files
@@ -48,6 +48,7 @@ def learner(folder, lora=False):
         objective=Objective(NegativeLogLikelihood()),
         temperature=1.0,
         max_grad_norm=1.0,
+        token_budget=10_000,
     )
 
 

@@ -6,7 +6,7 @@ import torch
 
 from ramify.algos.credit import denominator
 from ramify.algos.losses import Objective
-from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, supervised_credit
+from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.config.schema_parts import TrainingRunSection
 from ramify.core.errors import DataError, TrainingError
 from ramify.data.order import DataCursor
@@ -18,7 +18,7 @@ from ramify.modeling.load import load_model
 from ramify.train.guard import GuardState
 from ramify.train.run_folder import RunFolder, RunIdentity
 from ramify.train.state import Judged, LoopState, Saver
-from random_trees import random_tree
+from random_trees import credited, random_tree, supervised_credit
 
 
 @pytest.fixture
@@ -31,6 +31,7 @@ def learner(model_folder):
         objective=Objective(NegativeLogLikelihood()),
         temperature=1.0,
         max_grad_norm=1.0,
+        token_budget=10_000,
     )
 
 
@@ -48,7 +49,9 @@ def saver(tmp_path, model_folder, learner):
 
 def train(learner, seed=0):
     trees = [random_tree(np.random.default_rng(seed))]
-    learner.update(pack(trees, [supervised_credit(trees[0])], 1000), denominator(trees, SUPERVISED))
+    learner.update_rows(
+        pack(credited(trees, [supervised_credit(trees[0])]), 1000), denominator(trees, SUPERVISED)
+    )
 
 
 def run(saver, scores, state=None, interrupt_at=()):

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from ramify.algos.losses import Objective
-from ramify.algos.sft import NegativeLogLikelihood
+from ramify.algos.sft import NegativeLogLikelihood, demonstrated
 from ramify.chat.renderer import TagRenderer
 from ramify.config.build import build_renderer
 from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.build_tools import build_tools
 from ramify.config.load import check_recipe
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Message, Problem
@@ -21,7 +21,7 @@ from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
-from ramify.train.sft import run_sft, train_on
+from ramify.train.sft import run_sft
 
 CALL = "<python> print(42) </python> <result>\n42\n</result>"
 
@@ -76,8 +76,9 @@ def test_how_chains_are_packed_into_rows_changes_nothing_but_rounding(model_fold
             objective=Objective(NegativeLogLikelihood()),
             temperature=1.0,
             max_grad_norm=1e9,
+            token_budget=budget,
         )
-        report = train_on(learner, trees, budget)
+        report = learner.update([demonstrated(tree) for tree in trees])
         assert (report.num_tokens, report.num_repeated) == (sum(sizes), 0)
         found.append((report.loss, report.grad_norm))
     assert found[1] == pytest.approx(found[0], rel=1e-6)

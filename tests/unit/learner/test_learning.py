@@ -4,19 +4,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from model_makers import annotations_of
 
 from ramify.algos.corrections import ImportanceCorrection
-from ramify.algos.credit import Weighting
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import Objective
 from ramify.core.errors import TrainingError
 from ramify.core.records import Reward
-from ramify.learner.annotate import Wanted, annotate
+from ramify.learner.annotate import Wanted
+from ramify.learner.learning import Learning
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
-from ramify.train.learning import Learning
-from random_trees import random_tree, with_behavior
+from random_trees import annotated, random_tree, with_behavior
 
 
 def tiny(seed=0):
@@ -36,7 +36,7 @@ def trees(model):
     """Four trees, sampled by the model as far as their logprobs say."""
     rng = np.random.default_rng(0)
     grown = [random_tree(rng, depth=3) for _ in range(4)]
-    found = annotate(
+    found = annotations_of(
         model, grown, Wanted(old="recompute"), reference=None, temperature=1.0, token_budget=10_000
     )
     return [
@@ -57,17 +57,15 @@ def learning(model, **changes):
         objective=changes.pop("objective", Objective(ClippedSurrogate(0.2, 0.2, None))),
         temperature=1.0,
         max_grad_norm=1.0,
+        token_budget=10_000,
     )
     parts = {
         "learner": learner,
         "estimator": GroupRelative("repeat"),
-        "weighting": Weighting(),
         "correction": None,
         "masks_truncated": False,
         "wanted": Wanted(),
         "reference": None,
-        "has_penalties": False,
-        "whole_paths": False,
         "problems_per_minibatch": 2,
         "minibatches": 2,
         "token_budget": 10_000,
@@ -86,8 +84,7 @@ def rewards_of(trees, *, dead=()):
 
 
 def step(run, trees, rewards):
-    notes = run.annotate(trees)
-    return run.update(trees, run.advantages(trees, rewards, notes), notes)
+    return run.update(run.credit([annotated(*one) for one in zip(trees, rewards, strict=True)]))
 
 
 def passes(model, run, trees, rewards):

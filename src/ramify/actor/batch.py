@@ -3,42 +3,39 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ramify.actor.actor import Actor
 from ramify.config.schema_rollout import RolloutSection
-from ramify.core.records import Reward
-from ramify.core.tree import Source, Tree
+from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import Source, TreeKey
 from ramify.data.order import DataCursor
 from ramify.obs.console import Phase
-from ramify.train.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The trees of one step, in data order, with the rewards of their leaves. [P], [P][G], [P]
+    """The trees of one step, in data order.
 
     Attributes:
         trees: All trees that were grown.
-        rewards: Rewards of their leaves.
-        kept: Whether the step learns from each tree.
+        refused: Keys of those that the step does not learn from.
         attempts: Number of rounds of growing.
         cursor: Place in the data after the last problem taken, whether kept or refused.
     """
 
-    trees: tuple[Tree, ...]
-    rewards: tuple[Sequence[Reward], ...]
-    kept: tuple[bool, ...]
+    trees: tuple[ScoredTree, ...]
+    refused: frozenset[TreeKey]
     attempts: int
     cursor: DataCursor
 
     @property
-    def learned(self) -> tuple[tuple[Tree, ...], tuple[Sequence[Reward], ...]]:
-        """The trees that the step learns from, with their rewards."""
-        chosen = [index for index, is_kept in enumerate(self.kept) if is_kept]
-        return tuple(self.trees[i] for i in chosen), tuple(self.rewards[i] for i in chosen)
+    def kept(self) -> tuple[ScoredTree, ...]:
+        """The trees that the step learns from."""
+        return tuple(scored for scored in self.trees if scored.tree.key not in self.refused)
 
     @property
     def metrics(self) -> dict[str, float]:
         """Refused trees, the tokens that the policy wrote in them, rounds, and whether no tree was kept."""
-        refused = [tree for tree, is_kept in zip(self.trees, self.kept, strict=True) if not is_kept]
+        refused = [scored.tree for scored in self.trees if scored.tree.key in self.refused]
         tokens = [
             len(node.token_ids) for tree in refused for node in tree.nodes if node.source is Source.POLICY
         ]
@@ -46,24 +43,24 @@ class Batch:
             "sampling/refused": float(len(refused)),
             "sampling/refused_tokens": float(sum(tokens)),
             "sampling/attempts": float(self.attempts),
-            "sampling/empty": float(not any(self.kept)),
+            "sampling/empty": float(not self.kept),
         }
 
 
 async def take_batch(
-    rollout: Rollout, settings: RolloutSection, cursor: DataCursor, step: int, phase: Phase
+    actor: Actor, settings: RolloutSection, cursor: DataCursor, step: int, phase: Phase
 ) -> Batch:
     """Grow the trees of one step."""
     size, dynamic = settings.problems_per_step, settings.dynamic_sampling
     if dynamic is not None:
-        return await mixed_batch(rollout, cursor, size, step, phase, dynamic.max_attempts)
-    indices, behind = rollout.task.order.take(cursor, size)
-    trees, rewards = await rollout.grow([rollout.task.problems[i] for i in indices], step, phase)
-    return Batch(trees, tuple(rewards), (True,) * size, 1, behind)
+        return await mixed_batch(actor, cursor, size, step, phase, dynamic.max_attempts)
+    indices, behind = actor.task.order.take(cursor, size)
+    trees = await actor.grow([actor.task.problems[i] for i in indices], step, phase)
+    return Batch(trees, frozenset(), 1, behind)
 
 
 async def mixed_batch(
-    rollout: Rollout, cursor: DataCursor, size: int, step: int, phase: Phase, max_attempts: int
+    actor: Actor, cursor: DataCursor, size: int, step: int, phase: Phase, max_attempts: int
 ) -> Batch:
     """Grow trees until `size` of them hold both right and wrong answers (DAPO, arXiv 2503.14476, equation 11).
 
@@ -71,19 +68,17 @@ async def mixed_batch(
     order of the data decides what is kept, not which tree was ready first. After `max_attempts` rounds the batch stays
     as it is. A tree's key holds its place among the problems of the step and its round.
     """
-    trees: list[Tree] = []
-    rewards: list[Sequence[Reward]] = []
-    kept: list[bool] = []
+    trees: list[ScoredTree] = []
+    refused: set[TreeKey] = set()
     attempts = 0
-    while attempts < max_attempts and sum(kept) < size:
-        indices, cursor = rollout.task.order.take(cursor, size - sum(kept))
-        problems = [rollout.task.problems[index] for index in indices]
-        grown, scored = await rollout.grow(problems, step, phase, first_slot=len(trees), attempt=attempts)
+    while attempts < max_attempts and (missing := size - len(trees) + len(refused)) > 0:
+        indices, cursor = actor.task.order.take(cursor, missing)
+        problems = [actor.task.problems[index] for index in indices]
+        grown = await actor.grow(problems, step, phase, first_slot=len(trees), attempt=attempts)
         trees.extend(grown)
-        rewards.extend(scored)
-        kept.extend(map(is_mixed, scored))
+        refused.update(scored.tree.key for scored in grown if not is_mixed(scored.rewards))
         attempts += 1
-    return Batch(tuple(trees), tuple(rewards), tuple(kept), attempts, cursor)
+    return Batch(tuple(trees), frozenset(refused), attempts, cursor)
 
 
 def is_mixed(rewards: Sequence[Reward]) -> bool:

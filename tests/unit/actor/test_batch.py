@@ -1,10 +1,11 @@
 """Dynamic sampling: which problems a step learns from, in the order of the data and not of who was ready first."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
+from ramify.actor.actor import Actor, Task
+from ramify.actor.batch import is_mixed, take_batch
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.config.build_reward import BuiltReward
 from ramify.config.build_tools import Toolbox
@@ -21,8 +22,6 @@ from ramify.obs.timing import TimingLog
 from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
 from ramify.rewards.length import LengthReward
-from ramify.train.rollout import Rollout, Task
-from ramify.train.sampling import is_mixed, take_batch
 from scripted_agents import agent, problem, with_latencies
 
 NUM_PROBLEMS = 11
@@ -50,7 +49,6 @@ def play(context, seed):
 def rollout_of(folder, latency_seed=0):
     parts = with_latencies(agent(folder, RULE, play, n=6), latency_seed)
     problems = [problem(f"p{i}", f"what is 12 plus {i} ?") for i in range(NUM_PROBLEMS)]
-    parts.engine.load_weights = _nothing
     task = Task(
         problems,
         ProblemOrder(NUM_PROBLEMS, 5),
@@ -59,11 +57,7 @@ def rollout_of(folder, latency_seed=0):
         400,
         BuiltReward(LengthReward()),
     )
-    return Rollout(task, parts, TimingLog(), AnswerReward(SCORES["em"]))
-
-
-async def _nothing(source, version):
-    await asyncio.sleep(0)
+    return Actor(task, parts, TimingLog(), AnswerReward(SCORES["em"]))
 
 
 def taken(rollout, *, size=4, max_attempts=3, cursor=START):
@@ -82,7 +76,7 @@ def taken(rollout, *, size=4, max_attempts=3, cursor=START):
 
 
 def names(trees):
-    return [tree.problem.id for tree in trees]
+    return [scored.tree.problem.id for scored in trees]
 
 
 def test_the_next_problems_take_the_place_of_those_that_teach_nothing(model_folder):
@@ -90,29 +84,26 @@ def test_the_next_problems_take_the_place_of_those_that_teach_nothing(model_fold
     batch = taken(rollout, size=5, max_attempts=9)
     order, _ = rollout.task.order.take(START, len(batch.trees))
     assert names(batch.trees) == [f"p{index}" for index in order]
-    trees, rewards = batch.learned
-    assert len(trees) == len(rewards) == 5
+    assert len(batch.kept) == 5
     assert 0 < len(batch.trees) - 5 == batch.metrics["sampling/refused"]
-    for tree, given, is_kept in zip(batch.trees, batch.rewards, batch.kept, strict=True):
-        right = [reward.parts["correct"] == 1 for reward in given]
-        assert is_kept == (0 < sum(right) < len(right))
-        assert is_kept or tree not in trees
-    refused = {name for name, kept in zip(names(batch.trees), batch.kept, strict=True) if not kept}
-    assert refused >= {f"p{i}" for i in order if i in EASY + HARD}
+    for scored in batch.trees:
+        right = [reward.parts["correct"] == 1 for reward in scored.rewards]
+        assert (scored in batch.kept) == (0 < sum(right) < len(right))
+    assert set(names(batch.trees)) - set(names(batch.kept)) >= {f"p{i}" for i in order if i in EASY + HARD}
     assert batch.cursor == rollout.task.order.take(START, len(batch.trees))[1]
 
 
 def test_each_round_takes_as_many_as_are_missing(model_folder):
     rollout = rollout_of(model_folder)
     whole = taken(rollout, size=5, max_attempts=9)
-    rounds = [[key for key in whole.trees if key.key.attempt == a] for a in range(whole.attempts)]
+    rounds = [[s for s in whole.trees if s.tree.key.attempt == a] for a in range(whole.attempts)]
     assert len(rounds) > 1
     missing = 5
     for grown in rounds:
         assert len(grown) == missing
-        missing -= sum(whole.kept[whole.trees.index(tree)] for tree in grown)
+        missing -= sum(scored in whole.kept for scored in grown)
     assert missing == 0
-    assert [tree.key.slot for tree in whole.trees] == list(range(len(whole.trees)))
+    assert [scored.tree.key.slot for scored in whole.trees] == list(range(len(whole.trees)))
 
 
 def test_after_the_last_attempt_the_batch_is_as_large_as_it_is(model_folder):
@@ -121,7 +112,7 @@ def test_after_the_last_attempt_the_batch_is_as_large_as_it_is(model_folder):
     first = taken(rollout, size=5, max_attempts=1)
     assert first.attempts == 1
     assert first.trees == whole.trees[:5]
-    assert 0 < len(first.learned[0]) < 5
+    assert 0 < len(first.kept) < 5
     assert first.metrics["sampling/empty"] == 0.0
 
 
@@ -131,10 +122,10 @@ def test_a_batch_may_be_empty(model_folder):
     while rollout.task.order.take(cursor, 1)[0][0] not in EASY + HARD:
         cursor = rollout.task.order.take(cursor, 1)[1]
     batch = taken(rollout, size=1, max_attempts=1, cursor=cursor)
-    assert batch.learned == ((), ())
+    assert batch.kept == ()
     assert batch.metrics["sampling/empty"] == batch.metrics["sampling/refused"] == 1.0
-    (tree,) = batch.trees
-    written = [len(node.token_ids) for node in tree.nodes if node.source is Source.POLICY]
+    (scored,) = batch.trees
+    written = [len(node.token_ids) for node in scored.tree.nodes if node.source is Source.POLICY]
     assert batch.metrics["sampling/refused_tokens"] == sum(written)
     assert batch.cursor == rollout.task.order.take(cursor, 1)[1]
 
@@ -147,8 +138,8 @@ def test_a_problem_that_comes_again_within_a_step_has_draws_of_its_own(model_fol
     again = [i for i, name in enumerate(names(batch.trees)) if name in names(batch.trees)[:i]]
     assert again
     for index in again:
-        earlier = batch.trees[names(batch.trees).index(batch.trees[index].problem.id)]
-        entropies = [[node.entropy for node in tree.nodes] for tree in (earlier, batch.trees[index])]
+        earlier = batch.trees[names(batch.trees).index(names(batch.trees)[index])]
+        entropies = [[node.entropy for node in s.tree.nodes] for s in (earlier, batch.trees[index])]
         assert entropies[0] != entropies[1]
 
 
@@ -156,7 +147,7 @@ def test_a_problem_that_comes_again_within_a_step_has_draws_of_its_own(model_fol
 def test_latencies_change_nothing(model_folder, latency_seed):
     one = taken(rollout_of(model_folder), size=5)
     other = taken(rollout_of(model_folder, latency_seed + 1), size=5)
-    assert (one.trees, one.kept, one.cursor) == (other.trees, other.kept, other.cursor)
+    assert (one.trees, one.refused, one.cursor) == (other.trees, other.refused, other.cursor)
 
 
 class NoNumber:
@@ -176,9 +167,8 @@ def test_a_correct_that_is_no_number_is_told_with_its_problem_and_not_refused(mo
 
 def test_without_dynamic_sampling_all_are_kept(model_folder):
     batch = taken(rollout_of(model_folder), max_attempts=None)
-    assert batch.kept == (True,) * 4
-    assert [tree.key.attempt for tree in batch.trees] == [0] * 4
-    assert batch.learned == (batch.trees, batch.rewards)
+    assert batch.kept == batch.trees
+    assert [scored.tree.key.attempt for scored in batch.trees] == [0] * 4
 
 
 @pytest.mark.parametrize(

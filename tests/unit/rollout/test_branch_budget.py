@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.core.draws import stream, uniform
-from ramify.rollout.grants import GrantBook
+from ramify.rollout.branching import BranchBudget
 
 MAX_DEPTH = 3
 
@@ -24,24 +24,24 @@ def length(seed, key, start):
 
 def play(seed, roots, budget, fanout, order):
     """Grow with events in a random order: what was granted where, the number of top-ups, and what was left for whom."""
-    book = GrantBook(MAX_DEPTH, fanout)
+    book = BranchBudget(MAX_DEPTH, fanout)
     alive = {}
     granted, places, tops = {}, [], 0
 
-    def settle():
+    def allocate():
         nonlocal tops
-        settlement = book.settle()
-        for grant in settlement.grants:
+        allocation = book.allocate()
+        for grant in allocation.grants:
             if grant.children:
                 granted[grant.key, grant.depth] = grant.children
             alive.update(dict.fromkeys(grant.child_keys, grant.depth))
-        tops += settlement.top_ups
+        tops += allocation.top_ups
 
     for root in range(roots):
         book.start_root((root,))
         alive[root,] = 0
     book.open(budget)
-    settle()
+    allocate()
     while alive:
         key = order.choice(sorted(alive))
         depth = alive[key]
@@ -53,7 +53,7 @@ def play(seed, roots, budget, fanout, order):
         else:
             del alive[key]
             book.finish(key)
-        settle()
+        allocate()
         assert sum(granted.values()) + tops <= budget
     return granted, tops, {place: book.left_for(*place) for place in places}
 
@@ -91,49 +91,49 @@ def test_grants_do_not_depend_on_the_order_of_events(seed, roots, budget, fanout
 
 
 def test_small_keys_are_served_first():
-    book = GrantBook(max_depth=1, fanout=1)
+    book = BranchBudget(max_depth=1, fanout=1)
     book.start_root((0,))
     book.start_root((1,))
     book.open(1)
     book.resolve((1,), 1, 1)
-    assert book.settle().grants == ()
+    assert book.allocate().grants == ()
     book.resolve((0,), 1, 1)
-    decided = {(grant.key, grant.children) for grant in book.settle().grants}
+    decided = {(grant.key, grant.children) for grant in book.allocate().grants}
     assert decided == {((0,), 1), ((1,), 0)}
     assert book.spent
 
 
 @pytest.mark.parametrize("max_depth", [0, 2])
 def test_top_ups_start_once_branches_cannot_use_the_budget(max_depth):
-    book = GrantBook(max_depth=max_depth, fanout=1)
+    book = BranchBudget(max_depth=max_depth, fanout=1)
     book.start_root((0,))
     book.open(3)
-    assert book.settle().top_ups == (3 if max_depth == 0 else 0)
+    assert book.allocate().top_ups == (3 if max_depth == 0 else 0)
     book.resolve((0,), 1, 0)
-    at_depth_one = book.settle().top_ups
+    at_depth_one = book.allocate().top_ups
     book.finish((0,))
-    assert at_depth_one + book.settle().top_ups + (3 if max_depth == 0 else 0) == 3
+    assert at_depth_one + book.allocate().top_ups + (3 if max_depth == 0 else 0) == 3
 
 
 def test_children_are_cut_to_what_is_left():
-    book = GrantBook(max_depth=1, fanout=3)
+    book = BranchBudget(max_depth=1, fanout=3)
     book.start_root((0,))
     book.open(2)
     book.resolve((0,), 1, 3)
-    assert [grant.children for grant in book.settle().grants] == [2]
+    assert [grant.children for grant in book.allocate().grants] == [2]
 
 
 def test_a_small_wish_does_not_overtake_a_large_one_that_waits():
-    book = GrantBook(max_depth=1, fanout=3)
+    book = BranchBudget(max_depth=1, fanout=3)
     for root in range(3):
         book.start_root((root,))
     book.open(5)
     book.resolve((1,), 1, 3)
     book.resolve((2,), 1, 1)
     # Root 0 may still want three, which leaves root 1 two of the three that it wants and root 2 none.
-    assert book.settle().grants == ()
+    assert book.allocate().grants == ()
     book.resolve((0,), 1, 3)
-    assert [(grant.key, grant.children) for grant in book.settle().grants] == [
+    assert [(grant.key, grant.children) for grant in book.allocate().grants] == [
         ((0,), 3),
         ((1,), 2),
         ((2,), 0),
@@ -141,10 +141,10 @@ def test_a_small_wish_does_not_overtake_a_large_one_that_waits():
 
 
 def test_a_branch_can_claim_nothing_at_the_result_that_it_hangs_at():
-    book = GrantBook(max_depth=1, fanout=1)
+    book = BranchBudget(max_depth=1, fanout=1)
     book.start_root((0,))
     book.open(2)
     book.resolve((0,), 1, 1)
-    settlement = book.settle()
-    assert [grant.children for grant in settlement.grants] == [1]
-    assert settlement.top_ups == 1
+    allocation = book.allocate()
+    assert [grant.children for grant in allocation.grants] == [1]
+    assert allocation.top_ups == 1

@@ -1,0 +1,109 @@
+"""The second half of a training step: from scored trees to an updated model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ramify.algos.corrections import ImportanceCorrection
+from ramify.algos.credit import untruncated
+from ramify.core.protocols import Estimator
+from ramify.core.records import ScoredTree, TrainingTree
+from ramify.learner.annotate import Reference, Wanted, annotate
+from ramify.learner.ranks import add_over_ranks, max_over_ranks, sum_over_ranks
+from ramify.learner.report import UpdateReport
+from ramify.learner.update import Learner
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """An algorithm applied to a learner.
+
+    Attributes:
+        learner: The model, its optimizer and its objective.
+        estimator: Turns rewards into advantages.
+        correction: Importance weights, if any.
+        masks_truncated: Whether truncated trajectories carry no loss.
+        wanted: What the annotation pass has to compute.
+        reference: Opens the reference model, if one is needed.
+        problems_per_minibatch: Number of trees in one optimizer step.
+        minibatches: Optimizer steps in a step of the run with a full batch.
+        token_budget: Most tokens of a row.
+        temperature: Temperature of the sampling distribution.
+        max_gap: See `Learner.update`; None if the old logprobs are the learner's own.
+    """
+
+    learner: Learner
+    estimator: Estimator
+    correction: ImportanceCorrection | None
+    masks_truncated: bool
+    wanted: Wanted
+    reference: Reference | None
+    problems_per_minibatch: int
+    minibatches: int
+    token_budget: int
+    temperature: float
+    max_gap: float | None
+
+    def credit(self, batch: Sequence[ScoredTree]) -> tuple[TrainingTree, ...]:
+        """Annotate the trees of a rollout batch, and turn their rewards into advantages and importance weights."""
+        annotated = annotate(
+            self.learner.model,
+            batch,
+            self.wanted,
+            reference=self.reference,
+            temperature=self.temperature,
+            token_budget=self.token_budget,
+        )
+        statistics = add_over_ranks(self.estimator.batch_statistics(annotated))
+        return tuple(
+            TrainingTree(
+                tree=tree.tree,
+                annotations=tree.annotations,
+                advantages=self.estimator.advantages(tree, statistics),
+                rho=None if self.correction is None else self.correction.weights(tree),
+                loss_mask=untruncated(tree.tree) if self.masks_truncated else None,
+            )
+            for tree in annotated
+        )
+
+    def update(
+        self,
+        trees: Sequence[TrainingTree],
+        refused: Callable[[Sequence[UpdateReport]], bool] | None = None,
+    ) -> list[UpdateReport]:
+        """One optimizer step for each mini-batch of whole problems, until the reports so far are `refused`.
+
+        Every rank takes as many steps as the rank with the most trees. A step sums over all ranks, so a rank that has
+        no trees left takes part without rows. Reports, and so refusals, are the same on all ranks.
+        """
+        reports: list[UpdateReport] = []
+        # Until a step has changed the weights, they are the ones that sampled the rollout.
+        max_gap = self.max_gap
+        most = int(max_over_ranks({"trees": len(trees)})["trees"])
+        for start in range(0, most, self.problems_per_minibatch):
+            minibatch = trees[start : start + self.problems_per_minibatch]
+            report = self.learner.update(minibatch, max_gap)
+            if self.correction is not None:
+                seen = _weights_seen(minibatch, self.correction)
+                report = replace(report, metrics={**report.metrics, **seen})
+            max_gap = None if report.outcome == "stepped" else max_gap
+            reports.append(report)
+            if refused is not None and refused(reports):
+                break
+        return reports
+
+    def end_step(self, steps_done: int) -> None:
+        """Set the schedule to the end of step `steps_done` of the run, however many mini-batches the steps had."""
+        self.learner.step = steps_done * self.minibatches
+
+
+def _weights_seen(trees: Sequence[TrainingTree], correction: ImportanceCorrection) -> dict[str, float]:
+    """Mean importance weight over the written tokens of all trajectories, and the share that was capped or masked."""
+    weights = np.concatenate([np.empty(0), *(array for tree in trees for array in tree.rho or ())])
+    bound = correction.cap if correction.kind == "truncate" else 0.0
+    sums = sum_over_ranks(
+        {"count": len(weights), "sum": float(weights.sum()), "bounded": float((weights == bound).sum())}
+    )
+    count = max(sums["count"], 1.0)
+    return {"weight_mean": sums["sum"] / count, "weight_bounded": sums["bounded"] / count}
