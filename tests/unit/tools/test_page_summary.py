@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from kept_answers import KeptAnswers
 from ramify.core.records import TokenUsage
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.browser import PageSummary, SummarySettings, facts_of, summary_prompt
@@ -28,20 +29,6 @@ class Model:
         self.asked.append((messages, max_tokens, temperature))
         mark = messages[1].text.splitlines()[0]
         return self.reply.replace("MARK", mark)
-
-    async def close(self):
-        pass
-
-
-class Remembered:
-    def __init__(self):
-        self.kept = {}
-
-    async def fetch(self, key, make):
-        name = repr(key)
-        if name not in self.kept:
-            self.kept[name] = await make()
-        return self.kept[name]
 
     async def close(self):
         pass
@@ -102,6 +89,6 @@ def test_the_last_line_counts_and_the_text_is_cut():
 
 
 def test_equal_requests_are_asked_once_whatever_their_marks():
-    texts, asked = summarise("MARK FACTS\nBado", times=3, cache=Remembered())
+    texts, asked = summarise("MARK FACTS\nBado", times=3, cache=KeptAnswers())
     assert texts == ["Bado"] * 3
     assert len(asked) == 1
