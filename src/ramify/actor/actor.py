@@ -9,11 +9,11 @@ from ramify.config.build import (
     build_agent,
     build_brancher,
     build_limits,
-    build_problems,
     build_renderer,
+    build_shaping,
 )
-from ramify.config.build_algorithm import build_shaping
 from ramify.config.build_model import build_tokenizer
+from ramify.config.build_problems import build_problems
 from ramify.config.build_reward import BuiltReward, build_reward
 from ramify.config.build_tools import Toolbox, build_tools
 from ramify.config.schema_train import TrainRecipe

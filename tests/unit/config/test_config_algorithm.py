@@ -11,7 +11,7 @@ from ramify.algos.kl import EntropyBonus, KlInReward, KlPenalty
 from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.algos.tree_grpo import TreeGrpo
-from ramify.config.build_algorithm import (
+from ramify.config.build import (
     build_correction,
     build_estimator,
     build_objective,
