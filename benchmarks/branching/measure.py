@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.branching.rules import rule_tables
+from ramify.actor.actor import Actor, build_actor, build_task
 from ramify.config.build import build_brancher
 from ramify.config.build_model import build_model
 from ramify.config.schema_rollout import RolloutSection
@@ -27,7 +28,6 @@ from ramify.rollout.grow import grow_trees
 from ramify.train.quickstart.example import ExampleData
 from ramify.train.quickstart.recipes import rl_recipe
 from ramify.train.quickstart.world import make_example
-from ramify.train.rollout import Rollout, build_rollout, build_task
 
 NUM_PROBLEMS = 64
 BATCH = 16
@@ -92,7 +92,7 @@ def measure(run: Path) -> Iterator[Measured]:
 class _World:
     """An agent, what it is asked, and two engines for it."""
 
-    rollout: Rollout
+    rollout: Actor
     problems: Sequence[Problem]
     exact: Engine
     bracketed: Engine
@@ -126,7 +126,7 @@ def _world(run: Path, runner: asyncio.Runner) -> Iterator[_World]:
     recipe = rl_recipe(make_example(1, smoke=False), run, 0, model_dir, data)
     task = build_task(recipe, model_dir, RunConsole(sys.stderr))
     model = build_model(recipe.model, task.context_tokens)
-    rollout = build_rollout(recipe, task, lambda: model)
+    rollout = build_actor(recipe, task, lambda: model)
     bracketed = LocalEngine(
         model,
         task.renderer.tokenizer,

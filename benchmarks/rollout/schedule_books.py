@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from ramify.rollout.branching import Allocation, BranchBudget, BranchKey, Grant
+from ramify.rollout.branching import Allocation, BranchBudget, Grant
+from ramify.rollout.turn import BranchKey
 
 
 class FirstComeBook(BranchBudget):

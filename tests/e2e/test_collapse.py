@@ -14,7 +14,8 @@ from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
-from ramify.train.rl import build_rl, rl_step, start_new
+from ramify.train.rl import rl_step, start_new
+from ramify.train.rl_parts import build_rl
 from ramify.train.run_folder import claim_run_folder
 
 REPETITION = ("guard.max_repetition=0.6", "guard.patience=2", "guard.max_fallbacks=1")
@@ -41,7 +42,7 @@ def running(recipe_file, *settings, resume=False):
         try:
             yield run, state, step
         finally:
-            loop.run(run.rollout.close())
+            loop.run(run.actor.close())
 
 
 def weights(model):

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from ramify.actor.batch import Batch
 from ramify.algos.dpo import DpoLoss
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import Objective
@@ -21,8 +22,9 @@ from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.obs.console import RunConsole
 from ramify.train.dpo import prefer
 from ramify.train.guard import Guard
-from ramify.train.rl import RlRun, learn
-from ramify.train.sampling import Batch
+from ramify.train.rl_parts import RlRun
+from ramify.train.state import LoopState
+from ramify.train.step import learn
 from random_trees import node, random_tree, tree_of
 
 FINE = {"group/zero_variance": 0.25}
@@ -68,9 +70,10 @@ def look(numbers, grown):
     batch = Batch(tuple(_batch(numbers)), frozenset(), 1, DataCursor())
     guard = Guard(GuardSection(max_zero_variance=0.5), max_tokens=100)
     console = RunConsole(io.StringIO())
-    run = RlRun(None, console, None, None, None, _learning(), None, guard, 1)
-    _, reports, found = learn(run, batch, 1, grown)
-    return found and (found.metric, found.value), len(reports)
+    run = RlRun(None, console, None, None, None, None, _learning(), None, guard, 1)
+    learned = learn(run, LoopState(), batch, grown)
+    found = learned.violation
+    return found and (found.metric, found.value), len(learned.reports)
 
 
 def _tiny(seed=0):

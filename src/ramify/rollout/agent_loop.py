@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import Interrupted
-from ramify.rollout.calls import abandon
 
 NOTICEABLE_SECONDS = 0.005
 """An iteration of the loop that takes longer than this blocks everything else noticeably."""
@@ -151,6 +150,19 @@ class AgentLoop:
             return True
         _, pending = await asyncio.wait(others, timeout=seconds)
         return not pending
+
+
+def abandon(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task without waiting for it, and ignore how it ends."""
+    if task.cancel():
+        task.add_done_callback(_forget)
+    else:
+        _forget(task)
+
+
+def _forget(ended: "asyncio.Task[Any]") -> None:
+    """Retrieve the task's result, or asyncio complains that nobody did."""
+    ended.cancelled() or ended.exception()
 
 
 @contextmanager

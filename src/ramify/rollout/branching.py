@@ -19,10 +19,7 @@ from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, Trajectory, TreeKey, node_id
 from ramify.rollout.calls import SessionKeeper, Sessions
 from ramify.rollout.settings import AgentParts
-from ramify.rollout.turn import TrajectoryState
-
-BranchKey = tuple[int, ...]
-"""A trajectory's place: (rank of its root, then (depth, index) for each branch that led to it)."""
+from ramify.rollout.turn import BranchKey, TrajectoryState
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolSt
 from ramify.core.protocols import Event, Tool, ToolSession
 from ramify.core.tree import TreeKey
 from ramify.net.secrets import redact
-from ramify.rollout.agent_loop import seconds_held_up
+from ramify.rollout.agent_loop import abandon, seconds_held_up
 from ramify.rollout.settings import AgentParts
 
 Value = TypeVar("Value")
@@ -94,19 +94,6 @@ async def detached(who: str, asked: Coroutine[Any, Any, Value]) -> Value:
     if task.cancelled():
         raise RuntimeError(f"{who} cancelled its own call")
     return task.result()
-
-
-def abandon(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task without waiting for it, and ignore how it ends."""
-    if task.cancel():
-        task.add_done_callback(_forget)
-    else:
-        _forget(task)
-
-
-def _forget(ended: "asyncio.Task[Any]") -> None:
-    """Retrieve the task's result, or asyncio complains that nobody did."""
-    ended.cancelled() or ended.exception()
 
 
 async def _caught(ask: Callable[[], Awaitable[Value]], clock: CallClock) -> Value | Failure:

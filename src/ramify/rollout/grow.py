@@ -21,10 +21,10 @@ from ramify.core.tree import (
     make_tree,
     node_id,
 )
-from ramify.rollout.branching import Branching, BranchKey
+from ramify.rollout.branching import Branching
 from ramify.rollout.calls import SessionKeeper, detached, run_calls
 from ramify.rollout.settings import AgentParts
-from ramify.rollout.turn import TrajectoryState, Turn, turn_request, write, write_probed
+from ramify.rollout.turn import BranchKey, TrajectoryState, Turn, turn_request, write, write_probed
 from ramify.rollout.waits import SlotGate
 
 Value = TypeVar("Value")

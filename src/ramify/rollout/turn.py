@@ -8,9 +8,11 @@ from ramify.core.draws import stream
 from ramify.core.errors import EngineError
 from ramify.core.records import Completion, Finish, Request
 from ramify.core.tree import BranchDecision, Entropy, NodePath, TreeKey
-from ramify.rollout.branching import BranchKey
 from ramify.rollout.calls import Sessions, detached
 from ramify.rollout.settings import AgentParts
+
+BranchKey = tuple[int, ...]
+"""A trajectory's place: (rank of its root, then (depth, index) for each branch that led to it)."""
 
 
 @dataclass(frozen=True, slots=True)

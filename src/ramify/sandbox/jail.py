@@ -3,7 +3,7 @@
 Level 0: resource limits, no capabilities. Level 1: + seccomp. Level 2: + Landlock. At levels 0 and 1 a snippet can
 read and write whatever the user can, and see the user's processes in /proc. From level 2 on it can write only its own
 folder, and read only the interpreter's installation and the system's libraries. Levels 3 and 4 also confine the zygote:
-`namespaces`, `bubblewrap`.
+see `namespaces` and `launch`.
 
 A child does as little as possible, since each page that it writes to is copied first. Whatever children can inherit is
 done once, in the zygote.
@@ -19,8 +19,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramify.sandbox import kernel, uids
+from ramify.sandbox import kernel
 from ramify.sandbox.kernel import JailError
+from ramify.sandbox.namespaces import SPARE_UID, has_spare_uids
 
 _CAP_KILL, _CAP_SETUID = 1 << 5, 1 << 7
 _SIGKILL = int(signal.SIGKILL)
@@ -60,7 +61,7 @@ class Jail:
         self.level = level
         self.limits = limits
         self._linux = sys.platform == "linux"
-        self._has_spare_uids = uids.has_spare()
+        self._has_spare_uids = has_spare_uids()
         self._instructions = ctypes.create_string_buffer(seccomp_program, len(seccomp_program))
         self._program = _Program(len(seccomp_program) // 8, ctypes.addressof(self._instructions))
         self._program_address = ctypes.addressof(self._program)
@@ -108,7 +109,7 @@ class Jail:
         if self._has_spare_uids:
             # RLIMIT_NPROC counts by real user id, and never binds root. With a user id of its own only the snippet's
             # tasks count. The effective id stays root's, because the interpreter may lie in root's home.
-            os.setresuid(uids.SPARE + os.getpid(), 0, 0)
+            os.setresuid(SPARE_UID + os.getpid(), 0, 0)
             self._no_capabilities.keep()
         elif self._linux:
             # The user's other programs count too, so the limit is set above the number of tasks on the machine.

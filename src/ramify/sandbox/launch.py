@@ -1,17 +1,152 @@
-"""How to start a zygote: its command line, its environment and its first message."""
+"""A zygote from its parent's side: its packages, command line, environment and first message, and reading its answers."""
 
 import base64
+import functools
 import os
+import re
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ramify.sandbox import bubblewrap, places
+from ramify.core.protocols import SandboxResult, SandboxStatus
+from ramify.sandbox import namespaces
 from ramify.sandbox.jail import Limits
-from ramify.sandbox.namespaces import ROOM
-from ramify.sandbox.packages import Packages
+from ramify.sandbox.kernel import JailError
+from ramify.sandbox.namespaces import HOST_NAME, ROOM
+from ramify.sandbox.snippet import NOT_REPLAYED, failed_cell, own_errors
+
+_NAMES = ("numpy", "mpmath", "sympy")
+_LATE_PARTS = """
+sympy.assumptions.wrapper sympy.combinatorics sympy.integrals.heurisch sympy.integrals.manualintegrate
+sympy.integrals.prde sympy.integrals.rde sympy.integrals.risch sympy.physics.units sympy.polys.polymatrix
+sympy.sets.setexpr
+"""
+# sympy imports these when it first expands, differentiates, integrates or simplifies, which takes 20 to 100 ms.
+_MENTIONS = {name: re.compile(rf"\b{name}\b") for name in _NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """What a zygote loads.
+
+    Attributes:
+        modules: Imported before the first snippet; submodules that the installed version lacks are skipped.
+        paths: Folders to import them from.
+        folders: Folders that snippets may read.
+    """
+
+    modules: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+def mentioned(code: str, cells: Sequence[str]) -> frozenset[str]:
+    """The names of packages that occur in a program or in the cells before it.
+
+    This looks for the word, not for an import: parsing untrusted code could crash our process, and a word that is not
+    an import only costs a slower start. A program that builds the name at run time finds only the standard library.
+    """
+    texts = (*cells, code)
+    return frozenset(
+        name for name in _NAMES if any(name in text and _MENTIONS[name].search(text) for text in texts)
+    )
+
+
+@functools.cache
+def everything() -> Packages:
+    """All installed packages, with the submodules that they would import later: for a zygote of many snippets."""
+    found = scientific(_NAMES)
+    parts = [part for part in _LATE_PARTS.split() if part.split(".")[0] in found.modules]
+    return replace(found, modules=(*found.modules, *parts))
+
+
+@functools.cache
+def scientific(names: Iterable[str]) -> Packages:
+    """The installed packages among `names`."""
+    modules: list[str] = []
+    paths: list[str] = []
+    folders: list[str] = []
+    for name in sorted(names, key=_NAMES.index):
+        spec = find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            continue
+        folder = Path(spec.submodule_search_locations[0])
+        modules.append(name)
+        paths.append(str(folder.parent))
+        libraries = folder.parent / f"{name}.libs"
+        folders.extend(str(place) for place in (folder, libraries) if place.exists())
+    return Packages(tuple(modules), tuple(dict.fromkeys(paths)), tuple(folders))
+
+
+_SHOWN_FOLDER = "/sandbox"
+
+
+def read_answer(head: Mapping[str, Any], body: bytes, level: int, mark: str = "") -> SandboxResult:
+    """Turn an answer (`calls.Call.answer`) into a result.
+
+    Args:
+        head: The head of the answer's frame.
+        body: The kept standard output, then the kept standard error.
+        level: Isolation level of the zygote.
+        mark: The mark of the request, if it had cells (see `snippet`).
+    """
+    limit, cut = head["limit"], head["stdout_kept"]
+    status, note = SandboxStatus(head["status"]), head["note"]
+    failed = failed_cell(head["num_marks"], head["num_cells"])
+    if failed is not None and status is SandboxStatus.OK:
+        status, note = SandboxStatus.ERROR, NOT_REPLAYED
+    shown = _text(body[:cut], head["stdout_bytes"], limit, head["folder"], keep_tail=False)
+    errors = _text(body[cut:], head["stderr_bytes"], limit, head["folder"], keep_tail=True)
+    if head["num_cells"]:
+        errors = own_errors(errors, mark, failed)
+    said = "\n".join(filter(None, (errors, note)))
+    return SandboxResult(status, shown, said, level, failed_cell=failed)
+
+
+def _text(kept: bytes, num_bytes: int, limit: int, folder: str, *, keep_tail: bool) -> str:
+    """A stream's kept bytes as text. The snippet's folder is shown under one fixed name, so equal calls give equal text."""
+    text = kept.decode("utf-8", "replace").replace(folder, _SHOWN_FOLDER)
+    if num_bytes <= limit:
+        return text
+    note = f"[output cut at {limit} bytes]"
+    return f"{note}\n{text}" if keep_tail else f"{text}\n{note}"
+
+
+def _in_bubblewrap(command: Sequence[str], readable: Sequence[str], num_folders: int) -> list[str]:
+    """Level 4: the command line that runs `command` with its own namespaces and a root of only `readable`, devices and `ROOM`.
+
+    Args:
+        command: An absolute path and arguments; the program must lie in `readable`.
+        readable: Files and folders, read-only and at the same paths.
+        num_folders: Folders below `ROOM`. The zygote mounts a file system on each, then drops the right to mount.
+
+    Raises:
+        JailError: bubblewrap is not installed.
+    """
+    program = shutil.which("bwrap")
+    if program is None:
+        raise JailError("bubblewrap is not installed (no bwrap on PATH)")
+    arguments = [program, "--die-with-parent", "--new-session", "--hostname", HOST_NAME, "--cap-drop", "ALL"]
+    arguments += ["--cap-add", "CAP_SYS_ADMIN"]
+    if namespaces.has_spare_uids():
+        # No user namespace: inside one, the user ids that count a snippet's tasks would not exist.
+        arguments += [f"--unshare-{name}" for name in ("ipc", "pid", "net", "uts", "cgroup-try")]
+        arguments += ["--cap-add", "CAP_SETUID"]
+    else:
+        arguments += ["--unshare-all", "--uid", "0", "--gid", "0"]
+    for path in readable:
+        arguments += ["--ro-bind", path, path]
+    for path in namespaces.devices():
+        arguments += ["--dev-bind", path, path]
+    for number in range(num_folders):
+        arguments += ["--dir", f"{ROOM}/{number}"]
+    return [*arguments, "--remount-ro", "/", "--chdir", "/", "--", *command]
+
 
 # The packages are stubs, so that the zygote runs no `__init__` of ramify.
 _BOOTSTRAP = """
@@ -72,8 +207,9 @@ class Start:
         plain = [executable, "-P", "-s", "-S", "-B", "-X", "utf8", "-c", bootstrap]
         if self.level < 4:
             return plain
-        readable = places.readable((*self.packages.folders, *bubblewrap.interpreter_places(executable)))
-        return bubblewrap.wrap(plain, readable, self.num_slots)
+        # The interpreter and our own code besides what snippets may read.
+        readable = namespaces.readable((*self.packages.folders, executable, str(package)))
+        return _in_bubblewrap(plain, readable, self.num_slots)
 
     def settings(self, seccomp_program: bytes, base: str | None) -> dict[str, Any]:
         """The head of the first frame. `base` is a folder that belongs to this zygote and is removed with it."""

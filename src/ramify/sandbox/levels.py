@@ -15,8 +15,8 @@ from typing import IO, Any
 from ramify.core.errors import MachineError
 from ramify.core.protocols import SandboxStatus
 from ramify.sandbox import frames, launch
-from ramify.sandbox.answers import read_answer
 from ramify.sandbox.kernel import JailError
+from ramify.sandbox.launch import read_answer
 
 MAX_LEVEL = 4
 FIRST_GUARDED = 2

@@ -1,17 +1,74 @@
-"""Level 3: the zygote gets its own namespaces and an almost empty root. Standard library only.
+"""What a sandbox has and sees of the machine: user ids, readable paths, and namespaces. Standard library only.
 
-They are created once, for the zygote. It becomes process 1, so nothing outlives it. Its children see neither /proc nor
-the machine's files, network, host name or shared memory. An ordinary user can do this too where user namespaces are
-allowed.
+At level 3 the zygote gets its own namespaces and an almost empty root, created once. It becomes process 1, so nothing
+outlives it. Its children see neither /proc nor the machine's files, network, host name or shared memory. An ordinary
+user can do this too where user namespaces are allowed.
 """
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ramify.sandbox import kernel, places, uids
+from ramify.sandbox import kernel
 from ramify.sandbox.kernel import JailError
+
+SPARE_UID, NUM_SPARE_UIDS = 0x60000000, (1 << 22) + 1
+"""The first id and their number: one for each process id that Linux can assign."""
+
+
+def has_spare_uids() -> bool:
+    """Whether this process can use these ids; it tries the first and the last."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return False
+    real = os.getresuid()[0]
+    try:
+        for uid in (SPARE_UID, SPARE_UID + NUM_SPARE_UIDS - 1, real):
+            os.setresuid(uid, -1, -1)
+    except OSError:
+        return False
+    return True
+
+
+_SYSTEM = (
+    "/usr/lib",
+    "/usr/lib64",
+    "/lib",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/usr/share/zoneinfo",
+)
+_INSTALLED = ("site-packages", "dist-packages")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+
+
+def readable(packages: Sequence[str]) -> list[str]:
+    """The existing paths among the system's libraries, the interpreter's installation and `packages`.
+
+    No path lies below another.
+    """
+    wanted = (*_SYSTEM, f"{sys.base_prefix}/lib", str(Path(os.__file__).parent), *packages)
+    found: list[str] = []
+    for path in sorted(wanted):
+        if Path(path).exists() and not any(path == above or path.startswith(f"{above}/") for above in found):
+            found.append(path)
+    return found
+
+
+def installed() -> list[str]:
+    """The folders of installed packages (site-packages and the like) below the paths that every snippet may read."""
+    patterns = (f"{below}{name}" for below in ("", "python*/") for name in _INSTALLED)
+    return sorted(
+        {str(found) for pattern in patterns for place in readable(()) for found in Path(place).glob(pattern)}
+    )
+
+
+def devices() -> list[str]:
+    """The devices that exist."""
+    return [path for path in _DEVICES if Path(path).exists()]
+
 
 ROOM = "/sandbox"
 """The folder of the snippets' folders, in the zygote's own root."""
@@ -62,8 +119,8 @@ def furnish(num_folders: int, folder_bytes: int) -> None:
 def _leave() -> None:
     """Leave all namespaces. A helper process stays behind and maps the user ids: only from outside can root be mapped."""
     names = [(0, os.geteuid(), 1)], [(0, os.getegid(), 1)]
-    if uids.has_spare():
-        names[0].append((uids.SPARE, uids.SPARE, uids.NUM_SPARE))
+    if has_spare_uids():
+        names[0].append((SPARE_UID, SPARE_UID, NUM_SPARE_UIDS))
     parent = os.getpid()
     read, write = os.pipe()
     helper = os.fork()
@@ -102,9 +159,9 @@ def _build_root(packages: Sequence[str], num_folders: int, folder_bytes: int) ->
     root = _MOUNT_POINT
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     kernel.mount("tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,mode=755")
-    for path in places.readable(packages):
+    for path in readable(packages):
         _show(path, root, kernel.MOUNT_ATTR_NODEV)
-    for path in places.devices():
+    for path in devices():
         _show(path, root, 0)
     for number in range(num_folders):
         Path(f"{root}{ROOM}/{number}").mkdir(parents=True)

@@ -12,11 +12,10 @@ from ramify.core.call_clock import place_in, queued
 from ramify.core.errors import MachineError
 from ramify.core.protocols import SandboxResult, SandboxStatus
 from ramify.sandbox import launch, snippet
-from ramify.sandbox.answers import read_answer
 from ramify.sandbox.jail import Limits
 from ramify.sandbox.kernel import JailError, forbid_inspection
+from ramify.sandbox.launch import Packages, everything, mentioned, read_answer, scientific
 from ramify.sandbox.levels import MAX_LEVEL, detect_level, shortfall
-from ramify.sandbox.packages import Packages, everything, mentioned, scientific
 from ramify.sandbox.zygote_process import ZygoteProcess
 
 _MAX_CODE_CHARS = 1 << 20

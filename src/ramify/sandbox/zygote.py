@@ -26,16 +26,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from ramify.sandbox import fork_hooks, frames, huge_pages, namespaces, places, snippet
-from ramify.sandbox.calls import Birth, Call, Stream
+from ramify.sandbox import fork_hooks, frames, namespaces, snippet
+from ramify.sandbox.calls import Birth, Call, Stream, end_orphans
+from ramify.sandbox.folders import Slot, Slots
+from ramify.sandbox.frames import Sealed
 from ramify.sandbox.jail import Jail, Limits, volunteer_when_memory_ends
-from ramify.sandbox.kernel import JailError
-from ramify.sandbox.landlock import Landlock
-from ramify.sandbox.orphans import end_orphans
-from ramify.sandbox.preload import forget_ourselves, preload
-from ramify.sandbox.rehearsal import rehearse
-from ramify.sandbox.sealed import Sealed
-from ramify.sandbox.slots import Slot, Slots
+from ramify.sandbox.kernel import JailError, Landlock
+from ramify.sandbox.warmup import forget_ourselves, preload, rehearse, use_huge_pages
 
 _LAST_SECONDS = 10
 
@@ -278,7 +275,7 @@ def main() -> None:
     gc.disable()
     gc.collect()
     if settings["level"] > 0:
-        huge_pages.gather()
+        use_huge_pages()
     gc.freeze()
     server = Server(jail, slots, incoming, outgoing)
     birth = server.serve()
@@ -309,8 +306,8 @@ def _prepare(settings: Mapping[str, Any]) -> tuple[Jail, Slots]:
         preload(packages["modules"], packages["paths"])
     landlock = None
     if level >= 2:
-        readable = (*places.readable(()), *packages["folders"], *places.devices())
-        landlock = Landlock(readable, places.installed())
+        readable = (*namespaces.readable(()), *packages["folders"], *namespaces.devices())
+        landlock = Landlock(readable, namespaces.installed())
     slots = Slots(settings["base"], settings["num_slots"], landlock)
     if landlock is not None:
         landlock.close()

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from ramify.actor.actor import Actor
 from ramify.config.schema_preflight import PreflightSection
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward, ScoredTree
@@ -14,7 +15,6 @@ from ramify.obs.console import RunConsole
 from ramify.obs.files import replace_file
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.rollout.agent_loop import AgentLoop, StopOnSignal
-from ramify.train.rollout import Rollout
 from ramify.train.run_folder import RunFolder
 
 ATTEMPT = 1_000_000
@@ -71,7 +71,7 @@ class PreflightReport:
 
 
 def run_preflight(
-    rollout: Rollout,
+    actor: Actor,
     section: PreflightSection,
     folder: RunFolder,
     console: RunConsole,
@@ -84,19 +84,19 @@ def run_preflight(
         ConfigError: All rewards are equal, and the recipe does not allow that.
         Interrupted: A stop was asked for.
     """
-    task = rollout.task
+    task = actor.task
     indices, _ = task.order.take(DataCursor(), min(section.problems, len(task.problems)))
-    remembered = rollout.agent.brancher.state()
+    remembered = actor.agent.brancher.state()
     with console.phase("preflight", len(indices)) as phase:
-        batch = stop.run(rollout.grow([task.problems[index] for index in indices], 0, phase, attempt=ATTEMPT))
+        batch = stop.run(actor.grow([task.problems[index] for index in indices], 0, phase, attempt=ATTEMPT))
         phase.advance(len(indices), waiting="")
     # A rule that learns from candidates must start training as if there had been no preflight.
-    rollout.agent.brancher.restore(remembered)
+    actor.agent.brancher.restore(remembered)
     report = make_report(batch)
     console.note(f"preflight: {report.in_words}")
     where = folder.preflight
     write_trees(where / "trees.jsonl", [TracedTree(s.tree, s.rewards) for s in batch])
-    rollout.timing.flush(where / "timing.jsonl", loop.delays.take())
+    actor.timing.flush(where / "timing.jsonl", loop.delays.take())
     replace_file(where / "report.json", (json.dumps(asdict(report), indent=2) + "\n").encode())
     if report.never_differ and not section.allow_zero_variance:
         raise ConfigError(

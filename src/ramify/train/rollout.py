@@ -1,155 +1,16 @@
-"""Growing and scoring trees from a recipe: the first half of a training step, and all of `ramify rollout`."""
+"""`ramify rollout`: the trees of a run's first step, and nothing trained."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from ramify.config.build import (
-    build_agent,
-    build_brancher,
-    build_limits,
-    build_problems,
-    build_renderer,
-)
-from ramify.config.build_algorithm import build_shaping
-from ramify.config.build_model import build_model, build_tokenizer
-from ramify.config.build_reward import BuiltReward, build_reward
-from ramify.config.build_tools import Toolbox, build_tools
+from ramify.actor.actor import build_actor, build_task
+from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.closing import close_all
-from ramify.core.messages import Problem
-from ramify.core.protocols import RewardFn
-from ramify.core.records import ScoredTree
-from ramify.core.tree import Tree
-from ramify.data.order import DataCursor, ProblemOrder
+from ramify.data.order import DataCursor
 from ramify.modeling.numerics import set_numerics
-from ramify.obs.console import Phase, RunConsole
+from ramify.obs.console import RunConsole
 from ramify.obs.files import make_folder, require_new_folder
-from ramify.obs.timing import TimingLog
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import tree_metrics
-from ramify.rewards.tree_rewards import score_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
-from ramify.rollout.grow import grow_trees
-from ramify.rollout.settings import AgentParts
 from ramify.train.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from ramify.chat.renderer import ChatRenderer
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """The problems, the tools and the reward of a recipe; needs no model."""
-
-    problems: Sequence[Problem]
-    order: ProblemOrder
-    toolbox: Toolbox
-    renderer: "ChatRenderer"
-    context_tokens: int
-    reward: BuiltReward
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """An agent with its task and its reward."""
-
-    task: Task
-    agent: AgentParts
-    timing: TimingLog
-    reward: RewardFn
-
-    async def grow(
-        self,
-        problems: Sequence[Problem],
-        step: int,
-        phase: Phase,
-        *,
-        first_slot: int = 0,
-        attempt: int = 0,
-    ) -> tuple[ScoredTree, ...]:
-        """Grow the trees of one step and score their leaves.
-
-        Args:
-            problems: One tree is grown for each.
-            step: Step of the run.
-            phase: Shows what the rollout is waiting for.
-            first_slot: Place of the first problem among those of the step.
-            attempt: Round of growing within the step.
-
-        Raises:
-            DataError: A reward is not a number.
-        """
-        if attempt == 0:
-            await self.agent.engine.load_weights("shared", step)
-        left = len(problems)
-
-        def ready(tree: Tree) -> None:
-            nonlocal left
-            del tree
-            left -= 1
-
-        def show(waits: str) -> None:
-            phase.advance(0, waiting=f"{left} of {len(problems)} trees: {waits}")
-
-        async with self.agent.waits.shown(show):
-            trees = await grow_trees(
-                self.agent, problems, step, on_tree=ready, first_slot=first_slot, attempt=attempt
-            )
-        return tuple([await score_tree(self.reward, tree) for tree in trees])
-
-    async def close(self) -> None:
-        """Stop the engine, the tools and the judge."""
-        await close_all((self.agent.engine, self.task.toolbox, self.task.reward))
-
-
-def build_task(recipe: TrainRecipe, tokenizer_dir: Path, console: RunConsole) -> Task:
-    """Open the tools and the reward, and read the problems.
-
-    Raises:
-        UserError: The recipe, the data or the machine is wrong.
-    """
-    reward = build_reward(recipe.reward)
-    toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
-    renderer = build_renderer(
-        recipe.model.dialect, build_tokenizer(tokenizer_dir, console.note), toolbox.specs
-    )
-    data = recipe.data
-    problems, notes = build_problems(data.train, renderer, data.max_prompt_tokens, exclude=data.exclude)
-    for note in (*toolbox.notes, *reward.notes, *notes):
-        console.note(note)
-    return Task(
-        problems,
-        ProblemOrder(len(problems), recipe.run.seed),
-        toolbox,
-        renderer,
-        recipe.data.max_prompt_tokens + recipe.rollout.max_tokens,
-        reward,
-    )
-
-
-def build_rollout(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrainedModel]") -> Rollout:
-    """Assemble the agent; `model` is called only if the engine needs one."""
-    timing = TimingLog()
-    entropy = recipe.algorithm.entropy_advantage
-    agent = build_agent(
-        engine=recipe.engine,
-        run=recipe.run,
-        toolbox=task.toolbox,
-        renderer=task.renderer,
-        model=model,
-        context_tokens=task.context_tokens,
-        brancher=build_brancher(recipe.rollout, task.renderer.tokenizer.vocab_size),
-        limits=build_limits(recipe.rollout, recipe.rollout.n),
-        events=timing,
-        branch_at=recipe.rollout.branch_at,
-        all_entropies=entropy is not None and entropy.source == "behavior",
-    )
-    reward = build_shaping(recipe.algorithm, task.reward.fn, recipe.rollout.max_tokens)
-    return Rollout(task, agent, timing, reward)
 
 
 def run_rollout(
@@ -166,7 +27,7 @@ def run_rollout(
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     require_new_folder("run.dir", recipe.run.dir)
     task = build_task(recipe, recipe.model.folder, console)
-    rollout = build_rollout(recipe, task, lambda: build_model(recipe.model, task.context_tokens))
+    actor = build_actor(recipe, task, lambda: build_model(recipe.model, task.context_tokens))
     make_folder("run.dir", recipe.run.dir)
     count = min(num_problems or recipe.rollout.problems_per_step, len(task.problems))
     indices, _ = task.order.take(DataCursor(), count)
@@ -175,13 +36,13 @@ def run_rollout(
         try:
             with StopOnSignal(loop) as stop, console.phase("rollout", 1) as phase:
                 chosen = [task.problems[index] for index in indices]
-                batch = stop.run(rollout.grow(chosen, 0, phase))
+                batch = stop.run(actor.grow(chosen, 0, phase))
                 phase.advance()
         finally:
-            loop.run(rollout.close())
+            loop.run(actor.close())
         held_up = loop.delays.take()
     folder = RunFolder(recipe.run.dir)
     folder.create(recipe)
     write_trees(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
-    rollout.timing.flush(folder.timing(1), held_up)
+    actor.timing.flush(folder.timing(1), held_up)
     return tree_metrics(batch)

@@ -8,14 +8,14 @@ import pytest
 # How many pages of 2 MiB lie wholly in the heap is by chance: the kernel chooses addresses anew for each process.
 PROGRAM = """
 import gc
-from ramify.sandbox.huge_pages import gather
+from ramify.sandbox.warmup import use_huge_pages
 size = 2 << 20
 rows = [[number, str(number)] for number in range(400_000)]
 wanted = sum(number for number, _ in rows)
 ends = [line.split()[0].split("-") for line in open("/proc/self/maps")]
 blocks = {id(each) // size for each in gc.get_objects()}
 whole = sum(any(int(a, 16) <= n * size and (n + 1) * size <= int(b, 16) for a, b in ends) for n in blocks)
-found = gather()
+found = use_huge_pages()
 lines = open("/proc/self/smaps_rollup").read().splitlines()
 kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
 assert sum(number for number, _ in rows) == wanted

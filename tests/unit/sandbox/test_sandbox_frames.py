@@ -5,7 +5,7 @@ import os
 import pytest
 
 from ramify.sandbox import frames
-from ramify.sandbox.sealed import Sealed
+from ramify.sandbox.frames import Sealed
 
 FRAMES = [({"id": 1, "text": "\ud800é"}, b""), ({}, b"\x00" * 300_000), ({"list": [1, 2]}, b"body")]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ramify.sandbox.packages import Packages, everything, mentioned, scientific
+from ramify.sandbox.launch import Packages, everything, mentioned, scientific
 
 
 def test_programs_compute_with_them(box):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ramify.sandbox import frames, launch
-from ramify.sandbox.answers import read_answer
+from ramify.sandbox.launch import read_answer
 from ramify.sandbox.levels import seccomp_program, why_not
 from ramify.sandbox.zygote_process import ZygoteProcess
 from sandbox_levels import REACHED, at_levels

@@ -5,7 +5,7 @@ import pytest
 
 from ramify.learner.report import UpdateReport
 from ramify.obs.metrics import MetricsLog, read_metrics
-from ramify.train.rl import update_metrics, update_warnings
+from ramify.train.step import update_metrics, update_warnings
 from ramify.train.supervised import step_metrics
 
 STEPPED = UpdateReport(

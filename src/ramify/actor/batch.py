@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ramify.actor.actor import Actor
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, TreeKey
 from ramify.data.order import DataCursor
 from ramify.obs.console import Phase
-from ramify.train.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,19 @@ class Batch:
 
 
 async def take_batch(
-    rollout: Rollout, settings: RolloutSection, cursor: DataCursor, step: int, phase: Phase
+    actor: Actor, settings: RolloutSection, cursor: DataCursor, step: int, phase: Phase
 ) -> Batch:
     """Grow the trees of one step."""
     size, dynamic = settings.problems_per_step, settings.dynamic_sampling
     if dynamic is not None:
-        return await mixed_batch(rollout, cursor, size, step, phase, dynamic.max_attempts)
-    indices, behind = rollout.task.order.take(cursor, size)
-    trees = await rollout.grow([rollout.task.problems[i] for i in indices], step, phase)
+        return await mixed_batch(actor, cursor, size, step, phase, dynamic.max_attempts)
+    indices, behind = actor.task.order.take(cursor, size)
+    trees = await actor.grow([actor.task.problems[i] for i in indices], step, phase)
     return Batch(trees, frozenset(), 1, behind)
 
 
 async def mixed_batch(
-    rollout: Rollout, cursor: DataCursor, size: int, step: int, phase: Phase, max_attempts: int
+    actor: Actor, cursor: DataCursor, size: int, step: int, phase: Phase, max_attempts: int
 ) -> Batch:
     """Grow trees until `size` of them hold both right and wrong answers (DAPO, arXiv 2503.14476, equation 11).
 
@@ -72,9 +72,9 @@ async def mixed_batch(
     refused: set[TreeKey] = set()
     attempts = 0
     while attempts < max_attempts and (missing := size - len(trees) + len(refused)) > 0:
-        indices, cursor = rollout.task.order.take(cursor, missing)
-        problems = [rollout.task.problems[index] for index in indices]
-        grown = await rollout.grow(problems, step, phase, first_slot=len(trees), attempt=attempts)
+        indices, cursor = actor.task.order.take(cursor, missing)
+        problems = [actor.task.problems[index] for index in indices]
+        grown = await actor.grow(problems, step, phase, first_slot=len(trees), attempt=attempts)
         trees.extend(grown)
         refused.update(scored.tree.key for scored in grown if not is_mixed(scored.rewards))
         attempts += 1

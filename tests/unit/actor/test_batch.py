@@ -1,10 +1,11 @@
 """Dynamic sampling: which problems a step learns from, in the order of the data and not of who was ready first."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
+from ramify.actor.actor import Actor, Task
+from ramify.actor.batch import is_mixed, take_batch
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.config.build_reward import BuiltReward
 from ramify.config.build_tools import Toolbox
@@ -21,8 +22,6 @@ from ramify.obs.timing import TimingLog
 from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
 from ramify.rewards.length import LengthReward
-from ramify.train.rollout import Rollout, Task
-from ramify.train.sampling import is_mixed, take_batch
 from scripted_agents import agent, problem, with_latencies
 
 NUM_PROBLEMS = 11
@@ -50,7 +49,6 @@ def play(context, seed):
 def rollout_of(folder, latency_seed=0):
     parts = with_latencies(agent(folder, RULE, play, n=6), latency_seed)
     problems = [problem(f"p{i}", f"what is 12 plus {i} ?") for i in range(NUM_PROBLEMS)]
-    parts.engine.load_weights = _nothing
     task = Task(
         problems,
         ProblemOrder(NUM_PROBLEMS, 5),
@@ -59,11 +57,7 @@ def rollout_of(folder, latency_seed=0):
         400,
         BuiltReward(LengthReward()),
     )
-    return Rollout(task, parts, TimingLog(), AnswerReward(SCORES["em"]))
-
-
-async def _nothing(source, version):
-    await asyncio.sleep(0)
+    return Actor(task, parts, TimingLog(), AnswerReward(SCORES["em"]))
 
 
 def taken(rollout, *, size=4, max_attempts=3, cursor=START):

@@ -1,0 +1,1 @@
+"""Problems in, scored trees out: what training, evaluation and `ramify rollout` share."""

@@ -1,0 +1,108 @@
+"""The parts of an RL run: actor, publisher and learner, which know nothing of each other, and what keeps its state."""
+
+import math
+from dataclasses import dataclass
+
+from ramify.actor.actor import Actor, build_actor, build_task
+from ramify.actor.publisher import SharedPublisher
+from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
+from ramify.config.build import build_optimizer
+from ramify.config.build_algorithm import build_learning, build_objective
+from ramify.config.build_model import build_model
+from ramify.config.inert import note_inert_clips
+from ramify.config.largest_row import largest_row
+from ramify.config.schema_train import TrainRecipe
+from ramify.learner.learning import Learning
+from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
+from ramify.modeling.numerics import set_numerics
+from ramify.obs.console import RunConsole
+from ramify.rollout.agent_loop import AgentLoop
+from ramify.train.guard import Guard
+from ramify.train.manifest import task_manifest
+from ramify.train.resume import begin_run, restore, starting_point
+from ramify.train.row_memory import prepare_rows
+from ramify.train.run_folder import RunFolder
+from ramify.train.state import LoopState, Saver
+
+
+@dataclass(frozen=True, slots=True)
+class RlRun:
+    """All parts of a run."""
+
+    recipe: TrainRecipe
+    console: RunConsole
+    folder: RunFolder
+    loop: AgentLoop
+    actor: Actor
+    publisher: SharedPublisher
+    learning: Learning
+    saver: Saver
+    guard: Guard | None
+    total_steps: int
+    is_new: bool = False
+
+
+def build_rl(
+    recipe: TrainRecipe, console: RunConsole, folder: RunFolder, loop: AgentLoop
+) -> tuple[RlRun, LoopState]:
+    """Build every part from the recipe, and the state to start from.
+
+    Raises:
+        UserError: The recipe, the data, the machine or the checkpoint is wrong.
+    """
+    set_numerics(recipe.run.threads, recipe.run.deterministic)
+    start = starting_point(folder, recipe, console)
+    task = build_task(recipe, recipe.model.folder, console)
+    manifest = task_manifest(recipe, task, start.tokenizer)
+    folder.take_up(recipe, manifest, console.note)
+    rollout = recipe.rollout
+    refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))
+    steps = num_steps(recipe.run, recipe.data.epochs, len(task.problems), rollout.problems_per_step)
+    guard = Guard(recipe.guard, rollout.max_tokens) if recipe.guard.enabled else None
+    looks_at_non_finite = guard is not None and recipe.guard.max_non_finite is not None
+    minibatches = math.ceil(rollout.problems_per_step / recipe.learner.problems_per_minibatch)
+    idle = note_inert_clips(
+        recipe.algorithm,
+        rollout.problems_per_step,
+        recipe.learner.problems_per_minibatch,
+        recipe.engine.name == "local",
+    )
+    for note in (*idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
+        console.note(note)
+
+    def make_learner() -> Learner:
+        optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+        return Learner(
+            build_model(
+                recipe.model.model_copy(update={"path": start.source}), task.context_tokens, recipe.run.seed
+            ),
+            optimizer=optimizer,
+            schedule=schedule,
+            total_steps=steps * minibatches,
+            objective=build_objective(recipe.algorithm),
+            temperature=rollout.temperature,
+            max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            token_budget=recipe.learner.token_budget,
+            max_skipped_in_a_row=None if looks_at_non_finite else MAX_SKIPPED_IN_A_ROW,
+        )
+
+    learner, state = restore(start, make_learner)
+    actor = build_actor(recipe, task, lambda: learner.model)
+    if start.record is not None:
+        actor.agent.brancher.restore(state.branching)
+    run = RlRun(
+        recipe=recipe,
+        console=console,
+        folder=folder,
+        loop=loop,
+        actor=actor,
+        publisher=SharedPublisher(actor.agent.engine),
+        learning=build_learning(recipe, learner, minibatches),
+        saver=begin_run(folder, recipe, start, state, learner, steps, manifest),
+        guard=guard,
+        total_steps=steps,
+        is_new=start.record is None,
+    )
+    # Now that the engine's slots and a reference model have their memory.
+    prepare_rows(learner.model, largest_row(recipe), console, learner.optimizers.missing_bytes())
+    return run, state

@@ -1,0 +1,188 @@
+"""The second half of a step of RL: the update as far as the collapse detector allows it, the new state, the record."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ramify.actor.batch import Batch
+from ramify.core.errors import TrainingError
+from ramify.core.records import TrainingTree
+from ramify.learner.checkpoint import checkpoint_folder
+from ramify.learner.ranks import max_over_ranks
+from ramify.learner.report import UpdateReport
+from ramify.obs.branch_metrics import branch_notes, entropy_warnings
+from ramify.obs.console import Phase
+from ramify.obs.metrics import MetricsRow, finite, read_metrics
+from ramify.obs.trace import TracedTree, write_trees
+from ramify.train.guard import Action, Violation
+from ramify.train.rl_parts import RlRun
+from ramify.train.state import LoopState
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a step learned from, its optimizer steps, and what the collapse detector found, if anything."""
+
+    trees: tuple[TrainingTree, ...] = ()
+    reports: tuple[UpdateReport, ...] = ()
+    violation: Violation | None = None
+
+
+def learn(run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float]) -> Learned:
+    """Compute the advantages of a batch and update on it, as far as the guard allows.
+
+    All ranks decide alike: the guard looks at the maximum of each metric over ranks (also of the entropy, since all
+    ranks sample from one policy), and a rank without trees takes part as long as another one has some.
+
+    Args:
+        run: The run.
+        state: Before the step; its guard knows which thresholds the run was within before.
+        batch: The trees of the step.
+        grown: Metrics of these trees.
+    """
+    kept = batch.kept
+    passed = state.guard.passed if state.guard else None
+    found = run.guard.look(max_over_ranks(grown), passed) if run.guard else None
+    if not max_over_ranks({"trees": len(kept)})["trees"]:
+        run.console.note(
+            f"step {state.step + 1}: none of {len(batch.trees)} problems had both right and wrong answers in "
+            f"{batch.attempts} attempts; nothing was learned"
+        )
+        return Learned(violation=found)
+    trees = run.learning.credit(kept)
+    if found is not None:
+        return Learned(trees, violation=found)
+
+    def refused(reports: Sequence[UpdateReport]) -> bool:
+        return run.guard is not None and run.guard.look(update_metrics(reports)) is not None
+
+    reports = tuple(run.learning.update(trees, refused))
+    return Learned(trees, reports, run.guard.look(update_metrics(reports)) if run.guard else None)
+
+
+def after_step(
+    run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float], learned: Learned
+) -> tuple[LoopState, Action]:
+    """The state after the step, and what the guard decides."""
+    run.learning.end_step(state.step + 1)
+    state = replace(
+        state.after_step(batch.cursor, grown["reward/mean"]), branching=run.actor.agent.brancher.state()
+    )
+    if run.guard is None or state.guard is None:
+        return state, Action.GO_ON
+    remembered = run.guard.passed(state.guard, max_over_ranks(grown))
+    guard, action = run.guard.count(remembered, learned.violation)
+    return replace(state, guard=guard), action
+
+
+def record(
+    run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float], learned: Learned, phase: Phase
+) -> None:
+    """Write the trace, the timing and the metrics of the step that led to `state`, and show its progress."""
+    means = {
+        tree.tree.key: tuple(float(a.mean()) if len(a) else 0.0 for a in tree.advantages)
+        for tree in learned.trees
+    }
+    traced = [TracedTree(scored.tree, scored.rewards, means.get(scored.tree.key)) for scored in batch.trees]
+    write_trees(run.folder.trees(state.step), traced)
+    held_up = run.loop.delays.take()
+    run.actor.timing.flush(run.folder.timing(state.step), held_up)
+    updated = update_metrics(learned.reports)
+    guarded = {}
+    if run.guard is not None and state.guard is not None:
+        guarded = {
+            "guard/violated": float(learned.violation is not None),
+            "guard/in_a_row": float(state.guard.in_a_row),
+            "guard/fallbacks": float(state.guard.fallbacks),
+        }
+    sampling = batch.metrics if run.recipe.rollout.dynamic_sampling is not None else {}
+    run.folder.metrics.append(state.step, {**grown, **updated, **guarded, **sampling})
+    norm = updated["update/grad_norm"]
+    shown: dict[str, float | str] = {} if norm is None else {"gradient": norm}
+    if held_up.is_noticeable:
+        shown["event loop held up"] = f"{held_up.longest:.2f} s"
+    phase.advance(1, waiting="", reward=grown["reward/mean"], **shown)
+
+
+def follow(run: RlRun, state: LoopState, found: Violation | None, action: Action) -> LoopState:
+    """Report what the guard found, and do what it decided; returns the state to go on from.
+
+    Raises:
+        TrainingError: The guard stops the run.
+    """
+    if found is None or state.guard is None:
+        return state
+    step, guard = state.step, state.guard
+    if action is Action.STOP:
+        steps = "in 1 step" if guard.in_a_row == 1 else f"in {guard.in_a_row} steps in a row"
+        if guard.last_good is None:
+            raise TrainingError(
+                f"step {step}: {found} {steps}: the policy has collapsed; start again with a lower learner.optimizer.rate, "
+                "or with a [guard] of the recipe's own (guard.enabled = false: none)"
+            )
+        good = checkpoint_folder(run.folder.root, guard.last_good)
+        returns = f"{guard.fallbacks} return{'s' * (guard.fallbacks != 1)}"
+        raise TrainingError(
+            f"step {step}: {found} {steps}, after {returns} to a good checkpoint; the last good one is {good}: start a "
+            "new run from it with other settings"
+        )
+    run.console.note(f"step {step}: {found}; the rest of its update was skipped")
+    if action is not Action.FALL_BACK:
+        return state
+    assert guard.last_good is not None
+    run.console.note(f"step {step}: back to {run.saver.fall_back(guard.last_good)}")
+    return state.went_back(guard.last_good)
+
+
+def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
+    """The metrics of one step's mini-batches; None where nothing was measured or the value is not finite."""
+    # A mini-batch of dead groups measures nothing and changes no weight. So the first other one is still computed with
+    # the weights that sampled: its gap is that between engine and learner.
+    measured = [report for report in reports if report.outcome != "empty"]
+    first = measured[0] if measured else None
+    told = (first or reports[0]).metrics if reports else {}
+    return {
+        "update/loss": finite(first.loss) if first else None,
+        "update/grad_norm": finite(first.grad_norm) if first else None,
+        "update/lr_factor": reports[0].lr_factor if reports else None,
+        "update/entropy": finite(first.entropy) if first else None,
+        "update/steps": float(sum(report.outcome == "stepped" for report in reports)),
+        "update/non_finite": float(sum(report.outcome == "non_finite" for report in reports)),
+        "update/gap_mean": finite(first.gap_mean) if first else None,
+        "update/gap_max": finite(first.gap_max) if first else None,
+        "update/gap_ess": finite(first.gap_ess) if first else None,
+        "update/tokens": float(sum(report.num_tokens for report in reports)),
+        "update/repeated_tokens": float(sum(report.num_repeated for report in reports)),
+        **{f"update/{name}": finite(value) for name, value in told.items()},
+    }
+
+
+def update_warnings(history: Sequence[MetricsRow]) -> tuple[str, ...]:
+    """A line if no step of a run changed the weights: why, with the most frequent cause first."""
+    if not history or any(row.get("update/steps") for row in history):
+        return ()
+    causes = Counter(map(_why_no_step, history)).most_common()
+    steps = f"{len(history)} step{'s' * (len(history) > 1)}"
+    told = "; ".join(f"{cause} (in {count})" for cause, count in causes)
+    return (f"no optimizer step in {steps}, the weights are what they were: {told}",)
+
+
+def _why_no_step(row: MetricsRow) -> str:
+    if row.get("update/non_finite"):
+        return "loss or gradient was not finite, lower learner.optimizer.rate"
+    if row.get("guard/violated"):
+        return "the guard refused to train on it"
+    if row.get("sampling/empty"):
+        return "dynamic sampling kept no problem, since none had both right and wrong answers"
+    if row.get("group/zero_variance") == 1:
+        return "rewards never differed within a group, so that all of them were dead"
+    return "no token was left with an advantage: masked (truncated, correction) or exactly zero"
+
+
+def closing_notes(run: RlRun) -> Iterator[str]:
+    """What branching, entropy and updates did over the whole run, where it is worth a line."""
+    history = read_metrics(run.folder.root / "metrics.jsonl")
+    looks = run.recipe.rollout.branching.looks_at_entropy
+    yield from branch_notes(history, looks_at_entropy=looks)
+    yield from entropy_warnings(history, looks_at_entropy=looks)
+    yield from update_warnings(history)
