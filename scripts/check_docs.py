@@ -1,7 +1,6 @@
 """Checks what the documents name: relative links, files, `ramify` commands with their options, `make` targets."""
 
 import argparse
-import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from ramify.cli import COMMANDS
+from ramify.commands.parser import module_of
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
@@ -44,7 +44,7 @@ def unknown_options(command: str, rest: str) -> Iterator[str]:
         yield f"command ramify {command}"
         return
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"ramify.commands.{command.replace('-', '_')}").add_arguments(parser)
+    module_of(command).add_arguments(parser)
     below = [a.choices.values() for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     known = [o for p in (parser, *chain.from_iterable(below)) for o in OPTION.findall(p.format_help())]
     yield from (

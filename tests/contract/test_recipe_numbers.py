@@ -13,9 +13,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ramify.config.load import check_recipe
-from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 

@@ -10,7 +10,7 @@ from ramify.config.build import build_renderer
 from ramify.config.build_model import build_tokenizer
 from ramify.config.build_tools import show_tools
 from ramify.config.load import load_recipe
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.core.messages import Calls, Final, ToolStatus
 from ramify.core.tree import Source, StopReason, TreeKey
 from ramify.data.demonstrations import load_demonstrations

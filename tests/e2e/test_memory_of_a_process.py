@@ -11,8 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from model_folders import write_tokenizer
 from ramify.cli import main
-from ramify.commands.estimate import work_of
-from ramify.commands.needed_memory import memory_of
+from ramify.commands.estimate import memory_of, work_of
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.modeling.row_bytes import row_bytes

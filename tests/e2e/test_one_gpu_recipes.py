@@ -7,8 +7,8 @@ import pytest
 
 from model_folders import write_model
 from ramify.cli import main
+from ramify.config import shipped_recipes
 from ramify.config.load import read_toml
-from ramify.config.shipped import shipped_recipes
 
 RECIPES = {path.stem: path for path in sorted(shipped_recipes().glob("*.toml")) if path.stem.endswith("gb")}
 SIZES = {

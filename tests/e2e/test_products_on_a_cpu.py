@@ -6,7 +6,7 @@ from e2e_runs import write_task
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ramify.cli import main
-from ramify.config.shipped import shipped_recipes
+from ramify.config import shipped_recipes
 
 SMALL = {
     "sft": {

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
+from ramify.config import shipped_recipes
 from ramify.config.load import load_recipe
 from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.shipped import shipped_recipes
 from ramify.core.errors import MachineError
 from ramify.obs.console import RunConsole
 from ramify.train.quickstart.evaluations import evaluate

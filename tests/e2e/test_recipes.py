@@ -12,9 +12,8 @@ from safetensors.numpy import load_file
 from ramify.algos.grpo import GroupRelative
 from ramify.algos.tree_grpo import TreeGrpo
 from ramify.cli import main
-from ramify.config.load import load_recipe, read_toml
+from ramify.config.load import load_recipe, read_toml, toml_text
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.toml_text import toml_text
 from ramify.core.tree import Source
 from ramify.modeling.model_config import ADAPTER_WEIGHTS
 from ramify.obs.metrics import read_metrics

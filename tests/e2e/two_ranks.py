@@ -10,7 +10,7 @@ from ramify.algos.dpo import DpoLoss
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
-from ramify.config.schema_guard import GuardSection
+from ramify.config.schema_train import GuardSection
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source
 from ramify.data.order import DataCursor

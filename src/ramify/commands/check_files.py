@@ -5,11 +5,10 @@ from pathlib import Path
 
 from ramify.config.build_evaluation import require_dataset
 from ramify.config.other_runs import read_rate
-from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
 from ramify.config.schema_rollout import RandomBranching, RolloutSection
-from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_tools import (
     DenseSearchSection,
     LocalSearchSection,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramify import __version__
-from ramify.commands.recipe_arguments import add_override, recipe_file
+from ramify.commands.parser import add_override, recipe_file
 from ramify.core.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _gigabytes(text: str) -> float:
 
 
 def _tell_card(console: "RunConsole", options: argparse.Namespace) -> None:
-    from ramify.commands.card import on_card
+    from ramify.commands.pace import on_card
 
     if options.recipe is None:
         raise ConfigError("--gpu-memory: expected a recipe too: ramify doctor RECIPE.toml --gpu-memory 24")
@@ -214,9 +214,8 @@ async def _open(task: _Task) -> None:
 def _read(path: Path, overrides: list[str]) -> "tuple[str, AnyRecipe]":
     """A recipe of any kind, and the command that it is for."""
     from ramify.config.load import load_recipe, read_toml
-    from ramify.config.schema_dpo import DpoRecipe
     from ramify.config.schema_eval import EvalRecipe
-    from ramify.config.schema_sft import SftRecipe
+    from ramify.config.schema_examples import DpoRecipe, SftRecipe
     from ramify.config.schema_train import TrainRecipe
 
     tables = read_toml(path)
@@ -257,8 +256,7 @@ def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:
     Raises:
         MachineError: The memory is not there.
     """
-    from ramify.commands.estimate import device_of, work_of
-    from ramify.commands.needed_memory import in_bytes, loads_weights, memory_of
+    from ramify.commands.estimate import device_of, in_bytes, loads_weights, memory_of, work_of
     from ramify.commands.pace import in_time, measure_pace, whole_run
 
     work = work_of(recipe)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.commands.recipe_arguments import add_override_arguments, at_least_one, recipe_file
+from ramify.commands.parser import add_dry_run, add_override, at_least_one, recipe_file
 from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument("recipe", type=recipe_file, nargs="?", metavar="RECIPE.toml", help="what to run")
-    add_override_arguments(parser)
+    add_override(parser)
+    add_dry_run(parser)
     parser.add_argument("--resume", action="store_true", help="make the attempts that run.dir still lacks")
     plain = parser.add_argument_group(
         "without a recipe (all other settings have defaults, which -s can change)"
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from ramify.commands.check_files import check_eval_files
-    from ramify.commands.dry_run import dry_run
+    from ramify.commands.estimate import dry_run
     from ramify.eval.folder import check_eval_folder
 
     recipe = _recipe(options)

@@ -1,14 +1,19 @@
-"""The parser of the command line. It imports only the module of the given command, and no heavy library."""
+"""The parser of the command line, and arguments that several commands share.
+
+It imports only the module of the given command, and no heavy library.
+"""
 
 import argparse
 import difflib
 import importlib
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 from ramify import __version__
+from ramify.config import shipped_recipes
 from ramify.core.errors import UserError
 
 _GIVEN = re.compile(r"argument COMMAND: invalid choice: '([^']*)'|unrecognized arguments: (\S+)")
@@ -49,5 +54,58 @@ def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.Ar
 
 
 def module_of(command: str) -> ModuleType:
-    """The module of a command."""
-    return importlib.import_module(f"ramify.commands.{command.replace('-', '_')}")
+    """The module of a command; one module has the three that train."""
+    name = "train" if command in ("sft", "dpo") else command.replace("-", "_")
+    return importlib.import_module(f"ramify.commands.{name}")
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Add RECIPE, -s and --dry-run."""
+    parser.add_argument(
+        "recipe",
+        type=recipe_file,
+        metavar="RECIPE.toml",
+        help="what to run: a file, or the name of a shipped recipe, such as arpo_reasoning_7b",
+    )
+    add_override(parser)
+    add_dry_run(parser)
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """Add --dry-run."""
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check the recipe; print it with all defaults, and what it needs of this machine",
+    )
+
+
+def add_override(parser: argparse.ArgumentParser) -> None:
+    """Add -s."""
+    parser.add_argument(
+        "-s",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY.NAME=VALUE",
+        help="set one key of the recipe; may be repeated",
+    )
+
+
+def recipe_file(text: str) -> Path:
+    """The recipe file `text`; if there is none, the shipped recipe of that name (`recipes/`, `.toml` are optional)."""
+    path = Path(text)
+    shipped = shipped_recipes() / f"{path.name.removesuffix('.toml')}.toml"
+    is_name = path.parent in (Path(), Path("recipes"))
+    return shipped if is_name and not path.exists() and shipped.is_file() else path
+
+
+def at_least_one(text: str) -> int:
+    """Read a whole number of at least 1.
+
+    Raises:
+        argparse.ArgumentTypeError: It is something else.
+    """
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)

@@ -3,12 +3,12 @@
 import argparse
 import sys
 
-from ramify.commands.recipe_arguments import add_recipe_arguments, at_least_one
+from ramify.commands.parser import add_recipe, at_least_one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    add_recipe_arguments(parser)
+    add_recipe(parser)
     parser.add_argument(
         "--problems",
         type=at_least_one,
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.check_files import check_rollout_files
-    from ramify.commands.dry_run import dry_run
+    from ramify.commands.estimate import dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_train import TrainRecipe
     from ramify.obs.files import require_new_folder

@@ -28,7 +28,7 @@ def build_eval_problems(
         DataError: Something cannot be read, or no problem is left.
     """
     from ramify.config.build import fitting
-    from ramify.config.training_overlap import training_overlap_notes
+    from ramify.config.other_runs import training_overlap_notes
     from ramify.data.benchmark_prompts import instructed
     from ramify.data.benchmarks import load_benchmark, parse_dataset
     from ramify.data.overlap import duplicate_notes

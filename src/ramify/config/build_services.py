@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ramify.config.schema_tools import (
     BrightDataSearchSection,
     BrowserSection,
+    CacheSection,
     DenseSearchSection,
     HttpSection,
     LocalSearchSection,
@@ -13,11 +14,13 @@ from ramify.config.schema_tools import (
     SearchSection,
     SearxngSearchSection,
 )
-from ramify.core.protocols import ChatModel, SearchProvider
+from ramify.core.protocols import Cache, ChatModel, SearchProvider
 
 if TYPE_CHECKING:
     from ramify.net.client import HttpClient
     from ramify.tools.pages import PageSource
+
+_DAY_SECONDS = 86_400.0
 
 
 def http_client(name: str, section: HttpSection, *secrets: str, failures_to_open: int = 8) -> "HttpClient":
@@ -172,3 +175,23 @@ def _key(variable: str, offline: bool) -> str:
     from ramify.net.secrets import read_key
 
     return "" if offline else read_key(variable)
+
+
+def build_cache(section: CacheSection) -> Cache:
+    """The cache, or a cassette if the recipe's mode asks for one.
+
+    Raises:
+        DataError: The file is something else, damaged, or written by a newer ramify; a cassette to replay is missing.
+        MachineError: The file cannot be written.
+    """
+    if section.mode == "cache":
+        from ramify.cache.sqlite import SqliteCache, SqliteSettings
+
+        return SqliteCache(
+            section.path, SqliteSettings(section.days * _DAY_SECONDS, section.empty_days * _DAY_SECONDS)
+        )
+    from ramify.cache.cassette import Cassette, CassetteMode, FailureForm
+    from ramify.net.failures import RequestFailedError
+
+    failures = FailureForm(RequestFailedError, RequestFailedError.as_json, RequestFailedError.from_json)
+    return Cassette(section.path, CassetteMode(section.mode), failures)

@@ -159,7 +159,7 @@ class _Build:
         self.resources.extend(each for each in (source, model) if each is not None)
         cache = None
         if section.cache is not None:
-            from ramify.config.build_cache import build_cache
+            from ramify.config.build_services import build_cache
 
             cache = build_cache(section.cache)
             self.resources.append(cache)

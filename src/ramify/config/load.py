@@ -1,31 +1,18 @@
-"""Reads recipes: TOML, `-s a.b=c` overrides, and validation that reports all mistakes in one line."""
+"""Reads and writes recipes: TOML, `-s a.b=c` overrides, validation that reports all mistakes in one line."""
 
-import re
+import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
-from ramify.config.near_names import near_key, schemas_in
-from ramify.config.toml_text import toml_text
+from ramify.config.mistakes import FORM_KEYS, form_of, locate, mistakes_in
 from ramify.core.errors import ConfigError, in_one_line
 
 Recipe = TypeVar("Recipe", bound=BaseModel)
-Schemas: TypeAlias = Sequence[type[BaseModel]]
-
-_PLAIN_WORDS = {
-    "missing": "expected a value, found none",
-    "model_type": "expected a table",
-    "model_attributes_type": "expected a table",
-    "path_type": "expected a path",
-}
-_FORM_KEYS = ("name", "provider")
-"""Keys whose value selects one of several schemas (forms) of a table."""
-_NAMED_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*: ")
 
 
 def load_recipe(schema: type[Recipe], path: Path, overrides: Sequence[str]) -> Recipe:
@@ -64,7 +51,7 @@ def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> R
     try:
         return schema.model_validate(dict(table))
     except ValidationError as error:
-        raise ConfigError(" ".join(f"{name}: {in_one_line(_mistakes(schema, error))}".split())) from None
+        raise ConfigError(" ".join(f"{name}: {in_one_line(mistakes_in(schema, error))}".split())) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -115,16 +102,16 @@ def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) ->
         table.pop(names[-1], None)
         return
     table[names[-1]] = _value(text)
-    if names[-1] in _FORM_KEYS:
+    if names[-1] in FORM_KEYS:
         _take_form(schema, names[:-1], table, names[-1])
 
 
 def _take_form(schema: type[BaseModel], place: Sequence[str], table: dict[str, Any], form_key: str) -> None:
     """After a change of `name` or `provider`, remove keys of the table that only its old form has."""
-    _, forms = _locate((schema,), place)
+    _, forms = locate((schema,), place)
     known = {key for form in forms for key in form.model_fields}
     for form in forms:
-        if table[form_key] in _form(form)[1]:
+        if table[form_key] in form_of(form)[1]:
             for key in table.keys() & known - form.model_fields.keys():
                 del table[key]
 
@@ -139,82 +126,42 @@ def _value(text: str) -> Any:  # noqa: ANN401 - any TOML value
     return text if len(parsed) > 1 or isinstance(value, date | datetime | time) else value
 
 
-def _mistakes(schema: type[BaseModel], error: ValidationError) -> list[str]:
-    """One line for each wrong key: unknown keys first, then in the order of the schema."""
-    told: dict[str, list[str]] = {}
-    meant: set[str] = set()
-    # A misspelt required key is both unknown and missing. Only the first is reported, with a suggestion.
-    for item in sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden"):
-        place, schemas = _locate((schema,), item["loc"])
-        key = ".".join(place) or "recipe"
-        if item["type"] == "extra_forbidden":
-            near = near_key(schema, _locate((schema,), item["loc"][:-1])[1], place)
-            lines = [f"{key}: unknown key" + (f", did you mean {near}?" if near else "")]
-            meant |= {str(near), ".".join([*place[:-1], str(near)])}
-        elif item["type"] == "missing" and key in meant:
-            continue
+def toml_text(table: Mapping[str, Any]) -> str:
+    """A table of plain values (text, numbers, booleans, lists, tables) as TOML; keys without a value (None) are left out."""
+    return "\n".join(_lines(table, "")).strip("\n") + "\n"
+
+
+def _lines(table: Mapping[str, Any], place: str) -> Iterator[str]:
+    below = {key: value for key, value in table.items() if isinstance(value, Mapping) or _has_tables(value)}
+    for key, value in table.items():
+        if key not in below and value is not None:
+            yield f"{_toml_key(key)} = {_toml_value(value)}"
+    for key, value in below.items():
+        name = f"{place}{_toml_key(key)}"
+        if isinstance(value, Mapping):
+            yield from ("", f"[{name}]", *_lines(value, f"{name}."))
         else:
-            lines = _described(schemas, place, item)
-        # If a value fits none of several types, pydantic reports a mistake for each type; the first is enough.
-        if not any(key == other or key.startswith(f"{other}.") for other in told):
-            told[key] = lines
-    return [line for lines in told.values() for line in lines]
+            for each in value:
+                yield from ("", f"[[{name}]]", *_lines(each, f"{name}."))
 
 
-def _described(schemas: Schemas, place: Sequence[str], mistake: ErrorDetails) -> list[str]:
-    key = ".".join(place) or "recipe"
-    if mistake["type"].startswith("union_tag"):
-        names = ", ".join(name for s in schemas for name in _form(s)[1])
-        form_key = _form(schemas[0])[0]
-        given = (
-            f"got {mistake['input'][form_key]!r}" if mistake["type"] == "union_tag_invalid" else "found none"
-        )
-        return [f"{key}.{form_key}: expected one of {names}, {given}"]
-    message = _PLAIN_WORDS.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
-    if mistake["type"] == "value_error":
-        # A check across sections may have found several mistakes.
-        return [_with_key(place, line) for line in message.split("\n")]
-    message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
-    message = re.sub("^Input should (be|have) ", "expected ", message)
-    given = mistake["input"]
-    told = mistake["type"] == "missing"
-    got = "" if told else ", got a table" if isinstance(given, dict) else f", got {given!r}"
-    return [f"{key}: {message[0].lower()}{message[1:]}{got}"]
+def _has_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
 
 
-def _with_key(place: Sequence[str], message: str) -> str:
-    """Prefix a message with its place; a message of a table's check begins with the key that it is about."""
-    if _NAMED_KEY.match(message):
-        return ".".join([*place, message])
-    return f"{'.'.join(place) or 'recipe'}: {message[0].lower()}{message[1:]}"
+def _toml_value(value: object) -> str:
+    if isinstance(value, str):
+        # JSON's escapes are valid in TOML; only DEL must be escaped in TOML and is not in JSON.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, Mapping):
+        pairs = (f"{_toml_key(key)} = {_toml_value(each)}" for key, each in value.items() if each is not None)
+        return f"{{ {', '.join(pairs)} }}"
+    # Numbers and booleans are written as in JSON.
+    return json.dumps(value)
 
 
-def _locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schemas]:
-    """The key as a user writes it for pydantic's location, and the possible schemas there.
-
-    For a table with several forms, pydantic's location contains the form's name as well.
-    """
-    key: list[str] = []
-    for part in loc:
-        form = [schema for schema in schemas if len(schemas) > 1 and part in _form(schema)[1]]
-        if form:
-            schemas = form
-            continue
-        if key and not schemas and isinstance(part, str):
-            # For a key with several types, pydantic's location ends with the type's name.
-            continue
-        key.append(str(part))
-        if isinstance(part, int):
-            continue
-        fields = [schema.model_fields[part] for schema in schemas if part in schema.model_fields]
-        schemas = [option for field in fields for option in schemas_in(field.annotation)]
-    return key, schemas
-
-
-def _form(schema: type[BaseModel]) -> tuple[str, tuple[str, ...]]:
-    """The key that selects the form of a table, and its values for this form."""
-    for key in _FORM_KEYS:
-        field = schema.model_fields.get(key)
-        if field is not None and get_origin(field.annotation) is Literal:
-            return key, get_args(field.annotation)
-    return _FORM_KEYS[0], ()
+def _toml_key(key: str) -> str:
+    is_bare = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return key if is_bare else _toml_value(key)

@@ -1,8 +1,76 @@
-"""Values that a recipe takes from the folder of another run."""
+"""What a recipe has to do with the folder of another run: that of an interrupted run to resume, a rate, training data."""
 
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from pydantic import BaseModel
+
+from ramify.config.load import read_toml, resolved
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.messages import Problem
+from ramify.obs.manifest import MANIFEST, Difference, differences
+
+MAY_CHANGE = frozenset(
+    {
+        "run.dir",
+        "run.steps",
+        "run.save_every",
+        "run.keep_last",
+        "run.keep_best",
+        "run.threads",
+        "data.epochs",
+        "engine.slots",
+        "learner.token_budget",
+        "model.device",
+        "preflight.enabled",
+        "preflight.problems",
+        "preflight.allow_zero_variance",
+    }
+)
+"""The length of the run, which checkpoints are kept, and how the work is placed on the machine."""
+
+_ROUNDS = frozenset({"run.threads", "engine.slots", "learner.token_budget", "model.device"})
+"""Keys of these that change the last bits of results, so a deterministic run must keep them."""
+
+_WITH_VALUES = 8
+"""Number of differences shown with both values; the folder of another run may have dozens."""
+
+
+_MAX_PARENTS = 3
+"""Depth of a model inside the folder of its run, at most: RUN/checkpoints/step-000010/."""
+
+
+def changes(record: Path, recipe: BaseModel) -> tuple[Difference, ...]:
+    """The keys in which `recipe` differs from the recipe that a run was started with, `record`.
+
+    Raises:
+        ConfigError: A key differs that must not change, named with both values; or the run's recipe cannot be read.
+    """
+    before, now = read_toml(record), tomllib.loads(resolved(recipe))
+    found = tuple(differences(before, now))
+    allowed = MAY_CHANGE - _ROUNDS if now.get("run", {}).get("deterministic") else MAY_CHANGE
+    if refused := [difference for difference in found if difference.key not in allowed]:
+        told = "; ".join(map(str, refused[:_WITH_VALUES]))
+        if rest := [difference.key for difference in refused[_WITH_VALUES:]]:
+            told += f"; and so do {', '.join(rest)}"
+        raise ConfigError(
+            f"run.dir: {record} differs from the recipe given: {told}; put "
+            f"{'it' if len(refused) == 1 else 'them'} back, or name a new folder (a run that goes on may change "
+            f"{', '.join(sorted(allowed - {'run.dir'}))})"
+        )
+    return found
+
+
+def lasting(table: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's table without `[run]` and without the keys that may change."""
+    kept = {name: value for name, value in table.items() if name != "run"}
+    for key in MAY_CHANGE:
+        section, _, name = key.partition(".")
+        if isinstance(kept.get(section), dict):
+            kept[section] = {inner: value for inner, value in kept[section].items() if inner != name}
+    return kept
 
 
 def read_rate(run_dir: Path) -> float:
@@ -24,3 +92,41 @@ def read_rate(run_dir: Path) -> float:
             f"{path}: expected branch/matched_rate and branch/decisions, found no step with decisions"
         )
     return rate
+
+
+def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[str, ...]:
+    """A note if some of the problems are in the training data of the run that made `model`.
+
+    Checks only that run, not earlier ones. Gives no note if the model is not from a run, or saw none of the problems.
+    """
+    from ramify.data.overlap import read_questions, without_questions
+
+    found = _training_data(model)
+    if found is None:
+        return ()
+    train, exclude = found
+    try:
+        folded = read_questions([train]) - read_questions(exclude)
+    except DataError as error:
+        return (f"not checked whether {model} was trained on these problems: {error}",)
+    seen = len(problems) - len(without_questions(problems, folded))
+    if not seen:
+        return ()
+    return (
+        f"{seen} of {len(problems)} problems are in {train}, which {model} was trained on; their scores measure "
+        "memory too",
+    )
+
+
+def _training_data(model: Path) -> tuple[str, tuple[str, ...]] | None:
+    """`data.train` and `data.exclude` of the run whose folder `model` is in; None if it is in none."""
+    for folder in (model, *model.parents[:_MAX_PARENTS]):
+        recipe = folder / "recipe.toml"
+        # A recipe without a manifest beside it is the user's own file, not a run's.
+        if recipe.is_file() and (folder / MANIFEST).is_file():
+            try:
+                data = tomllib.loads(recipe.read_text(encoding="utf-8"))["data"]
+                return str(data["train"]), tuple(map(str, data.get("exclude", ())))
+            except (ValueError, KeyError, TypeError):
+                return None
+    return None

@@ -1,6 +1,6 @@
 """The schema of an algorithm: advantages, loss, penalties, corrections. Papers are recipes over these parts."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,36 +13,66 @@ from ramify.config.bounds import (
     Tokens,
 )
 from ramify.config.schema_parts import Section
+from ramify.config.schema_rollout import RolloutSection
 
 
-class GroupEstimator(Section):
+class _Estimator(Section):
+    """Base class of all estimators; says what an estimator needs, and what its advantages are alike in."""
+
+    needs_branches: ClassVar[bool] = False
+    needs_roots: ClassVar[bool] = False
+    """Whether a tree must have several roots."""
+    per_node: ClassVar[bool] = False
+    """Whether a shared token gets the same advantage from every trajectory through it."""
+    per_trajectory: ClassVar[bool] = False
+    """Whether all tokens of a trajectory get the same advantage, as a sequence loss needs."""
+    name: str
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether a trajectory is compared with the others of its tree."""
+        return True
+
+
+class GroupEstimator(_Estimator):
     """Relative to the group of a problem's leaves (GRPO, Dr. GRPO, DAPO, RLOO, ARPO).
 
     `scale`: divide by the group's standard deviation, or not (Dr. GRPO). `baseline`: the mean over the group, or over
     the leaves that are not below the token (in a flat group these are all others, which is RLOO).
     """
 
+    per_trajectory = True
     name: Literal["group"]
     scale: Literal["std", "none"] = "std"
     baseline: Literal["pooled", "leave_subtree_out"] = "pooled"
 
 
-class ReinforcePlusPlusEstimator(Section):
+class ReinforcePlusPlusEstimator(_Estimator):
     """Returns-to-go, whitened over the whole batch; `group_mean` subtracts the group's mean first."""
 
     name: Literal["reinforce_pp"]
     group_mean: bool = False
 
+    @property
+    def needs_group(self) -> bool:
+        """Whether the group's mean is subtracted."""
+        return self.group_mean
 
-class TreeGrpoEstimator(Section):
+
+class TreeGrpoEstimator(_Estimator):
     """Advantage within a root's subtree plus advantage within the group."""
 
+    needs_branches = True
+    needs_roots = True
+    per_trajectory = True
     name: Literal["tree_grpo"]
 
 
-class NodeValueEstimator(Section):
+class NodeValueEstimator(_Estimator):
     """Mean reward below a token's branch, minus the mean reward below the branch above it."""
 
+    needs_branches = True
+    per_node = True
     name: Literal["node_value"]
 
 
@@ -52,7 +82,17 @@ EstimatorSection = Annotated[
 ]
 
 
-class ClipLoss(Section):
+class _Loss(Section):
+    """Base class of all losses."""
+
+    linear: ClassVar[bool] = False
+    """Whether the loss is linear in the advantage: both signs are clipped alike."""
+    sequence_loss: ClassVar[bool] = False
+    """Whether the ratio is that of a whole trajectory."""
+    name: str
+
+
+class ClipLoss(_Loss):
     """PPO's clipped surrogate; `dual_clip` bounds it where the advantage is negative."""
 
     name: Literal["clip"]
@@ -61,7 +101,7 @@ class ClipLoss(Section):
     dual_clip: AboveOne | None = None
 
 
-class StopGradientClipLoss(Section):
+class StopGradientClipLoss(_Loss):
     """AEPO's clip: above the upper edge the gradient is bounded, not zero."""
 
     name: Literal["aepo_clip"]
@@ -70,7 +110,7 @@ class StopGradientClipLoss(Section):
     dual_clip: AboveOne | None = None
 
 
-class GppoLoss(Section):
+class GppoLoss(_Loss):
     """GPPO: outside both edges the gradient is bounded, not zero."""
 
     name: Literal["gppo"]
@@ -78,17 +118,19 @@ class GppoLoss(Section):
     clip_high: PositiveWeight = 0.2
 
 
-class CispoLoss(Section):
+class CispoLoss(_Loss):
     """CISPO: the clipped ratio is a weight on the logprob; without `clip_low` there is no lower edge."""
 
+    linear = True
     name: Literal["cispo"]
     clip_low: InsideOne | None = None
     clip_high: PositiveWeight
 
 
-class GspoLoss(Section):
+class GspoLoss(_Loss):
     """GSPO: one ratio for a whole trajectory, the geometric mean over its tokens."""
 
+    sequence_loss = True
     name: Literal["gspo"]
     clip_low: InsideOne = 3e-4
     clip_high: PositiveWeight = 4e-4
@@ -194,24 +236,24 @@ class AlgorithmSection(Section):
             raise ValueError('max_gap: acts with old = "behavior" only; leave it out')
         if self.advantage == "hard":
             self._hard_differs()
-        if self.loss.name == "gspo":
-            self._whole_paths()
+        if self.loss.sequence_loss:
+            self._suits_sequence_loss()
         return self
 
     def _hard_differs(self) -> None:
         """Refuse hard advantages that give the same gradient as soft ones."""
-        if self.estimator.name == "node_value":
+        if self.estimator.per_node:
             raise ValueError(
-                'advantage: estimator "node_value" gives all trajectories through a token the same, so "hard" cannot act; '
-                "leave it out"
+                f'advantage: estimator "{self.estimator.name}" gives all trajectories through a token the same, so "hard" '
+                "cannot act; leave it out"
             )
-        if self.loss.name == "cispo" and self.hard_is_soft_where_linear:
+        if self.loss.linear and self._hard_is_soft_where_linear:
             raise ValueError(
-                'advantage: loss "cispo" clips both signs alike, so "hard" is the same as "soft"; leave it out'
+                f'advantage: loss "{self.loss.name}" clips both signs alike, so "hard" is the same as "soft"; leave it out'
             )
 
     @property
-    def hard_is_soft_where_linear(self) -> bool:
+    def _hard_is_soft_where_linear(self) -> bool:
         """Whether hard and soft advantages give the same gradient for a loss that is linear in the advantage.
 
         They differ if the trajectories through a token have different weights.
@@ -219,26 +261,91 @@ class AlgorithmSection(Section):
         level = None if self.correction is None else self.correction.level
         return self.aggregation != "sequence_mean" and level != "sequence"
 
-    def _whole_paths(self) -> None:
+    def _suits_sequence_loss(self) -> None:
         """A sequence loss needs one advantage, one weight and one correction for each trajectory."""
+        level = None if self.correction is None else self.correction.level
         needs = (
             ("aggregation", self.aggregation == "sequence_mean", '"sequence_mean"'),
             ("shared", self.shared != "split", '"repeat" or "mass"'),
             ("advantage", self.advantage == "soft", '"soft"'),
             ("entropy_advantage", self.entropy_advantage is None, "none"),
-            (
-                "correction.level",
-                self.correction is None or self.correction.level == "sequence",
-                '"sequence"',
-            ),
-            ("estimator.name", self.estimator.name in ("group", "tree_grpo"), '"group" or "tree_grpo"'),
+            ("correction.level", level in (None, "sequence"), '"sequence"'),
+            ("estimator.name", self.estimator.per_trajectory, '"group" or "tree_grpo"'),
             ("estimator.baseline", getattr(self.estimator, "baseline", "pooled") == "pooled", '"pooled"'),
         )
         for key, right, expected in needs:
             if not right:
                 raise ValueError(
-                    f'{key}: expected {expected} with loss "gspo", whose ratio is that of a trajectory'
+                    f'{key}: expected {expected} with loss "{self.loss.name}", whose ratio is that of a trajectory'
                 )
+
+    def refuse_idle(self, rollout: RolloutSection, has_exact_entropy: bool) -> None:
+        """Refuse settings that have no effect on the rollout's trees.
+
+        `has_exact_entropy` says whether the engine provides exact entropies.
+
+        Raises:
+            ValueError: A setting has no effect.
+        """
+        estimator, entropy, margin = self.estimator, self.entropy_advantage, self.overlong_margin
+        if rollout.n == 1 and estimator.needs_group:
+            raise ValueError(
+                f'rollout.n: expected at least 2 with estimator "{estimator.name}": a single trajectory has nothing '
+                "to be compared with"
+            )
+        if rollout.m == 1 and estimator.needs_roots:
+            raise ValueError(
+                f'algorithm.estimator.name: "{estimator.name}" with rollout.m = 1 compares within the only root twice; '
+                "raise m"
+            )
+        if margin is not None and margin > rollout.max_tokens:
+            raise ValueError(
+                f"algorithm.overlong_margin: expected at most rollout.max_tokens = {rollout.max_tokens}, got {margin}"
+            )
+        needs_branches = (
+            ("shared", self.shared != "repeat"),
+            ("advantage", self.advantage != "soft"),
+            ("estimator.name", estimator.needs_branches),
+        )
+        for key, is_set in needs_branches:
+            if is_set and not rollout.shares_tokens:
+                raise ValueError(
+                    f"algorithm.{key}: no trajectory of this rollout branches, so it cannot act; leave it out or branch"
+                )
+        if entropy is not None and entropy.source == "behavior" and not has_exact_entropy:
+            raise ValueError(
+                'algorithm.entropy_advantage.source: this engine gives no exact entropies; set it to "annotate"'
+            )
+
+    def note_idle(
+        self, problems_per_step: int, problems_per_minibatch: int, is_local: bool
+    ) -> tuple[str, ...]:
+        """A note that names settings without effect when there is one optimizer step per rollout; none if all have one.
+
+        This is not an error: papers report such settings, and recipes of papers have them too when tried at a small
+        size. `is_local`: the engine samples from the learner's weights, so the ratio is 1 up to rounding. With another
+        engine the ratio may be anything, and clipping has an effect.
+        """
+        recomputes = self.old == "recompute"
+        if problems_per_minibatch < problems_per_step or not (is_local or recomputes):
+            return ()
+        idle = [
+            f"algorithm.loss.{key}" for key in ("clip_low", "clip_high") if key in self.loss.model_fields_set
+        ]
+        if self.loss.name != "clip":
+            idle.append(f'algorithm.loss.name = "{self.loss.name}"')
+        elif self.loss.dual_clip is not None:
+            idle.append("algorithm.loss.dual_clip")
+        if self.advantage == "hard" and self._hard_is_soft_where_linear:
+            idle.append('algorithm.advantage = "hard"')
+        if recomputes and is_local and self.correction is None:
+            idle.append('algorithm.old = "recompute"')
+        if not idle:
+            return ()
+        return (
+            f"note: with one optimizer step a rollout (learner.problems_per_minibatch = {problems_per_minibatch}) the ratio "
+            f"is 1: {' and '.join(idle)} do{'es' if len(idle) == 1 else ''} not act",
+        )
 
 
 def _belongs(key: str, value: object, where: str, is_there: bool) -> None:

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from ramify.config.bounds import PositiveFraction, PositiveInt, Reserved, Tokens, Weight
-from ramify.config.inert import refuse_compat_reward
 from ramify.config.schema_parts import (
     LimitsSection,
     LocalEngineSection,
@@ -17,7 +16,7 @@ from ramify.config.schema_parts import (
     refuse_all,
     refuse_clocks,
 )
-from ramify.config.schema_reward import RewardSection
+from ramify.config.schema_reward import RewardSection, refuse_compat_reward
 from ramify.config.schema_tools import (
     HttpSection,
     Name,
@@ -130,9 +129,9 @@ class EvalRecipe(Section):
 
     def _has_verdict(self) -> None:
         if self.sampling.right_by == "judge":
-            if self.reward.name == "length" or self.reward.judge is None:
+            if self.reward.judge is None:
                 raise ValueError('sampling.right_by: "judge" takes [reward.judge], which is missing')
-        elif self.reward.name in ("length", "parts"):
+        elif not self.reward.tells_right:
             raise ValueError(
                 f'reward.name: expected a reward that tells right from wrong, "{self.reward.name}" does not'
             )

@@ -230,3 +230,16 @@ def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:
             raise ValueError(
                 f"{name}.{key}: expected no deadline with run.deterministic; use max_calls and max_tokens"
             )
+
+
+def refuse_idle_rates(optimizer: OptimizerSection, trains_adapter: bool) -> None:
+    """Refuse learning rates for parameters that an adapter does not have.
+
+    Raises:
+        ValueError: There is such a rate.
+    """
+    for key in ("vector_rate", "embedding_rate"):
+        if trains_adapter and getattr(optimizer, key) is not None:
+            raise ValueError(
+                f"learner.optimizer.{key}: an adapter has matrices only; leave it out with model.lora"
+            )

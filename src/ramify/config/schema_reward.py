@@ -1,12 +1,12 @@
 """Schemas of rewards: what counts for a trajectory, and what is only reported."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from ramify.config.bounds import Attempts, PositiveInt, Reserved, Seconds, SignedWeight, Tokens, Weight
-from ramify.config.schema_parts import Section, UserPath, is_changed
-from ramify.config.schema_tools import HttpSection, Name, ServiceUrl, Variable
+from ramify.config.schema_parts import ModelSection, Section, UserPath, is_changed
+from ramify.config.schema_tools import HttpSection, Name, ServiceUrl, ToolsSection, Variable
 
 ScoreName = Literal["answer", "lenient", "em", "f1", "acc", "math_equal", "unread", "timeout"]
 """See docs/scoring.md."""
@@ -51,6 +51,8 @@ class OwnPartSection(Section):
 
 
 class _RewardSection(Section):
+    tells_right: ClassVar[bool] = True
+    """Whether the reward tells right from wrong."""
     judge: JudgeSection | None = None
     own: tuple[OwnPartSection, ...] = ()
 
@@ -95,6 +97,7 @@ class CompatRewardSection(_RewardSection):
 class PartsRewardSection(_RewardSection):
     """Only parts of the user's own, or a judge."""
 
+    tells_right = False
     name: Literal["parts"]
 
     @model_validator(mode="after")
@@ -107,6 +110,8 @@ class PartsRewardSection(_RewardSection):
 class LengthRewardSection(Section):
     """For smoke tests: rewards length and teaches nothing."""
 
+    tells_right: ClassVar[bool] = False
+    judge: ClassVar[None] = None
     name: Literal["length"]
 
 
@@ -118,3 +123,28 @@ RewardSection = Annotated[
     | LengthRewardSection,
     Field(discriminator="name"),
 ]
+
+
+def refuse_compat_reward(model: ModelSection, reward: RewardSection) -> None:
+    """Refuse the reward of the papers' code for a dialect that it cannot read.
+
+    Raises:
+        ValueError: It would find no answer in any trajectory.
+    """
+    if reward.name == "compat" and model.dialect != "tags":
+        raise ValueError(
+            f'reward.name: "compat" reads tags only, expected another reward with model.dialect = "{model.dialect}"'
+        )
+
+
+def refuse_idle_bonus(reward: RewardSection, tools: ToolsSection) -> None:
+    """Refuse a bonus for using search and Python where a tool of the two is missing.
+
+    Raises:
+        ValueError: It could never be given.
+    """
+    has_both = tools.search is not None and tools.python is not None
+    if not has_both and getattr(reward, "bonus", None) and is_changed(reward, "bonus"):
+        raise ValueError(
+            "reward.bonus: is given for using search and python, and one of them is not there; leave it out"
+        )

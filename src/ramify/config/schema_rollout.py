@@ -3,7 +3,7 @@
 Weights of rules are per nat of the mean entropy over `probe_tokens` tokens, except in the `seed_compat_*` rules.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
@@ -26,6 +26,9 @@ _PAPER = TypeAdapter(tuple[SignedWeight, SignedWeight, SignedWeight])
 class _Branching(Section):
     """Base class of all rules."""
 
+    branches: ClassVar[bool] = True
+    looks_at_entropy: ClassVar[bool] = True
+    """Whether entropies can change a decision."""
     name: str
 
     @property
@@ -34,25 +37,22 @@ class _Branching(Section):
         return True
 
     @property
-    def looks_at_entropy(self) -> bool:
-        """Whether entropies can change a decision."""
-        return True
+    def never(self) -> bool:
+        """Whether the probability of a branch is 0."""
+        return False
 
 
 class NoBranching(_Branching):
     """Flat sampling: every trajectory starts from the prompt."""
 
+    branches = False
+    looks_at_entropy = False
     name: Literal["none"]
     probe_tokens: Tokens = 20
 
     @property
     def needs_m(self) -> bool:
         """False: all n start from the prompt."""
-        return False
-
-    @property
-    def looks_at_entropy(self) -> bool:
-        """False: there is nothing to decide."""
         return False
 
 
@@ -92,6 +92,11 @@ class BernoulliBranching(_Branching):
     beta: SignedWeight = 0.335
     probe_tokens: Tokens = 20
     children: Trajectories = 1
+
+    @property
+    def never(self) -> bool:
+        """Whether both weights are 0."""
+        return self.alpha == 0 and self.beta == 0
 
 
 class BalancedBranching(_Branching):
@@ -143,6 +148,7 @@ class RandomBranching(_Branching):
     run's rule did (`branch/matched_rate` in its metrics, read when this run starts).
     """
 
+    looks_at_entropy = False
     name: Literal["random"]
     rate: Fraction | None = None
     rate_from: UserPath | None = None
@@ -156,9 +162,9 @@ class RandomBranching(_Branching):
         return self
 
     @property
-    def looks_at_entropy(self) -> bool:
-        """False: this rule is the control for those that do."""
-        return False
+    def never(self) -> bool:
+        """Whether the rate is 0."""
+        return self.rate == 0
 
 
 class _ReleasedArithmetic(_Branching):
@@ -274,13 +280,13 @@ class RolloutSection(LimitsSection):
                 raise ValueError("m: expected a value, found none")
         elif self.m > self.n:
             raise ValueError(f"m: expected at most n = {self.n}, got {self.m}")
-        elif rule.name == "none" and self.m < self.n:
+        elif not rule.branches and self.m < self.n:
             raise ValueError(
                 f'm: branching "none" starts all n = {self.n} from the prompt; leave m out, got {self.m}'
             )
-        elif rule.name != "none" and not rule.needs_m:
+        elif rule.branches and not rule.needs_m:
             raise ValueError(f'm: branching "{rule.name}" finds m by itself; leave it out, got {self.m}')
-        if rule.name == "none" and self.branch_at != "before_probe":
+        if not rule.branches and self.branch_at != "before_probe":
             raise ValueError('branch_at: branching "none" has no branches; leave it out')
         if self.temperature <= 0:
             raise ValueError("temperature: training samples, so it must be above 0")
@@ -292,4 +298,29 @@ class RolloutSection(LimitsSection):
     def shares_tokens(self) -> bool:
         """Whether trajectories of a tree can share tokens of the policy."""
         # A rule that computes m starts at least one trajectory.
-        return self.branching.name != "none" and (self.m or 1) != self.n and self.max_calls > 0
+        return self.branching.branches and (self.m or 1) != self.n and self.max_calls > 0
+
+    def refuse_idle_rule(self) -> None:
+        """Refuse a branching rule that can never branch, or not into as many children as it asks for.
+
+        Raises:
+            ValueError: The rule cannot.
+        """
+        rule = self.branching
+        if not rule.branches:
+            return
+        if not self.shares_tokens:
+            reason = f"m = n = {self.n}" if self.max_calls else "max_calls = 0"
+            raise ValueError(
+                f'rollout.branching: "{rule.name}" can never branch with {reason}; set branching to "none" or change that'
+            )
+        asked, left = getattr(rule, "children", 1), self.n - (self.m or 1)
+        if asked > left:
+            total = f"rollout.n - {'rollout.m' if self.m else 1} = {left}"
+            raise ValueError(
+                f"rollout.branching.children: expected at most {total}, the trajectories that are left to branch, got {asked}"
+            )
+        if rule.never:
+            raise ValueError(
+                f'rollout.branching: "{rule.name}" branches with probability 0; raise it or set branching to "none"'
+            )

@@ -9,7 +9,7 @@ from ramify.algos.losses import Objective
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.build import control_notes
 from ramify.config.build_model import build_reference
-from ramify.config.schema_dpo import DpoRecipe
+from ramify.config.schema_examples import DpoRecipe
 from ramify.core.errors import DataError
 from ramify.core.protocols import Renderer
 from ramify.core.records import ScoredTree

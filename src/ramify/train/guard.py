@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ramify.config.schema_guard import GuardSection
+from ramify.config.schema_train import GuardSection
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from ramify.actor.actor import Actor
-from ramify.config.schema_preflight import PreflightSection
+from ramify.config.schema_train import PreflightSection
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward, ScoredTree
 from ramify.data.order import DataCursor

@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_dpo import DpoRecipe
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import TrainedModelSection
-from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, DataError
 from ramify.learner.checkpoint import (

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 from ramify.actor.actor import Actor, build_actor, build_task
 from ramify.actor.publisher import SharedPublisher
-from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
 from ramify.config.build import build_optimizer
 from ramify.config.build_algorithm import build_learning, build_objective
 from ramify.config.build_model import build_model
-from ramify.config.inert import note_inert_clips
-from ramify.config.largest_row import largest_row
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.learner.learning import Learning
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.numerics import set_numerics
@@ -61,8 +59,7 @@ def build_rl(
     guard = Guard(recipe.guard, rollout.max_tokens) if recipe.guard.enabled else None
     looks_at_non_finite = guard is not None and recipe.guard.max_non_finite is not None
     minibatches = math.ceil(rollout.problems_per_step / recipe.learner.problems_per_minibatch)
-    idle = note_inert_clips(
-        recipe.algorithm,
+    idle = recipe.algorithm.note_idle(
         rollout.problems_per_step,
         recipe.learner.problems_per_minibatch,
         recipe.engine.name == "local",

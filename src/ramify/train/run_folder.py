@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ramify.config.load import resolved
-from ramify.config.may_change import changes, lasting
+from ramify.config.other_runs import changes, lasting
 from ramify.core.errors import ConfigError, DataError
 from ramify.obs.files import (
     LOCK,

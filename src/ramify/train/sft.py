@@ -8,7 +8,7 @@ from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.build import control_notes
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.demonstrations import Demonstration, load_demonstrations
 from ramify.learner.report import UpdateReport

@@ -8,13 +8,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from ramify.algos.losses import Objective
 from ramify.chat.renderer import ChatRenderer, Parts
-from ramify.config.against_data import note_long_warmup, num_steps, refuse_large_steps
 from ramify.config.build import build_optimizer, build_renderer
 from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.build_tools import show_tools
-from ramify.config.largest_row import largest_row
-from ramify.config.schema_dpo import DpoRecipe
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
+from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.errors import DataError, Interrupted
 from ramify.core.messages import Problem
 from ramify.core.tree import Tree

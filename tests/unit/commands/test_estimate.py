@@ -6,15 +6,13 @@ from math import prod
 import pytest
 import torch
 
-from ramify.commands.estimate import Work, device_of, work_of
-from ramify.commands.needed_memory import Memory, memory_by_sizes, memory_of
+from ramify.commands.estimate import Memory, Work, device_of, memory_by_sizes, memory_of, work_of
 from ramify.commands.pace import Pace
-from ramify.config.largest_row import largest_row
 from ramify.config.load import check_recipe
-from ramify.config.schema_dpo import DpoRecipe
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import ModelSection
-from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.sizes import largest_row
 from ramify.modeling.load import load_model, parameter_shapes
 from ramify.modeling.lora import LoraSettings, add_lora
 from ramify.modeling.row_bytes import RowBytes

@@ -190,7 +190,7 @@ def algorithm(recipe, *settings):
         ([*FLAT, "rollout.n=1"], 'rollout.n: expected at least 2 with estimator "group"'),
         (
             [*FLAT, "rollout.n=1", "algorithm.estimator={name='reinforce_pp', group_mean=true}"],
-            "algorithm.estimator.group_mean: the mean of a single trajectory is its own reward",
+            'rollout.n: expected at least 2 with estimator "reinforce_pp"',
         ),
         (
             ["algorithm.truncated=shape", "algorithm.overlong_margin=257"],

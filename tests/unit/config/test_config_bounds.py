@@ -2,7 +2,6 @@
 
 import pytest
 
-from ramify.config.inert import note_inert_clips
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
@@ -165,8 +164,7 @@ def test_a_single_trajectory_never_branches(recipe):
 
 def notes(recipe, *overrides):
     loaded = load(recipe, *overrides)
-    return note_inert_clips(
-        loaded.algorithm,
+    return loaded.algorithm.note_idle(
         loaded.rollout.problems_per_step,
         loaded.learner.problems_per_minibatch,
         loaded.engine.name == "local",

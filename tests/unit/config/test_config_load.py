@@ -4,17 +4,16 @@ from typing import get_args
 
 import pytest
 
-from ramify.config.load import check_recipe, load_recipe, read_toml, resolved
-from ramify.config.near_names import schemas_in
+from ramify.config.load import check_recipe, load_recipe, read_toml, resolved, toml_text
+from ramify.config.mistakes import schemas_in
 from ramify.config.schema_algorithm import GppoLoss
-from ramify.config.schema_dpo import DpoRecipe
 from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import (
     ScriptedEngineSection,
 )
 from ramify.config.schema_reward import LengthRewardSection
 from ramify.config.schema_rollout import BernoulliBranching, NoBranching, ThresholdBranching
-from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 
@@ -480,3 +479,31 @@ def test_another_name_drops_what_only_the_old_form_knows(recipe):
     assert load(recipe, "algorithm.loss.name=gppo").algorithm.loss == GppoLoss(name="gppo")
     recipe.write_text(TRAIN.replace('name = "local"', 'name = "local"\nslotz = 7'))
     assert refusal(recipe, "engine.name=scripted", "engine.script=turns.toml") == "engine.slotz: unknown key"
+
+
+# writing
+
+TABLE = {
+    "name": 'a "b" \\ c\nd\te\x7f\x00 \u00e9\U0001f600',
+    "empty": {},
+    "numbers": [1, -2, 0.5, 1e-6, 1e22, 2**53],
+    "switches": {"on": True, "off": False},
+    "deep": {"below": {"x": 1}, "y": 2},
+    "lists": {"none": [], "nested": [[1, 2], []], "mixed": [1, {"a": "b", "c d": [{}]}]},
+    "tools": [{"name": "a", "args": {"k": [1]}}, {"name": "b", "args": {}}],
+    "odd key.with dots": {"k\n": 1},
+}
+
+
+def test_what_is_written_is_read_again():
+    assert tomllib.loads(toml_text(TABLE)) == TABLE
+
+
+def test_a_key_without_a_value_is_left_out():
+    assert toml_text({"a": None, "b": {"c": None}}) == "[b]\n"
+    assert toml_text({"a": [1, {"b": None}]}) == "a = [1, {  }]\n"
+
+
+@pytest.mark.parametrize("value", [float("1e-300"), 1e308, 123456789.123456789, 0.1 + 0.2])
+def test_numbers_keep_every_digit(value):
+    assert tomllib.loads(toml_text({"x": value})) == {"x": value}

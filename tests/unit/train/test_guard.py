@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from ramify.config.schema_guard import DEFAULT_GUARD, GuardSection
+from ramify.config.schema_train import DEFAULT_GUARD, GuardSection
 from ramify.train.guard import Action, Guard, GuardState, Violation
 
 EVERY = {

@@ -9,7 +9,7 @@ import pytest
 from model_folders import write_model, write_tokenizer
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.core.errors import DataError
 from ramify.data.order import DataCursor
 from ramify.learner.checkpoint import companion_files

@@ -15,8 +15,8 @@ from ramify.config.build import build_renderer
 from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.build_tools import build_tools, show_tools
 from ramify.config.load import check_recipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_parts import Dialect
-from ramify.config.schema_sft import SftRecipe
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Message, Problem

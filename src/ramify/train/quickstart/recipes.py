@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ramify.config import shipped_recipes
 from ramify.config.build_services import build_provider
 from ramify.config.build_tools import build_search
 from ramify.config.load import check_recipe
 from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_tools import LocalSearchSection
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.shipped import shipped_recipes
 from ramify.train.quickstart.example import Example, ExampleData
 
 

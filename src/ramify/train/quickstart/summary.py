@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ramify import __version__
-from ramify.config.schema_sft import SftRecipe
+from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.eval.evaluation import Evaluation
 from ramify.eval.intervals import Interval

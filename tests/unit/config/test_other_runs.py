@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from ramify.config.toml_text import toml_text
-from ramify.config.training_overlap import training_overlap_notes
+from ramify.config.load import toml_text
+from ramify.config.other_runs import training_overlap_notes
 from ramify.core.messages import Message, Problem
 
 PROBLEMS = [Problem(text, (Message.of("user", text),), ("A",)) for text in ("Who?", "Where?", "When?")]

@@ -1,8 +1,10 @@
-"""The length of a run, and checks of settings against the number of examples."""
+"""Sizes that follow from a recipe: steps of a run, the largest row; and checks of settings against them."""
 
 import math
 
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import OptimizerSection, TrainingRunSection
+from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 
 
@@ -36,3 +38,22 @@ def note_long_warmup(optimizer: OptimizerSection, total_steps: int) -> tuple[str
         f"note: the run ends within the warm-up (learner.optimizer.warmup_steps = {optimizer.warmup_steps}, optimizer steps "
         f"of the whole run {total_steps}): the rate reaches {total_steps / optimizer.warmup_steps:.2g} of its peak",
     )
+
+
+def largest_row(recipe: TrainRecipe | SftRecipe) -> int:
+    """Unique tokens of a row between its forward and backward pass, at most.
+
+    A tree of more than `learner.token_budget` tokens is cut at its branch points into stages (`learner/stages.py`): the path
+    above a stage is kept while the stage, of at most the budget, is computed. A trajectory alone is never cut.
+    """
+    budget = recipe.learner.token_budget
+    if isinstance(recipe, TrainRecipe):
+        prompt, rollout = recipe.data.max_prompt_tokens, recipe.rollout
+        longest, leaves = prompt + rollout.max_tokens, rollout.n
+        tree = prompt + leaves * rollout.max_tokens
+    else:
+        longest, leaves = recipe.data.max_tokens, 2 if isinstance(recipe, DpoRecipe) else 1
+        tree = leaves * longest
+    if tree <= budget or leaves == 1:
+        return max(budget, longest)
+    return min(budget + longest, tree)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from ramify.commands.recipe_arguments import recipe_file
-from ramify.config.shipped import shipped_recipes
+from ramify.commands.parser import recipe_file
+from ramify.config import shipped_recipes
 
 
 @pytest.mark.parametrize(

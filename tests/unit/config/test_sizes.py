@@ -2,8 +2,8 @@
 
 import pytest
 
-from ramify.config.against_data import note_long_warmup, refuse_large_steps
 from ramify.config.schema_parts import OptimizerSection
+from ramify.config.sizes import note_long_warmup, refuse_large_steps
 from ramify.core.errors import ConfigError
 
 

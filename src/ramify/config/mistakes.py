@@ -1,0 +1,177 @@
+"""Describes the mistakes of a recipe in a user's words, and suggests what an unknown key was meant to be."""
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+Schemas: TypeAlias = Sequence[type[BaseModel]]
+
+_PLAIN_WORDS = {
+    "missing": "expected a value, found none",
+    "model_type": "expected a table",
+    "model_attributes_type": "expected a table",
+    "path_type": "expected a path",
+}
+FORM_KEYS = ("name", "provider")
+"""Keys whose value selects one of several schemas (forms) of a table."""
+_NAMED_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*: ")
+
+_ELSEWHERE = {
+    "learning_rate": "rate",
+    "lr": "rate",
+    "warmup": "warmup_steps",
+    "num_warmup_steps": "warmup_steps",
+    "clip_grad_norm": "max_grad_norm",
+    "gradient_clip": "max_grad_norm",
+    "model_name_or_path": "path",
+    "name_or_path": "path",
+    "torch_dtype": "dtype",
+    "lora_rank": "rank",
+    "r": "rank",
+    "lora_alpha": "alpha",
+    "target_modules": "targets",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "max_steps": "steps",
+    "total_steps": "steps",
+    "output_dir": "dir",
+    "save_steps": "save_every",
+    "train_files": "train",
+    "max_length": "max_tokens",
+    "max_response_length": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "max_prompt_length": "max_prompt_tokens",
+    "train_batch_size": "problems_per_step",
+    "mini_batch_size": "problems_per_minibatch",
+    "num_generations": "n",
+    "group_size": "n",
+    "rollout_n": "n",
+    "initial_rollouts": "m",
+    "beam_size": "children",
+}
+"""Keys of other trainers, and our names for them."""
+
+
+def mistakes_in(schema: type[BaseModel], error: ValidationError) -> list[str]:
+    """One line for each wrong key: unknown keys first, then in the order of the schema."""
+    told: dict[str, list[str]] = {}
+    meant: set[str] = set()
+    # A misspelt required key is both unknown and missing. Only the first is reported, with a suggestion.
+    for item in sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden"):
+        place, schemas = locate((schema,), item["loc"])
+        key = ".".join(place) or "recipe"
+        if item["type"] == "extra_forbidden":
+            near = _near_key(schema, locate((schema,), item["loc"][:-1])[1], place)
+            lines = [f"{key}: unknown key" + (f", did you mean {near}?" if near else "")]
+            meant |= {str(near), ".".join([*place[:-1], str(near)])}
+        elif item["type"] == "missing" and key in meant:
+            continue
+        else:
+            lines = _described(schemas, place, item)
+        # If a value fits none of several types, pydantic reports a mistake for each type; the first is enough.
+        if not any(key == other or key.startswith(f"{other}.") for other in told):
+            told[key] = lines
+    return [line for lines in told.values() for line in lines]
+
+
+def _described(schemas: Schemas, place: Sequence[str], mistake: ErrorDetails) -> list[str]:
+    key = ".".join(place) or "recipe"
+    if mistake["type"].startswith("union_tag"):
+        names = ", ".join(name for s in schemas for name in form_of(s)[1])
+        form_key = form_of(schemas[0])[0]
+        given = (
+            f"got {mistake['input'][form_key]!r}" if mistake["type"] == "union_tag_invalid" else "found none"
+        )
+        return [f"{key}.{form_key}: expected one of {names}, {given}"]
+    message = _PLAIN_WORDS.get(mistake["type"], mistake["msg"].removeprefix("Value error, "))
+    if mistake["type"] == "value_error":
+        # A check across sections may have found several mistakes.
+        return [_with_key(place, line) for line in message.split("\n")]
+    message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
+    message = re.sub("^Input should (be|have) ", "expected ", message)
+    given = mistake["input"]
+    told = mistake["type"] == "missing"
+    got = "" if told else ", got a table" if isinstance(given, dict) else f", got {given!r}"
+    return [f"{key}: {message[0].lower()}{message[1:]}{got}"]
+
+
+def _with_key(place: Sequence[str], message: str) -> str:
+    """Prefix a message with its place; a message of a table's check begins with the key that it is about."""
+    if _NAMED_KEY.match(message):
+        return ".".join([*place, message])
+    return f"{'.'.join(place) or 'recipe'}: {message[0].lower()}{message[1:]}"
+
+
+def locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schemas]:
+    """The key as a user writes it for pydantic's location, and the possible schemas there.
+
+    For a table with several forms, pydantic's location contains the form's name as well.
+    """
+    key: list[str] = []
+    for part in loc:
+        form = [schema for schema in schemas if len(schemas) > 1 and part in form_of(schema)[1]]
+        if form:
+            schemas = form
+            continue
+        if key and not schemas and isinstance(part, str):
+            # For a key with several types, pydantic's location ends with the type's name.
+            continue
+        key.append(str(part))
+        if isinstance(part, int):
+            continue
+        fields = [schema.model_fields[part] for schema in schemas if part in schema.model_fields]
+        schemas = [option for field in fields for option in schemas_in(field.annotation)]
+    return key, schemas
+
+
+def form_of(schema: type[BaseModel]) -> tuple[str, tuple[str, ...]]:
+    """The key that selects the form of a table, and its values for this form."""
+    for key in FORM_KEYS:
+        field = schema.model_fields.get(key)
+        if field is not None and get_origin(field.annotation) is Literal:
+            return key, get_args(field.annotation)
+    return FORM_KEYS[0], ()
+
+
+def _near_key(recipe: type[BaseModel], table: Sequence[type[BaseModel]], place: Sequence[str]) -> str | None:
+    """The key closest to the last name of `place`: in the same table, or else anywhere in the recipe.
+
+    Args:
+        recipe: The schema of the whole recipe.
+        table: The possible schemas of the table with the unknown key.
+        place: Names of the tables and, last, of the unknown key.
+
+    Returns:
+        A key of the table, or a dotted key of the recipe; None if nothing is close.
+    """
+    name = place[-1]
+    known = [key for schema in table for key in schema.model_fields]
+    ours = _ELSEWHERE.get(name, name)
+    if ours in known:
+        return ours
+    if near := difflib.get_close_matches(name, known, n=1):
+        return near[0]
+    inside = ".".join(place[:-1])
+    found = {key for key in _keys(recipe) if key.rpartition(".")[2] == ours} - {".".join(place)}
+    others = sorted(found, key=lambda key: (len(key), key))
+    # Keys below the user's table come first.
+    others.sort(key=lambda key: not key.startswith(f"{inside}."))
+    return others[0] if others else None
+
+
+def _keys(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in schema.model_fields.items():
+        yield f"{prefix}{name}"
+        for below in schemas_in(field.annotation):
+            yield from _keys(below, f"{prefix}{name}.")
+
+
+def schemas_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - any annotation
+    """The schemas of tables in a field's annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for option in get_args(annotation) for found in schemas_in(option)]

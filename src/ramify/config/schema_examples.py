@@ -1,0 +1,60 @@
+"""The schemas of recipes that learn from examples: demonstrations (`ramify sft`) and pairs (`ramify dpo`)."""
+
+from pydantic import model_validator
+
+from ramify.config.bounds import PositiveInt, PositiveWeight, Tokens
+from ramify.config.schema_parts import (
+    OptimizerSection,
+    Section,
+    TrainedModelSection,
+    TrainingRunSection,
+    UserPath,
+    refuse_idle_rates,
+)
+from ramify.config.schema_tools import ToolsSection
+
+
+class ExampleDataSection(Section):
+    """Examples in the papers' tags: JSONL rows with `prompt` and `completion`, or with `prompt`, `chosen`, `rejected`.
+
+    `max_tokens` limits the prompt together with what follows it; of a pair, with either side.
+    """
+
+    train: UserPath
+    epochs: PositiveInt = 1
+    max_tokens: Tokens
+
+
+class SftLearnerSection(Section):
+    """Examples per optimiser step; rows of about `token_budget` tokens."""
+
+    batch_size: PositiveInt
+    token_budget: Tokens = 8192
+    optimizer: OptimizerSection
+
+
+class DpoLearnerSection(SftLearnerSection):
+    """Pairs per optimiser step; `beta` keeps the policy near its start."""
+
+    beta: PositiveWeight
+
+
+class SftRecipe(Section):
+    """A whole supervised run."""
+
+    model: TrainedModelSection
+    data: ExampleDataSection
+    run: TrainingRunSection
+    learner: SftLearnerSection
+    tools: ToolsSection = ToolsSection()
+
+    @model_validator(mode="after")
+    def _acting(self) -> "SftRecipe":
+        refuse_idle_rates(self.learner.optimizer, self.model.lora is not None)
+        return self
+
+
+class DpoRecipe(SftRecipe):
+    """A whole run on preference pairs; the reference is the model that the run starts from."""
+
+    learner: DpoLearnerSection
