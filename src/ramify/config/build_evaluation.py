@@ -28,7 +28,7 @@ def build_eval_problems(
         DataError: Something cannot be read, or no problem is left.
     """
     from ramify.config.build import fitting
-    from ramify.config.other_runs import training_overlap_notes
+    from ramify.config.other_runs import dialect_notes, training_overlap_notes
     from ramify.data.benchmark_prompts import instructed
     from ramify.data.benchmarks import load_benchmark, parse_dataset
     from ramify.data.overlap import duplicate_notes
@@ -46,7 +46,7 @@ def build_eval_problems(
     shown = instructed(problems, tools, model.dialect) if wants else problems
     kept, dropped = fitting(section.test, shown, renderer, section.max_prompt_tokens)
     notes = [f"{section.test}: {note}" for note in said]
-    return kept, (*notes, *dropped, *training_overlap_notes(model.folder, kept))
+    return kept, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, kept))
 
 
 def require_dataset(dataset: str) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from ramify.config.other_runs import trained_dialect
 from ramify.core.errors import DataError
 from ramify.data.benchmarks import parse_dataset
 from ramify.modeling.model_config import read_model_config
@@ -19,6 +20,8 @@ def default_evaluation(
 ) -> dict[str, Any]:
     """The recipe as a table: local engine, Python as the only tool, scored answers, token limits within the model's.
 
+    The dialect is that of the run that made the model, or tags.
+
     Args:
         model: A model folder.
         dataset: The value of `data.test`.
@@ -34,7 +37,7 @@ def default_evaluation(
     named = parse_dataset(dataset)
     name = f"{model.absolute().name}-{Path(dataset).stem if named is None else named[0]}"
     return {
-        "model": {"path": str(model)},
+        "model": {"path": str(model), "dialect": trained_dialect(model) or "tags"},
         "data": data,
         "run": {"dir": str(out or Path("runs") / "eval" / name)},
         "sampling": {
