@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.config.other_runs import training_overlap_notes
+from ramify.config.other_runs import dialect_notes, training_overlap_notes
 from ramify.config.schema_eval import EvalDataSection
 from ramify.config.schema_parts import ModelSection
 from ramify.core.errors import DataError
@@ -75,7 +75,7 @@ def build_eval_problems(
     shown = instructed(problems, tools, model.dialect) if wants else problems
     kept, dropped = _fitting(section.test, shown, renderer, section.max_prompt_tokens)
     notes = [f"{section.test}: {note}" for note in said]
-    return kept, (*notes, *dropped, *training_overlap_notes(model.folder, kept))
+    return kept, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, kept))
 
 
 def _fitting(
