@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ramify.algos.branch_random import RandomConfig
+from ramify.algos.branch_rules import RandomConfig
 from ramify.config.load import check_recipe
 from ramify.config.mistakes import annotations_of, form_of, schemas_in
 from ramify.config.schema_eval import EvalRecipe

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Literal
 
-from ramify.algos.branch_arpo import clip, toss
-from ramify.algos.branch_roots import BranchingConfig, Memoryless, require_at_least_one
+from ramify.algos.branch_arpo import clip
+from ramify.algos.branch_rules import BranchingConfig, Memoryless, require_at_least_one, toss
 from ramify.core.config import Fraction, SignedWeight, Weight
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, Source, Trajectory

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ramify.algos.branch_roots import BranchingConfig, FixedRoots
+from ramify.algos.branch_rules import BranchingConfig, FixedRoots, toss
 from ramify.core.config import Fraction, SignedWeight
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision
@@ -66,16 +66,3 @@ class BernoulliBrancher(FixedRoots, BernoulliConfig):
 def clip(value: float) -> float:
     """The value, clipped to [0, 1]."""
     return min(max(value, 0.0), 1.0)
-
-
-def toss(children: int, probability: float, at_no_rise: float, draw: float) -> Proposal:
-    """Branch if `draw`, uniform in [0, 1), is below the probability.
-
-    Args:
-        children: Branches that a positive decision asks for.
-        probability: Probability of branching.
-        at_no_rise: The probability if entropy had not changed.
-        draw: The candidate's own random number.
-    """
-    branch = draw < probability
-    return Proposal(children if branch else 0, probability, branch != (draw < at_no_rise))

@@ -111,6 +111,8 @@ def _default_evaluation(
 ) -> dict[str, Any]:
     """The recipe as a table: local engine, Python as the only tool, scored answers, token limits within the model's.
 
+    The dialect is that of the run that made the model, or tags.
+
     Args:
         model: A model folder.
         dataset: The value of `data.test`.
@@ -119,6 +121,7 @@ def _default_evaluation(
         attempts: Attempts at each problem.
         ks: Values of k.
     """
+    from ramify.config.other_runs import trained_dialect
     from ramify.data.benchmarks import parse_dataset
 
     prompt, rest = _room(model)
@@ -128,7 +131,7 @@ def _default_evaluation(
     named = parse_dataset(dataset)
     name = f"{model.absolute().name}-{Path(dataset).stem if named is None else named[0]}"
     return {
-        "model": {"path": str(model)},
+        "model": {"path": str(model), "dialect": trained_dialect(model) or "tags"},
         "data": data,
         "run": {"dir": str(out or Path("runs") / "eval" / name)},
         "sampling": {

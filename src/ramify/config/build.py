@@ -3,14 +3,13 @@
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ramify.algos.branch_aepo import BalancedBrancher, BalancedConfig
 from ramify.algos.branch_arpo import BernoulliBrancher, BernoulliConfig, ThresholdBrancher, ThresholdConfig
-from ramify.algos.branch_none import FlatBrancher, FlatConfig
-from ramify.algos.branch_random import RandomBrancher, RandomConfig
+from ramify.algos.branch_rules import FlatBrancher, FlatConfig, RandomBrancher, RandomConfig
 from ramify.algos.branch_seed_compat import (
     ReleasedAepoBrancher,
     ReleasedAepoConfig,
@@ -34,6 +33,7 @@ from ramify.config.other_runs import read_rate
 from ramify.config.schema_algorithm import AlgorithmSection, LossSection
 from ramify.config.schema_eval import EvalEngineSection, OpenAIEngineSection
 from ramify.config.schema_parts import (
+    Dialect,
     LimitsSection,
     LocalEngineSection,
     OptimizerSection,
@@ -41,15 +41,16 @@ from ramify.config.schema_parts import (
 )
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_train import TrainRecipe
+from ramify.core.closing import LiveCount
 from ramify.core.config import Config
-from ramify.core.protocols import Brancher, Engine, Estimator, EventSink, RewardFn, Tool
-from ramify.core.quiescence import LiveCount
+from ramify.core.messages import ToolSpec
+from ramify.core.protocols import Brancher, Engine, Estimator, EventSink, RewardFn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ramify.algos.losses import Objective, PolicyLoss, TokenLoss
-    from ramify.chat.renderer import TagRenderer
+    from ramify.chat.renderer import ChatRenderer
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.learner.annotate import Wanted
     from ramify.learner.learning import Learning
@@ -61,11 +62,25 @@ GAP_TOLERANCE = 1e-4
 """Largest mean |ln(policy / behavior)|, nats per token, at which an engine's logprobs may be the old ones (float32)."""
 
 
-def build_renderer(tokenizer: "ChatTokenizer", tools: Mapping[str, Tool]) -> "TagRenderer":
-    """The renderer for a set of tools."""
+def build_renderer(dialect: Dialect, tokenizer: "ChatTokenizer", tools: Sequence[ToolSpec]) -> "ChatRenderer":
+    """The renderer of every run: SFT, DPO, RL and evaluation.
+
+    Args:
+        dialect: The recipe's `model.dialect`.
+        tokenizer: The model's tokenizer.
+        tools: `Toolbox.specs`, or `ShownTools.specs` where nothing is called.
+
+    Raises:
+        ConfigError: A tool's name cannot be used in the dialect.
+        DataError: The chat template does not have the dialect.
+    """
+    if dialect == "hermes":
+        from ramify.chat.hermes import HermesRenderer
+
+        return HermesRenderer(tokenizer, tools)
     from ramify.chat.renderer import TagRenderer
 
-    return TagRenderer(tokenizer, [tool.spec for tool in tools.values()])
+    return TagRenderer(tokenizer, tools)
 
 
 def build_agent(
@@ -73,7 +88,7 @@ def build_agent(
     engine: EvalEngineSection,
     run: RunSection,
     toolbox: Toolbox,
-    renderer: "TagRenderer",
+    renderer: "ChatRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     brancher: Brancher,
@@ -112,7 +127,7 @@ def build_agent(
 
 def _engine(
     section: EvalEngineSection,
-    renderer: "TagRenderer",
+    renderer: "ChatRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     live: LiveCount | None,
@@ -128,12 +143,12 @@ def _engine(
         return _openai(section, renderer, context_tokens, note)
     from ramify.engines.scripted import ScriptedEngine, load_script
 
-    script = load_script(section.script)
+    script = load_script(section.script, renderer.result_end)
     return ScriptedEngine(renderer.tokenizer, script, context_tokens, script.exact_entropy)
 
 
 def _openai(
-    section: OpenAIEngineSection, renderer: "TagRenderer", context_tokens: int, note: Callable[[str], None]
+    section: OpenAIEngineSection, renderer: "ChatRenderer", context_tokens: int, note: Callable[[str], None]
 ) -> Engine:
     from ramify.config.build_services import http_client
     from ramify.engines.openai_engine import OpenAIEngine

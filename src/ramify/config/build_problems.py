@@ -4,18 +4,19 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.config.other_runs import training_overlap_notes
+from ramify.config.other_runs import dialect_notes, training_overlap_notes
 from ramify.config.schema_eval import EvalDataSection
+from ramify.config.schema_parts import ModelSection
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 
 if TYPE_CHECKING:
-    from ramify.chat.renderer import TagRenderer
+    from ramify.chat.renderer import ChatRenderer
 
 
 def build_problems(
     path: Path,
-    renderer: "TagRenderer",
+    renderer: "ChatRenderer",
     max_prompt_tokens: int,
     exclude: Sequence[str] = (),
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
@@ -44,7 +45,7 @@ def build_problems(
 
 
 def build_eval_problems(
-    section: EvalDataSection, renderer: "TagRenderer", tools: Collection[str], model: Path
+    section: EvalDataSection, renderer: "ChatRenderer", tools: Collection[str], model: ModelSection
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """Read the problems, with instructions in front if the recipe asks for them; returns them and one-line notes.
 
@@ -52,7 +53,7 @@ def build_eval_problems(
         section: The recipe's data section.
         renderer: Renders the prompts and counts their tokens.
         tools: Names of the agent's tools, for the instructions.
-        model: The model's folder; if a run made it, the problems are compared with that run's training data.
+        model: The recipe's model section; if a run made the model, the problems are compared with that run's training data.
 
     Raises:
         DataError: Something cannot be read, or no problem is left.
@@ -71,14 +72,14 @@ def build_eval_problems(
         loaded = load_benchmark(*named, limit=section.limit)
         problems, said = loaded.problems, loaded.notes
     wants = named is not None if section.instructions is None else section.instructions
-    shown = instructed(problems, tools) if wants else problems
+    shown = instructed(problems, tools, model.dialect) if wants else problems
     kept, dropped = _fitting(section.test, shown, renderer, section.max_prompt_tokens)
     notes = [f"{section.test}: {note}" for note in said]
-    return kept, (*notes, *dropped, *training_overlap_notes(model, kept))
+    return kept, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, kept))
 
 
 def _fitting(
-    place: Path | str, problems: Sequence[Problem], renderer: "TagRenderer", max_prompt_tokens: int
+    place: Path | str, problems: Sequence[Problem], renderer: "ChatRenderer", max_prompt_tokens: int
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """The problems whose prompt is short enough, and notes on those dropped; `place` names their source in messages.
 

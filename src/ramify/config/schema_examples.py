@@ -9,7 +9,7 @@ from ramify.config.schema_parts import (
     TrainingRunSection,
     refuse_idle_rates,
 )
-from ramify.config.schema_tools import ExampleToolsSection
+from ramify.config.schema_tools import ToolsSection
 from ramify.core.config import PositiveInt, PositiveWeight, Tokens, UserPath
 
 
@@ -45,7 +45,7 @@ class SftRecipe(Section):
     data: ExampleDataSection
     run: TrainingRunSection
     learner: SftLearnerSection
-    tools: ExampleToolsSection = ExampleToolsSection()
+    tools: ToolsSection = ToolsSection()
 
     @model_validator(mode="after")
     def _acting(self) -> "SftRecipe":

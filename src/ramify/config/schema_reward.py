@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ramify.config.schema_parts import Section, is_changed
+from ramify.config.schema_parts import ModelSection, Section, is_changed
 from ramify.config.schema_tools import HttpSection, Name, ServiceUrl, ToolsSection, Variable
 from ramify.core.config import (
     Attempts,
@@ -132,6 +132,18 @@ RewardSection = Annotated[
     | LengthRewardSection,
     Field(discriminator="name"),
 ]
+
+
+def refuse_compat_reward(model: ModelSection, reward: RewardSection) -> None:
+    """Refuse the reward of the papers' code for a dialect that it cannot read.
+
+    Raises:
+        ValueError: It would find no answer in any trajectory.
+    """
+    if reward.name == "compat" and model.dialect != "tags":
+        raise ValueError(
+            f'reward.name: "compat" reads tags only, expected another reward with model.dialect = "{model.dialect}"'
+        )
 
 
 def refuse_idle_bonus(reward: RewardSection, tools: ToolsSection) -> None:

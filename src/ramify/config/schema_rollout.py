@@ -6,8 +6,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model
 
 from ramify.algos.branch_aepo import BalancedConfig
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
-from ramify.algos.branch_none import FlatConfig
-from ramify.algos.branch_random import RandomConfig
+from ramify.algos.branch_rules import FlatConfig, RandomConfig
 from ramify.algos.branch_seed_compat import ReleasedAepoConfig, ReleasedArpoConfig
 from ramify.config.schema_parts import LimitsSection, Section
 from ramify.core.config import (

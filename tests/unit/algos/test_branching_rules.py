@@ -19,8 +19,7 @@ from branch_cases import (
     wanted,
 )
 from ramify.algos.branch_aepo import steps_in_a_row
-from ramify.algos.branch_none import FlatBrancher
-from ramify.algos.branch_random import RandomBrancher
+from ramify.algos.branch_rules import FlatBrancher, RandomBrancher
 from ramify.core.errors import ConfigError
 
 
@@ -207,7 +206,7 @@ def test_who_is_served_first(slot_order):
 
 
 def test_rules_load_without_torch():
-    modules = [f"branch_{name}" for name in ("arpo", "aepo", "none", "random", "roots", "seed_compat")]
-    code = f"import sys, {', '.join(f'ramify.algos.{m}' for m in [*modules, 'ops', 'credit', 'node_value', 'tree_grpo', 'corrections'])}; print('torch' in sys.modules)"
+    modules = [f"branch_{name}" for name in ("arpo", "aepo", "rules", "seed_compat")]
+    code = f"import sys, {', '.join(f'ramify.algos.{m}' for m in [*modules, 'ops', 'credit', 'node_value', 'tree_grpo', 'corrections', 'configs'])}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

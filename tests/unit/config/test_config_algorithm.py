@@ -209,6 +209,10 @@ def algorithm(recipe, *settings):
             "rollout.dynamic_sampling: one trajectory cannot be both right and wrong",
         ),
         (["reward.name=length", "reward.system=arpo"], "reward.system: unknown key"),
+        (
+            ["model.dialect=hermes", "reward.name=compat", "reward.system=arpo"],
+            'reward.name: "compat" reads tags only',
+        ),
         (["tools.python=", "sandbox.min_level=3"], "sandbox: only [tools.python] uses it"),
         (["tools.python=", "reward.bonus=0.2"], "reward.bonus: is given for using search and python"),
         (

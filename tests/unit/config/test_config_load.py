@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
-from ramify.algos.branch_none import FlatConfig
+from ramify.algos.branch_rules import FlatConfig
 from ramify.algos.configs import GppoConfig
 from ramify.config.load import check_recipe, load_recipe, read_toml, resolved, toml_text
 from ramify.config.mistakes import annotations_of, schemas_in
@@ -366,6 +366,12 @@ def test_the_recipe_of_an_older_version(tmp_path):
     old.write_text("{}")
     with pytest.raises(ConfigError, match=r"recipe\.json: expected a recipe in TOML; .* cannot be resumed"):
         read_toml(old)
+
+
+def test_a_shipped_recipe_that_is_misspelt(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="found none, did you mean arpo_reasoning_7b"):
+        read_toml(Path("arpo_resoning_7b"))
 
 
 def test_the_folder_of_a_run_is_no_recipe(tmp_path):

@@ -2,7 +2,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
-from ramify.algos.branch_none import FlatConfig
+from ramify.algos.branch_rules import FlatConfig
 from ramify.config.schema_eval import EvalRecipe, SamplingSection
 from ramify.config.schema_rollout import (
     BranchingSection,
@@ -97,6 +97,15 @@ EVALUATION = {
     "tools": {"python": {}},
     "reward": {"name": "hierarchical"},
 }
+
+
+def test_the_reward_of_the_papers_code_reads_one_dialect():
+    reward = {"name": "compat", "system": "arpo"}
+    assert EvalRecipe.model_validate({**EVALUATION, "reward": reward}).model.dialect == "tags"
+    with pytest.raises(ValidationError, match='"compat" reads tags only'):
+        EvalRecipe.model_validate(
+            {**EVALUATION, "reward": reward, "model": {"path": "m", "dialect": "hermes"}}
+        )
 
 
 def test_an_evaluation_needs_a_reward_that_tells_right_from_wrong():
