@@ -219,7 +219,7 @@ def test_who_is_served_first(slot_order):
 
 
 def test_rules_load_without_torch():
-    modules = [f"branch_{name}" for name in ("arpo", "aepo", "none", "random", "roots", "seed_compat")]
+    modules = [f"branch_{name}" for name in ("arpo", "aepo", "rules", "seed_compat")]
     code = f"import sys, {', '.join(f'ramify.algos.{m}' for m in [*modules, 'ops', 'credit', 'node_value', 'tree_grpo', 'corrections'])}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
