@@ -99,7 +99,7 @@ def said(text):
 
 def test_deep_search(task, caller, monkeypatch):
     monkeypatch.setenv("BRIGHTDATA_API_KEY", "key-of-search")
-    services = Services(load_script(task / "script.toml"))
+    services = Services(load_script(task / "script.toml", "\n</result>"))
     with serve(services) as server:
         services.url = server.url
         given = {

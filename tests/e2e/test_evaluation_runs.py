@@ -258,7 +258,7 @@ STOPS = ("</search>", "</python>", "</answer>", "<result>")
 @pytest.mark.parametrize("says_which", [True, False], ids=["like vLLM", "like others"])
 def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_folder, refused, says_which):
     folder = task.parent
-    script = load_script(folder / "script.toml")
+    script = load_script(folder / "script.toml", "\n</result>")
     tokenizer = ChatTokenizer(model_folder)
 
     def answer(asked):

@@ -32,7 +32,7 @@ def read_call(spec: ToolSpec, content: str) -> ToolCall:
             "0", spec.name, {name: content} if content else {}, None if content else "it is empty"
         )
     try:
-        arguments = _read_object(content or "{}")
+        arguments = read_object(content or "{}")
     except (ValueError, RecursionError) as error:
         expected = expected_arguments(spec.parameters)
         return ToolCall(
@@ -82,7 +82,7 @@ def _kind(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     return str(schema.get("type", "any value"))
 
 
-def _read_object(content: str) -> dict[str, Any]:
+def read_object(content: str) -> dict[str, Any]:
     """Parse `content` as a JSON object; strings may contain raw line breaks.
 
     Raises:

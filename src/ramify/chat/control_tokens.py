@@ -8,8 +8,9 @@ is encoded as ordinary characters.
 import json
 import re
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -67,22 +68,35 @@ class ControlTokens:
         """Ids of a text that may hold tags of the dialect, such as an assistant's turn; none is a control token."""
         return self._tokenizer.encode(text) if self.found_in(text) is None else self._spelt.encode(text)
 
-    def chat_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def chat_ids(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[int, ...]:
         """Ids of the rendered chat; control tokens in them come from the template only.
 
-        If no message spells a control token, these are the ids of `chat_text`.
+        If no message and no tool spells a control token, these are the ids of `chat_text`.
 
         Raises:
             DataError: The template refuses the messages.
         """
-        if not any(map(self._may_matter, (message.text for message in messages))):
-            return self._tokenizer.encode(self._tokenizer.chat_text(messages))
-        stand_ins = _StandIns(self._tokenizer.template.source + "".join(message.text for message in messages))
+        texts = [*(message.text for message in messages), *_texts_of(tools)]
+        if not any(map(self._may_matter, texts)):
+            return self._tokenizer.encode(self._tokenizer.chat_text(messages, tools))
+        stand_ins = _StandIns(self._tokenizer.template.source + "".join(texts))
         hidden = [Message.of(message.role, self._hide(message.text, stand_ins)) for message in messages]
-        text = self._tokenizer.chat_text(hidden)
+        text = self._tokenizer.chat_text(hidden, self._hide_all(tools, stand_ins))
         # The control tokens that are left are the template's. Rename them before the messages' spellings come back.
-        own = self._any_added.sub(lambda match: self._spelt.names.get(match[0], match[0]), text)
-        return self._spelt.encode(stand_ins.undone(own))
+        return self._spelt.encode(stand_ins.undone(self._spelt.renamed(text, self._any_added)))
+
+    def framed_ids(self, frame: Sequence[str], texts: Sequence[str]) -> tuple[int, ...]:
+        """Ids of foreign texts between the pieces of a frame, encoded as one text; added tokens come from the frame only.
+
+        Args:
+            frame: Trusted texts, one more than `texts`.
+            texts: Foreign texts.
+        """
+        own = [self._plain.renamed(piece, self._any_added) for piece in frame]
+        rest = [part for pair in zip(texts, own[1:], strict=True) for part in pair]
+        return self._plain.encode("".join((own[0], *rest)))
 
     def broken(self, token_ids: Sequence[int]) -> str:
         """Decode for a reader that parses control tokens from text; mere spellings of control tokens are broken up."""
@@ -129,9 +143,34 @@ class ControlTokens:
             text = text[:start] + stand_ins.of(text[start : start + head]) + text[start + head :]
         return text
 
+    def _hide_all(self, value: Any, stand_ins: "_StandIns") -> Any:  # noqa: ANN401 - any JSON value
+        """`_hide` for each text in a JSON value."""
+        if isinstance(value, str):
+            return self._hide(value, stand_ins)
+        if isinstance(value, Mapping):
+            return {
+                self._hide(key, stand_ins): self._hide_all(item, stand_ins) for key, item in value.items()
+            }
+        if isinstance(value, Sequence):
+            return [self._hide_all(item, stand_ins) for item in value]
+        return value
+
     @cached_property
     def _spelt(self) -> "_SpeltTokenizer":
         return _SpeltTokenizer(self._tokenizer, self._controls)
+
+    @cached_property
+    def _plain(self) -> "_SpeltTokenizer":
+        return _SpeltTokenizer(self._tokenizer, {token.content for token in self._tokenizer.added})
+
+
+def _texts_of(value: object) -> list[str]:
+    """All texts in a JSON value."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    return [text for item in value for text in _texts_of(item)] if isinstance(value, Sequence) else []
 
 
 class _StandIns:
@@ -177,6 +216,10 @@ class _SpeltTokenizer:
         }
         self._forged = {token.id for token in tokenizer.added if token.content in controls} - self._ids.keys()
         self._place = tokenizer.folder
+
+    def renamed(self, text: str, added: "re.Pattern[str]") -> str:
+        """A trusted text with the new names of its control tokens; `added` matches all added tokens."""
+        return added.sub(lambda match: self.names.get(match[0], match[0]), text)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text in which control tokens have their new names.

@@ -1,7 +1,14 @@
-"""The renderer: turns messages and tool results into tokens, and a turn's text into calls or an answer."""
+"""Renderers: turn messages and tool results into tokens, and a turn's text into calls or an answer.
 
-from collections.abc import Sequence
-from typing import TypeAlias
+`ChatRenderer` is what the dialects share. `TagRenderer` is the papers' dialect; `chat.hermes` has another.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, TypeAlias
 
 from ramify.chat.arguments import describe_tools
 from ramify.chat.control_tokens import ControlTokens
@@ -27,22 +34,65 @@ _ESCAPED = str.maketrans(dict.fromkeys("<\ufe64\uff1c", "&lt;"))
 """The longest text that neutralising a result can give; some tokenizers read look-alikes as `<`."""
 
 
-class TagRenderer:
-    """Implements `core.protocols.Renderer` over a tokenizer's chat template and the papers' tags."""
+class ChatRenderer(ABC):
+    """Implements `core.protocols.Renderer` over a tokenizer's chat template; a dialect fills in the abstract methods.
 
-    def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:
+    Attributes:
+        tokenizer: The model's tokenizer.
+        controls: Its control tokens.
+        result_end: The text at the end of each tool result in a context.
+    """
+
+    result_end: str
+    _result_tags: tuple[str, str]
+    """The tags around a tool result in the text of a demonstration."""
+    _other_calls: "re.Pattern[str]"
+    """Calls in other dialects, which would be trained on as text that calls nothing."""
+    _ends_each_turn: bool
+    """Whether a turn with calls ends with the end token, as the last turn does."""
+
+    def __init__(
+        self, tokenizer: ChatTokenizer, written_tags: Sequence[str], read_tags: Sequence[str] = ()
+    ) -> None:
+        """Find the tokenizer's control tokens.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            written_tags: Names of the tags that the policy writes.
+            read_tags: Names of further tags that tool results must not contain.
+        """
         self.tokenizer = tokenizer
-        self._tools = callable_tools(specs)
-        self._tools_text = describe_tools(specs)
-        self._tag_names = tuple(dict.fromkeys((*TAG_NAMES, *self._tools)))
-        self.controls = ControlTokens(tokenizer, self._tag_names)
-        self._open = tokenizer.encode(RESULT_OPEN)
-        self._close = tokenizer.encode(RESULT_CLOSE)
+        self._tag_names = (*written_tags, *read_tags)
+        self.controls = ControlTokens(tokenizer, written_tags)
 
     @property
+    @abstractmethod
     def stops(self) -> tuple[str, ...]:
-        """Strings at which a turn ends."""
-        return stop_strings(tuple(self._tools))
+        """Strings at which a turn ends, besides the end token."""
+
+    @abstractmethod
+    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+        """Tokens of the tool results that follow a turn."""
+
+    @abstractmethod
+    def parse(self, turn: str) -> ParsedTurn:
+        """Parse one whole turn of the policy."""
+
+    @abstractmethod
+    def _messages(self, problem: Problem) -> tuple[Message, ...]:
+        """The messages that the template renders."""
+
+    def _template_tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools that the template renders."""
+        return ()
+
+    @abstractmethod
+    def _split(self, completion: str) -> Parts:
+        """Split a demonstration, without checking it."""
+
+    @abstractmethod
+    def _frame_tokens(self) -> int:
+        """An upper bound on the tokens around one tool result."""
 
     @property
     def fingerprint(self) -> str:
@@ -51,11 +101,13 @@ class TagRenderer:
 
     def start(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:  # noqa: ARG002
         """Tokens of `prompt_text`; control tokens that a message spells are encoded as ordinary text."""
-        return self.controls.chat_ids(self._messages(problem))
+        return self.controls.chat_ids(self._messages(problem), self._template_tools())
 
-    def foreign_control(self, problem: Problem, *texts: str) -> str | None:
-        """A control token that the prompt's messages (with the description of tools) or `texts` spell, or None."""
-        told = (*(message.text for message in self._messages(problem)), *texts)
+    def foreign_control(self, problem: Problem, *completions: str) -> str | None:
+        """A control token that the prompt's messages, the tools or a demonstration of the problem spell, or None."""
+        tools = map(_as_json, self._template_tools())
+        parts = (text for completion in completions for _, text in self._split(completion))
+        told = (*(message.text for message in self._messages(problem)), *tools, *parts)
         return next(filter(None, map(self.controls.found_in, told)), None)
 
     def fitting(self, problems: Sequence[Problem], max_tokens: int) -> list[bool]:
@@ -90,7 +142,166 @@ class TagRenderer:
         Raises:
             DataError: The chat template refuses the messages.
         """
-        return self.tokenizer.chat_text(self._messages(problem))
+        return self.tokenizer.chat_text(self._messages(problem), self._template_tools())
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens."""
+        return self.tokenizer.decode(token_ids)
+
+    def demonstrate(
+        self, problem: Problem, completion: str, key: TreeKey, what: str = "demonstration"
+    ) -> Tree:
+        """A demonstration as a tree with one leaf: the assistant's turns are trained on, the tool results are not.
+
+        Args:
+            problem: The problem that it solves.
+            completion: The assistant's turns and the tool results between them, in the dialect's text.
+            key: The tree's key: where in the run the demonstration is used.
+            what: What error messages call it; the problem's id follows.
+
+        Raises:
+            DataError: The completion does not begin and end with a turn of the assistant, or a turn holds an unpaired
+                result tag, an end of turn, or a call in another dialect.
+        """
+        parts = self.turns(f"{what} {problem.id!r}", completion)
+        prompt = self.start(problem, ())
+        nodes = [Node("", (), None, Source.PROMPT, prompt, self.decode(prompt))]
+        steps = [
+            (source, [text for _, text in group]) for source, group in groupby(parts, lambda part: part[0])
+        ]
+        for index, (source, texts) in enumerate(steps):
+            nodes.append(self._demonstrated(nodes[-1], source, texts, last=index == len(steps) - 1))
+        return make_tree(problem, key, nodes)
+
+    def turns(self, place: str, completion: str) -> Parts:
+        """Split a demonstration into the assistant's turns and the tool results, without encoding anything.
+
+        Args:
+            place: Prefix of error messages.
+            completion: As for `demonstrate`.
+
+        Raises:
+            DataError: As for `demonstrate`.
+        """
+        parts = self._split(completion)
+        if not parts or parts[-1][0] is not Source.POLICY:
+            raise DataError(f"{place}: it must end in a turn of the assistant")
+        if parts[0][0] is not Source.POLICY:
+            raise DataError(f"{place}: it must begin with a turn of the assistant")
+        ends = [self.decode([index]) for index in sorted(self.tokenizer.eos_ids)]
+        for text in (text for source, text in parts if source is Source.POLICY):
+            if call := self._other_calls.search(text):
+                raise DataError(
+                    f"{place}: it calls a tool as another dialect does ({call[0]}); see model.dialect"
+                )
+            if any(tag in text for tag in self._result_tags):
+                raise DataError(f"{place}: a result tag has no partner: {_start(text)}")
+            if any(end in text for end in ends):
+                raise DataError(
+                    f"{place}: an end of turn stands inside (a further turn of the user is not supported): {_start(text)}"
+                )
+        return parts
+
+    def token_bounds(self, problem: Problem, parts: Parts) -> tuple[int, int]:
+        """Lower and upper bound of a demonstration's length in tokens, prompt included, without encoding it.
+
+        Args:
+            problem: The problem that it solves.
+            parts: Its parts, from `turns`.
+
+        Raises:
+            DataError: The chat template refuses the problem's messages.
+        """
+        prompt = self.prompt_text(problem)
+        fewest, most = self.tokenizer.fewest_tokens(prompt), self.tokenizer.most_tokens(prompt)
+        for source, text in parts:
+            if source is Source.TOOL:
+                most += self._frame_tokens()
+                most += self.tokenizer.most_tokens(text.translate(_ESCAPED))
+            else:
+                fewest += self.tokenizer.fewest_tokens(text)
+                most += self.tokenizer.most_tokens(text) + 1
+        return fewest, most
+
+    def are_same(self, parts: Parts, others: Parts) -> bool:
+        """Whether two demonstrations have the same tokens; encodes only parts whose texts differ, up to the first
+        difference in tokens."""
+        if [source for source, _ in parts] != [source for source, _ in others]:
+            return False
+        return all(
+            one == other or self._tokens(one[0], [one[1]]) == self._tokens(other[0], [other[1]])
+            for one, other in zip(parts, others, strict=True)
+        )
+
+    def _tokens(self, source: Source, texts: Sequence[str]) -> tuple[int, ...]:
+        if source is Source.TOOL:
+            return self.after([ToolResult("", ToolStatus.OK, text) for text in texts])
+        return self.controls.encode("".join(texts))
+
+    def _demonstrated(self, parent: Node, source: Source, texts: Sequence[str], last: bool) -> Node:
+        path = (*parent.path, 0)
+        ids = self._tokens(source, texts)
+        if source is Source.TOOL:
+            # The node gets no `results`, because no tool ran.
+            return Node(node_id(path), path, parent.id, source, ids, self.decode(ids))
+        if last or self._ends_each_turn:
+            ids += (self.tokenizer.eos_id,)
+        text = self.decode(ids)
+        turn = self.parse(text)
+        return Node(
+            node_id(path),
+            path,
+            parent.id,
+            source,
+            ids,
+            text,
+            behavior_logprobs=(0.0,) * len(ids),
+            turn=turn,
+            stop=_stop(turn) if last else None,
+        )
+
+    def _foreign(self, text: str) -> tuple[str, tuple[int, ...]]:
+        """Foreign text without any tag of the dialect, and its tokens."""
+        safe = neutralise(text, self._tag_names)
+        ids = self.tokenizer.encode_plain(safe)
+        read = self.decode(ids)
+        # A tokenizer may change characters (NFKC) or drop some, which can create a tag.
+        while (safer := neutralise(read, self._tag_names)) != read:
+            safe, ids = safer, self.tokenizer.encode_plain(safer)
+            read = self.decode(ids)
+        return safe, ids
+
+
+class TagRenderer(ChatRenderer):
+    """The papers' tag dialect (`chat.tags`): one assistant message holds the whole trajectory."""
+
+    result_end = RESULT_CLOSE
+    _result_tags = ("<result>", "</result>")
+    _other_calls = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
+    _ends_each_turn = False
+
+    def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:
+        self._tools = callable_tools(specs)
+        self._tools_text = describe_tools(specs)
+        super().__init__(tokenizer, tuple(dict.fromkeys((*TAG_NAMES, *self._tools))))
+        self._open = tokenizer.encode(RESULT_OPEN)
+        self._close = tokenizer.encode(RESULT_CLOSE)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Strings at which a turn ends."""
+        return stop_strings(tuple(self._tools))
+
+    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+        """Tokens of tool results, each as ` <result>`, its neutralised text, `</result>`."""
+        ids: list[int] = []
+        for result in results:
+            ids += [*self._open, *self._foreign(result.text)[1], *self._close]
+        return tuple(ids)
+
+    def parse(self, turn: str) -> ParsedTurn:
+        """Parse one whole turn of the policy."""
+        return parse_turn(turn, self._tools)
 
     def _messages(self, problem: Problem) -> tuple[Message, ...]:
         """The problem's messages, with the descriptions of tools that ask for one added to the first message.
@@ -107,131 +318,11 @@ class TagRenderer:
             messages = (Message.of(first.role, "\n\n".join(pieces)), *messages[1:])
         return messages
 
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
-        """Tokens of tool results, each as ` <result>`, its neutralised text, `</result>`."""
-        ids: list[int] = []
-        for result in results:
-            ids += [*self._open, *self._foreign(result.text), *self._close]
-        return tuple(ids)
+    def _split(self, completion: str) -> Parts:
+        return split_completion(completion)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of tokens."""
-        return self.tokenizer.decode(token_ids)
-
-    def parse(self, turn: str) -> ParsedTurn:
-        """Parse one whole turn of the policy."""
-        return parse_turn(turn, self._tools)
-
-    def demonstrate(
-        self, problem: Problem, completion: str, key: TreeKey, what: str = "demonstration"
-    ) -> Tree:
-        """A demonstration as a tree with one leaf: the assistant's turns are trained on, the tool results are not.
-
-        Args:
-            problem: The problem that it solves.
-            completion: The assistant's whole message; `<result>` spans are tool results.
-            key: The tree's key: where in the run the demonstration is used.
-            what: What error messages call it; the problem's id follows.
-
-        Raises:
-            DataError: The completion does not begin and end with a turn of the assistant, or a turn holds an unpaired
-                result tag or an end of turn.
-        """
-        parts = self.turns(f"{what} {problem.id!r}", completion)
-        prompt = self.start(problem, ())
-        nodes = [Node("", (), None, Source.PROMPT, prompt, self.decode(prompt))]
-        for index, (source, text) in enumerate(parts):
-            nodes.append(self._demonstrated(nodes[-1], source, text, last=index == len(parts) - 1))
-        return make_tree(problem, key, nodes)
-
-    def turns(self, place: str, completion: str) -> Parts:
-        """Split a demonstration into the assistant's turns and the tool results, without encoding anything.
-
-        Args:
-            place: Prefix of error messages.
-            completion: As for `demonstrate`.
-
-        Raises:
-            DataError: As for `demonstrate`.
-        """
-        parts = split_completion(completion)
-        if not parts or parts[-1][0] is not Source.POLICY:
-            raise DataError(f"{place}: it must end in a turn of the assistant")
-        if parts[0][0] is not Source.POLICY:
-            raise DataError(f"{place}: it must begin with a turn of the assistant")
-        ends = [self.decode([index]) for index in sorted(self.tokenizer.eos_ids)]
-        for text in (text for source, text in parts if source is Source.POLICY):
-            if "<result>" in text or "</result>" in text:
-                raise DataError(f"{place}: a result tag has no partner: {_start(text)}")
-            if any(end in text for end in ends):
-                raise DataError(f"{place}: an end of turn stands inside: {_start(text)}")
-        return parts
-
-    def token_bounds(self, problem: Problem, parts: Parts) -> tuple[int, int]:
-        """Lower and upper bound of a demonstration's length in tokens, prompt included, without encoding it.
-
-        Args:
-            problem: The problem that it solves.
-            parts: Its parts, from `turns`.
-
-        Raises:
-            DataError: The chat template refuses the problem's messages.
-        """
-        prompt = self.prompt_text(problem)
-        fewest, most = self.tokenizer.fewest_tokens(prompt), self.tokenizer.most_tokens(prompt) + 1
-        for source, text in parts:
-            if source is Source.TOOL:
-                most += len(self._open) + len(self._close)
-                most += self.tokenizer.most_tokens(text.translate(_ESCAPED))
-            else:
-                fewest += self.tokenizer.fewest_tokens(text)
-                most += self.tokenizer.most_tokens(text)
-        return fewest, most
-
-    def are_same(self, parts: Parts, others: Parts) -> bool:
-        """Whether two demonstrations have the same tokens; encodes only parts whose texts differ, up to the first
-        difference in tokens."""
-        if [source for source, _ in parts] != [source for source, _ in others]:
-            return False
-        return all(
-            one == other or self._tokens(*one) == self._tokens(*other)
-            for one, other in zip(parts, others, strict=True)
-        )
-
-    def _tokens(self, source: Source, text: str) -> tuple[int, ...]:
-        if source is Source.TOOL:
-            return self.after([ToolResult("", ToolStatus.OK, text)])
-        return self.controls.encode(text)
-
-    def _demonstrated(self, parent: Node, source: Source, text: str, last: bool) -> Node:
-        path = (*parent.path, 0)
-        if source is Source.TOOL:
-            # The node gets no `results`, because no tool ran.
-            ids = self._tokens(source, text)
-            return Node(node_id(path), path, parent.id, source, ids, self.decode(ids))
-        ids = self._tokens(source, text) + ((self.tokenizer.eos_id,) if last else ())
-        turn = self.parse(text)
-        return Node(
-            node_id(path),
-            path,
-            parent.id,
-            source,
-            ids,
-            self.decode(ids),
-            behavior_logprobs=(0.0,) * len(ids),
-            turn=turn,
-            stop=_stop(turn) if last else None,
-        )
-
-    def _foreign(self, text: str) -> tuple[int, ...]:
-        """Tokens of foreign text, without any tag of the dialect."""
-        ids = self.tokenizer.encode_plain(neutralise(text, self._tag_names))
-        read = self.decode(ids)
-        # A tokenizer may change characters (NFKC) or drop some, which can create a tag.
-        while (safe := neutralise(read, self._tag_names)) != read:
-            ids = self.tokenizer.encode_plain(safe)
-            read = self.decode(ids)
-        return ids
+    def _frame_tokens(self) -> int:
+        return len(self._open) + len(self._close)
 
 
 def _stop(turn: ParsedTurn) -> StopReason:
@@ -240,3 +331,7 @@ def _stop(turn: ParsedTurn) -> StopReason:
 
 def _start(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "...")
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

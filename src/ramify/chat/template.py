@@ -34,8 +34,8 @@ class ChatTemplate:
         self._place = place
         self._ask(None, "cannot be read")
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The text of a chat, up to where the assistant starts to write.
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The text of a chat, up to where the assistant starts to write; `tools` as in OpenAI's API.
 
         Raises:
             DataError: The template refuses the messages, raises, or takes too long or too much memory.
@@ -43,7 +43,7 @@ class ChatTemplate:
         variables = {
             "messages": list(messages),
             "add_generation_prompt": True,
-            "tools": None,
+            "tools": list(tools) or None,
             "documents": None,
         }
         return self._ask({**variables, **self._special}, "refuses the messages")

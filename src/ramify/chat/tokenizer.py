@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -165,13 +165,14 @@ class ChatTokenizer:
         known = (self.token_bytes[i] for i in token_ids if i < len(self.token_bytes))
         return b"".join(known).decode("utf-8", errors="replace")
 
-    def chat_text(self, messages: Sequence[Message]) -> str:
-        """The rendered chat, up to where the assistant starts to write.
+    def chat_text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The rendered chat, up to where the assistant starts to write; `tools` as in OpenAI's API.
 
         Raises:
             DataError: The template refuses the messages.
         """
-        return self.template.render([{"role": message.role, "content": message.text} for message in messages])
+        plain = [{"role": message.role, "content": message.text} for message in messages]
+        return self.template.render(plain, tools)
 
     def _special(self, name: str) -> str:
         value = self._settings.get(name) or ""

@@ -8,7 +8,6 @@ from ramify.config.build_services import build_provider, chat_model, http_client
 from ramify.config.schema_tools import (
     BrowserSection,
     ChatSection,
-    ExampleToolsSection,
     HttpSection,
     OwnToolSection,
     PythonSection,
@@ -18,6 +17,7 @@ from ramify.config.schema_tools import (
 )
 from ramify.core.closing import Closable, close_all
 from ramify.core.errors import ConfigError
+from ramify.core.messages import ToolSpec
 from ramify.core.protocols import Cache, ChatModel, Json, Sandbox, SearchProvider, Tool
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class Toolbox:
     resources: tuple[Closable, ...] = ()
     notes: tuple[str, ...] = ()
     identities: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What the renderer needs to know of the tools, in the order in which prompts list them."""
+        return tuple(tool.spec for tool in self.tools.values())
 
     async def close(self) -> None:
         """Close the resources in reverse order."""
@@ -99,16 +104,36 @@ def build_tools(
     )
 
 
-def build_own_tools(section: ExampleToolsSection) -> Toolbox:
-    """The user's own tools alone, for prompts that describe them.
+@dataclass(frozen=True, slots=True)
+class ShownTools:
+    """The tools of a recipe as its prompts show them, in their order; `notes` and `identities` as in `Toolbox`."""
+
+    specs: tuple[ToolSpec, ...]
+    notes: tuple[str, ...]
+    identities: Mapping[str, Json]
+
+
+def show_tools(section: ToolsSection) -> ShownTools:
+    """What prompts show of the tools that `build_tools` would open; only the files of the user's own are read.
 
     Raises:
-        ConfigError: Two have one name, or a file cannot be used.
+        ConfigError: Two tools have the same name, or a file cannot be used.
     """
+    from ramify.tools import browser, search
+    from ramify.tools.python import python_spec
+
+    ours: list[ToolSpec] = []
+    if section.search is not None:
+        ours.append(search.SPEC if section.browser is None else browser.SPEC)
+    if section.browser is not None and section.browser.open_page:
+        ours.append(browser.OPEN_PAGE_SPEC)
+    if section.python is not None:
+        ours.append(python_spec(section.python.stateful, section.python.timeout_seconds))
     built = _Build(lambda _: None)
     for own in section.own:
         built.own(own)
-    return Toolbox(built.tools, (), tuple(built.notes), built.identities)
+    specs = (*ours, *(tool.spec for tool in built.tools.values()))
+    return ShownTools(specs, tuple(built.notes), built.identities)
 
 
 class _Build:
@@ -171,7 +196,7 @@ class _Build:
         settings = BrowseSettings(section.pages_seconds, section.summary_seconds, passage)
         self._add("search", BrowsingSearch(search, pages, settings, summary))
         if section.open_page:
-            self._add("open_page", OpenPage(pages, passage, section.pages_seconds, in_prompt=True))
+            self._add("open_page", OpenPage(pages, passage, section.pages_seconds))
 
     def _add(self, name: str, tool: Tool) -> None:
         if name in self.tools:

@@ -16,7 +16,7 @@ from ramify.config.schema_parts import (
     refuse_all,
     refuse_clocks,
 )
-from ramify.config.schema_reward import RewardSection
+from ramify.config.schema_reward import RewardSection, refuse_compat_reward
 from ramify.config.schema_tools import (
     HttpSection,
     Name,
@@ -121,6 +121,7 @@ class EvalRecipe(Section):
         refuse_all(
             self._has_verdict,
             self._repeats,
+            lambda: refuse_compat_reward(self.model, self.reward),
             lambda: refuse_idle_sandbox(self.tools, self.sandbox),
             lambda: refuse_clocks(self.run, self.sampling, "sampling"),
         )

@@ -11,7 +11,7 @@ from ramify.config.schema_parts import (
     UserPath,
     refuse_idle_rates,
 )
-from ramify.config.schema_tools import ExampleToolsSection
+from ramify.config.schema_tools import ToolsSection
 
 
 class ExampleDataSection(Section):
@@ -46,7 +46,7 @@ class SftRecipe(Section):
     data: ExampleDataSection
     run: TrainingRunSection
     learner: SftLearnerSection
-    tools: ExampleToolsSection = ExampleToolsSection()
+    tools: ToolsSection = ToolsSection()
 
     @model_validator(mode="after")
     def _acting(self) -> "SftRecipe":

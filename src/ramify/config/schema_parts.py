@@ -87,14 +87,19 @@ def is_changed(section: Section, key: str) -> bool:
     return bool(getattr(section, key) != type(section).model_fields[key].default)
 
 
+Dialect = Literal["tags", "hermes"]
+"""How the policy writes calls and answers: the papers' tags, or JSON calls as Qwen and Hermes models write them."""
+
+
 class ModelSection(Section):
     """Which model: a Hugging Face folder, or an id of the hub ("org/name", "org/name@revision"), which is downloaded.
 
     `device = "auto"` uses a GPU if there is one, else the CPU. Training keeps weights in float32, because at the
-    papers' learning rates most updates are too small for bfloat16.
+    papers' learning rates most updates are too small for bfloat16. `dialect` is how the model writes calls and answers.
     """
 
     path: UserPath
+    dialect: Dialect = "tags"
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ramify.config.bounds import Attempts, PositiveInt, Reserved, Seconds, SignedWeight, Tokens, Weight
-from ramify.config.schema_parts import Section, UserPath, is_changed
+from ramify.config.schema_parts import ModelSection, Section, UserPath, is_changed
 from ramify.config.schema_tools import HttpSection, Name, ServiceUrl, ToolsSection, Variable
 
 ScoreName = Literal["answer", "lenient", "em", "f1", "acc", "math_equal", "unread", "timeout"]
@@ -123,6 +123,18 @@ RewardSection = Annotated[
     | LengthRewardSection,
     Field(discriminator="name"),
 ]
+
+
+def refuse_compat_reward(model: ModelSection, reward: RewardSection) -> None:
+    """Refuse the reward of the papers' code for a dialect that it cannot read.
+
+    Raises:
+        ValueError: It would find no answer in any trajectory.
+    """
+    if reward.name == "compat" and model.dialect != "tags":
+        raise ValueError(
+            f'reward.name: "compat" reads tags only, expected another reward with model.dialect = "{model.dialect}"'
+        )
 
 
 def refuse_idle_bonus(reward: RewardSection, tools: ToolsSection) -> None:

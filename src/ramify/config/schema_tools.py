@@ -260,15 +260,6 @@ class OwnToolSection(Section):
         return self
 
 
-class ExampleToolsSection(Section):
-    """The user's own tools as the prompts of an SFT or DPO run describe them; nothing is called.
-
-    Search and Python need no table here: no prompt describes them.
-    """
-
-    own: tuple[OwnToolSection, ...] = ()
-
-
 class CacheSection(Section):
     """A cache for answers of search, pages and summaries, in a file that runs may share.
 
@@ -289,7 +280,10 @@ class CacheSection(Section):
 
 
 class ToolsSection(Section):
-    """The tools that the policy can call; an absent table is an absent tool."""
+    """The tools that the policy can call; an absent table is an absent tool.
+
+    SFT and DPO show them in prompts as RL does, and call none.
+    """
 
     search: SearchSection | None = None
     browser: BrowserSection | None = None

@@ -21,7 +21,7 @@ from ramify.core.records import (
     Reward,
     TokenUsage,
 )
-from ramify.core.tree import BranchDecision, Trajectory
+from ramify.core.tree import BranchDecision, Trajectory, Tree, TreeKey
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -47,11 +47,15 @@ class Engine(Protocol):
 
 
 class Renderer(Protocol):
-    """Turns messages and tool results into tokens, and a turn's text into calls or an answer."""
+    """Turns messages and tool results into tokens, and a turn's text into calls or an answer: a dialect on a chat template.
+
+    Contexts only grow: the prompt is rendered once, and what follows is appended. SFT, DPO, RL and evaluation use the same
+    one, so their prompts have the same tokens.
+    """
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Strings at which a turn ends."""
+        """Strings at which a turn ends, besides the end token."""
         ...
 
     @property
@@ -64,7 +68,7 @@ class Renderer(Protocol):
         ...
 
     def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
-        """Tokens of tool results, appended after the turn with the calls. Nothing in them can forge a tag."""
+        """Tokens between the turn with the calls and the next turn: at least the results, in which nothing forges a tag."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -73,6 +77,22 @@ class Renderer(Protocol):
 
     def parse(self, turn: str) -> ParsedTurn:
         """Read the text of one whole turn of the policy."""
+        ...
+
+    def demonstrate(
+        self, problem: Problem, completion: str, key: TreeKey, what: str = "demonstration"
+    ) -> Tree:
+        """A recorded solution as a tree with one leaf, of which only the policy's turns are trained on.
+
+        Args:
+            problem: The problem that it solves.
+            completion: The turns, and the tool results between them, in the dialect's text.
+            key: The tree's key.
+            what: What error messages call it.
+
+        Raises:
+            DataError: It is not such a text.
+        """
         ...
 
 

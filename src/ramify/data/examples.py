@@ -1,6 +1,5 @@
 """Files of training examples: JSONL rows with a `prompt` and whole assistant messages."""
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -12,10 +11,6 @@ from ramify.data.problems import read_identifier, read_jsonl, read_messages
 Example = TypeVar("Example")
 
 Row: TypeAlias = Mapping[str, Any]
-
-_FOREIGN_CALL = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
-"""Calls in the dialects of Hermes, Llama 3 and Mistral, which would be trained on as text that calls nothing."""
-_RESULT = re.compile(r"<result>.*?</result>", re.DOTALL)
 
 
 def read_examples(
@@ -57,20 +52,16 @@ def read_message(row: Row, name: str) -> str:
     """The text of a column with an assistant message.
 
     Raises:
-        ValueError: It is missing, blank, not text, or calls a tool in another dialect.
+        ValueError: It is missing, blank, or not text.
     """
     if name not in row:
         raise ValueError(f"no {name!r}")
     text = row[name]
     if any(isinstance(part, dict) for part in (text if isinstance(text, list) else [text])):
         raise ValueError(
-            f"{name!r} must be text, the assistant's whole message with its calls and their results in tags, not messages"
+            f"{name!r} must be text, the assistant's whole message with its calls and their results in the dialect's text, not messages"
         )
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{name!r} must be text that is not blank")
-    if call := _FOREIGN_CALL.search(_RESULT.sub("", text)):
-        raise ValueError(
-            f"{name!r} calls a tool as another dialect does ({call[0]}); expected tags such as <search> query </search>"
-        )
     text.encode()  # raises at a lone surrogate, which is legal JSON but not text
     return text

@@ -12,7 +12,7 @@ The returned text is encoded with our tokenizer, which need not give the tokens 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.renderer import ChatRenderer
 from ramify.core.errors import EngineError
 from ramify.core.protocols import Json
 from ramify.core.records import Completion, EngineInfo, Finish, Request
@@ -33,7 +33,7 @@ class OpenAIEngine:
     def __init__(
         self,
         client: HttpClient,
-        renderer: TagRenderer,
+        renderer: ChatRenderer,
         *,
         base_url: str,
         model: str,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ramify.chat.stops import StopMatcher
-from ramify.chat.tags import RESULT_CLOSE
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import uniform
 from ramify.core.errors import ConfigError
@@ -40,13 +39,17 @@ Script = Callable[[str, int], ScriptedTurn]
 
 @dataclass(frozen=True, slots=True)
 class TurnTable:
-    """The script of a file: turns by the number of tool results so far; the last ones are repeated for ever."""
+    """The script of a file: turns by the number of tool results so far; the last ones are repeated for ever.
+
+    `result_end` is the text at the end of each result (`ChatRenderer.result_end`).
+    """
 
     turns: tuple[tuple[ScriptedTurn, ...], ...]
+    result_end: str
 
     def __call__(self, context: str, seed: int) -> ScriptedTurn:
         """One of the turns that may come next, drawn with the request's seed."""
-        choices = self.turns[min(context.count(RESULT_CLOSE), len(self.turns) - 1)]
+        choices = self.turns[min(context.count(self.result_end), len(self.turns) - 1)]
         return choices[int(uniform(seed) * len(choices))]
 
     @property
@@ -122,7 +125,7 @@ class ScriptedEngine:
         """Do nothing, as it holds nothing."""
 
 
-def load_script(path: Path) -> TurnTable:
+def load_script(path: Path, result_end: str) -> TurnTable:
     """Read a script file: TOML tables `[[turns]]` with `after` (tool results so far), `text`, `entropies`, `ends`.
 
     An entropy is a number or a pair [lower, upper]. Of the turns with the same `after`, one is drawn with the request's
@@ -144,7 +147,7 @@ def load_script(path: Path) -> TurnTable:
             f"{path}: expected turns for after = 0, 1, ... without a gap, found {sorted(turns)}"
         )
 
-    return TurnTable(tuple(tuple(turns[after]) for after in range(len(turns))))
+    return TurnTable(tuple(tuple(turns[after]) for after in range(len(turns))), result_end)
 
 
 def _turn(table: Mapping[str, Any]) -> ScriptedTurn:

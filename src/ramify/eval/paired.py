@@ -10,7 +10,7 @@ import numpy as np
 
 from ramify.core.draws import stream
 from ramify.core.records import Floats
-from ramify.eval.intervals import bootstrap_mean
+from ramify.eval.intervals import bootstrap_mean, wilson_share
 
 _MAX_ENUMERATED = 14
 _DRAWS = 20_000
@@ -56,6 +56,11 @@ def paired_difference(first: Sequence[float], second: Sequence[float], seed: int
     left, right = np.asarray(first, np.float64), np.asarray(second, np.float64)
     differences = right - left
     interval = bootstrap_mean(differences.tolist(), seed)
+    low, high = interval.low, interval.high
+    if low == high:
+        # Equal differences on n problems say little about the other problems (Wilson's bound for 0 of n).
+        most = wilson_share(0, len(differences)).high
+        low, high = max(low - most, -1.0), min(high + most, 1.0)
     # 1e-12: means of the same attempts in another order may differ in the last bit.
     moved = differences[np.abs(differences) > 1e-12]
     better, worse = int((moved > 0).sum()), int((moved < 0).sum())
@@ -64,8 +69,8 @@ def paired_difference(first: Sequence[float], second: Sequence[float], seed: int
         float(left.mean()),
         float(right.mean()),
         interval.value,
-        interval.low,
-        interval.high,
+        low,
+        high,
         p_value,
         method,
         len(left),

@@ -13,8 +13,8 @@ from ramify.config.build import (
     build_limits,
     build_renderer,
 )
-from ramify.config.build_evaluation import build_eval_problems
 from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.build_problems import build_eval_problems
 from ramify.config.build_reward import BuiltReward, build_reward
 from ramify.config.build_tools import Toolbox, build_tools
 from ramify.config.load import resolved
@@ -45,7 +45,7 @@ from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.settings import AgentParts
 
 if TYPE_CHECKING:
-    from ramify.chat.renderer import TagRenderer
+    from ramify.chat.renderer import ChatRenderer
 
 
 def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
@@ -112,7 +112,7 @@ class _Run:
     folder: Path
     toolbox: Toolbox
     reward: BuiltReward
-    renderer: "TagRenderer"
+    renderer: "ChatRenderer"
     problems: Sequence[Problem]
     groups: tuple[tuple[Place, ...], ...]
     """All attempts, in groups; the attempts of a group run concurrently."""
@@ -136,9 +136,11 @@ class _Run:
 
             check_model_folder(recipe.model.folder)
         renderer = build_renderer(
-            build_tokenizer(recipe.model.folder, console.note, computes=computes), toolbox.tools
+            recipe.model.dialect,
+            build_tokenizer(recipe.model.folder, console.note, computes=computes),
+            toolbox.specs,
         )
-        problems, notes = build_eval_problems(recipe.data, renderer, toolbox.tools, recipe.model.folder)
+        problems, notes = build_eval_problems(recipe.data, renderer, toolbox.tools, recipe.model)
         for note in (*toolbox.notes, *reward.notes, *notes):
             console.note(note)
         prompts = [renderer.prompt_text(problem) for problem in problems]

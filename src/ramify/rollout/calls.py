@@ -217,11 +217,11 @@ async def run_calls(
 async def _run_call(
     parts: AgentParts, key: TreeKey, node: str, call: ToolCall, sessions: Mapping[str, ToolSession]
 ) -> ToolResult:
-    if call.name not in sessions:
-        return ToolResult(call.id, ToolStatus.UNKNOWN_TOOL, f"There is no tool named {call.name}.")
     if call.malformed is not None:
         text = f"The call to {call.name} was not run: {call.malformed}."
         return ToolResult(call.id, ToolStatus.MALFORMED, text)
+    if call.name not in sessions:
+        return ToolResult(call.id, ToolStatus.UNKNOWN_TOOL, f"There is no tool named {call.name}.")
     spec = parts.tools[call.name].spec
     with parts.waits.on(call.name):
         answer, issued = await _ask(sessions[call.name], call, spec)

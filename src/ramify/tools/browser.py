@@ -26,6 +26,7 @@ from ramify.tools.documents import Document
 from ramify.tools.pages import Pages
 from ramify.tools.passage_near import PassageSettings, passage_near
 from ramify.tools.search import NOTHING_FOUND, SearchTool, clean, collection_of, failed_search, query_of
+from ramify.tools.search import SPEC as SEARCH_SPEC
 from ramify.tools.stateless import StatelessSession
 
 _INSTRUCTIONS = """\
@@ -135,6 +136,10 @@ def facts_of(reply: str, mark: str) -> str:
 _GRACE_SECONDS: Final = 5.0
 
 
+SPEC = replace(SEARCH_SPEC, description="Search for pages and read the best ones.")
+"""As prompts show it; the deadline is the recipe's."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrowseSettings:
     """How a search reads pages.
@@ -176,12 +181,7 @@ class BrowsingSearch:
         seconds = search.timeout_seconds + self._settings.pages_seconds
         if summary is not None:
             seconds += self._settings.summary_seconds
-        self._spec = replace(
-            search.spec,
-            description="Search for pages and read the best ones.",
-            timeout_seconds=seconds + _GRACE_SECONDS,
-            hedge_seconds=None,
-        )
+        self._spec = replace(SPEC, timeout_seconds=seconds + _GRACE_SECONDS)
 
     @property
     def spec(self) -> ToolSpec:
@@ -299,27 +299,26 @@ _PARAMETERS: Final[dict[str, Any]] = {
 }
 
 
+OPEN_PAGE_SPEC = ToolSpec(
+    "open_page",
+    "Open a page of the web and read its beginning, or the part that is near some words.",
+    _PARAMETERS,
+    forks=True,
+    timeout_seconds=30.0 + _GRACE_SECONDS,
+    in_prompt=True,
+)
+"""As prompts show it; the deadline is the recipe's."""
+
+
 class OpenPage:
     """Implements `ramify.core.protocols.Tool`. Whoever creates `pages` closes it."""
 
     def __init__(
-        self,
-        pages: Pages,
-        passage: PassageSettings | None = None,
-        timeout_seconds: float = 30.0,
-        *,
-        in_prompt: bool = False,
+        self, pages: Pages, passage: PassageSettings | None = None, timeout_seconds: float = 30.0
     ) -> None:
         self._pages, self._seconds = pages, timeout_seconds
         self._passage = passage or PassageSettings()
-        self._spec = ToolSpec(
-            "open_page",
-            "Open a page of the web and read its beginning, or the part that is near some words.",
-            _PARAMETERS,
-            forks=True,
-            timeout_seconds=timeout_seconds + _GRACE_SECONDS,
-            in_prompt=in_prompt,
-        )
+        self._spec = replace(OPEN_PAGE_SPEC, timeout_seconds=timeout_seconds + _GRACE_SECONDS)
 
     @property
     def spec(self) -> ToolSpec:

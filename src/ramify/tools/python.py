@@ -44,6 +44,17 @@ _PARAMETERS = {
 }
 
 
+def python_spec(stateful: bool, timeout_seconds: float = 10.0) -> ToolSpec:
+    """The tool as prompts show it, with the deadline for programs of at most `timeout_seconds`."""
+    return ToolSpec(
+        "python",
+        _DESCRIPTION.format(state=_GOES_ON if stateful else _AFRESH),
+        _PARAMETERS,
+        forks=True,
+        timeout_seconds=timeout_seconds + MARGIN_SECONDS,
+    )
+
+
 class PythonTool:
     """Implements `ramify.core.protocols.Tool` with a sandbox. Whoever creates the sandbox closes it.
 
@@ -63,13 +74,7 @@ class PythonTool:
         self._stateful = stateful
         self._max_output_chars = max_output_chars
         self._program_seconds = timeout_seconds
-        self._spec = ToolSpec(
-            "python",
-            _DESCRIPTION.format(state=_GOES_ON if stateful else _AFRESH),
-            _PARAMETERS,
-            forks=True,
-            timeout_seconds=timeout_seconds + MARGIN_SECONDS,
-        )
+        self._spec = python_spec(stateful, timeout_seconds)
 
     @property
     def spec(self) -> ToolSpec:

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,15 @@ _PARAMETERS: dict[str, Any] = {
     "properties": {"query": {"type": "string", "description": "What to look for."}},
     "required": ["query"],
 }
+SPEC = ToolSpec(
+    "search",
+    "Search a collection of passages and read the best ones.",
+    _PARAMETERS,
+    forks=True,
+    timeout_seconds=60.0,
+)
+"""As prompts show it; the deadlines are the recipe's."""
+
 _QUOTE_INSIDE_WORD = re.compile(r'(?<=\w)"(?=\w)')
 _UNPRINTABLE = ("Cc", "Cs")
 _REASONS = {
@@ -85,14 +94,7 @@ class SearchTool:
     @property
     def spec(self) -> ToolSpec:
         """Name, description, parameters, deadline."""
-        return ToolSpec(
-            name="search",
-            description="Search a collection of passages and read the best ones.",
-            parameters=_PARAMETERS,
-            forks=True,
-            timeout_seconds=self.timeout_seconds,
-            hedge_seconds=self.hedge_seconds,
-        )
+        return replace(SPEC, timeout_seconds=self.timeout_seconds, hedge_seconds=self.hedge_seconds)
 
     async def find(self, query: str, collection: str | None) -> Sequence[Hit] | str:
         """The provider's hits, or the text from an imported cache. An empty query is not sent, and finds nothing.

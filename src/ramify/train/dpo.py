@@ -6,11 +6,12 @@ from pathlib import Path
 
 from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
 from ramify.algos.losses import Objective
-from ramify.chat.renderer import TagRenderer
-from ramify.config.build import control_notes
+from ramify.chat.renderer import ChatRenderer
 from ramify.config.build_model import build_reference
+from ramify.config.build_problems import control_notes
 from ramify.config.schema_examples import DpoRecipe
 from ramify.core.errors import DataError
+from ramify.core.protocols import Renderer
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.preferences import Preference, load_preferences
@@ -42,7 +43,7 @@ def run_dpo(
     )
 
 
-def _lessons(recipe: DpoRecipe, renderer: TagRenderer, preferences: Sequence[Preference]) -> Lessons:
+def _lessons(recipe: DpoRecipe, renderer: ChatRenderer, preferences: Sequence[Preference]) -> Lessons:
     limit = recipe.data.max_tokens
     # Find examples that cannot be trained on now, not in the middle of the run.
     for item in preferences:
@@ -82,7 +83,7 @@ def _lessons(recipe: DpoRecipe, renderer: TagRenderer, preferences: Sequence[Pre
     )
 
 
-def pair_tree(renderer: TagRenderer, preference: Preference, key: TreeKey, max_tokens: int) -> Tree:
+def pair_tree(renderer: Renderer, preference: Preference, key: TreeKey, max_tokens: int) -> Tree:
     """A pair as a tree with two leaves, the chosen side first.
 
     Raises:

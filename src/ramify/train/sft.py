@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
-from ramify.chat.renderer import TagRenderer
-from ramify.config.build import control_notes
+from ramify.chat.renderer import ChatRenderer
+from ramify.config.build_problems import control_notes
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.demonstrations import Demonstration, load_demonstrations
@@ -38,7 +38,7 @@ def run_sft(
     )
 
 
-def _lessons(recipe: SftRecipe, renderer: TagRenderer, demonstrations: Sequence[Demonstration]) -> Lessons:
+def _lessons(recipe: SftRecipe, renderer: ChatRenderer, demonstrations: Sequence[Demonstration]) -> Lessons:
     limit = recipe.data.max_tokens
 
     def chain(item: Demonstration, key: TreeKey) -> Tree:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ramify.algos.losses import Objective
-from ramify.chat.renderer import Parts, TagRenderer
+from ramify.chat.renderer import ChatRenderer, Parts
 from ramify.config.build import build_optimizer, build_renderer
 from ramify.config.build_model import build_model, build_tokenizer
-from ramify.config.build_tools import build_own_tools
+from ramify.config.build_tools import show_tools
+from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.errors import DataError, Interrupted
@@ -59,7 +60,7 @@ def train_on_examples(
     recipe: SftRecipe | DpoRecipe,
     console: RunConsole,
     load: Callable[[Path], Sequence[Example]],
-    make_lessons: Callable[[TagRenderer, Sequence[Example]], Lessons],
+    make_lessons: Callable[[ChatRenderer, Sequence[Example]], Lessons],
     *,
     resume: bool,
     max_steps: int | None,
@@ -80,15 +81,17 @@ def train_on_examples(
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     examples = load(recipe.data.train)
-    toolbox = build_own_tools(recipe.tools)
-    for note in toolbox.notes:
+    tools = show_tools(recipe.tools)
+    for note in (*tools.notes, *dialect_notes(recipe.model)):
         console.note(note)
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         start = starting_point(folder, recipe, console)
-        own = {"tools": dict(toolbox.identities)}
+        own = {"tools": dict(tools.identities)}
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer, own)
         folder.take_up(recipe, manifest, console.note)
-        renderer = build_renderer(build_tokenizer(recipe.model.folder, console.note), toolbox.tools)
+        renderer = build_renderer(
+            recipe.model.dialect, build_tokenizer(recipe.model.folder, console.note), tools.specs
+        )
         lessons = make_lessons(renderer, examples)
         return _train(recipe, console, folder, start, manifest, lessons, max_steps)
 
@@ -195,7 +198,7 @@ def check_size(tree: Tree, what: str, max_tokens: int) -> None:
         raise _too_long(what, tree.problem, f"{size}", max_tokens)
 
 
-def may_be_long(renderer: TagRenderer, problem: Problem, parts: Parts, what: str, max_tokens: int) -> bool:
+def may_be_long(renderer: ChatRenderer, problem: Problem, parts: Parts, what: str, max_tokens: int) -> bool:
     """Whether a demonstration must be encoded to tell whether it fits.
 
     Raises:

@@ -195,6 +195,13 @@ def test_a_demonstration_trains_the_turns_and_the_end_only(plain):
     assert trajectory.exchanges == ()
 
 
+def test_what_a_tool_found_may_speak_of_another_dialect(plain):
+    completion = (
+        "<search> hermes </search> <result>\n<tool_call> x </tool_call>\n</result><answer> 1 </answer>"
+    )
+    assert len(plain.demonstrate(PROBLEM, completion, KEY).nodes) == 4
+
+
 def test_a_demonstration_without_an_answer_does_not_claim_one(plain):
     (trajectory,) = plain.demonstrate(PROBLEM, "I do not know.", KEY).trajectories
     assert trajectory.stop is StopReason.MALFORMED
@@ -214,6 +221,10 @@ def test_a_demonstration_without_an_answer_does_not_claim_one(plain):
         ("<search>q</search><result>a<result>b</result>c</result><answer>1</answer>", "no partner"),
         ("<answer>1</answer><|im_end|>", "end of turn"),
         ("a<|im_end|>\n<search>q</search><result>r</result><answer>1</answer>", "end of turn"),
+        ('<tool_call>{"name": "search"}</tool_call>', r"another dialect does \(<tool_call>\)"),
+        ('<|python_tag|>{"name": "search"}', r"another dialect does \(<\|python_tag\|>\)"),
+        ('[TOOL_CALLS] [{"name": "search"}]', r"another dialect does \(\[TOOL_CALLS\]\)"),
+        ("<function=search>{}</function>", r"another dialect does \(<function=\)"),
     ],
 )
 def test_demonstrations_that_no_rollout_could_give_are_refused(plain, completion, told):

@@ -80,30 +80,17 @@ OPENAI = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"n
         ({**GOOD, "prompt": OPENAI}, "has 'tool_calls'; only role and content are read"),
         (
             {**GOOD, "completion": OPENAI},
-            "the assistant's whole message with its calls and their results in tags",
+            "the assistant's whole message with its calls and their results in the dialect's text",
         ),
         (
             {**GOOD, "completion": OPENAI[0]},
-            "the assistant's whole message with its calls and their results in tags",
+            "the assistant's whole message with its calls and their results in the dialect's text",
         ),
-        ({**GOOD, "completion": f"<tool_call>{CALL}</tool_call>"}, "another dialect does (<tool_call>)"),
-        ({**GOOD, "completion": f"<|python_tag|>{CALL}"}, "another dialect does (<|python_tag|>)"),
-        ({**GOOD, "completion": f"[TOOL_CALLS] [{CALL}]"}, "another dialect does ([TOOL_CALLS])"),
-        ({**GOOD, "completion": "<function=search>{}</function>"}, "another dialect does (<function=)"),
     ],
 )
-def test_another_dialect_is_refused_by_its_row(tmp_path: Path, row: object, told: str) -> None:
+def test_another_format_is_refused_by_its_row(tmp_path: Path, row: object, told: str) -> None:
     path = tmp_path / "d.jsonl"
     path.write_text(f"{json.dumps(GOOD)}\n{json.dumps(row)}\n")
     with pytest.raises(DataError, match=r"d\.jsonl row 2: expected an object with prompt") as caught:
         load_demonstrations(path)
     assert told in str(caught.value)
-
-
-def test_what_a_tool_found_may_speak_of_another_dialect(tmp_path: Path) -> None:
-    path = tmp_path / "d.jsonl"
-    found = (
-        f"<search> hermes </search> <result>\n<tool_call>{CALL}</tool_call>\n</result> {GOOD['completion']}"
-    )
-    path.write_text(json.dumps({**GOOD, "completion": found}))
-    assert load_demonstrations(path)[0].completion == found

@@ -19,7 +19,7 @@ ends = true
 def test_turns_by_results_so_far_the_last_ones_for_ever(tmp_path):
     path = tmp_path / "script.toml"
     path.write_text(TURNS)
-    script = load_script(path)
+    script = load_script(path, "\n</result>")
     result = " <result>\nx\n</result>"
     assert [script(result * done, 1).text for done in range(4)] == [
         "<search> a </search>",
@@ -31,9 +31,9 @@ def test_turns_by_results_so_far_the_last_ones_for_ever(tmp_path):
 def test_pairs_are_brackets_and_the_script_says_so(tmp_path):
     path = tmp_path / "script.toml"
     path.write_text(TURNS)
-    assert load_script(path).exact_entropy
+    assert load_script(path, "\n</result>").exact_entropy
     path.write_text(TURNS.replace("[0.5, 1]", "[0.5, [1, 2.5]]"))
-    script = load_script(path)
+    script = load_script(path, "\n</result>")
     assert script("", 1).entropies == (0.5, (1.0, 2.5))
     assert not script.exact_entropy
 
@@ -56,6 +56,6 @@ def test_a_script_that_cannot_be_played_is_refused_when_it_is_read(tmp_path, tex
     path = tmp_path / "script.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        load_script(path)
+        load_script(path, "\n</result>")
     assert told in str(caught.value)
     assert str(caught.value).startswith(str(path))

@@ -1,17 +1,22 @@
+import asyncio
 import copy
 import io
 import json
+import shutil
+from typing import get_args
 
 import pytest
 
+from hermes_folders import QWEN25, template
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
 from ramify.chat.renderer import TagRenderer
 from ramify.config.build import build_renderer
 from ramify.config.build_model import build_model, build_tokenizer
-from ramify.config.build_tools import build_tools
+from ramify.config.build_tools import build_tools, show_tools
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import SftRecipe
+from ramify.config.schema_parts import Dialect
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Message, Problem
@@ -37,11 +42,11 @@ def rows(lengths):
 def recipe(tmp_path, model_folder):
     """Makes a recipe over demonstrations with this many words to think."""
 
-    def make(lengths, max_tokens=200, tools=None, **learner):
+    def make(lengths, max_tokens=200, tools=None, model=None, **learner):
         data = tmp_path / "demonstrations.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in rows(lengths)))
         table = {
-            "model": {"path": str(model_folder), "device": "cpu"},
+            "model": {"path": str(model_folder), "device": "cpu", **(model or {})},
             "data": {"train": str(data), "max_tokens": max_tokens},
             "run": {"dir": str(tmp_path / "run"), "threads": 1},
             "learner": {"batch_size": 2, "optimizer": {"rate": 1e-3}, **learner},
@@ -139,16 +144,46 @@ def own_tool(tmp_path):
     return {"own": [{"path": str(file), "function": "price"}]}, file
 
 
-def test_prompts_describe_the_users_own_tools_as_in_rl(recipe, own_tool, model_folder):
-    tools, _ = own_tool
-    toolbox = build_tools(ToolsSection.model_validate(tools), SandboxSection())
-    renderer = build_renderer(build_tokenizer(model_folder), toolbox.tools)
+@pytest.mark.parametrize("dialect", get_args(Dialect))
+def test_prompts_show_the_tools_as_in_rl(recipe, own_tool, model_folder, tmp_path, dialect):
+    """A demonstration has the number of tokens that RL's renderer gives it, tools that nothing opens included."""
+    (tmp_path / "passages.jsonl").write_text('{"text": "Paris is the capital of France."}\n')
+    tools = {
+        **own_tool[0],
+        "search": {"corpus": str(tmp_path / "passages.jsonl")},
+        "python": {"stateful": True},
+    }
+    if dialect == "hermes":
+        model_folder = shutil.copytree(model_folder, tmp_path / "model")
+        (model_folder / "chat_template.jinja").write_text(template(QWEN25))
+    toolbox = build_tools(ToolsSection.model_validate(tools), SandboxSection(min_level=0))
+    asyncio.run(toolbox.close())
+    assert_shown_alike(show_tools(ToolsSection.model_validate(tools)).specs, toolbox.specs)
+    renderer = build_renderer(dialect, build_tokenizer(model_folder), toolbox.specs)
     (row,) = rows([1])
+    completion = row["completion"] if dialect == "tags" else "<think>\nadd\n</think>\n\n\\boxed{42}"
     problem = Problem("p", (Message.of("user", row["prompt"][0]["content"]),), ())
-    tree = renderer.demonstrate(problem, row["completion"], TreeKey(0, 0))
+    tree = renderer.demonstrate(problem, completion, TreeKey(0, 0))
     size = sum(len(node.token_ids) for node in tree.nodes)
+    model = {"path": str(model_folder), "dialect": dialect}
+    made = recipe([1], max_tokens=size - 1, tools=tools, model=model)
+    made.data.train.write_text(json.dumps({**row, "completion": completion}) + "\n")
     with pytest.raises(DataError, match=rf"demonstration '1': {size} tokens, expected at most"):
-        run_sft(recipe([1], max_tokens=size - 1, tools=tools), console())
+        run_sft(made, console())
+
+
+def assert_shown_alike(specs, others):
+    shown = [[(s.name, s.description, s.parameters, s.in_prompt) for s in each] for each in (specs, others)]
+    assert shown[0] == shown[1]
+
+
+def test_the_browser_is_shown_as_in_rl(monkeypatch):
+    monkeypatch.setenv("SERPER_API_KEY", "k-1")
+    section = ToolsSection.model_validate({"search": {"provider": "serper"}, "browser": {"open_page": True}})
+    toolbox = build_tools(section, SandboxSection())
+    asyncio.run(toolbox.close())
+    assert [spec.name for spec in toolbox.specs] == ["search", "open_page"]
+    assert_shown_alike(show_tools(section).specs, toolbox.specs)
 
 
 def test_a_run_does_not_go_on_with_another_tool(recipe, own_tool):

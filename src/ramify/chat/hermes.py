@@ -1,0 +1,262 @@
+"""The hermes dialect: JSON calls, as Qwen2.5, Qwen3 and the Hermes models write them.
+
+    <think> .. </think> <tool_call>
+    {"name": "search", "arguments": {"query": ".."}}
+    </tool_call>
+
+A turn may hold several calls; only the model's end token ends it. The results follow as the chat template writes them,
+and after them begins the assistant's next turn. A turn without a call is the final answer: its text without the thought.
+
+A context only grows. The template renders the prompt once; results are encoded once, with the template's text around
+them, and appended. So a template that would rewrite earlier turns (Qwen3 drops their thoughts once the user speaks again)
+never gets to do it.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from ramify.chat.arguments import read_object
+from ramify.chat.renderer import ChatRenderer, Parts
+from ramify.chat.template import ChatTemplate
+from ramify.chat.tokenizer import ChatTokenizer
+from ramify.core.errors import ConfigError, DataError
+from ramify.core.messages import (
+    Calls,
+    Final,
+    Malformed,
+    Message,
+    ParsedTurn,
+    Problem,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
+from ramify.core.tree import Source
+
+UNREADABLE = "tool_call"
+"""The name of a call whose own name cannot be read; no tool may have it."""
+
+_WRITTEN = ("think", "tool_call")
+_RESULT = ("<tool_response>", "</tool_response>")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PART = re.compile(r"<think>.*?(</think>|\Z)|<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_RESULT_SPAN = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
+
+_PROBE_CALL = '<tool_call>\n{"name": "ramify_probe", "arguments": {"text": "a"}}\n</tool_call>'
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "ramify_probe",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+
+
+class HermesRenderer(ChatRenderer):
+    """The hermes dialect over a chat template that has it."""
+
+    _result_tags = _RESULT
+    _other_calls = re.compile(r"<result>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
+    _ends_each_turn = True
+
+    def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:
+        """Learn from the template what it writes around tool results.
+
+        Raises:
+            ConfigError: A tool's name cannot stand in a call, or two tools share it.
+            DataError: The template shows no tools, or writes calls or results in another way.
+        """
+        _check_names(specs)
+        super().__init__(tokenizer, _WRITTEN, ("tool_response",))
+        self._specs = tuple(specs)
+        self._ends = tuple(tokenizer.decode([index]) for index in sorted(tokenizer.eos_ids))
+        self._frame = read_frame(
+            tokenizer.template, tokenizer.decode([tokenizer.eos_id]), f"{tokenizer.folder}"
+        )
+        self.result_end = self._frame.result_end
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """A result that the policy writes itself; else only the end token ends a turn."""
+        return (_RESULT[0],)
+
+    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
+        """Tokens from the end of the turn with the calls to where the next turn begins; no result forges a tag."""
+        texts = [self._foreign(result.text)[0] for result in results]
+        return self.controls.framed_ids(self._frame.pieces(len(texts)), texts)
+
+    def parse(self, turn: str) -> ParsedTurn:
+        """Parse one whole turn of the policy."""
+        return parse_turn(("<think>" if self._frame.opens_thought else "") + turn, self._ends)
+
+    def _messages(self, problem: Problem) -> tuple[Message, ...]:
+        return problem.messages
+
+    def _template_tools(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(map(_described, self._specs))
+
+    def _split(self, completion: str) -> Parts:
+        parts: list[tuple[Source, str]] = []
+        for index, text in enumerate(_RESULT_SPAN.split(completion)):
+            if index % 2:
+                parts.append((Source.TOOL, text))
+            elif text.strip():
+                # The template writes the line breaks between turns.
+                parts.append((Source.POLICY, text.strip()))
+        return tuple(parts)
+
+    def _frame_tokens(self) -> int:
+        return sum(self.tokenizer.most_tokens(piece) for piece in self._frame.pieces(2))
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFrame:
+    """What a template writes around tool results, from the end token of the turn with the calls on.
+
+    Attributes:
+        before: Up to the first result.
+        between: Between two results.
+        after: From the last result to where the assistant begins to write.
+    """
+
+    before: str
+    between: str
+    after: str
+
+    @property
+    def opens_thought(self) -> bool:
+        """Whether the template opens the thought with which the assistant's turn begins."""
+        return self.after.rstrip().endswith("<think>")
+
+    @property
+    def result_end(self) -> str:
+        """The text that closes each result: with what follows it begins alike, whether that is another result or not."""
+        pairs = zip(self.between, self.after, strict=False)
+        return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    def pieces(self, results: int) -> tuple[str, ...]:
+        """The texts around `results` results, at least 1; one more than there are results."""
+        return (self.before, *(self.between,) * (results - 1), self.after)
+
+
+def read_frame(template: ChatTemplate, end: str, place: str) -> ResultFrame:
+    """What a template writes around tool results, found by rendering a call with one result and with two.
+
+    Args:
+        template: The chat template.
+        end: The text of the end token.
+        place: Prefix of error messages.
+
+    Raises:
+        DataError: The template shows no tools, writes calls or results in another way, or ends turns with another token.
+    """
+    if "ramify_probe" not in template.render([{"role": "user", "content": "q"}], [_PROBE_TOOL]):
+        raise DataError(
+            f'{place}: the chat template shows the model no tools, so model.dialect = "hermes" cannot use it; use "tags", or '
+            "another template"
+        )
+    one, two = (_rendered_results(template, names) for names in (["first"], ["first", "second"]))
+    _, found, rest = two.partition(_PROBE_CALL)
+    if found and not rest.startswith(end):
+        raise DataError(
+            f"{place}: the chat template ends a turn with {rest.partition(chr(10))[0]!r:.60}, but eos_token in "
+            f'tokenizer_config.json is {end!r}; model.dialect = "hermes" takes them to be the same'
+        )
+    marks = [f"ramify_{name}" for name in ("first", "second")]
+    if not found or any(two.count(mark) != 1 for mark in marks):
+        raise DataError(
+            f'{place}: the chat template does not write calls and results as model.dialect = "hermes" does '
+            f'(<tool_call> with JSON, then {end}); use "tags", or another template'
+        )
+    before, _, rest = rest.removeprefix(end).partition(marks[0])
+    between, _, after = rest.partition(marks[1])
+    frame = ResultFrame(before, between, after)
+    if not one.endswith(_PROBE_CALL + end + before + marks[0] + after):
+        raise DataError(
+            f'{place}: the chat template writes one tool result differently from two, which model.dialect = "hermes" does not '
+            'know; use "tags", or another template'
+        )
+    return frame
+
+
+def _rendered_results(template: ChatTemplate, names: Sequence[str]) -> str:
+    call = {"type": "function", "function": {"name": "ramify_probe", "arguments": {"text": "a"}}}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        *({"role": "tool", "name": "ramify_probe", "content": f"ramify_{name}"} for name in names),
+    ]
+    try:
+        return template.render(messages, [_PROBE_TOOL])
+    except DataError as error:
+        raise DataError(f'{error} (a call and its results, for model.dialect = "hermes")') from None
+
+
+def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
+    """Parse one turn of the policy.
+
+    Args:
+        turn: Text of this turn only, from its first thought on.
+        ends: Texts of the end tokens; without one of them the turn is not complete.
+    """
+    if any(tag in turn for tag in _RESULT):
+        return Malformed("the turn writes a result itself")
+    end = next((end for end in ends if turn.endswith(end)), None)
+    if end is None:
+        return Malformed("the turn does not end")
+    calls: list[ToolCall] = []
+    said: list[str] = []
+    position = 0
+    body = turn.removesuffix(end)
+    for part in _PART.finditer(body):
+        if not part.group().endswith(("</think>", "</tool_call>")):
+            return Malformed("the turn ends in a thought" if part[2] is None else "the turn ends in a call")
+        if part[2] is not None:
+            calls.append(read_call(part[2]))
+        said.append(body[position : part.start()])
+        position = part.end()
+    said.append(body[position:])
+    answer = "".join(said).strip()
+    stray = next((tag for tag in ("</think>", "</tool_call>") if tag in answer), None)
+    if stray is not None:
+        return Malformed(f"{stray} closes nothing")
+    if calls:
+        return Calls(tuple(calls))
+    return Final(answer) if answer else Malformed("the turn holds neither a call nor an answer")
+
+
+def read_call(content: str) -> ToolCall:
+    """Parse the JSON of one call; if that fails, the call's `malformed` says what was expected."""
+    expected = 'expected {"name": .., "arguments": {..}}'
+    try:
+        call = read_object(content)
+    except (ValueError, RecursionError) as error:
+        return ToolCall("0", UNREADABLE, {}, f"its text is not a JSON object ({error}); {expected}")
+    name, arguments = call.get("name"), call.get("arguments")
+    if not isinstance(name, str) or not name:
+        return ToolCall("0", UNREADABLE, {}, f"it has no name; {expected}")
+    if not isinstance(arguments, dict):
+        return ToolCall("0", name, {}, f"its arguments are not a JSON object; {expected}")
+    return ToolCall("0", name, arguments)
+
+
+def _check_names(specs: Sequence[ToolSpec]) -> None:
+    seen: set[str] = set()
+    for spec in specs:
+        if not _NAME.fullmatch(spec.name) or spec.name == UNREADABLE:
+            raise ConfigError(
+                f"tool {spec.name!r}: expected a name of letters, digits, underscores, dots and dashes, at most 64, not {UNREADABLE!r}"
+            )
+        if spec.name in seen:
+            raise ConfigError(f"tool {spec.name!r}: two tools have this name")
+        seen.add(spec.name)
+
+
+def _described(spec: ToolSpec) -> dict[str, Any]:
+    function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
+    return {"type": "function", "function": json.loads(json.dumps(function, default=dict))}

@@ -1,0 +1,196 @@
+"""SFT, RL, DPO and evaluation in the hermes dialect, with a real small model that makes two calls in one turn."""
+
+import pytest
+from e2e_runs import write_lines
+
+from hermes_folders import QWEN3, write_hermes_tokenizer
+from model_folders import write_model
+from ramify.cli import main
+from ramify.config.build import build_renderer
+from ramify.config.build_model import build_tokenizer
+from ramify.config.build_tools import show_tools
+from ramify.config.load import load_recipe
+from ramify.config.schema_examples import SftRecipe
+from ramify.core.messages import Calls, Final, ToolStatus
+from ramify.core.tree import Source, StopReason, TreeKey
+from ramify.data.demonstrations import load_demonstrations
+from ramify.obs.metrics import read_metrics
+from ramify.obs.trace import read_trees
+
+QUESTIONS = ("tool city ?", "search city ?")
+CALLS = (
+    '<tool_call>\n{"name": "search", "arguments": {"query": "city"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "python", "arguments": {"code": "6*7"}}\n</tool_call>'
+)
+RESULTS = "<tool_response>\nPage 1: Paris city.\n</tool_response>\n<tool_response>\n42\n</tool_response>"
+SOLVED = f"{CALLS}{RESULTS}<think>\nParis\n</think>\n\n\\boxed{{Paris}}"
+GUESSED = "\\boxed{Rome}"
+
+SHARED = """\
+[model]
+path = "{model}"
+dialect = "hermes"
+[run]
+dir = "{run}"
+seed = 3
+threads = 1
+{more_run}
+[tools.search]
+corpus = "{folder}/passages.jsonl"
+top_k = 1
+[tools.python]
+timeout_seconds = 10
+"""
+SFT = """
+[data]
+train = "{folder}/demonstrations.jsonl"
+epochs = 60
+max_tokens = 1200
+[learner]
+batch_size = 4
+optimizer = {{ rate = 4e-3, warmup_steps = 5 }}
+"""
+DPO = """
+[data]
+train = "{folder}/pairs.jsonl"
+max_tokens = 1200
+[learner]
+beta = 0.1
+batch_size = 2
+optimizer = {{ rate = 1e-4 }}
+"""
+RL = """
+[data]
+train = "{folder}/problems.jsonl"
+max_prompt_tokens = 1000
+[rollout]
+problems_per_step = 2
+n = 8
+m = 4
+max_tokens = 200
+max_calls = 2
+branching = {{ name = "random", rate = 0.5, probe_tokens = 4 }}
+[engine]
+name = "local"
+slots = 16
+[sandbox]
+min_level = 0
+[reward]
+name = "hierarchical"
+[algorithm]
+estimator = {{ name = "group" }}
+loss = {{ name = "clip" }}
+[learner]
+problems_per_minibatch = 2
+token_budget = 8192
+optimizer = {{ rate = 1e-3 }}
+"""
+EVAL = """
+[data]
+test = "{folder}/problems.jsonl"
+max_prompt_tokens = 1000
+[sampling]
+max_tokens = 200
+max_calls = 2
+[engine]
+name = "local"
+slots = 4
+[sandbox]
+min_level = 0
+[reward]
+name = "hierarchical"
+"""
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """A random model of Qwen3's form with its files, and data for each kind of run."""
+    folder = tmp_path_factory.mktemp("hermes")
+    model = write_model(folder / "model")
+    write_hermes_tokenizer(model, QWEN3)
+    (model / "generation_config.json").unlink()
+    rows = [
+        {"prompt": [{"role": "user", "content": text}], "answer": ["Paris"], "id": text} for text in QUESTIONS
+    ]
+    write_lines(folder / "problems.jsonl", rows)
+    write_lines(folder / "passages.jsonl", [{"text": "Paris city."}])
+    write_lines(
+        folder / "demonstrations.jsonl",
+        [{"prompt": row["prompt"], "completion": text} for row in rows for text in (SOLVED, GUESSED)],
+    )
+    write_lines(
+        folder / "pairs.jsonl",
+        [{"prompt": row["prompt"], "chosen": SOLVED, "rejected": GUESSED} for row in rows],
+    )
+    return folder
+
+
+def ran(task, command, text, model, more_run="", *arguments):
+    """The run folder of a recipe that was run to its end."""
+    name = f"{command}{len(list(task.glob('*.toml')))}"
+    recipe = task / f"{name}.toml"
+    values = {"model": model, "folder": task, "run": task / name, "more_run": more_run}
+    recipe.write_text((SHARED + text).format(**values))
+    assert main([command, str(recipe), *arguments]) == 0
+    return task / name
+
+
+@pytest.fixture(scope="module")
+def started(task):
+    """The checkpoint of the cold start."""
+    return max((ran(task, "sft", SFT, task / "model") / "checkpoints").iterdir())
+
+
+@pytest.fixture(scope="module")
+def trained(task, started):
+    """Two steps of RL."""
+    return ran(task, "train", RL, started, "", "--max-steps", "2", "-s", "data.epochs=2")
+
+
+def trees_of(run):
+    return [item for path in sorted((run / "trees").iterdir()) for item in read_trees(path)]
+
+
+def test_rl_trains_on_turns_with_two_calls(trained):
+    graded = trees_of(trained)
+    trajectories = [trajectory for item in graded for trajectory in item.tree.trajectories]
+    solved = [each for each in trajectories if len(each.exchanges) == 2 and each.stop is StopReason.ANSWERED]
+    assert len(solved) >= 4
+    for trajectory in solved:
+        _, turn, tool, *_ = trajectory.nodes
+        assert isinstance(turn.turn, Calls)
+        assert [call.name for call in turn.calls] == ["search", "python"]
+        assert [result.status for result in tool.results] == [ToolStatus.OK] * 2
+        assert [result.text for result in tool.results] == ["Page 1: Paris city.", "42"]
+        assert isinstance(trajectory.leaf.turn, Final)
+    right = [reward.value for item in graded for reward in item.rewards]
+    assert max(right) == pytest.approx(1.1)
+    metrics = read_metrics(trained / "metrics.jsonl")
+    assert [row["step"] for row in metrics] == [1, 2]
+    assert any(row["update/grad_norm"] > 0 for row in metrics)
+
+
+def test_every_kind_of_run_shows_the_same_prompt(task, started, trained):
+    """SFT, DPO, RL and evaluation: token by token."""
+    ran(task, "dpo", DPO, started)
+    evaluated = ran(task, "eval", EVAL, started)
+    recipe = load_recipe(SftRecipe, next(task.glob("sft*.toml")), [])
+    renderer = build_renderer("hermes", build_tokenizer(started), show_tools(recipe.tools).specs)
+    prompts = {}
+    for item in load_demonstrations(task / "demonstrations.jsonl"):
+        tree = renderer.demonstrate(item.problem, item.completion, TreeKey(0, 0))
+        prompts[item.problem.messages] = tree.nodes[0].token_ids
+    assert len(prompts) == len(QUESTIONS)
+    seen = [item.tree for item in (*trees_of(trained), *read_trees(evaluated / "trees.jsonl"))]
+    assert len(seen) == 6
+    for tree in seen:
+        assert tree.nodes[0].token_ids == prompts[tree.problem.messages]
+        assert [node.source for node in tree.nodes].count(Source.PROMPT) == 1
+
+
+def test_an_evaluation_without_a_recipe_takes_the_dialect_that_the_model_was_taught(task, started, capsys):
+    words = ["--model", str(started), "--dataset", str(task / "problems.jsonl"), "--dry-run"]
+    assert main(["eval", *words]) == 0
+    assert 'dialect = "hermes"' in capsys.readouterr().out
+    assert main(["eval", *words, "-s", "model.dialect=tags"]) == 0
+    assert 'dialect = "tags"' in capsys.readouterr().out
