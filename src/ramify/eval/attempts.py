@@ -8,7 +8,7 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import RewardFn
 from ramify.core.records import ScoredTree
 from ramify.core.tree import TreeKey
-from ramify.rewards.tree_rewards import score_tree
+from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.grow import TreeGrower, first_failure
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.waits import SlotGate

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from ramify.rewards.squad import f1, overlap
+from ramify.rewards.answer_scores import f1, overlap
 
 Scores: TypeAlias = dict[str, float | str | bool]
 

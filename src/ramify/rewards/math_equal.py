@@ -22,8 +22,7 @@ from ramify.rewards.math_forms import (
     read_form,
 )
 from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
-from ramify.rewards.math_text import clean
-from ramify.rewards.math_units import Unit
+from ramify.rewards.math_text import Unit, clean
 from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of
 from ramify.rewards.math_workers import Symbolic, shared_worker
 

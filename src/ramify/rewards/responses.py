@@ -1,7 +1,7 @@
 """Scores of responses that are only text, without a record of the run (`ramify score`): ours, or the released code's.
 
 `chat.tagged_text` reads their structure. The text does not say whether a program failed, so every call with a result
-counts as successful. A recorded trajectory does say so (`answer_reward`).
+counts as successful. A recorded trajectory does say so (`trajectory_rewards`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -19,9 +19,8 @@ from ramify.engines.scripted import ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.console import Phase
 from ramify.obs.timing import TimingLog
-from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
-from ramify.rewards.length import LengthReward
+from ramify.rewards.trajectory_rewards import AnswerReward, LengthReward
 from scripted_agents import agent, problem, with_latencies
 
 NUM_PROBLEMS = 11
