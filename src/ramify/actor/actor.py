@@ -24,7 +24,7 @@ from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree
 from ramify.data.order import ProblemOrder
 from ramify.obs.console import Phase, RunConsole
-from ramify.obs.timing import TimingLog
+from ramify.obs.metrics import TimingLog
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts

@@ -29,8 +29,7 @@ def build_eval_problems(
     """
     from ramify.config.build import fitting
     from ramify.config.other_runs import training_overlap_notes
-    from ramify.data.benchmark_prompts import instructed
-    from ramify.data.benchmarks import load_benchmark, parse_dataset
+    from ramify.data.benchmarks import instructed, load_benchmark, parse_dataset
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
 

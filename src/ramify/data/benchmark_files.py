@@ -1,20 +1,33 @@
-"""Finds the rows of a benchmark: in a folder with the papers' layout, a file, or a data set of the Hugging Face hub."""
+"""The rows of a benchmark: in a folder with the papers' layout, a file, or a data set of the Hugging Face hub.
 
+In some benchmarks, as in xbench, question and answer are encrypted against crawlers, with the key beside them: base64 of the
+UTF-8 text, XORed with the bytes of the row's `canary`, repeated as often as needed.
+"""
+
+import base64
+import binascii
+import math
+import re
 from collections.abc import Iterator, Mapping
+from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ramify.core.errors import DataError
-from ramify.data.benchmark_cipher import unsealed
-from ramify.data.benchmark_golds import is_missing
 from ramify.data.benchmark_hub import HUB_PREFIX, fetch
-from ramify.data.problems import read_jsonl, read_messages, read_parquet
-from ramify.data.verl_rows import is_verl, plain_row
+from ramify.data.problems import is_verl, plain_row, read_jsonl, read_messages, read_parquet
 
 PLAIN_QUESTIONS = ("question", "problem", "prompt")
 """Usual names of the question's field, tried in this order; `prompt` may be a list of messages."""
 
 _SUFFIXES = (".jsonl", ".parquet")
+_SEALED = re.compile("[A-Za-z0-9+/]{32,}={0,2}")
+_FIELDS = ("prompt", "question", "answer")
+GoldForm: TypeAlias = Literal["plain", "rationale"]
+"""plain: a text, a number or a list of them; rationale: GSM8K's worked answer, whose last line is "#### 1,234"."""
+
+_NUMBER = re.compile(r"[-+]?[$]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?")
+_HIDDEN = "?"
 
 
 class FileRow(NamedTuple):
@@ -146,3 +159,72 @@ def _file(path: Path) -> Path:
     if path.suffix not in _SUFFIXES:
         raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl or .parquet")
     return path
+
+
+def is_sealed(question: object) -> bool:
+    """Whether a question looks like base64: long and without blanks."""
+    return isinstance(question, str) and _SEALED.fullmatch(question.strip()) is not None
+
+
+def unsealed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Decrypt the question and answer of a row; a row that is not encrypted, or has no key, is returned unchanged.
+
+    Raises:
+        ValueError: The key does not fit.
+    """
+    key = row.get("canary")
+    if not isinstance(key, str) or not key or not any(is_sealed(row.get(name)) for name in _FIELDS[:2]):
+        return row
+    return {
+        **row,
+        **{name: _open(row[name], key, name) for name in _FIELDS if isinstance(row.get(name), str)},
+    }
+
+
+def _open(text: str, key: str, name: str) -> str:
+    try:
+        sealed = base64.b64decode(text, validate=True)
+        return bytes(a ^ b for a, b in zip(sealed, cycle(key.encode()), strict=False)).decode()
+    except (binascii.Error, UnicodeError):
+        raise ValueError(f"field {name!r} is encrypted, but not with the row's 'canary'") from None
+
+
+def read_golds(value: object, form: GoldForm) -> tuple[str, ...]:
+    """The accepted answers in `value`, stripped and without duplicates.
+
+    Only a list holds several answers. A text is one answer: "[1, 2)" is an interval, "Paris, Texas" a place.
+
+    Raises:
+        ValueError: There is no answer, it is hidden ("?"), or one is neither text nor a number.
+    """
+    values = value if isinstance(value, list) else [value]
+    texts = [text for each in values if (text := _text(each))]
+    if not texts:
+        raise ValueError("is an empty list" if values == [] else "is blank")
+    if _HIDDEN in texts:
+        raise ValueError('is "?", so the answers of this split are hidden; use a split that has them')
+    return tuple(dict.fromkeys(map(_after_rationale, texts) if form == "rationale" else texts))
+
+
+def is_missing(value: object) -> bool:
+    """Whether a field is empty: null, or NaN, which tables use for null."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _text(value: object) -> str:
+    if is_missing(value):
+        return ""
+    if isinstance(value, str):
+        value.encode()  # raises at a lone surrogate, which is legal JSON but not text
+        return value.strip()
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
+        raise ValueError(f"must be text, a number or a list of them, got {value!r:.40}")
+    # Tables turn a column of integers into floats if it contains a null.
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _after_rationale(text: str) -> str:
+    number = text.rpartition("####")[2].strip()
+    if not _NUMBER.fullmatch(number):
+        raise ValueError(f'must be a number or end in "#### number", got {number!r:.40}')
+    return number.replace(",", "")

@@ -1,7 +1,11 @@
-"""Problems from a data file: JSONL or parquet, plain or in the verl style."""
+"""Problems from a data file: JSONL or parquet, plain or in the verl style that ARPO, AEPO and Tool-Star train on.
+
+Columns of a verl-style row: data_source, prompt[role, content], ability, reward_model{ground_truth, ...},
+extra_info{index, ...}, metadata.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
@@ -9,7 +13,6 @@ from typing import Any, TypeAlias, cast, get_args
 from ramify.core.errors import DataError
 from ramify.core.json_text import parse_json
 from ramify.core.messages import Message, Problem, Role
-from ramify.data.verl_rows import is_verl, plain_row, repair_boxed
 
 _ROLES: tuple[str, ...] = get_args(Role)
 _OWN_COLUMNS = ("prompt", "answer", "id")
@@ -19,6 +22,7 @@ _OTHER_FORMATS = ("conversations", "messages", "instruction", "question")
 _JSONL_COUNTING = "lines count from 1"
 
 _Row: TypeAlias = Mapping[str, Any]
+_BROKEN_BOXED = "\x08oxed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,4 +270,37 @@ def _text(value: object, place: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{place} must be text, got {type(value).__name__}")
     value.encode()  # raises at a lone surrogate, which is legal JSON but not text
+    return value
+
+
+def is_verl(columns: Collection[str]) -> bool:
+    """Whether a table with these columns is in the verl style."""
+    return "reward_model" in columns and "answer" not in columns
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A verl row as {"prompt", "answer", free columns}; the fields of extra_info become free columns.
+
+    Raises:
+        ValueError: `reward_model` or `extra_info` is not a record.
+    """
+    reward_model = _record(row, "reward_model")
+    extra_info = _record(row, "extra_info")
+    kept = {key: row[key] for key in row if key not in ("reward_model", "extra_info")}
+    # extra_info may contain a "prompt", an "answer" or an "id"; they must not replace our columns.
+    free = {key: value for key, value in extra_info.items() if key not in ("prompt", "answer", "id")}
+    return {**free, **kept, "answer": reward_model.get("ground_truth")}
+
+
+def repair_boxed(text: str) -> str:
+    r"""Repair a defect of published prompts: a backspace (U+0008) before "oxed" where "\boxed" was meant."""
+    return text.replace(_BROKEN_BOXED, r"\boxed")
+
+
+def _record(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = row.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key!r} must be a record, got {type(value).__name__}")
     return value

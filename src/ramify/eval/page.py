@@ -7,10 +7,20 @@ from typing import Any
 from markupsafe import Markup
 
 from ramify.eval.evaluation import Evaluation
-from ramify.eval.intervals import Interval
-from ramify.obs.charts import Bar, BarGroup, Line, bar_chart, line_chart
+from ramify.eval.statistics import Interval
 from ramify.obs.files import replace_file
-from ramify.obs.page import Card, Section, Table, flat, render_page
+from ramify.obs.page import (
+    Bar,
+    BarGroup,
+    Card,
+    Line,
+    Section,
+    Table,
+    bar_chart,
+    flat,
+    line_chart,
+    render_page,
+)
 
 _MAX_BARS = 14
 """Most groups that fit into one bar chart."""

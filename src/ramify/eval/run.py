@@ -28,13 +28,19 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import Event
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree
-from ramify.eval.attempts import Ended, Place, make_attempts
+from ramify.eval.attempts import AttemptRecord, Ended, Place, make_attempts, record_attempt
 from ramify.eval.evaluation import Evaluation, make_evaluation
-from ramify.eval.folder import check_eval_folder
 from ramify.eval.manifest import make_manifest, read_manifest, refuse_other
 from ramify.eval.page import write_page
-from ramify.eval.records import AttemptRecord, record_attempt
-from ramify.eval.results import Key, read_records, read_times, results_lines, times_lines, tree_lines
+from ramify.eval.results import (
+    Key,
+    check_eval_folder,
+    read_records,
+    read_times,
+    results_lines,
+    times_lines,
+    tree_lines,
+)
 from ramify.eval.summary import Price, not_compared, summarise, summarise_times, to_csv
 from ramify.obs.console import RunConsole
 from ramify.obs.files import claimed_folder, replace_file

@@ -9,10 +9,10 @@ from typing import Any
 
 from ramify.core.call_clock import HeldUp
 from ramify.core.tree import StopReason
+from ramify.eval.attempts import AttemptRecord, Outcome
 from ramify.eval.evaluation import Evaluation
-from ramify.eval.records import AttemptRecord, Outcome
 from ramify.eval.results import AttemptTimes, TimedCall
-from ramify.rewards.judge_agreement import judge_agreement
+from ramify.eval.statistics import judge_agreement
 
 SCHEMA = 1
 _OUTCOMES: tuple[Outcome, ...] = ("executed", "failed", "refused")

@@ -5,7 +5,7 @@ import pytest
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Message
-from ramify.data.demonstrations import load_demonstrations
+from ramify.data.examples import load_demonstrations
 
 GOOD = {"prompt": [{"role": "user", "content": "2 + 2 ?"}], "completion": "<answer> \\boxed{ 4 } </answer>"}
 

@@ -4,7 +4,7 @@ import pytest
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Message
-from ramify.data.preferences import load_preferences
+from ramify.data.examples import load_preferences
 
 GOOD = {
     "prompt": [{"role": "user", "content": "2 + 2 ?"}],
