@@ -179,7 +179,7 @@ def agent(
         "search": SlowTool("search", "query"),
         "python": SlowTool("python", "code"),
     }
-    renderer = TagRenderer(tokenizer, [tool.spec for tool in tools.values()])
+    renderer = parts.pop("renderer", None) or TagRenderer(tokenizer, [tool.spec for tool in tools.values()])
     limits = RolloutLimits(n=n, max_tokens=max_tokens, max_calls=max_calls, **(limits or {}))
     engine = SlowEngine(ScriptedEngine(tokenizer, play, exact_entropy=exact_entropy))
     return AgentParts(engine, renderer, tools, brancher, limits, EventList(), 7, **parts)

@@ -17,8 +17,7 @@ from ramify.core.protocols import Hit
 from ramify.engines.openai_chat import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.tools.browser import BrowseSettings, BrowsingSearch, OpenPage
-from ramify.tools.page_summary import PageSummary, SummarySettings
+from ramify.tools.browser import BrowseSettings, BrowsingSearch, OpenPage, PageSummary, SummarySettings
 from ramify.tools.pages import GuardedPages, GuardedSettings, Pages
 from ramify.tools.passage_near import PassageSettings
 from ramify.tools.search import NOTHING_FOUND, SearchTool

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -38,31 +38,38 @@ class Service:
         return self.answer
 
 
-def with_cache(name: str, folder: Path, use: Callable[[Cache], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        cache = MAKERS[name](folder)
-        try:
-            await use(cache)
-        finally:
-            await cache.close()
-            await cache.close()
-
-    asyncio.run(whole())
+Play: TypeAlias = Callable[[Callable[[Cache], Awaitable[None]]], None]
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_identical_requests_at_one_time_ask_once(name: str, tmp_path: Path) -> None:
+@pytest.fixture(params=MAKERS)
+def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
+    """Runs a function with a cache, which is then closed twice; again with the same file if it is called again."""
+
+    def run(use: Callable[[Cache], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            cache = MAKERS[request.param](tmp_path)
+            try:
+                await use(cache)
+            finally:
+                await cache.close()
+                await cache.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+def test_identical_requests_at_one_time_ask_once(play: Play) -> None:
     async def use(cache: Cache) -> None:
         service = Service(["a"])
         answers = await asyncio.gather(*(cache.fetch(key(k=1), service) for _ in range(20)))
         assert answers == [["a"]] * 20
         assert service.asked == 1
 
-    with_cache(name, tmp_path, use)
+    play(use)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_failure_reaches_all_who_wait(name: str, tmp_path: Path) -> None:
+def test_a_failure_reaches_all_who_wait(play: Play) -> None:
     async def use(cache: Cache) -> None:
         service = Service(RequestFailedError(FailureKind.SERVER, "HTTP 500", 500))
         results = await asyncio.gather(
@@ -71,21 +78,19 @@ def test_a_failure_reaches_all_who_wait(name: str, tmp_path: Path) -> None:
         assert [str(result) for result in results] == ["server: HTTP 500"] * 5
         assert service.asked == 1
 
-    with_cache(name, tmp_path, use)
+    play(use)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_any_other_error_is_forgotten(name: str, tmp_path: Path) -> None:
+def test_any_other_error_is_forgotten(play: Play) -> None:
     async def use(cache: Cache) -> None:
         with pytest.raises(ZeroDivisionError):
             await cache.fetch(key(), Service(ZeroDivisionError()))
         assert await cache.fetch(key(), Service("fine")) == "fine"
 
-    with_cache(name, tmp_path, use)
+    play(use)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_caller_that_gives_up_does_not_disturb_the_others(name: str, tmp_path: Path) -> None:
+def test_a_caller_that_gives_up_does_not_disturb_the_others(play: Play) -> None:
     async def use(cache: Cache) -> None:
         service = Service("answer")
         first = asyncio.ensure_future(cache.fetch(key(), service))
@@ -95,11 +100,10 @@ def test_a_caller_that_gives_up_does_not_disturb_the_others(name: str, tmp_path:
         assert await second == "answer"
         assert service.asked == 1
 
-    with_cache(name, tmp_path, use)
+    play(use)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_different_requests_are_asked_apart(name: str, tmp_path: Path) -> None:
+def test_different_requests_are_asked_apart(play: Play) -> None:
     keys = [
         key("q", k=1),
         key("q", k=True),
@@ -118,10 +122,9 @@ def test_different_requests_are_asked_apart(name: str, tmp_path: Path) -> None:
         answers = await asyncio.gather(*(cache.fetch(k, Service(i)) for i, k in enumerate(keys)))
         assert answers == list(range(len(keys)))
 
-    with_cache(name, tmp_path, use)
+    play(use)
 
 
-@pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize(
     "answer",
     [
@@ -138,7 +141,7 @@ def test_different_requests_are_asked_apart(name: str, tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_an_answer_is_the_same_each_time(name: str, answer: Json, tmp_path: Path) -> None:
+def test_an_answer_is_the_same_each_time(play: Play, answer: Json) -> None:
     request = key("ÜŠ \ud800 \x00 日本", at="x\ud800", b=[1, {"z": 1, "a": 2}])
 
     async def use(cache: Cache) -> None:
@@ -147,11 +150,11 @@ def test_an_answer_is_the_same_each_time(name: str, answer: Json, tmp_path: Path
             assert repr(await cache.fetch(request, service)) == repr(answer)
         assert service.asked == 1
 
-    with_cache(name, tmp_path, use)
+    play(use)
 
 
-@pytest.mark.parametrize("name", ["sqlite", "replay"])
-def test_answers_outlive_the_cache(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("play", ["sqlite", "replay"], indirect=True)
+def test_answers_outlive_the_cache(play: Play) -> None:
     async def write(cache: Cache) -> None:
         for i in range(50):
             await cache.fetch(key(f"q{i}", b=1, a=2), Service([i]))
@@ -160,42 +163,34 @@ def test_answers_outlive_the_cache(name: str, tmp_path: Path) -> None:
         for i in range(50):
             assert await cache.fetch(key(f"q{i}", a=2, b=1), Service("asked again")) == [i]
 
-    with_cache(name, tmp_path, write)
-    with_cache(name, tmp_path, read)
+    play(write)
+    play(read)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_what_is_no_json_is_refused(name: str, tmp_path: Path) -> None:
+def test_what_is_no_json_is_refused(play: Play) -> None:
     async def use(cache: Cache) -> None:
         for wrong in (object(), float("nan"), {1, 2}):
             with pytest.raises((TypeError, ValueError)):
                 await cache.fetch(key(), Service(wrong))
         assert await cache.fetch(key(), Service("fine")) == "fine"
 
-    with_cache(name, tmp_path, use)
+    play(use)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_tuples_are_lists_from_the_first_time_on(name: str, tmp_path: Path) -> None:
+def test_tuples_are_lists_from_the_first_time_on(play: Play) -> None:
     async def use(cache: Cache) -> None:
         assert await cache.fetch(key(), Service(("a", ("b",)))) == ["a", ["b"]]
         assert await cache.fetch(key(), Service("asked again")) == ["a", ["b"]]
 
-    with_cache(name, tmp_path, use)
+    play(use)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_closing_ends_what_is_under_way(name: str, tmp_path: Path) -> None:
-    async def forever() -> Json:
-        await asyncio.Event().wait()
-        return None
-
-    async def whole() -> None:
-        cache = MAKERS[name](tmp_path)
-        waiting = asyncio.ensure_future(cache.fetch(key(), forever))
+def test_closing_ends_what_is_under_way(play: Play) -> None:
+    async def use(cache: Cache) -> None:
+        waiting = asyncio.ensure_future(cache.fetch(key(), asyncio.Event().wait))
         await asyncio.sleep(0.01)
         await cache.close()
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
-    asyncio.run(whole())
+    play(use)

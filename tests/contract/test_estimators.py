@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closeness import are_close
-from ramify.config.build_algorithm import build_estimator
+from ramify.config.build import build_estimator
 from ramify.config.schema_algorithm import AlgorithmSection, EstimatorSection
 from ramify.core.errors import DataError
 from ramify.core.records import NodeAnnotations, Reward

@@ -2,12 +2,12 @@
 
 import asyncio
 import gzip
-import json
 import time
 import zlib
 
 import pytest
 
+from kept_answers import KeptAnswers
 from loopback import Reply, as_json, serve
 from ramify.core.errors import ConfigError, ServiceDownError
 from ramify.net.client import HttpClient, HttpSettings
@@ -263,30 +263,13 @@ def test_unfinished_links_stay_as_they_are():
         assert hostile.startswith(document.text[:100])
 
 
-class Remembered:
-    """A cache as the contract says: what fails is not kept."""
-
-    def __init__(self):
-        self.kept, self.asked = {}, []
-
-    async def fetch(self, key, make):
-        self.asked.append(key)
-        name = json.dumps([key.tool, key.provider, dict(key.parameters), key.request], sort_keys=True)
-        if name not in self.kept:
-            self.kept[name] = json.dumps(await make())
-        return json.loads(self.kept[name])
-
-    async def close(self):
-        pass
-
-
 def test_pages_are_remembered_by_address_and_failures_are_not():
     states = iter([Reply(503), Reply(200, b"<p>Access denied</p>", HTML), Reply(200, PAGE, HTML)])
     with serve(lambda _: next(states)) as server:
 
         async def main():
             source = GuardedPages(GuardedSettings(networks=HERE))
-            cache = Remembered()
+            cache = KeptAnswers()
             pages = Pages(source, cache)
             found = []
             for path in ("/x", "/x#a", "/x#b", "/x"):

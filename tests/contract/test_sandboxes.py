@@ -81,11 +81,9 @@ def test_a_program_that_kills_itself_is_killed(box):
 
 
 def test_each_program_starts_afresh(box):
-    run(box, "import builtins\nbuiltins.left = open('left', 'w').write('x')")
-    assert (
-        run(box, "import builtins, os\n[hasattr(builtins, 'left'), os.listdir('.')]").stdout
-        == "[False, []]\n"
-    )
+    run(box, "import builtins, json\nbuiltins.left = json.left = open('left', 'w').write('x')")
+    code = "import builtins, json, os\n[hasattr(builtins, 'left'), hasattr(json, 'left'), os.listdir('.')]"
+    assert run(box, code).stdout == "[False, False, []]\n"
 
 
 def test_equal_programs_have_equal_output(box):
@@ -103,9 +101,9 @@ def test_cells_restore_the_state_and_their_output_is_dropped(box):
 
 def test_many_at_once_get_their_own_answers(box):
     async def many(sandbox):
-        return await asyncio.gather(*(sandbox.run(f"print({number})", 20.0) for number in range(12)))
+        return await asyncio.gather(*(sandbox.run(f"print({i})\n'é' * {i}", 30) for i in range(12)))
 
-    assert [int(result.stdout) for result in box(many)] == list(range(12))
+    assert [result.stdout for result in box(many)] == [f"{i}\n{'é' * i}\n" for i in range(12)]
 
 
 def test_odd_text_is_a_result(box):

@@ -118,10 +118,14 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERPER_API_KEY", KEY)
     monkeypatch.setenv("BRIGHTDATA_API_KEY", KEY)
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
 
@@ -271,11 +275,7 @@ def test_identity_tells_services_apart(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["serper", "brightdata", "searxng"])
-def test_results_without_fields_are_read_as_far_as_they_go(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SERPER_API_KEY", KEY)
-    monkeypatch.setenv("BRIGHTDATA_API_KEY", KEY)
+def test_results_without_fields_are_read_as_far_as_they_go(name: str) -> None:
     case = CASES[name]
     text = {"serper": "snippet", "brightdata": "description", "searxng": "content"}[name]
     url = "url" if name == "searxng" else "link"
@@ -293,9 +293,7 @@ def one_search(
         return use(CASES[name], server.url, work), server
 
 
-def test_keys_travel_in_headers_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SERPER_API_KEY", KEY)
-    monkeypatch.setenv("BRIGHTDATA_API_KEY", KEY)
+def test_keys_travel_in_headers_only() -> None:
     for name, header, value in (
         ("serper", "x-api-key", KEY),
         ("brightdata", "authorization", f"Bearer {KEY}"),
@@ -306,8 +304,7 @@ def test_keys_travel_in_headers_only(monkeypatch: pytest.MonkeyPatch) -> None:
         assert KEY.encode() not in server.asked[0].body
 
 
-def test_bright_data_asks_bing_in_the_language_of_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRIGHTDATA_API_KEY", KEY)
+def test_bright_data_asks_bing_in_the_language_of_the_query() -> None:
     for query, market in (("who", "en-US"), ("甄嬛传导演", "zh-CN")):
         _, server = one_search(
             "brightdata", CASES["brightdata"].answer([]), lambda p, q=query: p.search(q, 10, None)
@@ -320,9 +317,7 @@ def test_bright_data_asks_bing_in_the_language_of_the_query(monkeypatch: pytest.
         assert asked == {"q": query, "mkt": market, "setLang": market, "cc": "us", "brd_json": "1"}
 
 
-def test_a_page_without_results_may_lack_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SERPER_API_KEY", KEY)
-    monkeypatch.setenv("BRIGHTDATA_API_KEY", KEY)
+def test_a_page_without_results_may_lack_the_list() -> None:
     assert search(CASES["brightdata"], as_json({"general": {"results_cnt": 0}})) == []
     assert search(CASES["serper"], as_json({"searchParameters": {"q": "q"}, "credits": 1})) == []
 

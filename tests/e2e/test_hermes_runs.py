@@ -186,3 +186,11 @@ def test_every_kind_of_run_shows_the_same_prompt(task, started, trained):
     for tree in seen:
         assert tree.nodes[0].token_ids == prompts[tree.problem.messages]
         assert [node.source for node in tree.nodes].count(Source.PROMPT) == 1
+
+
+def test_an_evaluation_without_a_recipe_takes_the_dialect_that_the_model_was_taught(task, started, capsys):
+    words = ["--model", str(started), "--dataset", str(task / "problems.jsonl"), "--dry-run"]
+    assert main(["eval", *words]) == 0
+    assert 'dialect = "hermes"' in capsys.readouterr().out
+    assert main(["eval", *words, "-s", "model.dialect=tags"]) == 0
+    assert 'dialect = "tags"' in capsys.readouterr().out

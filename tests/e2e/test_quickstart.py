@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from file_limits import file_size_limit
+from ramify.cli import main
 from ramify.config import shipped_recipes
 from ramify.config.load import load_recipe
 from ramify.config.schema_eval import EvalRecipe
@@ -109,3 +111,13 @@ def test_every_model_of_the_quick_start_opens(smoke_quickstart):
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model = AutoModelForCausalLM.from_pretrained(folder)
         assert model.get_input_embeddings().num_embeddings == len(tokenizer)
+
+
+def test_a_first_phase_that_fails_leaves_a_folder_that_can_be_used_again(tmp_path, capsys):
+    out = tmp_path / "out"
+    with file_size_limit(1 << 20):
+        assert main(["quickstart", "--smoke", "--out", str(out)]) == 1
+    told = capsys.readouterr().err
+    assert "base: the model cannot be written there" in told
+    assert "Traceback" not in told
+    assert list(out.iterdir()) == []

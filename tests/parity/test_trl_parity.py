@@ -33,7 +33,7 @@ from ramify.algos.dpo import DpoLoss, pair
 from ramify.algos.losses import Objective
 from ramify.algos.ops import STD_FLOOR
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
-from ramify.config.build_algorithm import (
+from ramify.config.build import (
     build_correction,
     build_estimator,
     build_objective,

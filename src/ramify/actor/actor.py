@@ -9,13 +9,14 @@ from ramify.config.build import (
     build_agent,
     build_brancher,
     build_limits,
-    build_problems,
     build_renderer,
+    build_shaping,
 )
-from ramify.config.build_algorithm import build_shaping
 from ramify.config.build_model import build_tokenizer
+from ramify.config.build_problems import build_problems
 from ramify.config.build_reward import BuiltReward, build_reward
 from ramify.config.build_tools import Toolbox, build_tools
+from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import close_all
 from ramify.core.messages import Problem
@@ -111,7 +112,7 @@ def build_task(recipe: TrainRecipe, tokenizer_dir: Path, console: RunConsole) ->
     )
     data = recipe.data
     problems, notes = build_problems(data.train, renderer, data.max_prompt_tokens, exclude=data.exclude)
-    for note in (*toolbox.notes, *reward.notes, *notes):
+    for note in (*toolbox.notes, *reward.notes, *dialect_notes(recipe.model), *notes):
         console.note(note)
     return Task(
         problems,

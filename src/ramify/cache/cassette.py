@@ -16,8 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from ramify.cache.flights import Flights
-from ramify.cache.keys import canonical, encode, named
+from ramify.cache.keys import Flights, canonical, encode, named
 from ramify.core.errors import DataError, MachineError, ServiceDownError
 from ramify.core.protocols import CacheKey, Json
 

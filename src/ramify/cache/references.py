@@ -9,28 +9,20 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
+from ramify.cache.cassette import Cassette
 from ramify.cache.database import Contents
 from ramify.cache.keys import canonical
+from ramify.cache.sqlite import SqliteCache
 from ramify.core.errors import DataError
+from ramify.core.json_text import parse_object
 from ramify.core.protocols import CacheKey, Json
 
 NOTHING_FOUND: Final = "No search results found."
 _PAGE: Final = re.compile(r"(?:^|\n)Page \d+: ")
 _MOST_PAGES: Final = 10
 _PAGE_CHARS: Final = 1000
-
-
-class Importing(Protocol):
-    """A cache that answers can be imported into."""
-
-    def remember(self, key: CacheKey, value: Json) -> Json:
-        """Store an answer; returns it as later reads will see it."""
-        ...
-
-
-Spell: TypeAlias = Callable[[str, CacheKey, str | None], None]
 
 
 def read_texts(path: Path) -> Mapping[str, str]:
@@ -40,30 +32,27 @@ def read_texts(path: Path) -> Mapping[str, str]:
         DataError: The file cannot be read, is not JSON, or is not an object of strings; names the entry.
     """
     try:
-        entries = json.loads(path.read_bytes())
+        entries = parse_object(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no JSON: {str(error)[:200]}") from None
-    if not isinstance(entries, dict):
-        raise DataError(f'{path}: expected one object, {{"query": "Page 1: ..."}}')
+    except ValueError as error:
+        raise DataError(f'{path}: {error}; expected one object, {{"query": "Page 1: ..."}}') from None
     for query, text in entries.items():
         if not isinstance(text, str):
             raise DataError(f"{path}: entry {query[:80]!r} is no text; expected 'Page 1: ...'")
     return entries
 
 
-def import_json(
-    path: Path, cache: Importing, key: Callable[[str], CacheKey], spell: Spell | None = None
-) -> int:
-    """Store every entry of a file in a cache.
+def import_json(path: Path, cache: SqliteCache | Cassette, key: Callable[[str], CacheKey]) -> int:
+    """Store every entry of a file in a cache or a cassette.
+
+    A cache also keeps how the file spells each query, and texts that its answers do not reproduce, so that `export_json`
+    writes the same file again.
 
     Args:
         path: The JSON file.
         cache: The cache that receives the answers.
         key: Makes the key of a query: normalises the query, and names the provider that gave the answers.
-        spell: Called for each entry with the query as the file spells it, its key, and the original text (None if the
-            answer reproduces it). With these `export_json` writes the same file again.
 
     Returns:
         How many entries the file has. If two have the same key, the first is the answer.
@@ -78,8 +67,8 @@ def import_json(
         name = canonical(query_key)
         if name not in answers:
             answers[name] = cache.remember(query_key, answer_of(text))
-        if spell is not None:
-            spell(query, query_key, None if text_of(answers[name]) == text else text)
+        if isinstance(cache, SqliteCache):
+            cache.remember_spelling(query, query_key, None if text_of(answers[name]) == text else text)
     return len(entries)
 
 

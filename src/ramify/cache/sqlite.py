@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ramify.cache.database import broken_row, connect, read_answer, unusable
-from ramify.cache.flights import Flights
-from ramify.cache.keys import decode, digest, encode, is_empty, place
+from ramify.cache.keys import Flights, decode, digest, encode, is_empty, place
 from ramify.cache.writer import Claims, Memory, Remembered, Row, Spelling, Writer, memory_name
 from ramify.core.errors import MachineError
 from ramify.core.protocols import CacheKey, Json

@@ -153,7 +153,7 @@ def read_frame(template: ChatTemplate, end: str, place: str) -> ResultFrame:
         place: Prefix of error messages.
 
     Raises:
-        DataError: The template shows no tools, or writes calls or results in another way.
+        DataError: The template shows no tools, writes calls or results in another way, or ends turns with another token.
     """
     if "ramify_probe" not in template.render([{"role": "user", "content": "q"}], [_PROBE_TOOL]):
         raise DataError(
@@ -161,15 +161,19 @@ def read_frame(template: ChatTemplate, end: str, place: str) -> ResultFrame:
             "another template"
         )
     one, two = (_rendered_results(template, names) for names in (["first"], ["first", "second"]))
-    start = two.find(_PROBE_CALL + end)
+    _, found, rest = two.partition(_PROBE_CALL)
+    if found and not rest.startswith(end):
+        raise DataError(
+            f"{place}: the chat template ends a turn with {rest.partition(chr(10))[0]!r:.60}, but eos_token in "
+            f'tokenizer_config.json is {end!r}; model.dialect = "hermes" takes them to be the same'
+        )
     marks = [f"ramify_{name}" for name in ("first", "second")]
-    if start < 0 or any(two.count(mark) != 1 for mark in marks):
+    if not found or any(two.count(mark) != 1 for mark in marks):
         raise DataError(
             f'{place}: the chat template does not write calls and results as model.dialect = "hermes" does '
             f'(<tool_call> with JSON, then {end}); use "tags", or another template'
         )
-    shown = two[start + len(_PROBE_CALL + end) :]
-    before, _, rest = shown.partition(marks[0])
+    before, _, rest = rest.removeprefix(end).partition(marks[0])
     between, _, after = rest.partition(marks[1])
     frame = ResultFrame(before, between, after)
     if not one.endswith(_PROBE_CALL + end + before + marks[0] + after):
@@ -182,14 +186,15 @@ def read_frame(template: ChatTemplate, end: str, place: str) -> ResultFrame:
 
 def _rendered_results(template: ChatTemplate, names: Sequence[str]) -> str:
     call = {"type": "function", "function": {"name": "ramify_probe", "arguments": {"text": "a"}}}
-    return template.render(
-        [
-            {"role": "user", "content": "q"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            *({"role": "tool", "name": "ramify_probe", "content": f"ramify_{name}"} for name in names),
-        ],
-        [_PROBE_TOOL],
-    )
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        *({"role": "tool", "name": "ramify_probe", "content": f"ramify_{name}"} for name in names),
+    ]
+    try:
+        return template.render(messages, [_PROBE_TOOL])
+    except DataError as error:
+        raise DataError(f'{error} (a call and its results, for model.dialect = "hermes")') from None
 
 
 def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:

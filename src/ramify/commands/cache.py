@@ -104,7 +104,7 @@ async def _remember_all(file: Path, to: Path, section: Any) -> int:  # noqa: ANN
                 await cassette.close()
         cache = SqliteCache(to)
         try:
-            count = import_json(file, cache, key, cache.remember_spelling)
+            count = import_json(file, cache, key)
         finally:
             await cache.close()
         if cache.forgotten:

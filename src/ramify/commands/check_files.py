@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ramify.config.build_evaluation import require_dataset
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
@@ -59,6 +58,24 @@ def require_file(key: str, path: Path) -> None:
     """Raise ConfigError unless `path` is a file."""
     if not path.is_file():
         raise ConfigError(f"{key}: expected a file, found none at {path}")
+
+
+def require_dataset(dataset: str) -> None:
+    """Check that the file or folder of `data.test` exists; a data set of the hub is not checked.
+
+    Raises:
+        ConfigError: It does not exist.
+        DataError: A benchmark's name has no place, or no benchmark has that name.
+    """
+    from ramify.data.benchmark_hub import HUB_PREFIX
+    from ramify.data.benchmarks import parse_dataset
+
+    named = parse_dataset(dataset)
+    place = dataset if named is None else named[1]
+    if place.startswith(HUB_PREFIX):
+        return
+    if not (Path(place).is_file() or (named is not None and Path(place).is_dir())):
+        raise ConfigError(f"data.test: expected a file, or the folder of a benchmark, found none at {place}")
 
 
 def require_excluded(places: Sequence[str]) -> None:

@@ -3,13 +3,19 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ramify.commands.parser import add_dry_run, add_override, at_least_one, recipe_file
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from ramify.config.schema_eval import EvalRecipe
+
+_MAX_PROMPT_TOKENS = 2048
+_MAX_TOKENS = 8192
+_MAX_CALLS = 10
+_TEMPERATURE = 0.6
+"""As in the evaluation of the papers' code."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +77,6 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _recipe(options: argparse.Namespace) -> "EvalRecipe":
-    from ramify.config.eval_defaults import default_evaluation
     from ramify.config.load import load_recipe, override_recipe
     from ramify.config.schema_eval import EvalRecipe
 
@@ -90,7 +95,7 @@ def _recipe(options: argparse.Namespace) -> "EvalRecipe":
             "expected a recipe, or --model and --dataset, or --compare with finished evaluations"
         )
     attempts = options.attempts or 1
-    table = default_evaluation(
+    table = _default_evaluation(
         options.model,
         options.dataset,
         out=options.out,
@@ -99,6 +104,61 @@ def _recipe(options: argparse.Namespace) -> "EvalRecipe":
         ks=options.k or tuple(sorted({1, attempts})),
     )
     return override_recipe(EvalRecipe, table, options.overrides, "the options")
+
+
+def _default_evaluation(
+    model: Path, dataset: str, *, out: Path | None, limit: int | None, attempts: int, ks: tuple[int, ...]
+) -> dict[str, Any]:
+    """The recipe as a table: local engine, Python as the only tool, scored answers, token limits within the model's.
+
+    The dialect is that of the run that made the model, or tags.
+
+    Args:
+        model: A model folder.
+        dataset: The value of `data.test`.
+        out: The value of `run.dir`; by default runs/eval/MODEL-DATASET.
+        limit: Evaluate the first `limit` problems only.
+        attempts: Attempts at each problem.
+        ks: Values of k.
+    """
+    from ramify.config.other_runs import trained_dialect
+    from ramify.data.benchmarks import parse_dataset
+
+    prompt, rest = _room(model)
+    data: dict[str, Any] = {"test": dataset, "max_prompt_tokens": prompt}
+    if limit is not None:
+        data["limit"] = limit
+    named = parse_dataset(dataset)
+    name = f"{model.absolute().name}-{Path(dataset).stem if named is None else named[0]}"
+    return {
+        "model": {"path": str(model), "dialect": trained_dialect(model) or "tags"},
+        "data": data,
+        "run": {"dir": str(out or Path("runs") / "eval" / name)},
+        "sampling": {
+            "attempts": attempts,
+            "k": list(ks),
+            "max_tokens": rest,
+            "max_calls": _MAX_CALLS,
+            "temperature": _TEMPERATURE,
+        },
+        "engine": {"name": "local"},
+        "tools": {"python": {}},
+        "reward": {"name": "answer", "needs_form": False},
+    }
+
+
+def _room(model: Path) -> tuple[int, int]:
+    """Limits on the tokens of a prompt and of what follows it, within the model's positions."""
+    from ramify.modeling.model_config import read_model_config
+
+    try:
+        positions = read_model_config(model).get("max_position_embeddings")
+    except DataError:
+        positions = None  # not a model folder, which is reported later
+    if not isinstance(positions, int):
+        return _MAX_PROMPT_TOKENS, _MAX_TOKENS
+    prompt = min(_MAX_PROMPT_TOKENS, max(1, positions // 4))
+    return prompt, max(1, min(_MAX_TOKENS, positions - prompt))
 
 
 def _compare(options: argparse.Namespace) -> None:

@@ -4,11 +4,23 @@ Imports are inside the functions, so that checking a recipe loads none of the li
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.config.build_tools import Toolbox
 from ramify.config.other_runs import read_rate
+from ramify.config.schema_algorithm import (
+    AlgorithmSection,
+    CispoLoss,
+    ClipLoss,
+    GppoLoss,
+    GroupEstimator,
+    GspoLoss,
+    LossSection,
+    NodeValueEstimator,
+    ReinforcePlusPlusEstimator,
+    StopGradientClipLoss,
+    TreeGrpoEstimator,
+)
 from ramify.config.schema_eval import EvalEngineSection, OpenAIEngineSection
 from ramify.config.schema_parts import (
     Dialect,
@@ -27,18 +39,26 @@ from ramify.config.schema_rollout import (
     SeedCompatArpoBranching,
     ThresholdBranching,
 )
-from ramify.core.errors import DataError
-from ramify.core.messages import Problem, ToolSpec
-from ramify.core.protocols import Brancher, Engine, EventSink
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.messages import ToolSpec
+from ramify.core.protocols import Brancher, Engine, Estimator, EventSink, RewardFn
 from ramify.core.quiescence import LiveCount
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from ramify.algos.corrections import ImportanceCorrection
+    from ramify.algos.losses import Objective, PolicyLoss, TokenLoss
     from ramify.chat.renderer import ChatRenderer
     from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.learner.annotate import Wanted
+    from ramify.learner.learning import Learning
     from ramify.learner.optimizer import OptimizerSettings, Schedule
+    from ramify.learner.update import Learner
     from ramify.rollout.settings import AgentParts, BranchAt, RolloutLimits
+
+GAP_TOLERANCE = 1e-4
+"""Largest mean |ln(policy / behavior)|, nats per token, at which an engine's logprobs may be the old ones (float32)."""
 
 
 def build_renderer(dialect: Dialect, tokenizer: "ChatTokenizer", tools: Sequence[ToolSpec]) -> "ChatRenderer":
@@ -256,80 +276,124 @@ def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Sche
     )
 
 
-def build_problems(
-    path: Path,
-    renderer: "ChatRenderer",
-    max_prompt_tokens: int,
-    exclude: Sequence[str] = (),
-) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """Read problems and drop those whose prompt is too long; returns the problems and one-line notes.
+def build_estimator(section: AlgorithmSection) -> Estimator:
+    """The advantage estimator, wrapped in what changes its rewards (KL) and advantages (entropy)."""
+    from ramify.algos.aepo import EntropyAwareAdvantage
+    from ramify.algos.grpo import GroupRelative
+    from ramify.algos.kl import KlInReward
+    from ramify.algos.node_value import NodeValue
+    from ramify.algos.reinforce_pp import ReinforcePlusPlus
+    from ramify.algos.tree_grpo import TreeGrpo
 
-    Args:
-        path: The problem file.
-        renderer: Renders the prompts and counts their tokens.
-        max_prompt_tokens: Problems with longer prompts are dropped.
-        exclude: Files, folders or data sets of the hub; problems with the same question as one in them are dropped.
-
-    Raises:
-        DataError: Something cannot be read, or no problem is left.
-    """
-    from ramify.data.overlap import duplicate_notes
-    from ramify.data.problems import load_problems
-
-    loaded = load_problems(path)
-    problems = loaded.problems
-    notes = [f"{path}: {note}" for note in (*loaded.notes, *duplicate_notes(problems))]
-    if exclude:
-        problems, dropped = _without(path, problems, exclude)
-        notes.append(f"{path}: {dropped}")
-    kept, too_long = fitting(path, problems, renderer, max_prompt_tokens)
-    return kept, (*notes, *too_long)
-
-
-def fitting(
-    place: Path | str, problems: Sequence[Problem], renderer: "ChatRenderer", max_prompt_tokens: int
-) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
-    """The problems whose prompt is short enough, and notes on those dropped; `place` names their source in messages.
-
-    Raises:
-        DataError: No prompt is short enough.
-    """
-    fits = renderer.fitting(problems, max_prompt_tokens)
-    kept = tuple(problem for problem, short in zip(problems, fits, strict=True) if short)
-    if not kept:
-        least = min(renderer.tokenizer.fewest_tokens(renderer.prompt_text(problem)) for problem in problems)
-        raise DataError(
-            f"{place}: no problem is left, all prompts have more than data.max_prompt_tokens = {max_prompt_tokens} tokens "
-            f"(the shortest has at least {max(least, max_prompt_tokens + 1)})"
-        )
-    notes = []
-    if len(kept) < len(problems):
-        notes.append(
-            f"{place}: dropped {len(problems) - len(kept)} of {len(problems)} problems whose prompt has more than "
-            f"{max_prompt_tokens} tokens"
-        )
-    notes += control_notes(place, [renderer.foreign_control(problem) for problem in kept])
-    return kept, tuple(notes)
+    kl = section.kl.coefficient if section.kl is not None and section.kl.place == "reward" else 0.0
+    estimator: Estimator
+    match section.estimator:
+        case GroupEstimator(scale=scale, baseline=baseline):
+            estimator = GroupRelative(section.shared, scale, baseline)
+        case TreeGrpoEstimator():
+            estimator = TreeGrpo(section.shared)
+        case NodeValueEstimator():
+            estimator = NodeValue(section.shared)
+        case ReinforcePlusPlusEstimator(group_mean=group_mean):
+            # It applies the KL penalty per token, so that each token is charged only for itself and later tokens.
+            estimator = ReinforcePlusPlus(section.shared, group_mean=group_mean, kl_coefficient=kl)
+    if kl and not isinstance(section.estimator, ReinforcePlusPlusEstimator):
+        estimator = KlInReward(estimator, kl)
+    if section.entropy_advantage is not None:
+        entropy = section.entropy_advantage
+        estimator = EntropyAwareAdvantage(estimator, section.shared, entropy.weight, entropy.source)
+    return estimator
 
 
-def control_notes(place: Path | str, found: Sequence[str | None]) -> tuple[str, ...]:
-    """A note on the rows of a data set that spell a control token; `found` has one of them, or None, for each row."""
-    spelt = [token for token in found if token is not None]
-    if not spelt:
-        return ()
-    return (
-        f"{place}: {len(spelt)} of {len(found)} rows spell a token that only the chat template may write, such as "
-        f"{spelt[0]!r}; it is read as ordinary text",
+def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) -> RewardFn:
+    """The reward for training: `reward`, minus the algorithm's penalty for trajectories near `max_tokens`."""
+    from ramify.rewards.trajectory_rewards import OverlongReward
+
+    if section.overlong_margin is None:
+        return reward
+    return OverlongReward(reward, max_tokens, section.overlong_margin)
+
+
+def build_correction(section: AlgorithmSection) -> "ImportanceCorrection | None":
+    """The importance weights; None without a correction."""
+    from ramify.algos.corrections import ImportanceCorrection
+
+    correction = section.correction
+    if correction is None:
+        return None
+    return ImportanceCorrection(correction.level, correction.kind, correction.cap, correction.floor)
+
+
+def build_objective(section: AlgorithmSection) -> "Objective":
+    """What the learner minimises."""
+    from ramify.algos.credit import Weighting
+    from ramify.algos.kl import EntropyBonus, KlPenalty
+    from ramify.algos.losses import Objective
+
+    penalties: list[TokenLoss] = []
+    kl = section.kl
+    if kl is not None and kl.place == "loss":
+        assert kl.estimator != "k1"
+        penalties.append(KlPenalty(kl.estimator, kl.coefficient))
+    if section.entropy_bonus is not None:
+        penalties.append(EntropyBonus(section.entropy_bonus))
+    weighting = Weighting(section.shared, section.advantage, section.aggregation, section.fixed_length)
+    return Objective(_surrogate(section.loss), tuple(penalties), weighting)
+
+
+def _surrogate(section: LossSection) -> "PolicyLoss":
+    from ramify.algos.aepo import StopGradientClip
+    from ramify.algos.cispo import CispoSurrogate
+    from ramify.algos.gppo import GppoSurrogate
+    from ramify.algos.grpo import ClippedSurrogate
+    from ramify.algos.gspo import GspoSurrogate
+
+    match section:
+        case ClipLoss(clip_low=low, clip_high=high, dual_clip=dual):
+            return ClippedSurrogate(low, high, dual)
+        case StopGradientClipLoss(clip_low=low, clip_high=high, dual_clip=dual):
+            return StopGradientClip(low, high, dual)
+        case GppoLoss(clip_low=low, clip_high=high):
+            return GppoSurrogate(low, high)
+        case CispoLoss(clip_low=lowest, clip_high=high):
+            return CispoSurrogate(lowest, high)
+        case GspoLoss(clip_low=low, clip_high=high):
+            return GspoSurrogate(low, high)
+
+
+def wanted_annotations(section: AlgorithmSection) -> "Wanted":
+    """What the annotation pass must compute; nothing if the engine provides all that the algorithm needs."""
+    from ramify.learner.annotate import Wanted
+
+    entropy = section.entropy_advantage
+    return Wanted(
+        old=section.old,
+        entropies=entropy is not None and entropy.source == "annotate",
+        ref_logprobs=section.kl is not None,
     )
 
 
-def _without(
-    path: Path, problems: tuple[Problem, ...], exclude: Sequence[str]
-) -> tuple[tuple[Problem, ...], str]:
-    from ramify.data.overlap import read_questions, without_questions
+def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) -> "Learning":
+    """The algorithm of a recipe, applied to a learner.
 
-    kept = without_questions(problems, read_questions(exclude))
-    places = ", ".join(exclude)
-    if not kept:
-        raise DataError(f"{path}: no problem is left, data.exclude ({places}) asks all of them")
-    return kept, f"dropped {len(problems) - len(kept)} of {len(problems)} problems that stand in {places}"
+    Raises:
+        DataError: The reference model cannot be read.
+    """
+    from ramify.config.build_model import build_reference
+    from ramify.learner.learning import Learning
+
+    algorithm = recipe.algorithm
+    wanted = wanted_annotations(algorithm)
+    return Learning(
+        learner=learner,
+        estimator=build_estimator(algorithm),
+        correction=build_correction(algorithm),
+        masks_truncated=algorithm.truncated == "mask",
+        wanted=wanted,
+        reference=build_reference(recipe.model, learner.model) if wanted.ref_logprobs else None,
+        problems_per_minibatch=recipe.learner.problems_per_minibatch,
+        minibatches=minibatches,
+        token_budget=recipe.learner.token_budget,
+        temperature=recipe.rollout.temperature,
+        max_gap=(algorithm.max_gap or GAP_TOLERANCE) if algorithm.old == "behavior" else None,
+    )

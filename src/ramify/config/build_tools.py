@@ -178,8 +178,13 @@ class _Build:
         model: ChatModel | None,
         cache: Cache | None,
     ) -> None:
-        from ramify.tools.browser import BrowseSettings, BrowsingSearch, OpenPage
-        from ramify.tools.page_summary import PageSummary, SummarySettings
+        from ramify.tools.browser import (
+            BrowseSettings,
+            BrowsingSearch,
+            OpenPage,
+            PageSummary,
+            SummarySettings,
+        )
         from ramify.tools.pages import Pages
         from ramify.tools.passage_near import PassageSettings
 

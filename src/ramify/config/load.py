@@ -4,11 +4,13 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ramify.config import shipped_recipes
 from ramify.config.mistakes import FORM_KEYS, form_of, locate, mistakes_in
 from ramify.core.errors import ConfigError, in_one_line
 
@@ -68,7 +70,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):
         inside = path / "recipe.toml"
-        found = f"a folder; the recipe of its run is {inside}" if inside.is_file() else "none"
+        shipped = (
+            [recipe.stem for recipe in shipped_recipes().glob("*.toml")] if path.parent == Path() else []
+        )
+        found = "none"
+        if inside.is_file():
+            found = f"a folder; the recipe of its run is {inside}"
+        elif near := get_close_matches(path.stem, shipped, 1):
+            found = f"none, did you mean {near[0]}?"
         raise ConfigError(f"{path}: expected a recipe file, found {found}") from None
     except OSError as error:
         raise ConfigError(f"{path}: expected a recipe file: {error.strerror}") from None

@@ -1,13 +1,14 @@
 """What a recipe has to do with the folder of another run: that of an interrupted run to resume, a rate, training data."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from ramify.config.load import read_toml, resolved
+from ramify.config.schema_parts import ModelSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
 from ramify.obs.manifest import MANIFEST, Difference, differences
@@ -118,15 +119,41 @@ def training_overlap_notes(model: Path, problems: Sequence[Problem]) -> tuple[st
     )
 
 
+def trained_dialect(model: Path) -> str | None:
+    """`model.dialect` of the run that made `model`; None if no run made it, or its recipe cannot be read."""
+    section = _recipe_of_run(model).get("model")
+    dialect = section.get("dialect") if isinstance(section, dict) else None
+    return dialect if isinstance(dialect, str) else None
+
+
+def dialect_notes(model: ModelSection) -> tuple[str, ...]:
+    """A note if the run that made the model taught it another dialect than the recipe's."""
+    trained = trained_dialect(model.folder)
+    if trained in (None, model.dialect):
+        return ()
+    return (
+        f'model.dialect = "{model.dialect}", but the run that made {model.path} taught it "{trained}": it may not know how '
+        "to call or to answer",
+    )
+
+
 def _training_data(model: Path) -> tuple[str, tuple[str, ...]] | None:
     """`data.train` and `data.exclude` of the run whose folder `model` is in; None if it is in none."""
+    try:
+        data = _recipe_of_run(model)["data"]
+        return str(data["train"]), tuple(map(str, data.get("exclude", ())))
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def _recipe_of_run(model: Path) -> Mapping[str, Any]:
+    """The recipe of the run whose folder `model` is in, as a table; empty if it is in none, or the file is damaged."""
     for folder in (model, *model.parents[:_MAX_PARENTS]):
         recipe = folder / "recipe.toml"
         # A recipe without a manifest beside it is the user's own file, not a run's.
         if recipe.is_file() and (folder / MANIFEST).is_file():
             try:
-                data = tomllib.loads(recipe.read_text(encoding="utf-8"))["data"]
-                return str(data["train"]), tuple(map(str, data.get("exclude", ())))
-            except (ValueError, KeyError, TypeError):
-                return None
-    return None
+                return tomllib.loads(recipe.read_text(encoding="utf-8"))
+            except ValueError:
+                return {}
+    return {}

@@ -54,7 +54,8 @@ class GuardSection(Section):
 
     `max_repetition`, `max_invalid_calls`, `max_zero_variance`: the metrics `health/repetition`,
     `health/invalid_calls` and `group/zero_variance`. `max_length`: `health/written` as a share of
-    `rollout.max_tokens`. `min_entropy`: `health/entropy`, nats. `max_non_finite`: `update/non_finite`.
+    `rollout.max_tokens`. `min_entropy`: `health/entropy`, nats. `max_non_finite`: `update/non_finite`. `max_fall`: how far
+    the share of right answers (`reward/part/correct`, over about 64 problems) may fall from its best, as a part of it.
 
     After `patience` consecutive steps that break a threshold, the run goes back to the last good checkpoint; after
     `max_fallbacks` such fallbacks it stops. With `after_passing` a threshold is checked only after the first step
@@ -71,6 +72,7 @@ class GuardSection(Section):
     max_length: BelowOne | None = None
     max_invalid_calls: BelowOne | None = None
     max_zero_variance: BelowOne | None = None
+    max_fall: BelowOne | None = None
     min_entropy: Nats | None = None
     max_non_finite: Count | None = None
 
@@ -107,6 +109,7 @@ DEFAULT_GUARD = GuardSection(
     max_repetition=0.6,
     max_length=0.95,
     max_invalid_calls=0.9,
+    max_fall=0.9,
 )
 """Used if a recipe has no `[guard]`. No healthy run comes near its thresholds, so it stops only runs that are lost."""
 

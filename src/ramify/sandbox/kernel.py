@@ -1,4 +1,7 @@
-"""System calls for which Python has no function, and Landlock rules. Standard library only."""
+"""System calls for which Python has no function, and Landlock rules. Standard library only.
+
+What fails raises a JailError.
+"""
 
 import ctypes
 import os
@@ -45,21 +48,13 @@ def _checked(name: str, result: int) -> int:
 
 
 def system_call(name: str, number: int, *arguments: int | bytes | None) -> int:
-    """Make a system call; `name` is for the error.
-
-    Raises:
-        JailError: It failed.
-    """
+    """Make a system call; `name` is for the error."""
     widened = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
     return _checked(name, _libc.syscall(ctypes.c_long(number), *widened))
 
 
 def prctl(option: int, argument: int, second: int = 0) -> None:
-    """Change a property of this process.
-
-    Raises:
-        JailError: It failed.
-    """
+    """Change a property of this process."""
     if _libc.prctl(option, argument, second, 0, 0) < 0:
         raise JailError(f"prctl {option}: {os.strerror(ctypes.get_errno())}")
 
@@ -75,11 +70,7 @@ def forbid_inspection() -> None:
 
 
 def restrict_self(rules: int) -> None:
-    """Bind this process to Landlock rules, for good.
-
-    Raises:
-        JailError: The kernel refused.
-    """
+    """Bind this process to Landlock rules, for good."""
     _checked("Landlock", _short_call(_LANDLOCK_RESTRICT_SELF, rules, 0))
 
 
@@ -98,11 +89,7 @@ class Capabilities:
         self._sets = self._header + 8
 
     def keep(self) -> None:
-        """Give up all other capabilities, for good.
-
-        Raises:
-            JailError: It failed.
-        """
+        """Give up all other capabilities, for good."""
         if _libc.capset(self._header, self._sets) < 0:
             raise JailError(f"capset: {os.strerror(ctypes.get_errno())}")
 
@@ -122,40 +109,24 @@ def num_tasks() -> int:
 
 
 def unshare(flags: int) -> None:
-    """Move this process to new namespaces.
-
-    Raises:
-        JailError: It failed.
-    """
+    """Move this process to new namespaces."""
     _checked("unshare", _libc.unshare(flags))
 
 
 def set_host_name(name: str) -> None:
-    """Set the host name in this namespace.
-
-    Raises:
-        JailError: It failed.
-    """
+    """Set the host name in this namespace."""
     _checked("sethostname", _libc.sethostname(name.encode(), len(name)))
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """Mount a file system, or bind-mount one path at another.
-
-    Raises:
-        JailError: It failed.
-    """
+    """Mount a file system, or bind-mount one path at another."""
     texts = [text if text is None else os.fsencode(text) for text in (source, target, kind, options)]
     result = _libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3])
     _checked(f"mount {target}", result)
 
 
 def restrict_mount(target: str, attributes: int, whole_tree: bool) -> None:
-    """Add attributes to a mount, or to the mount and all below it.
-
-    Raises:
-        JailError: It failed.
-    """
+    """Add attributes to a mount, or to the mount and all below it."""
     values = struct.pack("=4Q", attributes, 0, 0, 0)
     flags = _AT_RECURSIVE if whole_tree else 0
     path = os.fsencode(target)
@@ -163,11 +134,7 @@ def restrict_mount(target: str, attributes: int, whole_tree: bool) -> None:
 
 
 def become_root(folder: str) -> None:
-    """Make a mount the root of this mount namespace, and unmount the old root.
-
-    Raises:
-        JailError: It failed.
-    """
+    """Make a mount the root of this mount namespace, and unmount the old root."""
     number = _PIVOT_ROOT.get(os.uname().machine)
     if number is None:
         raise JailError(f"pivot_root: its number on {os.uname().machine} is not known")
@@ -224,11 +191,7 @@ class Landlock:
         self._rules.append((os.open(path, os.O_PATH | os.O_CLOEXEC), rights))
 
     def rules_for(self, folder: str) -> int:
-        """The descriptor of a ruleset: write `folder`, read the readable paths, nothing else.
-
-        Raises:
-            JailError: The kernel refused.
-        """
+        """The descriptor of a ruleset: write `folder`, read the readable paths, nothing else."""
         handled, writable = _ALL_OF_ABI_1, _READ_FILE | _WRITE_FILE | _READ_DIR | _MAKE_AND_REMOVE
         for abi, right in ((2, _REFER), (3, _TRUNCATE)):
             if self._abi >= abi:

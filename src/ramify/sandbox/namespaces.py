@@ -31,7 +31,7 @@ def has_spare_uids() -> bool:
     return True
 
 
-_SYSTEM = (
+_SYSTEM = [
     "/usr/lib",
     "/usr/lib64",
     "/lib",
@@ -39,7 +39,7 @@ _SYSTEM = (
     "/etc/ld.so.cache",
     "/etc/localtime",
     "/usr/share/zoneinfo",
-)
+]
 _INSTALLED = ("site-packages", "dist-packages")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 

@@ -66,7 +66,8 @@ class DaemonThreads:
         Raises:
             MachineError: Too many abandoned threads are still running, or the system cannot start a thread.
         """
-        job = Job(_in_context(action))
+        context = contextvars.copy_context()
+        job: Job[Value] = Job(lambda: context.run(action))
         with self._lock:
             if self._running_late >= MOST_LATE:
                 raise MachineError(
@@ -134,8 +135,3 @@ class DaemonThreads:
                 job = self._next()
                 if job is None:
                     self._working -= 1
-
-
-def _in_context(action: Callable[[], Value]) -> Callable[[], Value]:
-    context = contextvars.copy_context()
-    return lambda: context.run(action)

@@ -46,7 +46,7 @@ _READ_AS: Final = {
 }  # fmt: skip
 _INVISIBLE: Final = ("script", "style", "noscript", "template", "head", "svg", "iframe", "object", "select")
 _BLOCKS: Final = frozenset(
-    (
+    [
         "p",
         "div",
         "li",
@@ -65,7 +65,7 @@ _BLOCKS: Final = frozenset(
         "pre",
         "section",
         "article",
-    )
+    ]
 )
 _CONTROL: Final = re.compile(r"[^\S\n ]+|[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 _BLANKS: Final = re.compile(r" {2,}")

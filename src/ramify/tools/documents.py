@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import contextlib
-import functools
 import json
 import os
 import queue
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.sandbox.levels import seccomp_program
 
 Kind: TypeAlias = Literal["html", "pdf", "plain"]
 _WORKER: Final = Path(__file__).with_name("document_worker.py")
@@ -130,21 +130,15 @@ class DocumentReader:
         self._live.discard(worker)
 
 
-@functools.cache
-def _filter() -> bytes:
-    """The sandbox's seccomp filter; empty if it cannot be compiled here."""
-    try:
-        from ramify.sandbox.seccomp import compile_filter  # only here: it loads libseccomp
-    except (ImportError, RuntimeError):
-        return b""
-    return compile_filter()
-
-
 class _Worker:
     """One process, which reads one document at a time."""
 
     def __init__(self) -> None:
         self._fresh = True
+        try:
+            program = seccomp_program(1)
+        except (ImportError, RuntimeError):  # it cannot be compiled here
+            program = b""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-B", "-X", "utf8", str(_WORKER)],
             stdin=subprocess.PIPE,
@@ -157,7 +151,7 @@ class _Worker:
         )
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # if it has died already, `ask` notices
-            self._process.stdin.write(base64.b64encode(_filter()) + b"\n")
+            self._process.stdin.write(base64.b64encode(program) + b"\n")
 
     def ask(self, request: dict[str, Any], body: bytes, seconds: float) -> dict[str, Any] | None:
         """The answer, or None if the process died or hung; one that hangs is killed."""

@@ -74,7 +74,8 @@ class TantivyIndex:
             hits = self._searcher.search(wanted, limit, count=False).hits
         numbers = self._searcher.fast_field_values("number", [address for _, address in hits])
         ranked = sorted(zip(hits, numbers, strict=True), key=lambda hit: (-hit[0][0], hit[1]))
-        return tuple((score, self._passage(address)) for (score, address), _ in ranked[:top_k])
+        documents = [(score, self._searcher.doc(address)) for (score, address), _ in ranked[:top_k]]
+        return tuple((score, Passage(d["id"][0].decode(), d["shown"][0].decode())) for score, d in documents)
 
     def close(self) -> None:
         """Nothing to free: the object holds no resources."""
@@ -88,10 +89,6 @@ class TantivyIndex:
         inside = tantivy.Query.term_query(self._schema, "collection", collection)
         unscored = tantivy.Query.const_score_query(inside, 0.0)
         return tantivy.Query.boolean_query([(tantivy.Occur.Must, wanted), (tantivy.Occur.Must, unscored)])
-
-    def _passage(self, address: tantivy.DocAddress) -> Passage:
-        document = self._searcher.doc(address)
-        return Passage(document["id"][0].decode(), document["shown"][0].decode())
 
 
 def _schema() -> tantivy.Schema:

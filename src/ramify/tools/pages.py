@@ -129,7 +129,6 @@ class GuardedSettings:
         max_bytes: Most bytes of a decompressed page; a larger page is refused.
         max_redirects: Most redirects to follow; each address is checked.
         max_chars: Most characters of a page's text; the rest is cut.
-        read_seconds: Limit for extracting the text of one page.
         in_flight: Most pages fetched at the same time.
         user_agent: The User-Agent header; many sites refuse programs that do not look like a browser.
         networks: Networks that may be fetched although they are not public, such as "10.1.0.0/16" of an intranet.
@@ -139,7 +138,6 @@ class GuardedSettings:
     max_bytes: int = 10_000_000
     max_redirects: int = 5
     max_chars: int = 50_000
-    read_seconds: float = 10.0
     in_flight: int = 64
     user_agent: str = "Mozilla/5.0 (compatible; ramify)"
     networks: tuple[str, ...] = ()
@@ -170,7 +168,7 @@ class GuardedPages:
         self._slots = asyncio.Semaphore(settings.in_flight)
         guarded = transport or GuardedTransport(parse_networks(settings.networks))
         self._client = HttpClient("pages", limits, transport=guarded, many_hosts=True)
-        self._reader = DocumentReader(max_chars=settings.max_chars, seconds=settings.read_seconds)
+        self._reader = DocumentReader(max_chars=settings.max_chars)
 
     @property
     def name(self) -> str:

@@ -57,7 +57,8 @@ def passage_near(text: str, snippet: str, settings: PassageSettings) -> Passage:
     wanted = words(_MARKUP.sub("", snippet))
     best, at = settings.min_f1, None
     for start, end in sentences(text[: settings.searched_chars]) if wanted else ():
-        f1 = _f1(wanted, words(text[start:end]))
+        here = words(text[start:end])
+        f1 = 2 * len(wanted & here) / (len(wanted) + len(here))
         if f1 > best:
             best, at = f1, (start, end)
     if at is None:
@@ -97,7 +98,3 @@ def count_words(text: str, limit: int) -> int:
         if count >= limit:
             return limit
     return count
-
-
-def _f1(one: frozenset[str], other: frozenset[str]) -> float:
-    return 2 * len(one & other) / (len(one) + len(other)) if other else 0.0

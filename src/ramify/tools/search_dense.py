@@ -74,9 +74,9 @@ class DenseSearch:
             "passage_prefix": passage_prefix,
         }
         texts = [passage_prefix + passage.text for passage in self._passages]
-        kept = (
-            None if folder is None else folder / f"{_digest(model, passage_prefix, reader.fingerprint)}.npy"
-        )
+        named = "\0".join((model, passage_prefix, reader.fingerprint)).encode()
+        digest = hashlib.blake2b(named, digest_size=16).hexdigest()
+        kept = None if folder is None else folder / f"{digest}.npy"
         self._vectors = _vectors(
             texts, embed, kept, lambda: note(f"{path}: embedding {len(texts):,} passages")
         )
@@ -141,21 +141,17 @@ def _vectors(texts: Sequence[str], embed: Embed, kept: Path | None, starting: Ca
             if loaded.ndim == 2 and len(loaded) == len(texts):
                 return loaded
     if kept is not None:
-        _make_folder(kept.parent)  # fail now rather than after hours of embedding
+        try:  # fail now rather than after hours of embedding
+            kept.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"{kept.parent}: cannot be made ({error.strerror}); expected a folder for vectors"
+            ) from None
     starting()
     made = np.concatenate([embed(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)])
     if kept is not None:
         _keep(kept, made)
     return made
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"{folder}: cannot be made ({error.strerror}); expected a folder for vectors"
-        ) from None
 
 
 def _keep(path: Path, vectors: Vectors) -> None:
@@ -167,7 +163,3 @@ def _keep(path: Path, vectors: Vectors) -> None:
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise DataError(f"{path.parent}: the vectors cannot be written ({error.strerror})") from None
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

@@ -13,6 +13,7 @@ from ramify.net.failures import RequestFailedError
 RetrieverStyle: TypeAlias = Literal["flashrag", "search_r1"]
 """POST /search and /batch_search {query, top_n, return_score}; or POST /retrieve {queries, topk, return_scores}."""
 
+_BATCH_SECONDS = 0.01
 _Group: TypeAlias = tuple[int, str | None]
 """top_k and collection: the same for all queries of one request."""
 
@@ -30,8 +31,7 @@ class RetrieverSearch:
         client: The client for the service.
         base_url: Address of the service, without the route.
         style: The routes of the service.
-        batch_size: Most queries in one request; queries within `batch_seconds` are sent together. 1: no batching.
-        batch_seconds: How long a query waits for others.
+        batch_size: Most queries in one request; queries within 10 ms are sent together. 1: no batching.
     """
 
     name = "retriever"
@@ -43,10 +43,9 @@ class RetrieverSearch:
         base_url: str,
         style: RetrieverStyle = "flashrag",
         batch_size: int = 1,
-        batch_seconds: float = 0.01,
     ) -> None:
         self._client, self._base, self._style = client, base_url.rstrip("/"), style
-        self._batch_size, self._batch_seconds = batch_size, batch_seconds
+        self._batch_size = batch_size
         self._waiting: dict[_Group, list[_Waiting]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.identity: Mapping[str, Json] = {"address": self._base, "style": style}
@@ -83,7 +82,7 @@ class RetrieverSearch:
         task.add_done_callback(self._tasks.discard)
 
     async def _send_later(self, group: _Group, batch: list[_Waiting]) -> None:
-        await asyncio.sleep(self._batch_seconds)
+        await asyncio.sleep(_BATCH_SECONDS)
         if self._waiting.get(group) is batch:  # else it was full, and has been sent
             del self._waiting[group]
             await self._send(group, batch)

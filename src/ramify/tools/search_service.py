@@ -28,6 +28,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ramify.core.json_text import parse_object
 from ramify.tools.passage_index import PassageIndex
 from ramify.tools.passages import Ranked
 
@@ -213,12 +214,9 @@ async def _read(request: Request) -> _Body:
         if len(content) > MAX_BODY_BYTES:
             raise HTTPException(413, f"expected at most {MAX_BODY_BYTES} bytes")
     try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        raise HTTPException(400, "expected a JSON object, found something that is not JSON") from None
-    if not isinstance(body, dict):
-        raise HTTPException(400, f"expected a JSON object, found {type(body).__name__}")
-    return body
+        return parse_object(bytes(content))
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from None
 
 
 def _query(value: object, name: str) -> str:

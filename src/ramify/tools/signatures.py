@@ -34,19 +34,21 @@ _HEADER = re.compile(r"(?P<name>[A-Z][A-Za-z ]*):")
 _ARGUMENTS = ("Args", "Arguments")
 _SECTIONS = (
     *_ARGUMENTS,
-    "Attributes",
-    "Example",
-    "Examples",
-    "Note",
-    "Notes",
-    "Raises",
-    "Return",
-    "Returns",
     "See Also",
-    "Todo",
-    "Warning",
-    "Warnings",
-    "Yields",
+    *[
+        "Attributes",
+        "Example",
+        "Examples",
+        "Note",
+        "Notes",
+        "Raises",
+        "Return",
+        "Returns",
+        "Todo",
+        "Warning",
+        "Warnings",
+        "Yields",
+    ],
 )
 _ENTRY = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
 
@@ -305,11 +307,7 @@ class Callee:
         return ToolResult(call.id, ToolStatus.MALFORMED, f"The call to {self.name} was not run: {wrong}.")
 
     def answer(self, call: ToolCall, function: Callable[..., Any], values: Mapping[str, Any]) -> ToolResult:
-        """Call a blocking function.
-
-        Raises:
-            RamifyError: The function raised it to end the run.
-        """
+        """Call a blocking function. Only a RamifyError is raised: it ends the run."""
         try:
             return self._result(call, function(**values))
         except RamifyError:
@@ -320,11 +318,7 @@ class Callee:
     async def answer_async(
         self, call: ToolCall, function: Callable[..., Any], values: Mapping[str, Any]
     ) -> ToolResult:
-        """Call a coroutine function.
-
-        Raises:
-            RamifyError: The function raised it to end the run.
-        """
+        """As `answer`, for a coroutine function."""
         try:
             return self._result(call, await function(**values))
         except RamifyError:

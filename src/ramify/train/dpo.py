@@ -7,8 +7,8 @@ from pathlib import Path
 from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
 from ramify.algos.losses import Objective
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.build import control_notes
 from ramify.config.build_model import build_reference
+from ramify.config.build_problems import control_notes
 from ramify.config.schema_examples import DpoRecipe
 from ramify.core.errors import DataError
 from ramify.core.protocols import Renderer

@@ -32,6 +32,12 @@ class Action(StrEnum):
     STOP = "stop"
 
 
+FALL_PROBLEMS = 64
+"""The running share of right answers is over about this many problems, however many a step has."""
+_ENOUGH, _LEAST_BEST = 0.6, 0.1
+"""A running share counts once it is over about `FALL_PROBLEMS` problems, and can fall once it has been this large."""
+
+
 @dataclass(frozen=True, slots=True)
 class GuardState:
     """What the guard remembers.
@@ -44,6 +50,8 @@ class GuardState:
         passed: Settings whose thresholds some step was within.
         candidate: Step of a clean checkpoint whose weights no later step has tested yet.
         last_good: Step of the latest good checkpoint: it was clean, and the step after it passed too.
+        right, weight: Exponentially weighted sum of the share of right answers of the steps, and of the weights.
+        best: The largest running share of right answers so far.
     """
 
     in_a_row: int = 0
@@ -53,6 +61,25 @@ class GuardState:
     last_good: int | None = None
     keeps: bool = True
     passed: tuple[str, ...] = ()
+    right: float = 0.0
+    weight: float = 0.0
+    best: float = 0.0
+
+    @property
+    def fall(self) -> float | None:
+        """How far the running share of right answers is below its best, as a part of it; None: it cannot be told yet."""
+        if self.weight < _ENOUGH or self.best < _LEAST_BEST:
+            return None
+        return 1.0 - self.right / self.weight / self.best
+
+    def after_batch(self, correct: float | None, problems: int) -> "GuardState":
+        """The state with one more step in the running share; `correct` is the step's share of right answers."""
+        if correct is None:
+            return self
+        new = min(1.0, problems / FALL_PROBLEMS)
+        right, weight = (1 - new) * self.right + new * correct, (1 - new) * self.weight + new
+        best = max(self.best, right / weight) if weight >= _ENOUGH else self.best
+        return replace(self, right=right, weight=weight, best=best)
 
     @property
     def needed(self) -> frozenset[int]:
@@ -112,6 +139,7 @@ class Guard:
             ("health/written", 1.0 / self.max_tokens, "max_length", section.max_length),
             ("health/invalid_calls", 1.0, "max_invalid_calls", section.max_invalid_calls),
             ("group/zero_variance", 1.0, "max_zero_variance", section.max_zero_variance),
+            ("reward/fall", 1.0, "max_fall", section.max_fall),
             ("update/non_finite", 1.0, "max_non_finite", section.max_non_finite),
         )
         for metric, scale, setting, threshold in upper:
@@ -135,4 +163,6 @@ class Guard:
             return worse, Action.GO_ON
         if worse.fallbacks >= self.section.max_fallbacks:
             return worse, Action.STOP
-        return replace(worse, in_a_row=0, fallbacks=worse.fallbacks + 1), Action.FALL_BACK
+        # The running share is that of weights which the run gives up.
+        forgot = replace(worse, in_a_row=0, fallbacks=worse.fallbacks + 1, right=0.0, weight=0.0)
+        return forgot, Action.FALL_BACK

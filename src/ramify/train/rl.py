@@ -13,7 +13,7 @@ from ramify.train.preflight import run_preflight
 from ramify.train.rl_parts import RlRun, build_rl
 from ramify.train.run_folder import claim_run_folder
 from ramify.train.state import LoopState
-from ramify.train.step import after_step, closing_notes, follow, learn, record
+from ramify.train.step import after_step, closing_notes, follow, learn, record, watched
 
 
 def run_rl(
@@ -92,7 +92,7 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
     """
     stop.run(run.publisher.publish(state.step))
     batch = stop.run(take_batch(run.actor, run.recipe.rollout, state.cursor, state.step, phase))
-    grown = tree_metrics(batch.trees)
+    state, grown = watched(state, batch, tree_metrics(batch.trees))
     learned = learn(run, state, batch, grown)
     state, action = after_step(run, state, batch, grown, learned)
     record(run, state, batch, grown, learned, phase)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from ramify.actor.actor import Actor, build_actor, build_task
 from ramify.actor.publisher import SharedPublisher
-from ramify.config.build import build_optimizer
-from ramify.config.build_algorithm import build_learning, build_objective
+from ramify.config.build import build_learning, build_objective, build_optimizer
 from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps

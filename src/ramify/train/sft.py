@@ -7,7 +7,7 @@ from pathlib import Path
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.build import control_notes
+from ramify.config.build_problems import control_notes
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.examples import Demonstration, load_demonstrations

@@ -28,6 +28,17 @@ class Learned:
     violation: Violation | None = None
 
 
+def watched(
+    state: LoopState, batch: Batch, grown: Mapping[str, float]
+) -> tuple[LoopState, Mapping[str, float]]:
+    """The state whose guard has seen the batch, and the metrics with how far the share of right answers has fallen."""
+    if state.guard is None:
+        return state, grown
+    guard = state.guard.after_batch(grown.get("reward/part/correct"), len(batch.trees))
+    told = {} if guard.fall is None else {"reward/fall": guard.fall}
+    return replace(state, guard=guard), {**grown, **told}
+
+
 def learn(run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float]) -> Learned:
     """Compute the advantages of a batch and update on it, as far as the guard allows.
 

@@ -11,6 +11,7 @@ from ramify.chat.renderer import ChatRenderer, Parts
 from ramify.config.build import build_optimizer, build_renderer
 from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.build_tools import show_tools
+from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.errors import DataError, Interrupted
@@ -81,7 +82,7 @@ def train_on_examples(
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     examples = load(recipe.data.train)
     tools = show_tools(recipe.tools)
-    for note in tools.notes:
+    for note in (*tools.notes, *dialect_notes(recipe.model)):
         console.note(note)
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         start = starting_point(folder, recipe, console)

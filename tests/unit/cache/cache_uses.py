@@ -33,6 +33,8 @@ def run(use: Callable[[SqliteCache], Awaitable[None]], path: Path, settings=None
 
 def asks(answer):
     async def make():
+        if isinstance(answer, Exception):
+            raise answer
         return answer
 
     return make

@@ -3,21 +3,17 @@ import json
 import threading
 
 import pytest
+from cache_uses import asks, key, never
 
 from loopback import Reply, serve
 from ramify.cache.cassette import Cassette, CassetteMode, FailureForm
 from ramify.core.errors import DataError, MachineError, ServiceDownError
-from ramify.core.protocols import CacheKey
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 
 FORM = FailureForm(RequestFailedError, RequestFailedError.as_json, RequestFailedError.from_json)
 RECORD, REPLAY, REPLAY_OR_FAIL = CassetteMode
 HEADER = b'{"format":"ramify cassette","schema":1}\n'
-
-
-def key(request="q", **parameters):
-    return CacheKey("search", "p", parameters, request)
 
 
 def line(request, answer):
@@ -39,19 +35,6 @@ def play(path, mode, use):
             await cassette.close()
 
     return asyncio.run(whole())
-
-
-def asks(answer):
-    async def make():
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    return make
-
-
-async def never():
-    raise AssertionError("asked")
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def write(folder, entries):
 
 def round_trip(folder, path):
     async def use(cache):
-        return import_json(path, cache, key, cache.remember_spelling)
+        return import_json(path, cache, key)
 
     count = with_cache(folder, use)
     with Contents(folder / "cache.sqlite") as contents:
@@ -129,8 +129,8 @@ def test_what_was_found_since_is_exported_too(tmp_path):
     [
         (b"[]", "expected one object"),
         (b'{"a": 1}', "entry 'a' is no text"),
-        (b'{"a": "Page 1: x"', "is no JSON"),
-        (b"\xff\xfe", "is no JSON"),
+        (b'{"a": "Page 1: x"', "broken JSON"),
+        (b"\xff\xfe", "expected UTF-8"),
         (None, "cannot be read"),
     ],
 )

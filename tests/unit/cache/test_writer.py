@@ -4,7 +4,7 @@ import time
 
 from ramify.cache.database import connect
 from ramify.cache.keys import digest
-from ramify.cache.writer import Remembered, Row, Writer
+from ramify.cache.writer import Memory, Remembered, Row, Writer
 from ramify.core.protocols import CacheKey
 
 
@@ -43,3 +43,13 @@ def test_a_claim_that_cannot_be_given_back_is_said_once_and_answers_are_still_wr
     assert writer.forgotten == 0
     assert len(said) == 1
     assert "No locks available" in said[0]
+
+
+def test_an_answer_that_is_remembered_again_takes_its_place_once():
+    memory = Memory(10)
+    for value in ("a", "b", "c"):
+        memory.put("often", Remembered(value, 0.0, False, 4))
+    memory.put("once", Remembered("d", 0.0, False, 4))
+    assert [memory.get(name).value for name in ("often", "once")] == ["c", "d"]
+    memory.put("third", Remembered("e", 0.0, False, 4))
+    assert memory.get("often") is None

@@ -257,6 +257,7 @@ CHATML = (
     ("change", "told"),
     [
         (lambda source: CHATML, "shows the model no tools"),
+        (lambda source: source + "{% if messages[-1].role == 'tool' %}{{ raise_exception('no') }}{% endif %}", "refuses the messages: no"),
         (lambda source: source.replace("<tool_call>\\n{", "<function>\\n{"), "does not write calls and results"),
         (lambda source: source.replace("+ m.content +", "+ m.content + messages | length | string +"), "one tool result differently"),
     ],
@@ -264,8 +265,19 @@ CHATML = (
 def test_a_template_without_the_dialect_is_refused_by_name(tmp_path, change, told):
     path = write_hermes_tokenizer(tmp_path / "model") / "chat_template.jinja"
     path.write_text(change(path.read_text()))
-    with pytest.raises(DataError, match=rf'model: the chat template .*{told}.*"tags"'):
+    with pytest.raises(DataError, match=rf'model: the chat template .*{told}.*"(tags|hermes)"'):
         HermesRenderer(ChatTokenizer(tmp_path / "model"), SPECS)
+
+
+def test_an_end_token_that_ends_no_turn_is_told(tmp_path):
+    """As with base models, whose eos_token ends a text."""
+    folder = write_hermes_tokenizer(tmp_path)
+    path = folder / "tokenizer_config.json"
+    path.write_text(path.read_text().replace("<|im_end|>", "<|endoftext|>"))
+    with pytest.raises(
+        DataError, match=r"ends a turn with '<\|im_end\|>', but eos_token .* is '<\|endoftext\|>'"
+    ):
+        HermesRenderer(ChatTokenizer(folder), SPECS)
 
 
 @pytest.mark.parametrize("names", [["tool_call"], ["a b"], ["a", "a"]])

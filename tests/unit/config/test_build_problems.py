@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from ramify.chat.renderer import TagRenderer
 from ramify.commands.check_files import require_excluded
-from ramify.config.build import build_problems
 from ramify.config.build_model import build_tokenizer
+from ramify.config.build_problems import build_problems
 from ramify.config.schema_train import TrainDataSection
 from ramify.core.errors import ConfigError, DataError
 

@@ -11,7 +11,7 @@ from ramify.algos.kl import EntropyBonus, KlInReward, KlPenalty
 from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.algos.tree_grpo import TreeGrpo
-from ramify.config.build_algorithm import (
+from ramify.config.build import (
     build_correction,
     build_estimator,
     build_objective,
@@ -210,6 +210,10 @@ def algorithm(recipe, *settings):
             "rollout.dynamic_sampling: one trajectory cannot be both right and wrong",
         ),
         (["reward.name=length", "reward.system=arpo"], "reward.system: unknown key"),
+        (
+            ["model.dialect=hermes", "reward.name=compat", "reward.system=arpo"],
+            'reward.name: "compat" reads tags only',
+        ),
         (["tools.python=", "sandbox.min_level=3"], "sandbox: only [tools.python] uses it"),
         (["tools.python=", "reward.bonus=0.2"], "reward.bonus: is given for using search and python"),
         (

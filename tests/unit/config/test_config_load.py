@@ -367,6 +367,12 @@ def test_the_recipe_of_an_older_version(tmp_path):
         read_toml(old)
 
 
+def test_a_shipped_recipe_that_is_misspelt(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="found none, did you mean arpo_reasoning_7b"):
+        read_toml(Path("arpo_resoning_7b"))
+
+
 def test_the_folder_of_a_run_is_no_recipe(tmp_path):
     (tmp_path / "recipe.toml").write_text("")
     with pytest.raises(ConfigError, match=r"found a folder; the recipe of its run is .*recipe\.toml"):

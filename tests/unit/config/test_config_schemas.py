@@ -102,6 +102,15 @@ EVALUATION = {
 }
 
 
+def test_the_reward_of_the_papers_code_reads_one_dialect():
+    reward = {"name": "compat", "system": "arpo"}
+    assert EvalRecipe.model_validate({**EVALUATION, "reward": reward}).model.dialect == "tags"
+    with pytest.raises(ValidationError, match='"compat" reads tags only'):
+        EvalRecipe.model_validate(
+            {**EVALUATION, "reward": reward, "model": {"path": "m", "dialect": "hermes"}}
+        )
+
+
 def test_an_evaluation_needs_a_reward_that_tells_right_from_wrong():
     assert EvalRecipe.model_validate(EVALUATION).reward.bonus == 0.1
     with pytest.raises(ValidationError, match="tells right from wrong"):

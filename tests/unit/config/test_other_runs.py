@@ -3,7 +3,8 @@ import json
 import pytest
 
 from ramify.config.load import toml_text
-from ramify.config.other_runs import training_overlap_notes
+from ramify.config.other_runs import dialect_notes, trained_dialect, training_overlap_notes
+from ramify.config.schema_parts import ModelSection
 from ramify.core.messages import Message, Problem
 
 PROBLEMS = [Problem(text, (Message.of("user", text),), ("A",)) for text in ("Who?", "Where?", "When?")]
@@ -53,3 +54,12 @@ def test_a_model_that_no_run_made_and_data_that_are_gone(run, tmp_path):
 def test_a_recipe_of_the_users_above_a_model_is_no_run(run):
     (run / "manifest.json").unlink()
     assert training_overlap_notes(run / "checkpoints" / "step-000002", PROBLEMS) == ()
+
+
+def test_a_model_that_was_taught_another_dialect_is_told(run):
+    model = run / "checkpoints" / "step-000002"
+    assert (trained_dialect(model), trained_dialect(run.parent)) == (None, None)
+    (run / "recipe.toml").write_text(toml_text({"model": {"dialect": "hermes"}}))
+    (note,) = dialect_notes(ModelSection(path=model))
+    assert note.startswith(f'model.dialect = "tags", but the run that made {model} taught it "hermes"')
+    assert dialect_notes(ModelSection(path=model, dialect="hermes")) == ()

@@ -80,3 +80,13 @@ def test_each_problem_is_told_in_its_language_once() -> None:
 def test_tools_of_ones_own_are_left_to_the_renderer() -> None:
     assert instructions(("search", "lookup"), "en") == instructions(("search",), "en")
     assert instructions(("lookup",), "en") == instructions((), "en")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_in_the_hermes_dialect_the_template_explains_the_calls(language: str) -> None:
+    text = instructions({"search"}, language, "hermes")
+    assert not re.findall(r"</?(\w+)>", text)
+    assert r"\boxed{}" in text
+    assert bool(CHINESE.search(text)) == (language == "zh")
+    (told,) = instructed((Problem("a", (Message.of("user", "Q?"),), ()),), ("search",), "hermes")
+    assert told.messages[0].text == instructions((), "en", "hermes")

@@ -57,17 +57,6 @@ def test_the_highest_level_within_bounds_is_taken():
         assert open_sandbox(level, level).level == level
 
 
-@levels
-def test_calls_run_at_once_and_answers_find_their_call(level):
-    async def main():
-        sandbox = open_sandbox(level, level)
-        results = await asyncio.gather(*(sandbox.run(f"print({i})\n'é' * {i}", 30) for i in range(12)))
-        await sandbox.close()
-        return results
-
-    assert [result.stdout for result in asyncio.run(main())] == [f"{i}\n{'é' * i}\n" for i in range(12)]
-
-
 @needs_zygote
 def test_many_calls_with_large_outputs_and_programs():
     async def main():

@@ -13,7 +13,7 @@ import pytest
 from ramify.sandbox import frames, launch
 from ramify.sandbox.launch import read_answer
 from ramify.sandbox.levels import seccomp_program, why_not
-from ramify.sandbox.zygote_process import ZygoteProcess
+from ramify.sandbox.pool import ZygoteProcess
 from sandbox_levels import REACHED, at_levels
 
 NOBODY = 65534

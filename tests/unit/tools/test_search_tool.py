@@ -1,15 +1,16 @@
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kept_answers import KeptAnswers
 from ramify.chat.arguments import read_call
 from ramify.core.errors import ServiceDownError
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
-from ramify.core.protocols import CacheKey, Hit, Json
+from ramify.core.protocols import Hit, Json
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.passage_index import LocalSearch, PassageIndex
 from ramify.tools.search import SearchTool, cache_key, clean, normalise
@@ -134,22 +135,6 @@ class Scripted:
         pass
 
 
-class Remembering:
-    """A cache in a dictionary."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Json] = {}
-
-    async def fetch(self, key: CacheKey, make: Callable[[], Awaitable[Json]]) -> Json:
-        name = json.dumps([key.tool, key.provider, key.parameters, key.request], sort_keys=True)
-        if name not in self.answers:
-            self.answers[name] = json.loads(json.dumps(await make()))
-        return self.answers[name]
-
-    async def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("kind", "status", "text"),
     [
@@ -175,7 +160,7 @@ def test_a_service_that_is_down_ends_the_run() -> None:
 
 @pytest.mark.parametrize("query", ["", "  ", '"', '" "', "\x00\n\ud800"])
 def test_nothing_is_asked_for_an_empty_query(query: str) -> None:
-    provider, cache = Scripted([Hit("1", "text")]), Remembering()
+    provider, cache = Scripted([Hit("1", "text")]), KeptAnswers()
     result = ask(SearchTool(provider, cache), {"query": query})
     assert (result.status, result.text) == (ToolStatus.EMPTY, "No search results found.")
     assert provider.asked == []
@@ -183,7 +168,7 @@ def test_nothing_is_asked_for_an_empty_query(query: str) -> None:
 
 
 def test_the_provider_gets_the_clean_query_and_the_cache_the_normalised_one() -> None:
-    provider, cache = Scripted([Hit("1", "A  b", "T", "http://x")]), Remembering()
+    provider, cache = Scripted([Hit("1", "A  b", "T", "http://x")]), KeptAnswers()
     tool = SearchTool(provider, cache, top_k=3)
     first = ask(tool, {"query": ' "C++"  Vs\tJava '})
     assert provider.asked == ["C++ Vs Java"]
@@ -197,7 +182,7 @@ def test_the_provider_gets_the_clean_query_and_the_cache_the_normalised_one() ->
 
 
 def test_collection_and_top_k_are_part_of_the_key() -> None:
-    provider, cache = Scripted([Hit("1", "a")]), Remembering()
+    provider, cache = Scripted([Hit("1", "a")]), KeptAnswers()
     for tool in (SearchTool(provider, cache, top_k=3), SearchTool(provider, cache, top_k=4)):
         for collection in ("one", "two", None):
             ask(tool, {"query": "q"}, collection=collection)
@@ -205,7 +190,7 @@ def test_collection_and_top_k_are_part_of_the_key() -> None:
 
 
 def test_a_remembered_text_is_shown_as_it_is() -> None:
-    provider, cache = Scripted([]), Remembering()
+    provider, cache = Scripted([]), KeptAnswers()
     tool = SearchTool(provider, cache, top_k=1, snippet_chars=3)
     key = cache_key(provider, 1, None, "Old  Query")
     cache.answers[json.dumps([key.tool, key.provider, key.parameters, key.request], sort_keys=True)] = (
@@ -236,7 +221,7 @@ def test_a_remembered_text_is_shown_as_it_is() -> None:
 def test_a_remembered_notice_of_nothing_is_empty_and_nonsense_an_error(
     remembered: Json, status: ToolStatus
 ) -> None:
-    cache = Remembering()
+    cache = KeptAnswers()
 
     async def fetch(*_: object) -> Json:
         return remembered

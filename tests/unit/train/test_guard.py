@@ -1,5 +1,6 @@
 """The collapse detector's decisions."""
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -11,6 +12,7 @@ EVERY = {
     "max_length": 0.25,
     "max_invalid_calls": 0.5,
     "max_zero_variance": 0.5,
+    "max_fall": 0.9,
     "min_entropy": 0.1,
     "max_non_finite": 0,
 }
@@ -19,6 +21,7 @@ FINE = {
     "health/written": 25.0,
     "health/invalid_calls": 0.5,
     "group/zero_variance": 0.5,
+    "reward/fall": 0.9,
     "health/entropy": 0.1,
     "update/non_finite": 0.0,
 }
@@ -36,6 +39,7 @@ def guard(**settings):
         ("health/written", 30.0, "max_length", 0.3),
         ("health/invalid_calls", 0.6, "max_invalid_calls", 0.6),
         ("group/zero_variance", 1.0, "max_zero_variance", 1.0),
+        ("reward/fall", 0.95, "max_fall", 0.95),
         ("health/entropy", 0.09, "min_entropy", 0.09),
         ("update/non_finite", 1.0, "max_non_finite", 1.0),
     ],
@@ -148,3 +152,41 @@ def test_with_rare_checkpoints_one_violation_spoils_the_window():
 def test_thresholds_that_cannot_act_are_refused(settings, told):
     with pytest.raises(ValidationError, match=told):
         GuardSection.model_validate(settings)
+
+
+def falls(shares, problems):
+    """The fall after each step, from the steps' shares of right answers."""
+    state, found = GuardState(), []
+    for share in shares:
+        state = state.after_batch(share, problems)
+        found.append(state.fall)
+    return found
+
+
+@pytest.mark.parametrize("problems", [1, 15, 64, 500])
+def test_a_success_that_is_gone_is_seen_within_some_three_hundred_problems(problems):
+    steps = max(4, 300 // problems)
+    found = falls([0.7] * steps + [0.0] * steps, problems)
+    assert all(fall is None or fall == pytest.approx(0, abs=1e-9) for fall in found[:steps])
+    assert found[-1] > 0.9
+    assert found[-1] < 1.0 or problems >= 64
+
+
+@pytest.mark.parametrize(("problems", "rate"), [(1, 0.15), (4, 0.2), (16, 0.3), (128, 0.1)])
+def test_a_healthy_run_stays_within_whatever_its_steps_are(problems, rate):
+    rng = np.random.default_rng(0)
+    shares = rng.binomial(problems, rate, 4000) / problems
+    assert max(fall for fall in falls(shares.tolist(), problems) if fall is not None) < 0.9
+
+
+def test_without_answers_that_are_right_there_is_nothing_to_fall_from():
+    assert set(falls([0.0] * 50 + [0.05] * 50, 64)) == {None}
+    assert GuardState().after_batch(None, 64) == GuardState()
+
+
+def test_a_run_that_goes_back_starts_a_new_share_and_keeps_the_best():
+    state = GuardState(in_a_row=0, last_good=4).after_batch(0.8, 64).after_batch(0.0, 64)
+    after, action = guard(max_fall=0.9, patience=1, max_fallbacks=1).count(state, BAD)
+    assert action is Action.FALL_BACK
+    assert (after.fall, after.best) == (None, 0.8)
+    assert after.after_batch(0.4, 64).fall == pytest.approx(0.5)

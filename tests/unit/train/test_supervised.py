@@ -161,14 +161,15 @@ def test_prompts_show_the_tools_as_in_rl(recipe, own_tool, model_folder, tmp_pat
     assert_shown_alike(show_tools(ToolsSection.model_validate(tools)).specs, toolbox.specs)
     renderer = build_renderer(dialect, build_tokenizer(model_folder), toolbox.specs)
     (row,) = rows([1])
+    completion = row["completion"] if dialect == "tags" else "<think>\nadd\n</think>\n\n\\boxed{42}"
     problem = Problem("p", (Message.of("user", row["prompt"][0]["content"]),), ())
-    tree = renderer.demonstrate(problem, row["completion"], TreeKey(0, 0))
+    tree = renderer.demonstrate(problem, completion, TreeKey(0, 0))
     size = sum(len(node.token_ids) for node in tree.nodes)
+    model = {"path": str(model_folder), "dialect": dialect}
+    made = recipe([1], max_tokens=size - 1, tools=tools, model=model)
+    made.data.train.write_text(json.dumps({**row, "completion": completion}) + "\n")
     with pytest.raises(DataError, match=rf"demonstration '1': {size} tokens, expected at most"):
-        run_sft(
-            recipe([1], max_tokens=size - 1, tools=tools, model={"path": model_folder, "dialect": dialect}),
-            console(),
-        )
+        run_sft(made, console())
 
 
 def assert_shown_alike(specs, others):

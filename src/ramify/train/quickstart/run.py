@@ -1,5 +1,6 @@
 """The quick start, top to bottom: data, cold start, reinforcement learning, evaluation, report."""
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
     console.note(f"sandbox level {level}, against {keeps_out} (docs/sandbox.md)")
     clock = _Clock()
     with console.plan(example.shares):
-        with clock.phase("data"):
+        with clock.phase("data"), _nothing_half_made(out):
             data = example.make_data(out, seed, console)
         with clock.phase("sft"):
             sft = sft_recipe(example, out, seed, data)
@@ -42,6 +43,17 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
     report = make_report(example, seed, clock.seconds, found, (sft, rl), level)
     write_report(report, make_curves(sft.run.dir, rl.run.dir), tree_to_draw(rl.run.dir), out)
     return report
+
+
+@contextmanager
+def _nothing_half_made(out: Path) -> Iterator[None]:
+    """If the block fails, remove what it made in the new folder `out`, so that the same command can be run again."""
+    try:
+        yield
+    except BaseException:
+        for made in out.iterdir():
+            shutil.rmtree(made) if made.is_dir() and not made.is_symlink() else made.unlink()
+        raise
 
 
 class _Clock:

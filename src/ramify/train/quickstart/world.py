@@ -8,7 +8,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.data.demonstrator import write_demonstrations
 from ramify.data.world import WorldSettings, build_world
 from ramify.data.world_tokenizer import train_world_tokenizer
-from ramify.modeling.load import save_model
+from ramify.modeling.load import save_model, writing_model
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.obs.console import RunConsole
 from ramify.train.quickstart.example import Example, ExampleData, Settings
@@ -48,7 +48,8 @@ def _make_data(
     with console.phase("data", 3) as phase:
         world = build_world(out / "world", settings, seed)
         phase.advance(passages=world.num_passages)
-        _write_base(out / "base", seed)
+        with writing_model(out / "base"):
+            _write_base(out / "base", seed)
         phase.advance()
         demonstrations = out / "world" / "demonstrations.jsonl"
         with search_tool("quickstart", world.passages) as search:

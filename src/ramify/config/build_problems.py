@@ -1,0 +1,126 @@
+"""Builds the problems of a checked recipe: from a file of the user's own, or a benchmark by name."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ramify.config.other_runs import dialect_notes, training_overlap_notes
+from ramify.config.schema_eval import EvalDataSection
+from ramify.config.schema_parts import ModelSection
+from ramify.core.errors import DataError
+from ramify.core.messages import Problem
+
+if TYPE_CHECKING:
+    from ramify.chat.renderer import ChatRenderer
+
+
+def build_problems(
+    path: Path,
+    renderer: "ChatRenderer",
+    max_prompt_tokens: int,
+    exclude: Sequence[str] = (),
+) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
+    """Read problems and drop those whose prompt is too long; returns the problems and one-line notes.
+
+    Args:
+        path: The problem file.
+        renderer: Renders the prompts and counts their tokens.
+        max_prompt_tokens: Problems with longer prompts are dropped.
+        exclude: Files, folders or data sets of the hub; problems with the same question as one in them are dropped.
+
+    Raises:
+        DataError: Something cannot be read, or no problem is left.
+    """
+    from ramify.data.overlap import duplicate_notes
+    from ramify.data.problems import load_problems
+
+    loaded = load_problems(path)
+    problems = loaded.problems
+    notes = [f"{path}: {note}" for note in (*loaded.notes, *duplicate_notes(problems))]
+    if exclude:
+        problems, dropped = _without(path, problems, exclude)
+        notes.append(f"{path}: {dropped}")
+    kept, too_long = _fitting(path, problems, renderer, max_prompt_tokens)
+    return kept, (*notes, *too_long)
+
+
+def build_eval_problems(
+    section: EvalDataSection, renderer: "ChatRenderer", tools: Collection[str], model: ModelSection
+) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
+    """Read the problems, with instructions in front if the recipe asks for them; returns them and one-line notes.
+
+    Args:
+        section: The recipe's data section.
+        renderer: Renders the prompts and counts their tokens.
+        tools: Names of the agent's tools, for the instructions.
+        model: The recipe's model section; if a run made the model, the problems are compared with that run's training data.
+
+    Raises:
+        DataError: Something cannot be read, or no problem is left.
+    """
+    from ramify.data.benchmarks import instructed, load_benchmark, parse_dataset
+    from ramify.data.overlap import duplicate_notes
+    from ramify.data.problems import load_problems
+
+    named = parse_dataset(section.test)
+    if named is None:
+        loaded = load_problems(Path(section.test))
+        problems = loaded.problems[: section.limit]
+        said = (*loaded.notes, *duplicate_notes(problems))
+    else:
+        loaded = load_benchmark(*named, limit=section.limit)
+        problems, said = loaded.problems, loaded.notes
+    wants = named is not None if section.instructions is None else section.instructions
+    shown = instructed(problems, tools, model.dialect) if wants else problems
+    kept, dropped = _fitting(section.test, shown, renderer, section.max_prompt_tokens)
+    notes = [f"{section.test}: {note}" for note in said]
+    return kept, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, kept))
+
+
+def _fitting(
+    place: Path | str, problems: Sequence[Problem], renderer: "ChatRenderer", max_prompt_tokens: int
+) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
+    """The problems whose prompt is short enough, and notes on those dropped; `place` names their source in messages.
+
+    Raises:
+        DataError: No prompt is short enough.
+    """
+    fits = renderer.fitting(problems, max_prompt_tokens)
+    kept = tuple(problem for problem, short in zip(problems, fits, strict=True) if short)
+    if not kept:
+        least = min(renderer.tokenizer.fewest_tokens(renderer.prompt_text(problem)) for problem in problems)
+        raise DataError(
+            f"{place}: no problem is left, all prompts have more than data.max_prompt_tokens = {max_prompt_tokens} tokens "
+            f"(the shortest has at least {max(least, max_prompt_tokens + 1)})"
+        )
+    notes = []
+    if len(kept) < len(problems):
+        notes.append(
+            f"{place}: dropped {len(problems) - len(kept)} of {len(problems)} problems whose prompt has more than "
+            f"{max_prompt_tokens} tokens"
+        )
+    notes += control_notes(place, [renderer.foreign_control(problem) for problem in kept])
+    return kept, tuple(notes)
+
+
+def control_notes(place: Path | str, found: Sequence[str | None]) -> tuple[str, ...]:
+    """A note on the rows of a data set that spell a control token; `found` has one of them, or None, for each row."""
+    spelt = [token for token in found if token is not None]
+    if not spelt:
+        return ()
+    return (
+        f"{place}: {len(spelt)} of {len(found)} rows spell a token that only the chat template may write, such as "
+        f"{spelt[0]!r}; it is read as ordinary text",
+    )
+
+
+def _without(
+    path: Path, problems: tuple[Problem, ...], exclude: Sequence[str]
+) -> tuple[tuple[Problem, ...], str]:
+    from ramify.data.overlap import read_questions, without_questions
+
+    kept = without_questions(problems, read_questions(exclude))
+    places = ", ".join(exclude)
+    if not kept:
+        raise DataError(f"{path}: no problem is left, data.exclude ({places}) asks all of them")
+    return kept, f"dropped {len(problems) - len(kept)} of {len(problems)} problems that stand in {places}"

@@ -1,0 +1,89 @@
+"""Trees in the hermes dialect: several calls a turn, and turns that only the end token ends."""
+
+import json
+
+import pytest
+
+from hermes_folders import FAMILIES, write_hermes_tokenizer
+from ramify.algos.branch_none import FlatBrancher
+from ramify.algos.branch_random import RandomBrancher
+from ramify.chat.hermes import UNREADABLE, HermesRenderer
+from ramify.core.messages import Calls, Final, Malformed, ToolStatus
+from ramify.core.tree import Source, StopReason
+from ramify.engines.scripted import ScriptedTurn
+from scripted_agents import agent, grow_one
+
+ANSWER = "<think>\nso\n</think>\n\n\\boxed{42}"
+
+
+def call(name, **arguments):
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def played(folder, brancher, first, *, ends=True, **settings):
+    """The tree of a policy that writes `first`, and answers when it has seen results."""
+
+    def play(context, seed):
+        return ScriptedTurn(ANSWER if "</tool_response>" in context else first, ends=ends)
+
+    parts = agent(folder, brancher, play, **settings)
+    renderer = HermesRenderer(parts.renderer.tokenizer, [tool.spec for tool in parts.tools.values()])
+    return grow_one(agent(folder, brancher, play, renderer=renderer, **settings)), renderer
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(tmp_path_factory, request):
+    return write_hermes_tokenizer(tmp_path_factory.mktemp("hermes"), request.param)
+
+
+@pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
+def test_calls_of_one_turn_run_in_order_and_their_results_are_one_node(folder, branch_at):
+    turn = f"{call('search', query='a')}\n{call('python', code='b')}\n{call('search', query='c')}"
+    tree, renderer = played(
+        folder, RandomBrancher(m=2, rate=1.0, children=1, probe_tokens=3), turn, n=4, branch_at=branch_at
+    )
+    branched = sum(decision.taken for decision in tree.decisions)
+    assert branched == 2
+    for trajectory in tree.trajectories:
+        assert trajectory.stop is StopReason.ANSWERED
+        assert trajectory.leaf.turn == Final("\\boxed{42}")
+        asked = [(made.name, *made.arguments.values()) for made, _ in trajectory.exchanges]
+        assert asked == [("search", "a"), ("python", "b"), ("search", "c")]
+        _, wrote, tool, *_ = trajectory.nodes
+        assert wrote.token_ids == (*renderer.tokenizer.encode(turn), renderer.tokenizer.eos_id)
+        assert tool.token_ids == renderer.after(tool.results)
+        assert [node.source for node in trajectory.nodes].count(Source.TOOL) == 1
+
+
+def test_what_cannot_be_run_is_told(folder):
+    turn = f"{call('lookup', key='a')}\n<tool_call>\nsearch a\n</tool_call>\n{call('search', query='b')}"
+    tree, _ = played(folder, FlatBrancher(0), turn, n=1)
+    (trajectory,) = tree.trajectories
+    assert [(made.name, result.status) for made, result in trajectory.exchanges] == [
+        ("lookup", ToolStatus.UNKNOWN_TOOL),
+        (UNREADABLE, ToolStatus.MALFORMED),
+        ("search", ToolStatus.OK),
+    ]
+    assert trajectory.stop is StopReason.ANSWERED
+
+
+def test_a_turn_with_more_calls_than_are_left_ends_the_trajectory(folder):
+    turn = "\n".join([call("search", query="a")] * 3)
+    tree, _ = played(folder, FlatBrancher(0), turn, n=1, max_calls=2)
+    (trajectory,) = tree.trajectories
+    assert (trajectory.stop, trajectory.exchanges) == (StopReason.CALLS, ())
+    assert isinstance(trajectory.leaf.turn, Calls)
+
+
+@pytest.mark.parametrize(
+    ("turn", "stop", "parsed"),
+    [
+        ("42 " * 300, StopReason.TOKENS, Malformed("the turn does not end")),
+        ("<think> 42", StopReason.MALFORMED, Malformed("the turn ends in a thought")),
+        ("so\n<tool_response>\n42", StopReason.MALFORMED, Malformed("the turn writes a result itself")),
+    ],
+)
+def test_how_a_trajectory_ends(folder, turn, stop, parsed):
+    tree, _ = played(folder, FlatBrancher(0), turn, n=1)
+    (trajectory,) = tree.trajectories
+    assert (trajectory.stop, trajectory.leaf.turn) == (stop, parsed)
