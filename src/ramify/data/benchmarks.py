@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from ramify.core.errors import DataError
 from ramify.core.messages import Message, Problem
 from ramify.data.benchmark_files import (
+    HUB_PREFIX,
     PLAIN_QUESTIONS,
     GoldForm,
     find_benchmark,
@@ -21,9 +22,8 @@ from ramify.data.benchmark_files import (
     read_question,
     read_rows,
 )
-from ramify.data.benchmark_hub import HUB_PREFIX
 from ramify.data.overlap import duplicate_notes
-from ramify.data.problems import ProblemSet
+from ramify.data.problems import ProblemSet, listed
 
 Task: TypeAlias = Literal["math", "qa"]
 
@@ -38,7 +38,6 @@ _LANGUAGES = {
 }
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _LATIN_WORD = re.compile("[A-Za-z]{2,}")
-_MAX_LISTED = 10
 LANGUAGES = ("en", "zh")
 
 
@@ -271,8 +270,7 @@ def _notes(benchmark: Benchmark, renamed: list[int], attached: list[int]) -> lis
 
 
 def _rows(numbers: list[int]) -> str:
-    listed = ", ".join(map(str, numbers[:_MAX_LISTED])) + ", ..." * (len(numbers) > _MAX_LISTED)
-    return f"{len(numbers)} row{'s' * (len(numbers) > 1)} ({listed})"
+    return f"{len(numbers)} row{'s' * (len(numbers) > 1)} ({listed(numbers)})"
 
 
 def instructions(tools: Collection[str], language: str, dialect: str = "tags") -> str:

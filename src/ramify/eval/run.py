@@ -156,7 +156,11 @@ class _Run:
         unjudged: frozenset[Key] = frozenset()
         if (folder / MANIFEST).exists() and results_lines(folder).path.exists():
             records = _take_up(recipe, manifest, groups, console)
-            unjudged = _without_verdict(records) if reward.judge is not None else frozenset()
+            unjudged = frozenset(
+                (record.problem, record.attempt)
+                for record in records
+                if reward.judge is not None and "judge" not in record.parts
+            )
             again = f", {len(unjudged)} of them without a verdict: they are judged again" if unjudged else ""
             total = len(problems) * recipe.sampling.attempts
             console.note(f"going on in {folder}: {len(records)} of {total} attempts are done{again}")
@@ -381,7 +385,3 @@ def _take_up(
     if done:
         note_session(folder, before, manifest["made_with"][-1], console.note)
     return tuple(record for key, record in records.items() if key in done)
-
-
-def _without_verdict(records: Sequence[AttemptRecord]) -> frozenset[Key]:
-    return frozenset((record.problem, record.attempt) for record in records if "judge" not in record.parts)

@@ -140,22 +140,6 @@ class TimingLog:
 
         The first line says how long the agent's event loop was blocked in that time.
         """
-        replace_lines(
-            path,
-            [
-                dump_line({"kind": "event_loop", **asdict(held_up)}),
-                *(
-                    dump_line(
-                        {
-                            "kind": event.kind,
-                            "tree": event.tree,
-                            "node": event.node,
-                            "seconds": event.seconds,
-                            "fields": dict(event.fields),
-                        }
-                    )
-                    for event in self._events
-                ),
-            ],
-        )
+        records = [{"kind": "event_loop", **asdict(held_up)}, *map(asdict, self._events)]
+        replace_lines(path, map(dump_line, records))
         self._events.clear()

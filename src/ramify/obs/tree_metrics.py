@@ -30,15 +30,20 @@ def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     if not batch:
         raise ValueError("metrics need at least one tree")
     trees = [scored.tree for scored in batch]
+    stops = Counter(trajectory.stop for tree in trees for trajectory in tree.trajectories)
+    entropies = {
+        "entropy/root": _entropies_after(trees, Source.PROMPT),
+        "entropy/after_result": _entropies_after(trees, Source.TOOL),
+    }
     return {
         **_reward_metrics(batch),
         **_group_metrics(batch),
         **_token_metrics(trees),
         **_call_metrics(trees),
         **health_metrics(trees),
-        **_stop_metrics(trees),
+        **{f"stop/{reason}": stops[reason] / stops.total() for reason in StopReason},
         **branch_metrics(trees),
-        **_entropy_metrics(trees),
+        **{name: _mean(values) for name, values in entropies.items() if values},
     }
 
 
@@ -53,13 +58,13 @@ def _reward_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
         "reward/leaf_mean": float(values.mean()),
         "reward/std": float(np.sqrt(np.average((values - mean) ** 2, weights=weights))),
         **{f"reward/part/{name}": _part_mean(leaves, weights, name) for name in names},
-        **{f"reward/missing/{name}": share for name in names if (share := _share_without(leaves, name)) > 0},
+        # A leaf lacks a part if a judge gave no verdict, or if the part does not apply.
+        **{
+            f"reward/missing/{name}": missing / len(leaves)
+            for name in names
+            if (missing := sum(name not in leaf.parts for leaf in leaves))
+        },
     }
-
-
-def _share_without(leaves: Sequence[Reward], name: str) -> float:
-    """Share of the leaves without a part: a judge gave no verdict, or the part does not apply."""
-    return sum(name not in leaf.parts for leaf in leaves) / len(leaves)
 
 
 def _part_mean(leaves: Sequence[Reward], weights: Floats, name: str) -> float:
@@ -94,17 +99,6 @@ def _call_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     counts = [len(trajectory.exchanges) for tree in trees for trajectory in tree.trajectories]
     ok = [result.status is ToolStatus.OK for tree in trees for node in tree.nodes for result in node.results]
     return {"calls/per_trajectory": _mean(counts), **({"calls/ok_rate": _mean(ok)} if ok else {})}
-
-
-def _stop_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    stops = Counter(trajectory.stop for tree in trees for trajectory in tree.trajectories)
-    return {f"stop/{reason}": stops[reason] / stops.total() for reason in StopReason}
-
-
-def _entropy_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    names = {"entropy/root": Source.PROMPT, "entropy/after_result": Source.TOOL}
-    by_name = {name: _entropies_after(trees, source) for name, source in names.items()}
-    return {name: _mean(values) for name, values in by_name.items() if values}
 
 
 def _entropies_after(trees: Sequence[Tree], source: Source) -> list[float]:

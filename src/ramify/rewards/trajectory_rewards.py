@@ -64,30 +64,19 @@ class AnswerReward:
     def _score(self, trajectory: Trajectory) -> Reward:
         answer, golds = answer_of(trajectory), trajectory.problem.answer
         others = {name: score(answer, golds) for name, score in self.reported.items()}
-        well_formed = is_well_formed(trajectory)
+        well_formed = (
+            trajectory.stop is StopReason.ANSWERED
+            and has_closed_box(trajectory.final_answer)
+            and all(call.malformed is None for node in trajectory.policy_nodes for call in node.calls)
+            and all(result.status not in _UNUSABLE for _, result in trajectory.exchanges)
+        )
         if not well_formed and self.malformed is not None:
             return Reward(self.malformed, {"correct": 0.0, "format": 0.0, "bonus": 0.0, **others})
         correct = self.trained(answer, golds)
-        bonus = self.bonus if correct > 0 and tools_that_worked(trajectory) >= self.bonus_tools else 0.0
+        worked = {call.name for call, result in trajectory.exchanges if result.status is ToolStatus.OK}
+        bonus = self.bonus if correct > 0 and worked >= self.bonus_tools else 0.0
         value = self.correct_weight * correct + self.format_weight * well_formed + bonus
         return Reward(value, {"correct": correct, "format": float(well_formed), "bonus": bonus, **others})
-
-
-def is_well_formed(trajectory: Trajectory) -> bool:
-    """Whether the policy ended with a boxed answer, and all its calls could be parsed and named a tool."""
-    boxed = has_closed_box(trajectory.final_answer)
-    return boxed and trajectory.stop is StopReason.ANSWERED and not _has_unusable_call(trajectory)
-
-
-def tools_that_worked(trajectory: Trajectory) -> frozenset[str]:
-    """Names of the tools with at least one successful call."""
-    return frozenset(call.name for call, result in trajectory.exchanges if result.status is ToolStatus.OK)
-
-
-def _has_unusable_call(trajectory: Trajectory) -> bool:
-    return any(call.malformed is not None for node in trajectory.policy_nodes for call in node.calls) or any(
-        result.status in _UNUSABLE for _, result in trajectory.exchanges
-    )
 
 
 @dataclass(frozen=True, slots=True)
