@@ -25,8 +25,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.grow import grow_trees
-from ramify.train.quickstart.example import ExampleData
-from ramify.train.quickstart.recipes import rl_recipe
+from ramify.train.quickstart.example import ExampleData, rl_recipe
 from ramify.train.quickstart.world import make_example
 
 NUM_PROBLEMS = 64

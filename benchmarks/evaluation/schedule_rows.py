@@ -19,7 +19,7 @@ from benchmarks.rollout.schedule_engine import CapacityEngine
 from benchmarks.rollout.schedule_runs import H200_7B, Batch, describe
 from benchmarks.rollout.schedule_tools import PATIENT_SPECS, SPECS
 from benchmarks.rollout.schedule_workload import DEEPSEARCH, MAX_CALLS, REASONING, Script, Waits
-from ramify.algos.branch_none import FlatBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.protocols import Event
 from ramify.core.records import Reward
 from ramify.core.tree import Trajectory

@@ -15,7 +15,7 @@ from benchmarks.rollout.agents import Agent, FlatTurns, Grown, TreeTurns
 from benchmarks.rollout.texts import Texts
 from benchmarks.rollout.workload import Workload, reasoning
 from ramify.algos.branch_arpo import BernoulliBrancher
-from ramify.algos.branch_none import FlatBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.tree import Source
 
 _N = 16

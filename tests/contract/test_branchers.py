@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from ramify.algos.branch_none import FlatBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.renderer import TagRenderer
 from ramify.config.build import build_brancher
 from ramify.config.schema_rollout import BranchingSection, RolloutSection

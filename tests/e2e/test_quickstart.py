@@ -16,7 +16,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import MachineError
 from ramify.obs.console import RunConsole
 from ramify.train.quickstart.evaluations import evaluate
-from ramify.train.quickstart.recipes import eval_recipe
+from ramify.train.quickstart.example import eval_recipe
 from ramify.train.quickstart.world import make_example
 
 

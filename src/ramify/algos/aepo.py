@@ -7,11 +7,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ramify.algos.batch_moments import BatchMoments, sums_of, token_weights
 from ramify.algos.gppo import held_at
 from ramify.algos.grpo import check_clips, clipped_below
 from ramify.algos.losses import LossInputs, LossOutput
-from ramify.algos.ops import Shared, along
+from ramify.algos.ops import BatchMoments, Shared, along, sums_of, token_weights
 from ramify.core.errors import ConfigError, TrainingError
 from ramify.core.protocols import Estimator
 from ramify.core.records import AnnotatedTree, Annotations, BatchSums, Floats

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
-from ramify.algos.branch_arpo import clip, toss
-from ramify.algos.branch_roots import Memoryless, require_at_least_one
+from ramify.algos.branch_arpo import clip
+from ramify.algos.branch_rules import Memoryless, require_at_least_one, toss
 from ramify.core.errors import ConfigError
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, Source, Trajectory

@@ -8,7 +8,7 @@ released code does.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ramify.algos.branch_roots import FixedRoots
+from ramify.algos.branch_rules import FixedRoots, toss
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision
 
@@ -43,16 +43,3 @@ class BernoulliBrancher(FixedRoots):
 def clip(value: float) -> float:
     """The value, clipped to [0, 1]."""
     return min(max(value, 0.0), 1.0)
-
-
-def toss(children: int, probability: float, at_no_rise: float, draw: float) -> Proposal:
-    """Branch if `draw`, uniform in [0, 1), is below the probability.
-
-    Args:
-        children: Branches that a positive decision asks for.
-        probability: Probability of branching.
-        at_no_rise: The probability if entropy had not changed.
-        draw: The candidate's own random number.
-    """
-    branch = draw < probability
-    return Proposal(children if branch else 0, probability, branch != (draw < at_no_rise))

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ramify.algos.branch_aepo import mean_lower, monitored_entropies, sigmoid, steps_in_a_row
-from ramify.algos.branch_arpo import clip, toss
-from ramify.algos.branch_roots import FixedRoots, require_at_least_one
+from ramify.algos.branch_arpo import clip
+from ramify.algos.branch_rules import FixedRoots, require_at_least_one, toss
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.protocols import Json
 from ramify.core.records import BranchCandidate, Proposal

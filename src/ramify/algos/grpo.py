@@ -18,6 +18,7 @@ import torch
 from ramify.algos.losses import LossInputs, LossOutput
 from ramify.algos.ops import (
     STD_FLOOR,
+    PerGroup,
     Shared,
     along,
     centered,
@@ -27,7 +28,6 @@ from ramify.algos.ops import (
     spread_of,
     values,
 )
-from ramify.algos.per_group import PerGroup
 from ramify.core.errors import ConfigError
 from ramify.core.records import AnnotatedTree, BatchSums, Floats
 from ramify.core.tree import Tree

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ramify.algos.ops import Shared, along, leaf_weights, leaves_below, values
-from ramify.algos.per_group import PerGroup
+from ramify.algos.ops import PerGroup, Shared, along, leaf_weights, leaves_below, values
 from ramify.core.records import AnnotatedTree, BatchSums, Floats
 from ramify.core.tree import Node
 

@@ -1,12 +1,14 @@
-"""Operations on one tree that estimators and losses share: leaves below a node, leaf masses, group advantages."""
+"""Operations that estimators and losses share: leaves below a node, leaf masses, group advantages, statistics of a batch."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from ramify.core.errors import DataError
-from ramify.core.records import Floats, Ints, Reward
+from ramify.core.records import AnnotatedTree, BatchSums, Floats, Ints, Reward
 from ramify.core.tree import Node, Trajectory, Tree
 
 Shared: TypeAlias = Literal["repeat", "split", "mass"]
@@ -118,3 +120,66 @@ def spread(tree: Tree, advantages: Floats) -> tuple[Floats, ...]:
         np.full(trajectory.num_written, advantage)
         for trajectory, advantage in zip(tree.trajectories, advantages, strict=True)
     )
+
+
+RESOLUTION = 1e-6
+"""A standard deviation below this fraction of the root mean square is a rounding error of the sums, and counts as 0."""
+
+
+def token_weights(tree: Tree, shared: Shared) -> tuple[Floats, ...]:
+    """The weight of each trajectory's copy of a written token in a mean over the batch. [G][T]
+
+    1 under `repeat`, so that a shared token counts num_paths times; 1/d under `split`, so that it counts once; the
+    leaf's mass under `mass`. Unlike loss weights, these do not depend on the length of a trajectory.
+    """
+    paths = num_paths(tree)
+
+    def share(node: Node) -> Floats:
+        return np.full(len(node.token_ids), 1 / paths[node.id] if shared == "split" else 1.0)
+
+    return tuple(
+        leaf * along(trajectory, share)
+        for trajectory, leaf in zip(tree.trajectories, leaf_weights(tree, shared), strict=True)
+    )
+
+
+def sums_of(values: Iterable[Floats], weights: Iterable[Floats]) -> BatchSums:
+    """Sums over arrays of the same shapes; the order of the arrays does not matter."""
+    parts = [(w.sum(), w @ w, w @ x, w @ (x * x)) for x, w in zip(values, weights, strict=True)]
+    return BatchSums(*(math.fsum(float(part[i]) for part in parts) for i in range(4)))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMoments:
+    """Weighted mean and standard deviation; the latter is exactly 0 if all values are equal, up to rounding."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, sums: BatchSums) -> "BatchMoments":
+        """From the `sums_of` the whole batch.
+
+        The sum of squares is divided by V1 - V2 / V1, V1 and V2 the sums of w and w^2: Bessel's correction for the
+        effective count V1^2 / V2. The standard deviation is 0 for a single value and for an empty batch.
+        """
+        total = sums.w
+        freedom = total - sums.ww / total if total > 0 else 0.0
+        if freedom <= RESOLUTION * total:
+            return cls(sums.wx / total if total > 0 else 0.0, 0.0)
+        mean = sums.wx / total
+        squares = sums.wxx - total * mean**2
+        if squares <= RESOLUTION**2 * sums.wxx:
+            return cls(mean, 0.0)
+        return cls(mean, math.sqrt(squares / freedom))
+
+
+class PerGroup:
+    """An estimator that needs no batch statistics."""
+
+    __slots__ = ()
+
+    def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
+        """Empty: groups are independent of each other."""
+        del trees
+        return ()

@@ -5,9 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ramify.algos.batch_moments import BatchMoments, sums_of, token_weights
 from ramify.algos.kl import k1_along
-from ramify.algos.ops import STD_FLOOR, Shared, centered, leaf_weights, values
+from ramify.algos.ops import (
+    STD_FLOOR,
+    BatchMoments,
+    Shared,
+    centered,
+    leaf_weights,
+    sums_of,
+    token_weights,
+    values,
+)
 from ramify.core.errors import ConfigError
 from ramify.core.records import AnnotatedTree, Annotations, BatchSums, Floats
 from ramify.core.tree import Trajectory

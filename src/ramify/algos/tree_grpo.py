@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ramify.algos.ops import Shared, leaf_weights, leaves_below, normalize, spread
-from ramify.algos.per_group import PerGroup
+from ramify.algos.ops import PerGroup, Shared, leaf_weights, leaves_below, normalize, spread
 from ramify.core.records import AnnotatedTree, BatchSums, Floats
 
 

@@ -40,9 +40,9 @@ from ramify.config.schema_rollout import (
     ThresholdBranching,
 )
 from ramify.config.schema_train import TrainRecipe
+from ramify.core.closing import LiveCount
 from ramify.core.messages import ToolSpec
 from ramify.core.protocols import Brancher, Engine, Estimator, EventSink, RewardFn
-from ramify.core.quiescence import LiveCount
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -175,8 +175,7 @@ def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
     """
     from ramify.algos.branch_aepo import BalancedBrancher
     from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
-    from ramify.algos.branch_none import FlatBrancher
-    from ramify.algos.branch_random import RandomBrancher
+    from ramify.algos.branch_rules import FlatBrancher, RandomBrancher
 
     # m is absent only for rules that compute the number of roots themselves.
     m = section.m or section.n

@@ -43,7 +43,7 @@ def note_long_warmup(optimizer: OptimizerSection, total_steps: int) -> tuple[str
 def largest_row(recipe: TrainRecipe | SftRecipe) -> int:
     """Unique tokens of a row between its forward and backward pass, at most.
 
-    A tree of more than `learner.token_budget` tokens is cut at its branch points into stages (`learner/stages.py`): the path
+    A tree of more than `learner.token_budget` tokens is cut at its branch points into stages (`learner/forward.py`): the path
     above a stage is kept while the stage, of at most the budget, is computed. A trajectory alone is never cut.
     """
     budget = recipe.learner.token_budget

@@ -21,14 +21,13 @@ from transformers import PreTrainedModel
 
 from ramify.chat.stops import StopMatcher
 from ramify.chat.tokenizer import ChatTokenizer
+from ramify.core.closing import LiveCount
 from ramify.core.errors import ConfigError, EngineError
-from ramify.core.quiescence import LiveCount
 from ramify.core.records import Completion, EngineInfo, Finish, Request
 from ramify.core.tree import Entropy
 from ramify.engines.model_step import ModelStep, cache_shape
 from ramify.engines.sampling import Sampled, Sampler, sample
-from ramify.engines.shared_prefixes import DecodeRows, group_rows
-from ramify.engines.slot_attention import Stretch
+from ramify.engines.slot_attention import DecodeRows, Stretch, group_rows
 from ramify.engines.slots import Match, SlotTable
 from ramify.modeling.load import packs_trees
 

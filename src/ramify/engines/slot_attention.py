@@ -1,15 +1,141 @@
-"""Attention of one engine step: one token for each decoding sequence, and stretches of new context."""
+"""Attention of one engine step: one token for each decoding sequence, and prefill chunks of new context.
+
+A decode step has one query per row and many keys, so its cost is the number of keys that it reads. Decode rows that begin with
+the same tokens are grouped, so that the shared keys are read from one of them only.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from ramify.engines.row_attention import RowAttention
-from ramify.engines.shared_prefixes import DecodeRows
 from ramify.engines.slots import SlotTable
 from ramify.modeling.attention import grouped_sdpa
+
+_WORTH = 1000
+"""How many keys a shared prefix must save to be worth its own calls."""
+
+_DEEPEST = 100
+"""Deepest nesting of prefixes within prefixes that is searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixGroup:
+    """Rows `start..stop-1` (in the order of the step) share their first `prefix` tokens."""
+
+    start: int
+    stop: int
+    prefix: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """The rows that feed one token each, in the order of the step. Valid as long as the set of rows does not change.
+
+    Attributes:
+        rows: Their indices in the table. [B]
+        groups: Slices of `rows`; a row is in at most one of them.
+    """
+
+    rows: npt.NDArray[np.int64]
+    groups: tuple[PrefixGroup, ...]
+
+
+def group_rows(
+    rows: npt.NDArray[np.int64], tokens: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]
+) -> DecodeRows:
+    """Order `rows` so that rows with a long common prefix are neighbours; depends only on the tokens that they hold.
+
+    Args:
+        rows: Rows of the decoding sequences. [B]
+        tokens: Tokens of the table. [slots, context]
+        lengths: Lengths of the table's rows. [slots]
+    """
+    size = int(lengths[rows].max())
+    order = np.sort(rows)
+    if size * (len(rows) - 1) <= _WORTH:
+        return DecodeRows(order, ())
+    order = np.array(sorted(order.tolist(), key=lambda row: tokens[row, : lengths[row]].tobytes()))
+    differs = tokens[order[1:], :size] != tokens[order[:-1], :size]
+    common = np.where(differs.any(axis=1), differs.argmax(axis=1), size)
+    common = np.minimum(common, np.minimum(lengths[order[1:]], lengths[order[:-1]]))
+    return DecodeRows(order, tuple(_best(common.tolist(), 0, len(order))[1]))
+
+
+def _best(common: list[int], low: int, high: int, depth: int = 0) -> tuple[int, list[PrefixGroup]]:
+    """The most keys that can be saved among places low..high-1, and the groups that save them.
+
+    `common[i]` is the length of the prefix that the rows at places i and i + 1 share.
+    """
+    if high - low < 2 or depth == _DEEPEST:
+        return 0, []
+    least = min(common[low : high - 1])
+    # Cut at all minima at once: many problems share the same prefix, and one cut at a time would recurse that deep.
+    cuts = [place + 1 for place in range(low, high - 1) if common[place] == least]
+    parts = [_best(common, start, stop, depth + 1) for start, stop in pairwise((low, *cuts, high))]
+    apart = sum(saved for saved, _ in parts)
+    together = least * (high - low - 1) - _WORTH
+    if together > max(apart, 0):
+        return together, [PrefixGroup(low, high, least)]
+    return apart, [group for _, groups in parts for group in groups]
+
+
+class RowAttention:
+    """Decode attention over a float32 table on a CPU.
+
+    Args:
+        table: Holds the keys and values of the rows.
+        decode: The decode rows. [B]
+        sizes: Number of keys that each of them sees. [B]
+    """
+
+    def __init__(self, table: SlotTable, decode: DecodeRows, sizes: npt.NDArray[np.int64]) -> None:
+        self._keys = table.keys.numpy()
+        self._values = table.values.numpy()
+        self._groups = [(slice(g.start, g.stop), int(decode.rows[g.start]), g.prefix) for g in decode.groups]
+        starts = np.zeros(len(decode.rows), np.int64)
+        for group in decode.groups:
+            starts[group.start : group.stop] = group.prefix
+        self._own = list(zip(decode.rows.tolist(), starts.tolist(), sizes.tolist(), strict=True))
+        self._longest = int(sizes.max())
+        self._scores: torch.Tensor | None = None
+
+    def __call__(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        """Attend with scaled queries, grouped by key head. [B, Hkv, G, D] -> [B, Hkv, G, D]"""
+        keys, values = self._keys[layer], self._values[layer]
+        if self._scores is None:
+            # Beyond a row's size the scores stay -inf; all layers fill the same places before it.
+            self._scores = query.new_full((*query.shape[:3], self._longest), float("-inf"))
+        scores, queries = self._scores.numpy(), query.numpy()
+        for here, row, prefix in self._groups:
+            scores[here, ..., :prefix] = _split(
+                _join(queries[here]) @ keys[row, :, :prefix].swapaxes(1, 2), here
+            )
+        columns = queries.swapaxes(2, 3)
+        for index, (row, start, stop) in enumerate(self._own):
+            scores[index, ..., start:stop] = (keys[row, :, start:stop] @ columns[index]).swapaxes(1, 2)
+        weights = torch.softmax(self._scores, dim=-1).numpy()
+        output = np.empty(queries.shape, np.float32)
+        for index, (row, start, stop) in enumerate(self._own):
+            np.matmul(weights[index, ..., start:stop], values[row, :, start:stop], out=output[index])
+        for here, row, prefix in self._groups:
+            output[here] += _split(_join(weights[here, ..., :prefix]) @ values[row, :, :prefix], here)
+        return torch.from_numpy(output)
+
+
+def _join(parts: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Join the rows of a group into the queries of one row. [n, H, G, X] -> [H, n G, X]"""
+    count, heads, per_head, size = parts.shape
+    return parts.swapaxes(0, 1).reshape(heads, count * per_head, size)
+
+
+def _split(joined: npt.NDArray[np.float32], here: slice) -> npt.NDArray[np.float32]:
+    """The inverse of `_join`. [H, n G, X] -> [n, H, G, X]"""
+    heads, _, size = joined.shape
+    return joined.reshape(heads, here.stop - here.start, -1, size).swapaxes(0, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,17 @@ from transformers import PreTrainedModel
 from ramify.core.errors import DataError, MachineError, TrainingError
 from ramify.core.plain_files import read_small_file
 from ramify.core.protocols import Json
-from ramify.learner.checkpoint_files import RECORD, check_files, read_record, sync, sync_one, write_record
+from ramify.learner.checkpoint_files import (
+    RECORD,
+    check_files,
+    read_record,
+    read_tensors,
+    sync,
+    sync_one,
+    write_record,
+    write_tensors,
+)
 from ramify.learner.optimizer import Optimizers
-from ramify.learner.tensor_file import read_tensors, write_tensors
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.lora import has_adapters
 

@@ -1,14 +1,16 @@
 """Packs trees into rows of unique tokens, depth-first, for one forward pass each.
 
-A run of nodes without a fork is one segment. A node that opens a context starts again at position 0 without
-ancestors. The first token of a branch is predicted by the last token before it on its path, wherever that is in the row.
+A row holds a whole tree, or one context of one path if a model cannot share prefixes. A run of nodes without a fork is one
+segment. A node that opens a context starts again at position 0 without ancestors. The first token of a branch is predicted
+by the last token before it on its path, wherever that is in the row.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ramify.algos.ops import leaves_below
 from ramify.core.errors import DataError
 from ramify.core.records import (
     CreditedTree,
@@ -20,8 +22,50 @@ from ramify.core.records import (
     SegmentSpan,
     WrittenSpan,
 )
-from ramify.core.tree import Node, Source
-from ramify.learner.pieces import Piece, one_context_each, whole
+from ramify.core.tree import Node, Source, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of a tree's contexts, each from its first token on.
+
+    Attributes:
+        nodes: The nodes in depth-first order, with all that precede them in their contexts.
+        trained: Ids of the nodes that are trained in this piece; the others are context that an earlier piece trains.
+        paths: Indices, in the whole tree, of the trajectories through each node, by node id. [d] each
+    """
+
+    nodes: tuple[Node, ...]
+    trained: frozenset[str]
+    paths: Mapping[str, Ints]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Ids of all nodes."""
+        return frozenset(node.id for node in self.nodes)
+
+
+def whole(tree: Tree) -> Piece:
+    """The piece that is the whole tree."""
+    return next(_pieces(tree, [{node.id for node in tree.nodes}]))
+
+
+def one_context_each(tree: Tree) -> Iterator[Piece]:
+    """A piece for each context of each trajectory; a context that several trajectories share comes once for each."""
+    segments = [segment for trajectory in tree.trajectories for segment in trajectory.segments]
+    return _pieces(tree, [{node.id for node in segment.nodes} for segment in segments])
+
+
+def _pieces(tree: Tree, runs: Sequence[Set[str]]) -> Iterator[Piece]:
+    paths = leaves_below(tree)
+    owned: set[str] = set()
+    for ids in runs:
+        yield Piece(
+            nodes=tuple(node for node in tree.nodes if node.id in ids),
+            trained=frozenset(ids) - owned,
+            paths=paths,
+        )
+        owned |= ids
 
 
 def pack(
@@ -33,7 +77,7 @@ def pack(
 ) -> tuple[PackedRow, ...]:
     """Pack all trees that have credit, as many whole trees per row as fit into `token_budget` tokens.
 
-    A tree larger than the budget is a row of its own, which is computed in stages (`learner.stages`). Trees without any
+    A tree larger than the budget is a row of its own, which is computed in stages (`learner.forward`). Trees without any
     credit are left out; they count in the denominator only.
 
     Args:

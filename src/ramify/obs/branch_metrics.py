@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ramify.algos.branch_random import matched_rate
+from ramify.algos.branch_rules import matched_rate
 from ramify.core.tree import BranchDecision, Tree
 from ramify.obs.metrics import MetricsRow
 

@@ -1,14 +1,13 @@
 """Scores of responses that are only text, without a record of the run (`ramify score`): ours, or the released code's.
 
-`chat.tagged_text` reads their structure. The text does not say whether a program failed, so every call with a result
+`chat.tags` reads their structure. The text does not say whether a program failed, so every call with a result
 counts as successful. A recorded trajectory does say so (`trajectory_rewards`).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
-from ramify.chat.tagged_text import TOOLS, read_response, without_results
-from ramify.chat.tags import final_answer
+from ramify.chat.tags import TOOLS, final_answer, read_response, without_results
 from ramify.core.records import Reward
 from ramify.rewards import compat_arpo as arpo
 from ramify.rewards import compat_toolstar as toolstar

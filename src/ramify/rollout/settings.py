@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from ramify.core.closing import LiveCount
 from ramify.core.errors import ConfigError
 from ramify.core.protocols import Brancher, ContextRewriter, Engine, EventSink, Renderer, Tool
-from ramify.core.quiescence import LiveCount
 from ramify.rollout.waits import WaitBoard
 
 BranchAt: TypeAlias = Literal["before_probe", "after_probe"]

@@ -19,7 +19,7 @@ from ramify.learner.checkpoint import (
     read_state,
     save_checkpoint,
 )
-from ramify.learner.tensor_file import all_finite
+from ramify.learner.checkpoint_files import all_finite
 from ramify.learner.update import Learner
 from ramify.train.guard import GuardState
 from ramify.train.run_folder import RunFolder, RunIdentity

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.algos.batch_moments import BatchMoments, sums_of, token_weights
+from ramify.algos.ops import BatchMoments, sums_of, token_weights
 from ramify.core.tree import Source
 from random_trees import node, tree_of
 

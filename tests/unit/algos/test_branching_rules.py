@@ -20,8 +20,7 @@ from branch_cases import (
     wanted,
 )
 from ramify.algos.branch_aepo import steps_in_a_row
-from ramify.algos.branch_none import FlatBrancher
-from ramify.algos.branch_random import RandomBrancher
+from ramify.algos.branch_rules import FlatBrancher, RandomBrancher
 from ramify.core.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ramify.algos.branch_random import matched_rate
+from ramify.algos.branch_rules import matched_rate
 
 
 @pytest.mark.parametrize(("candidates", "budget", "children"), [(5, 3, 1), (5, 4, 2), (4, 9, 2), (6, 5, 3)])

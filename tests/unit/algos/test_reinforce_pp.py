@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ramify.algos.batch_moments import token_weights
+from ramify.algos.ops import token_weights
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.core.errors import ConfigError, TrainingError
 from ramify.core.records import NO_ANNOTATIONS, NodeAnnotations, Reward

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.chat.tagged_text import read_response, without_results
+from ramify.chat.tags import read_response, without_results
 
 SEARCH, PYTHON = "<search> q </search><result> r </result>", "<python>\n1\n</python> <result>\n1\n</result>"
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ramify.chat.tokenizer import ChatTokenizer
+from ramify.core.closing import LiveCount
 from ramify.core.draws import stream
 from ramify.core.errors import EngineError
-from ramify.core.quiescence import LiveCount
 from ramify.core.records import Finish, Request
 from ramify.engines.local import LocalEngine
 from ramify.modeling.load import load_model

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from model_folders import write_model
-from ramify.engines.decode_graphs import Bucket, StaticStep, bucket_for
 from ramify.engines.decoder import Decoder
-from ramify.engines.model_step import ModelStep, cache_shape
-from ramify.engines.shared_prefixes import DecodeRows, PrefixGroup
-from ramify.engines.slot_attention import Stretch
+from ramify.engines.model_step import Bucket, ModelStep, StaticStep, bucket_for, cache_shape
+from ramify.engines.slot_attention import DecodeRows, PrefixGroup, Stretch
 from ramify.engines.slots import CacheShape, SlotTable
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora

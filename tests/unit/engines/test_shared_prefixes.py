@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ramify.engines.shared_prefixes import group_rows
+from ramify.engines.slot_attention import group_rows
 
 
 def rows_of(*contexts, width=4000):

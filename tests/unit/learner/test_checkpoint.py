@@ -30,10 +30,9 @@ from ramify.learner.checkpoint import (
     read_state,
     save_checkpoint,
 )
-from ramify.learner.checkpoint_files import write_record
+from ramify.learner.checkpoint_files import read_tensors, write_record, write_tensors
 from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.pack import pack
-from ramify.learner.tensor_file import read_tensors, write_tensors
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
 from ramify.modeling.tiny import make_tiny_qwen3

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ramify.learner.muon import COEFFICIENTS, Muon, orthogonalized
+from ramify.learner.optimizer import COEFFICIENTS, Muon, orthogonalized
 
 SHAPES = [(12, 12), (20, 8), (8, 20), (5, 1)]
 

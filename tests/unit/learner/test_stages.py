@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.records import SegmentSpan
-from ramify.learner.stages import stages
+from ramify.learner.forward import stages
 
 
 def random_segments(rng, count):

@@ -3,7 +3,7 @@
 import pytest
 from obs_trees import policy, problem, prompt
 
-from ramify.algos.branch_random import matched_rate
+from ramify.algos.branch_rules import matched_rate
 from ramify.core.tree import BranchDecision, StopReason, TreeKey, make_tree
 from ramify.obs.branch_metrics import (
     branch_metrics,

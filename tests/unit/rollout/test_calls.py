@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import pytest
 
-from ramify.algos.branch_none import FlatBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.errors import MachineError
 from ramify.core.messages import ToolResult, ToolStatus
 from ramify.core.records import Reward

@@ -7,7 +7,7 @@ import pytest
 
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.branch_none import FlatBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.messages import ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn

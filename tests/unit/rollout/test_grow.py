@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
-from ramify.algos.branch_none import FlatBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from scripted_agents import RecordingEngine, agent, grow, grow_one, problem, with_engine, with_latencies

@@ -8,7 +8,7 @@ import pytest
 
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
-from ramify.algos.branch_none import FlatBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.draws import stream
 from scripted_agents import (
     RecordingEngine,

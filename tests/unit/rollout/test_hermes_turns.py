@@ -5,8 +5,7 @@ import json
 import pytest
 
 from hermes_folders import FAMILIES, write_hermes_tokenizer
-from ramify.algos.branch_none import FlatBrancher
-from ramify.algos.branch_random import RandomBrancher
+from ramify.algos.branch_rules import FlatBrancher, RandomBrancher
 from ramify.chat.hermes import UNREADABLE, HermesRenderer
 from ramify.core.messages import Calls, Final, Malformed, ToolStatus
 from ramify.core.tree import Source, StopReason

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.branch_random import RandomBrancher
+from ramify.algos.branch_rules import RandomBrancher
 from ramify.core.draws import uniform
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.branch_metrics import branch_metrics, rate_of_control

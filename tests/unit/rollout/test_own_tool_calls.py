@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.branch_none import FlatBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.renderer import TagRenderer
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolStatus

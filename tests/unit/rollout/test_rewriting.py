@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.algos.branch_none import FlatBrancher
+from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.messages import Final, Malformed
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn

@@ -10,8 +10,7 @@ from ramify.data.word_problems import demonstration_rows, passages, problem_rows
 from ramify.data.world import write_rows
 from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model
 from ramify.obs.console import RunConsole
-from ramify.train.quickstart.example import Example, ExampleData, Settings
-from ramify.train.quickstart.recipes import search_tool
+from ramify.train.quickstart.example import Example, ExampleData, Settings, search_tool
 
 MODEL = "smollm2-135m"
 NUM_DEMONSTRATIONS, NUM_TRAIN, NUM_TEST = 320, 108, 210

@@ -11,8 +11,7 @@ from ramify.obs.console import RunConsole
 from ramify.obs.report import Report, write_report
 from ramify.sandbox.levels import FIRST_GUARDED, detect_level
 from ramify.train.quickstart.evaluations import evaluate
-from ramify.train.quickstart.example import Example, ExampleData
-from ramify.train.quickstart.recipes import eval_recipe, rl_recipe, sft_recipe
+from ramify.train.quickstart.example import Example, ExampleData, eval_recipe, rl_recipe, sft_recipe
 from ramify.train.quickstart.summary import Evaluations, make_curves, make_report, tree_to_draw
 from ramify.train.rl import run_rl
 from ramify.train.sft import run_sft

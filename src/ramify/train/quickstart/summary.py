@@ -15,8 +15,8 @@ from ramify.obs.branch_metrics import branch_totals, entropy_warnings
 from ramify.obs.metrics import MetricsRow, curve, read_metrics
 from ramify.obs.report import AfterTraining, BranchSummary, ByStage, Curves, Estimate, PhaseSeconds, Report
 from ramify.obs.trace import TracedTree, read_trees
+from ramify.train.quickstart.evaluations import peak_memory_bytes
 from ramify.train.quickstart.example import Example
-from ramify.train.quickstart.memory import peak_memory_bytes
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "tantivy", "numpy")
 

@@ -11,8 +11,7 @@ from ramify.data.world_tokenizer import train_world_tokenizer
 from ramify.modeling.load import save_model, writing_model
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.obs.console import RunConsole
-from ramify.train.quickstart.example import Example, ExampleData, Settings
-from ramify.train.quickstart.recipes import search_tool
+from ramify.train.quickstart.example import Example, ExampleData, Settings, search_tool
 
 FULL = WorldSettings(num_train=750, num_dev=100, num_test=500, num_seen=250)
 SMOKE = WorldSettings(num_train=30, num_dev=10, num_test=20, num_seen=20, num_demo_editions=10)

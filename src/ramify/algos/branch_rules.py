@@ -1,0 +1,230 @@
+"""What branching rules share, and the two that look at no entropy: no branching, and branching at random."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ramify.core.errors import ConfigError, DataError
+from ramify.core.protocols import Json
+from ramify.core.records import BranchCandidate, Proposal
+from ramify.core.tree import BranchDecision, Trajectory
+
+
+def require_at_least_one(**counts: int) -> None:
+    """Check that all counts are at least 1.
+
+    Raises:
+        ConfigError: One is not; names the first.
+    """
+    for name, count in counts.items():
+        if count < 1:
+            raise ConfigError(f"branching: {name} = {count}, expected at least 1")
+
+
+class Memoryless:
+    """A rule that decides from the candidate and its history alone."""
+
+    __slots__ = ()
+
+    def state(self) -> Mapping[str, Json]:
+        """Empty: the rule has no state."""
+        return {}
+
+    def restore(self, state: Mapping[str, Json]) -> None:
+        """Accept an empty state.
+
+        Raises:
+            DataError: The state is not empty, so it is that of another rule.
+        """
+        if state:
+            raise DataError(f"branching: expected no state, got {sorted(state)}: it belongs to another rule")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedRoots(Memoryless):
+    """A rule whose trees start with m trajectories.
+
+    Attributes:
+        m: Trajectories that start from the prompt.
+        children: Branches that a positive decision asks for (Z), beside the parent's own continuation.
+        probe_tokens: Tokens that the entropy is averaged over (k).
+
+    Raises:
+        ConfigError: A count is below 1.
+    """
+
+    m: int
+    children: int
+    probe_tokens: int
+
+    def __post_init__(self) -> None:
+        require_at_least_one(m=self.m, children=self.children, probe_tokens=self.probe_tokens)
+
+    @property
+    def num_monitor(self) -> int:
+        """0: the number of roots is known at once."""
+        return 0
+
+    @property
+    def max_children(self) -> int:
+        """Z, the same at every candidate."""
+        return self.children
+
+    @property
+    def keeps_slot_order(self) -> bool:
+        """False: the roots are served in random order."""
+        return False
+
+    def first_roots(self, n: int) -> int:
+        """All m.
+
+        Raises:
+            ConfigError: n is below 1, or m above n.
+        """
+        return self.num_roots(n, ())
+
+    def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
+        """The fixed m.
+
+        Raises:
+            ConfigError: n is below 1, or m above n.
+        """
+        del monitor
+        require_at_least_one(n=n)
+        if self.m > n:
+            raise ConfigError(f"branching: m = {self.m} roots, expected at most n = {n}")
+        return self.m
+
+
+@dataclass(frozen=True, slots=True)
+class FlatBrancher(Memoryless):
+    """All trajectories start from the prompt; entropies of the first `probe_tokens` are only reported."""
+
+    probe_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.probe_tokens < 0:
+            raise ConfigError(f"branching: probe_tokens = {self.probe_tokens}, expected at least 0")
+
+    @property
+    def num_monitor(self) -> int:
+        """0: the number of roots is known at once."""
+        return 0
+
+    @property
+    def max_children(self) -> int:
+        """0: no candidate ever wants a child."""
+        return 0
+
+    @property
+    def keeps_slot_order(self) -> bool:
+        """False: without branches the order of the roots does not matter."""
+        return False
+
+    def first_roots(self, n: int) -> int:
+        """All n.
+
+        Raises:
+            ConfigError: n is below 1.
+        """
+        return self.num_roots(n, ())
+
+    def num_roots(self, n: int, monitor: Sequence[Trajectory]) -> int:
+        """All n.
+
+        Raises:
+            ConfigError: n is below 1.
+        """
+        del monitor
+        require_at_least_one(n=n)
+        return n
+
+    def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
+        """Never branch."""
+        del candidate, history
+        return Proposal(0, 0.0, False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomBrancher(FixedRoots):
+    """Branch with probability `rate`; entropies of the first k tokens are only reported.
+
+    Raises:
+        ConfigError: `rate` is not in [0, 1].
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        FixedRoots.__post_init__(self)
+        if not 0 <= self.rate <= 1:
+            raise ConfigError(f"branching: rate = {self.rate}, expected a number from 0 to 1")
+
+    def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
+        """Decide by the candidate's own draw alone."""
+        del history
+        return toss(self.children, self.rate, self.rate, candidate.draw)
+
+
+TOLERANCE = 0.01
+"""Relative error in the number of branches that a matched rate may have. If the rule spends every budget, any high rate
+does too, and the tolerance lets the search stop at one near the rule's own."""
+
+
+def matched_rate(sizes: Mapping[tuple[int, int], int], children: int, taken: int, rate: float) -> float:
+    """The rate at which `random` should get as many branches as a given rule did on the same trees.
+
+    At the rule's own rate `random` gets more: an entropy rule wants many branches in some trees, where the budget cuts
+    them off, and few in others. Of all rates that match, this is the one nearest to the rule's own. The candidates of
+    the trees are taken as fixed, although fewer branches would bring fewer candidates.
+
+    Args:
+        sizes: Number of trees by (candidates, budget).
+        children: Branches that a positive decision asks for (Z).
+        taken: Branches that the rule was granted in all trees together.
+        rate: The rule's own rate: share of the candidates with budget at which it wanted a branch.
+    """
+    own = _expected(sizes, children, rate)
+    target = min(max(own, (1 - TOLERANCE) * taken), (1 + TOLERANCE) * taken)
+    if target == own:
+        return rate
+    low, high = 0.0, 1.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        if _expected(sizes, children, middle) < target:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _expected(sizes: Mapping[tuple[int, int], int], children: int, rate: float) -> float:
+    """Sum over trees of E[min(budget, children x wanting)], where wanting is Binomial(candidates, rate)."""
+    return sum(
+        trees * _expected_of_one(candidates, budget, children, rate)
+        for (candidates, budget), trees in sizes.items()
+    )
+
+
+def _expected_of_one(candidates: int, budget: int, children: int, rate: float) -> float:
+    if rate >= 1:
+        return float(min(budget, children * candidates))
+    # The sum over b = 1 .. budget of P(children x wanting >= b); each binomial term follows from the one before.
+    at_least, term, total = 1.0, (1 - rate) ** candidates, 0.0
+    for wanting in range(-(-budget // children)):
+        at_least -= term
+        total += at_least * min(children, budget - wanting * children)
+        term *= (candidates - wanting) / (wanting + 1) * rate / (1 - rate)
+    return total
+
+
+def toss(children: int, probability: float, at_no_rise: float, draw: float) -> Proposal:
+    """Branch if `draw`, uniform in [0, 1), is below the probability.
+
+    Args:
+        children: Branches that a positive decision asks for.
+        probability: Probability of branching.
+        at_no_rise: The probability if entropy had not changed.
+        draw: The candidate's own random number.
+    """
+    branch = draw < probability
+    return Proposal(children if branch else 0, probability, branch != (draw < at_no_rise))
