@@ -16,7 +16,7 @@ from ramify.core.records import BranchCandidate
 from ramify.core.tree import BranchDecision, Entropy
 from ramify.engines.scripted import ScriptedEngine
 from ramify.engines.virtual_clock import run_virtual
-from ramify.obs.timing import TimingLog
+from ramify.obs.metrics import TimingLog
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts, RolloutLimits
 from scripted_agents import SlowTool, problem, script, tokenizer_of

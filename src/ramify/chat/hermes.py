@@ -186,7 +186,7 @@ def read_frame(template: ChatTemplate, end: str, place: str) -> ResultFrame:
 
 def _rendered_results(template: ChatTemplate, names: Sequence[str]) -> str:
     call = {"type": "function", "function": {"name": "ramify_probe", "arguments": {"text": "a"}}}
-    messages: list[Mapping[str, Any]] = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         *({"role": "tool", "name": "ramify_probe", "content": f"ramify_{name}"} for name in names),

@@ -68,7 +68,7 @@ def require_dataset(dataset: str) -> None:
         ConfigError: It does not exist.
         DataError: A benchmark's name has no place, or no benchmark has that name.
     """
-    from ramify.data.benchmark_hub import HUB_PREFIX
+    from ramify.data.benchmark_files import HUB_PREFIX
     from ramify.data.benchmarks import parse_dataset
 
     named = parse_dataset(dataset)

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     from ramify.commands.check_files import check_eval_files
     from ramify.commands.estimate import dry_run
-    from ramify.eval.folder import check_eval_folder
+    from ramify.eval.results import check_eval_folder
 
     recipe = _recipe(options)
     check_eval_files(recipe, fetch=not options.dry_run)

@@ -267,7 +267,7 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
 
 def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) -> RewardFn:
     """The reward for training: `reward`, minus the algorithm's penalty for trajectories near `max_tokens`."""
-    from ramify.rewards.length import OverlongReward
+    from ramify.rewards.trajectory_rewards import OverlongReward
 
     if section.overlong_margin is None:
         return reward

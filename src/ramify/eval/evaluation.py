@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ramify.core.errors import DataError
-from ramify.eval.intervals import Interval, mean_interval
-from ramify.eval.pass_at_k import pass_at_k
-from ramify.eval.records import GROUPS, AttemptRecord
+from ramify.eval.attempts import GROUPS, AttemptRecord
+from ramify.eval.statistics import Interval, mean_interval, pass_at_k
 from ramify.rewards.answer_scores import same_answer
 
 

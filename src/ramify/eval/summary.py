@@ -9,10 +9,10 @@ from typing import Any
 
 from ramify.core.call_clock import HeldUp
 from ramify.core.tree import StopReason
+from ramify.eval.attempts import AttemptRecord, Outcome
 from ramify.eval.evaluation import Evaluation
-from ramify.eval.records import AttemptRecord, Outcome
 from ramify.eval.results import AttemptTimes, TimedCall
-from ramify.rewards.judge_agreement import judge_agreement
+from ramify.eval.statistics import judge_agreement
 
 SCHEMA = 1
 _OUTCOMES: tuple[Outcome, ...] = ("executed", "failed", "refused")
@@ -46,20 +46,20 @@ def summarise(
         notes: Notes about the problems, such as how many were dropped.
     """
     attempts = len(evaluation.results[0].attempts)
+    stops = Counter(attempt.stop for attempt in evaluation.attempts)
     return {
         "schema": SCHEMA,
         "num_problems": len(evaluation.results),
         "attempts": attempts,
         "notes": list(notes),
         **_scores(evaluation, ks),
-        "parts": _parts(evaluation),
         "not_compared": not_compared(evaluation.attempts),
         "groups": {
-            column: {value: _group(evaluation.of(column, value), ks) for value in evaluation.values(column)}
+            column: {value: _scores(evaluation.of(column, value), ks) for value in evaluation.values(column)}
             for column in evaluation.columns
         },
         **({"judge": _judge(evaluation.attempts)} if judged else {}),
-        "stops": _stops(evaluation.attempts),
+        "stops": {reason: stops[reason] for reason in StopReason},
         "tools": tool_table(evaluation),
         "calls_per_attempt": evaluation.calls_per_attempt,
         "tokens": _tokens(evaluation.attempts),
@@ -144,20 +144,13 @@ def summarise_times(times: Sequence[AttemptTimes], held_up: HeldUp) -> dict[str,
 
 
 def _scores(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
+    parts = {name: evaluation.part(name) for name in evaluation.part_names}
     return {
         "pass_at": {str(k): asdict(evaluation.pass_at(k)) for k in ks},
         "mean_at": {str(k): asdict(evaluation.mean_at(k)) for k in ks},
         "majority_at": {str(k): asdict(evaluation.majority_at(k)) for k in ks},
+        "parts": {name: asdict(mean) for name, mean in parts.items() if mean is not None},
     }
-
-
-def _parts(evaluation: Evaluation) -> dict[str, Any]:
-    found = {name: evaluation.part(name) for name in evaluation.part_names}
-    return {name: asdict(interval) for name, interval in found.items() if interval is not None}
-
-
-def _group(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
-    return {**_scores(evaluation, ks), "parts": _parts(evaluation)}
 
 
 def not_compared(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
@@ -177,11 +170,6 @@ def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
         "without_verdict": len(parts) - len(verdicts),
         "agreement": judge_agreement(parts),
     }
-
-
-def _stops(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
-    counts = Counter(attempt.stop for attempt in attempts)
-    return {reason: counts[reason] for reason in StopReason}
 
 
 def _tool(name: str, attempts: Sequence[AttemptRecord]) -> dict[str, Any]:

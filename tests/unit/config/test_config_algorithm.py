@@ -21,7 +21,7 @@ from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.learner.annotate import Wanted
-from ramify.rewards.length import LengthReward, OverlongReward
+from ramify.rewards.trajectory_rewards import LengthReward, OverlongReward
 
 RECIPE = """\
 [model]
