@@ -59,8 +59,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     if options.dry_run:
         sys.stdout.write(dry_run(recipe))
         return
+    from ramify.eval.evaluation import tool_table
     from ramify.eval.run import run_eval
-    from ramify.eval.summary import tool_table
     from ramify.obs.console import RunConsole
 
     console = RunConsole()

@@ -29,7 +29,15 @@ from ramify.core.protocols import Event
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree
 from ramify.eval.attempts import AttemptRecord, Ended, Place, make_attempts, record_attempt
-from ramify.eval.evaluation import Evaluation, make_evaluation
+from ramify.eval.evaluation import (
+    Evaluation,
+    Price,
+    make_evaluation,
+    not_compared,
+    summarise,
+    summarise_times,
+    to_csv,
+)
 from ramify.eval.manifest import make_manifest, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.results import (
@@ -41,7 +49,6 @@ from ramify.eval.results import (
     times_lines,
     tree_lines,
 )
-from ramify.eval.summary import Price, not_compared, summarise, summarise_times, to_csv
 from ramify.obs.console import RunConsole
 from ramify.obs.files import claimed_folder, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
