@@ -1,7 +1,7 @@
 """The schema of an evaluation recipe (`ramify eval`)."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -80,6 +80,9 @@ class OpenAIEngineSection(Section):
     the environment variable with the service's key, if it needs one. `slots` trajectories run concurrently.
     """
 
+    computes_here: ClassVar[bool] = False
+    repeats: ClassVar[bool] = False
+    """A service does not answer the same way twice."""
     name: Literal["openai"]
     url: ServiceUrl
     model: Name
@@ -137,7 +140,7 @@ class EvalRecipe(Section):
             )
 
     def _repeats(self) -> None:
-        if self.run.deterministic and self.engine.name == "openai":
+        if self.run.deterministic and not self.engine.repeats:
             raise ValueError(
                 "run.deterministic: expected false, a service does not answer the same way twice"
             )

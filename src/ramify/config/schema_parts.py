@@ -6,7 +6,7 @@ A required field has no default; an unknown key is refused. Paths are relative t
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -133,6 +133,9 @@ class TrainedModelSection(ModelSection):
 class LocalEngineSection(Section):
     """The engine in this process; it generates up to `slots` sequences at once."""
 
+    computes_here: ClassVar[bool] = True
+    """The model runs in this process, with exact entropies."""
+    repeats: ClassVar[bool] = True
     name: Literal["local"]
     slots: Reserved = 128
 
@@ -140,6 +143,8 @@ class LocalEngineSection(Section):
 class ScriptedEngineSection(Section):
     """An engine that plays the turns of a script file (see engines/scripted.py)."""
 
+    computes_here: ClassVar[bool] = False
+    repeats: ClassVar[bool] = True
     name: Literal["scripted"]
     script: UserPath
 

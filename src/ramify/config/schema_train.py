@@ -145,7 +145,7 @@ class TrainRecipe(Section):
         rollout = self.rollout
         refuse_all(
             rollout.refuse_idle_rule,
-            lambda: self.algorithm.refuse_idle(rollout, self.engine.name == "local"),
+            lambda: self.algorithm.refuse_idle(rollout, self.engine.computes_here),
             lambda: refuse_compat_reward(self.model, self.reward),
             self._tells_right,
             lambda: refuse_idle_bonus(self.reward, self.tools),

@@ -48,7 +48,7 @@ def make_manifest(
         DataError: The model's weights cannot be read.
     """
     weights, device = None, "none"
-    if recipe.engine.name == "local":
+    if recipe.engine.computes_here:
         # Only a local model needs torch.
         from ramify.modeling.adapter_files import checksums
         from ramify.modeling.numerics import device_name

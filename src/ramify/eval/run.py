@@ -68,7 +68,7 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
         UserError: The recipe, the data, the machine or the folder is wrong.
         Interrupted: Ctrl-C or SIGTERM; finished attempts are saved.
     """
-    if recipe.engine.name == "local":
+    if recipe.engine.computes_here:
         # Torch takes seconds to import, and only a local model needs it.
         from ramify.modeling.numerics import set_numerics
 
@@ -143,7 +143,7 @@ class _Run:
         folder = recipe.run.dir
         reward = build_reward(recipe.reward, REPORTED)
         toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
-        computes = recipe.engine.name == "local"
+        computes = recipe.engine.computes_here
         if computes:
             from ramify.learner.checkpoint import check_model_folder
 

@@ -61,7 +61,7 @@ def build_rl(
     idle = recipe.algorithm.note_idle(
         rollout.problems_per_step,
         recipe.learner.problems_per_minibatch,
-        recipe.engine.name == "local",
+        recipe.engine.computes_here,
     )
     for note in (*idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
         console.note(note)
