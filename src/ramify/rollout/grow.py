@@ -199,19 +199,20 @@ class TreeGrower:
             self._cut(state)
             return None
         turn, decision = written
-        text = self._parts.renderer.decode(
-            state.context[len(state.context) - state.shared :] + turn.token_ids
-        )
-        exact = self._parts.engine.info().exact_ids
-        node = _policy_node(state, turn, text[len(state.shared_text) :], exact)
         state = state.after_turn(turn.entropy, decision)
+        # New weights in the middle of a turn: each version's tokens are a node of their own.
+        *earlier, last = turn.parts
+        for part in earlier:
+            state = self._with_part(state, self._policy_node(state, part))
+        room -= len(turn.token_ids) - len(last.token_ids)
+        node = self._policy_node(state, last)
         if self._asks(state):
-            if turn.finish is Finish.LENGTH and len(turn.token_ids) < room:
+            if turn.finish is Finish.LENGTH and len(last.token_ids) < room:
                 return await self._branch_after(state, node)
             # The turn ended within the tokens that branches would share, so there is nothing to branch from.
             self._branching.skip(state)
             state = replace(state, decided=state.depth)
-        parsed = self._parts.renderer.parse(text)
+        parsed = self._parts.renderer.parse(state.shared_text + node.text)
         node = replace(node, turn=_with_ids(parsed, node.id))
         is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, Malformed)
         reply = await self._in_time(state, self._reply(state, node, is_cut, room))
@@ -240,16 +241,38 @@ class TreeGrower:
         return turn, made[0]
 
     async def _branch_after(self, state: TrajectoryState, node: Node) -> TrajectoryState:
-        # If the node ends in the middle of a character, that character belongs to the text of the next node.
-        shared_text = node.text.rstrip("\N{REPLACEMENT CHARACTER}")
-        self._add(replace(node, text=shared_text))
-        going = replace(
-            state.with_tokens(state.path, node.token_ids), shared=len(node.token_ids), shared_text=shared_text
-        )
+        going = self._with_part(state, node)
         place = replace(going, path=state.path)
         decision = await self._in_time(state, self._branching.decide(place, going.turns))
         # If there is no decision, the deadline has passed, and the next step ends the trajectory.
         return going.after_turn(None, decision)
+
+    def _with_part(self, state: TrajectoryState, node: Node) -> TrajectoryState:
+        """Add a node that does not end its turn; the next node belongs to the same turn."""
+        # If the node ends in the middle of a character, that character belongs to the text of the next node.
+        text = node.text.rstrip("\N{REPLACEMENT CHARACTER}")
+        self._add(replace(node, text=text))
+        return replace(
+            state.with_tokens(state.path, node.token_ids),
+            shared=state.shared + len(node.token_ids),
+            shared_text=state.shared_text + text,
+        )
+
+    def _policy_node(self, state: TrajectoryState, part: Turn) -> Node:
+        turn = state.context[len(state.context) - state.shared :] + part.token_ids
+        return Node(
+            id=node_id(state.path),
+            path=state.path,
+            parent=node_id(state.path[:-1]),
+            source=Source.POLICY,
+            token_ids=part.token_ids,
+            text=self._parts.renderer.decode(turn)[len(state.shared_text) :],
+            behavior_logprobs=part.logprobs,
+            entropy=part.entropy,
+            policy_version=part.policy_version,
+            token_entropies=part.token_entropies,
+            exact_ids=self._parts.engine.info().exact_ids,
+        )
 
     async def _reply(self, state: TrajectoryState, node: Node, is_cut: bool, room: int) -> _Reply:
         """What follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
@@ -365,19 +388,3 @@ def _with_ids(parsed: ParsedTurn, node: str) -> ParsedTurn:
     if not isinstance(parsed, Calls):
         return parsed
     return Calls(tuple(replace(call, id=f"{node}:{i}") for i, call in enumerate(parsed.calls)))
-
-
-def _policy_node(state: TrajectoryState, turn: Turn, text: str, exact_ids: bool) -> Node:
-    return Node(
-        id=node_id(state.path),
-        path=state.path,
-        parent=node_id(state.path[:-1]),
-        source=Source.POLICY,
-        token_ids=turn.token_ids,
-        text=text,
-        behavior_logprobs=turn.logprobs,
-        entropy=turn.entropy,
-        policy_version=turn.policy_version,
-        token_entropies=turn.token_entropies,
-        exact_ids=exact_ids,
-    )

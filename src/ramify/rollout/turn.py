@@ -72,17 +72,42 @@ class TrajectoryState:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The content of one policy node: a probe and its continuation, joined.
+    """What the policy wrote in a turn, or in a part of it: a probe and its continuation, joined.
 
     `entropy` is the mean over the probe; `token_entropies` are those of all tokens if the agent keeps them, nats.
+    `version_runs`: (policy version, number of tokens) in order.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     entropy: Entropy | None
     finish: Finish
-    policy_version: int
+    version_runs: tuple[tuple[int, int], ...]
     token_entropies: tuple[float, ...]
+
+    @property
+    def policy_version(self) -> int:
+        """The version that wrote the first token."""
+        return self.version_runs[0][0]
+
+    @property
+    def parts(self) -> "tuple[Turn, ...]":
+        """One turn for each run of a policy version, in order; the entropy stays with the first."""
+        found, start = [], 0
+        for version, size in self.version_runs:
+            cut = slice(start, start + size)
+            found.append(
+                Turn(
+                    self.token_ids[cut],
+                    self.logprobs[cut],
+                    None if start else self.entropy,
+                    self.finish,
+                    ((version, size),),
+                    self.token_entropies[cut],
+                )
+            )
+            start += size
+        return tuple(found)
 
 
 def turn_seed(run_seed: int, key: TreeKey, problem_id: str, path: NodePath) -> int:
@@ -127,7 +152,7 @@ async def write(parts: AgentParts, request: Request) -> Turn:
     """Have the engine answer `request`, and check the answer.
 
     Raises:
-        EngineError: The engine broke its contract, or changed its weights within the turn.
+        EngineError: The engine broke its contract.
     """
     name = parts.engine.info().name
     asked = replace(request, entropy_first_k=request.max_new_tokens) if parts.all_entropies else request
@@ -138,7 +163,7 @@ async def write(parts: AgentParts, request: Request) -> Turn:
     )
     if wrong:
         raise EngineError(f"engine {name!r} returned {wrong}")
-    return _turn(name, request.entropy_first_k, done, parts.all_entropies)
+    return _turn(request.entropy_first_k, done, parts.all_entropies)
 
 
 async def write_probed(
@@ -162,34 +187,36 @@ async def write_probed(
             entropy_first_k=0,
         ),
     )
-    if rest.policy_version != probe.policy_version:
-        raise _mixed(parts.engine.info().name, {rest.policy_version, probe.policy_version})
     return Turn(
         probe.token_ids + rest.token_ids,
         probe.logprobs + rest.logprobs,
         probe.entropy,
         rest.finish,
-        rest.policy_version,
+        _joined(probe.version_runs + rest.version_runs),
         probe.token_entropies + rest.token_entropies,
     )
 
 
-def _turn(engine: str, window: int, done: Completion, all_entropies: bool) -> Turn:
-    versions = {version for version, _ in done.version_runs}
-    if len(versions) != 1:
-        raise _mixed(engine, versions)
+def _turn(window: int, done: Completion, all_entropies: bool) -> Turn:
     return Turn(
         done.token_ids,
         done.logprobs,
         Entropy.mean(done.entropies[:window]),
         done.finish,
-        versions.pop(),
+        _joined(done.version_runs),
         tuple(entropy.lower for entropy in done.entropies) if all_entropies else (),
     )
 
 
-def _mixed(engine: str, versions: set[int]) -> EngineError:
-    return EngineError(f"engine {engine!r} wrote one turn with policy versions {sorted(versions)}")
+def _joined(runs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Runs of versions, with neighbours of the same version as one run, and none that is empty."""
+    joined: list[tuple[int, int]] = []
+    for version, size in runs:
+        if joined and joined[-1][0] == version:
+            joined[-1] = (version, joined[-1][1] + size)
+        elif size:
+            joined.append((version, size))
+    return tuple(joined)
 
 
 def _broken(request: Request, done: Completion, exact_ids: bool) -> str:

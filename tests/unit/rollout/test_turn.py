@@ -9,7 +9,7 @@ import pytest
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.records import Finish
-from ramify.core.tree import Entropy, Source
+from ramify.core.tree import Entropy, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from scripted_agents import WrappedEngine, agent, grow, grow_one, script, tokenizer_of, with_engine
 
@@ -93,9 +93,7 @@ class Spoiling(WrappedEngine):
         (with_a_negative_entropy, "an entropy that is not a finite number of nats, lower end first"),
         (with_ends_swapped, "an entropy that is not a finite number of nats, lower end first"),
         (with_length_too_early, "17 of 400 tokens as finished by length"),
-        (with_two_versions, r"one turn with policy versions \[0, 1\]"),
         (with_versions_of_other_tokens, "policy versions of 18 tokens for 17 tokens"),
-        (with_another_version_after_the_probe, r"one turn with policy versions \[0, 1\]"),
     ],
 )
 def test_an_engine_that_breaks_its_contract_is_named(tokenizer_folder, spoil, told):
@@ -110,6 +108,26 @@ def test_an_engine_that_breaks_its_contract_is_named(tokenizer_folder, spoil, to
         grow(with_engine(parts, Spoiling, spoil))
     assert parts.live.value == 0
     assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
+
+
+@pytest.mark.parametrize("spoil", [with_two_versions, with_another_version_after_the_probe])
+@pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
+def test_new_weights_within_a_turn_make_a_node_for_each_version(tokenizer_folder, spoil, branch_at):
+    parts = agent(tokenizer_folder, RULE, branch_at=branch_at)
+    tree = grow_one(with_engine(parts, Spoiling, spoil))
+    assert len(tree.trajectories) == parts.limits.n
+    assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.ANSWERED}
+    policy = [node for node in tree.nodes if node.source is Source.POLICY]
+    cut = [n for n in policy if any(child.source is Source.POLICY for child in tree.children[n.id])]
+    assert len(cut) > 3
+    for node in cut:
+        assert (node.turn, node.stop) == (None, None)
+        assert {child.policy_version for child in tree.children[node.id]} == {1 - node.policy_version}
+        assert {child.entropy for child in tree.children[node.id]} == {None}
+    for trajectory in tree.trajectories:
+        ids = [token for node in trajectory.nodes for token in node.token_ids]
+        assert "".join(node.text for node in trajectory.nodes) == parts.renderer.decode(ids)
+        assert sum(node.turn is not None for node in trajectory.nodes) == len(trajectory.exchanges) + 1
 
 
 def test_new_weights_between_the_shared_tokens_and_the_rest_make_two_versions(tokenizer_folder):
