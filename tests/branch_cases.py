@@ -6,7 +6,13 @@ import numpy as np
 
 from ramify.algos.branch_aepo import BalancedBrancher
 from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
-from ramify.algos.branch_seed_compat import ReleasedAepoBrancher, ReleasedArpoBrancher, ReleasedStatistic
+from ramify.algos.branch_seed_compat import (
+    ReleasedAepoBrancher,
+    ReleasedAepoConfig,
+    ReleasedArpoBrancher,
+    ReleasedArpoConfig,
+    ReleasedStatistic,
+)
 from ramify.core.messages import Calls, Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import BranchCandidate
 from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, Trajectory, node_id
@@ -64,25 +70,21 @@ def balanced(**changes):
     return BalancedBrancher(**(settings | {"children": 1, "probe_tokens": 20} | changes))
 
 
-def statistic(**switches):
-    off = {"stale_segment": False, "summed_over_tokens": False, "child_baseline_after_branch": False}
-    return ReleasedStatistic(**({"vocab_size": V, "baseline_never_reset": False} | off | switches))
+def statistic(vocab_size=V, **switches):
+    off = dict.fromkeys(
+        ("stale_segment", "summed_over_tokens", "child_baseline_after_branch", "baseline_never_reset"), False
+    )
+    return ReleasedStatistic(ReleasedArpoConfig(**(off | switches)), vocab_size)
 
 
-def released_arpo(stat, **changes):
-    settings = {"m": 8, "branch_probability": 0.5, "entropy_weight": 0.2, "slot_order": True}
-    return ReleasedArpoBrancher(statistic=stat, **(settings | {"children": 1, "probe_tokens": 20} | changes))
+def released_arpo(stat, m=8, **changes):
+    return ReleasedArpoBrancher(m=m, config=ReleasedArpoConfig(**changes), statistic=stat)
 
 
-def released_aepo(stat, **changes):
-    settings = {"m": 8, "branch_probability": 0.5, "entropy_weight": 0.2, "slot_order": True}
-    switches = {
-        "budget_beta": 0.5,
-        "root_segment_in_average": False,
-        "penalty_per_prompt": True,
-        "probe_tokens": 20,
-    }
-    return ReleasedAepoBrancher(statistic=stat, **(settings | switches | changes))
+def released_aepo(stat, m=8, **changes):
+    """With dynamic rollouts where m is None, and then H_tool over the segments after results."""
+    found = {"dynamic_rollouts": True, "root_segment_in_average": False} if m is None else {}
+    return ReleasedAepoBrancher(m=m, config=ReleasedAepoConfig(**(found | changes)), statistic=stat)
 
 
 def frequency(rule, make, history=()):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.harness.rows import Row
-from ramify.eval.intervals import mean_interval
+from ramify.eval.statistics import mean_interval
 
 _TRIALS = 1000
 _LEAST = 0.9

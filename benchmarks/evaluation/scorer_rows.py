@@ -15,8 +15,7 @@ _PEER_FORMULAS = 300
 
 def words() -> Sequence[Row]:
     """Row 12.qa: exact match and F1, published and lenient."""
-    from ramify.rewards.squad import exact_match, f1
-    from ramify.rewards.word_scores import lenient_f1
+    from ramify.rewards.answer_scores import exact_match, f1, lenient_f1
 
     def score(prediction: str, gold: str) -> None:
         exact_match(prediction, [gold])

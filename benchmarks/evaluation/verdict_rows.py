@@ -205,15 +205,25 @@ def rewards_of(pairs: Sequence[tuple[str, str]]) -> list[float]:
     from ramify.config.build_reward import build_reward
     from ramify.config.load import read_toml
     from ramify.config.schema_reward import RewardSection
-    from ramify.core.messages import Message, Problem
+    from ramify.core.messages import Final, Message, Problem
     from ramify.core.tree import Node, Source, StopReason, Trajectory, node_id
 
     section = TypeAdapter(RewardSection).validate_python(read_toml(RECIPE)["reward"])
     trajectories = []
     for answer, gold in pairs:
-        text = rf"<think> so </think><answer> \boxed{{{answer}}} </answer>"
+        turn = Final(rf"\boxed{{{answer}}}")
         prompt = Node("", (), None, Source.PROMPT, (0,), "?")
-        leaf = Node(node_id((0,)), (0,), "", Source.POLICY, (1,), text, (-0.5,), stop=StopReason.ANSWERED)
+        leaf = Node(
+            node_id((0,)),
+            (0,),
+            "",
+            Source.POLICY,
+            (1,),
+            turn.answer,
+            (-0.5,),
+            turn=turn,
+            stop=StopReason.ANSWERED,
+        )
         trajectories.append(Trajectory(Problem("p", (Message.of("user", "?"),), (gold,)), (prompt, leaf)))
     return [reward.value for reward in asyncio.run(build_reward(section).fn.score(trajectories))]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def _versions() -> dict[str, str]:
-    names = ("ramify", "numpy", "torch", "transformers")
+    names = ("ramify-rl", "numpy", "torch", "transformers")
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
 
 

@@ -18,7 +18,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.tree import TreeKey
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
-from ramify.obs.timing import TimingLog
+from ramify.obs.metrics import TimingLog
 from ramify.rollout.calls import run_calls
 from ramify.rollout.settings import AgentParts, RolloutLimits
 from ramify.tools.functions import tool_from

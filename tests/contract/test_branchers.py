@@ -9,18 +9,19 @@ import pytest
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.renderer import TagRenderer
 from ramify.config.build import build_brancher
+from ramify.config.mistakes import form_of
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
 from ramify.core.errors import DataError
 from ramify.core.records import BranchCandidate
 from ramify.core.tree import BranchDecision, Entropy
 from ramify.engines.scripted import ScriptedEngine
 from ramify.engines.virtual_clock import run_virtual
-from ramify.obs.timing import TimingLog
+from ramify.obs.metrics import TimingLog
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts, RolloutLimits
 from scripted_agents import SlowTool, problem, script, tokenizer_of
 
-NAMES = [get_args(s.model_fields["name"].annotation)[0] for s in get_args(get_args(BranchingSection)[0])]
+NAMES = [form_of(s)[1][0] for s in get_args(get_args(BranchingSection)[0])]
 SWITCHES = (
     "stale_segment",
     "child_baseline_after_branch",

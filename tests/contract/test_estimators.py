@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from closeness import are_close
 from ramify.config.build import build_estimator
+from ramify.config.mistakes import form_of
 from ramify.config.schema_algorithm import AlgorithmSection, EstimatorSection
 from ramify.core.errors import DataError
 from ramify.core.records import NodeAnnotations, Reward
 from ramify.core.tree import Source, make_tree, node_id
 from random_trees import annotated, node, random_tree, tree_of
 
-NAMES = [get_args(s.model_fields["name"].annotation)[0] for s in get_args(get_args(EstimatorSection)[0])]
+NAMES = [form_of(s)[1][0] for s in get_args(get_args(EstimatorSection)[0])]
 ESTIMATORS = {
     "group": {"name": "group"},
     "group without std": {"name": "group", "scale": "none"},

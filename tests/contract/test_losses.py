@@ -9,6 +9,7 @@ import torch
 
 from loss_inputs import path_inputs, slopes, token_inputs
 from ramify.config.build import build_objective
+from ramify.config.mistakes import form_of
 from ramify.config.schema_algorithm import AlgorithmSection, LossSection
 
 ESTIMATOR = {"estimator": {"name": "group"}}
@@ -30,7 +31,7 @@ PENALTIES = {
     },
     "entropy": {"entropy_bonus": 0.5},
 }
-NAMES = [get_args(s.model_fields["name"].annotation)[0] for s in get_args(get_args(LossSection)[0])]
+NAMES = [form_of(s)[1][0] for s in get_args(get_args(LossSection)[0])]
 DTYPES = (torch.float32, torch.float64)
 
 

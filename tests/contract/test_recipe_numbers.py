@@ -2,20 +2,23 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from functools import cache
 from math import inf, nan
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from ramify.algos.branch_rules import RandomConfig
 from ramify.config.load import check_recipe
+from ramify.config.mistakes import annotations_of, form_of, schemas_in
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_train import TrainRecipe
+from ramify.core.config import Config, Within
 from ramify.core.errors import ConfigError
 
 ABSURD = [1e300, -1e300, 10**23, -(10**23), 10**400, inf, -inf, nan, True, False]
@@ -34,40 +37,42 @@ def edges(annotation: Any, metadata: list[Any]) -> Iterator[tuple[type, list[Any
             yield from edges(option, metadata if get_origin(annotation) is not tuple else [])
 
 
-def schemas_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for option in get_args(annotation):
-        yield from schemas_in(option)
-
-
-def all_schemas() -> list[type[BaseModel]]:
-    found: dict[type[BaseModel], None] = {}
-    waiting: list[type[BaseModel]] = [TrainRecipe, EvalRecipe, SftRecipe, DpoRecipe]
+def all_schemas() -> list[Any]:
+    found: dict[Any, None] = {}
+    waiting: list[Any] = [TrainRecipe, EvalRecipe, SftRecipe, DpoRecipe]
     while waiting:
         schema = waiting.pop()
         if schema not in found:
             found[schema] = None
-            waiting.extend(below for f in schema.model_fields.values() for below in schemas_in(f.annotation))
+            waiting.extend(below for kind in annotations_of(schema).values() for below in schemas_in(kind))
     return sorted(found, key=lambda schema: schema.__name__)
+
+
+def metadata_of(schema: Any, name: str) -> list[Any]:
+    """What pydantic puts apart from the type of a section's key; it stands in the type of a component's key."""
+    return schema.model_fields[name].metadata if issubclass(schema, BaseModel) else []
 
 
 NUMBERS = [
     pytest.param(schema, name, id=f"{schema.__name__}.{name}")
     for schema in all_schemas()
-    for name, field in schema.model_fields.items()
-    if any(edges(field.annotation, field.metadata))
+    for name, kind in annotations_of(schema).items()
+    if any(edges(kind, metadata_of(schema, name)))
 ]
 
 
 @cache
-def sample(schema: type[BaseModel]) -> dict[str, Any]:
+def sample(schema: Any) -> dict[str, Any]:
     """A value that its type takes for every required key."""
-    return {
-        name: "http://127.0.0.1" if name == "url" else sample_of(field.annotation)
-        for name, field in schema.model_fields.items()
-        if field.is_required()
-    }
+    if issubclass(schema, BaseModel):
+        required = [name for name, field in schema.model_fields.items() if field.is_required()]
+    else:
+        required = [field.name for field in fields(schema) if field.default is MISSING]
+    kinds = annotations_of(schema)
+    more: dict[str, Any] = {"rate": 0.5} if schema is RandomConfig else {}
+    if form_of(schema)[1]:
+        more[form_of(schema)[0]] = form_of(schema)[1][0]
+    return {name: "http://127.0.0.1" if name == "url" else sample_of(kinds[name]) for name in required} | more
 
 
 def sample_of(annotation: Any) -> Any:
@@ -75,7 +80,7 @@ def sample_of(annotation: Any) -> Any:
         return sample_of(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
         return get_args(annotation)[0]
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel | Config):
         return sample(annotation)
     options = [option for option in get_args(annotation) if option is not NoneType]
     return sample_of(options[0]) if options else {int: 1, float: 0.5}.get(annotation, "x")
@@ -84,25 +89,21 @@ def sample_of(annotation: Any) -> Any:
 def test_the_walk_finds_what_it_is_for():
     found = {parameter.id for parameter in NUMBERS}
     assert len(found) > 90
-    assert {"OptimizerSection.betas", "SamplingSection.k", "ClipLoss.dual_clip", "RunSection.seed"} <= found
+    assert {"OptimizerSection.betas", "SamplingSection.k", "ClipConfig.dual_clip", "RunSection.seed"} <= found
 
 
 @pytest.mark.parametrize(("schema", "name"), NUMBERS)
 def test_a_number_has_a_least_and_a_greatest_value(schema, name):
-    field = schema.model_fields[name]
-    for kind, said in edges(field.annotation, field.metadata):
-        lower = [item for item in said if isinstance(item, Gt | Ge)]
-        upper = [item for item in said if isinstance(item, Lt | Le)]
-        assert (len(lower), len(upper)) == (1, 1), said
-        assert kind is int or any(getattr(item, "allow_inf_nan", None) is False for item in said)
-        assert any(getattr(item, "strict", None) is True for item in said)
+    for _, said in edges(annotations_of(schema)[name], metadata_of(schema, name)):
+        (bounds,) = (item for item in said if isinstance(item, Within))
+        assert (bounds.ge is None) != (bounds.gt is None)
+        assert (bounds.le is None) != (bounds.lt is None)
 
 
 @pytest.mark.parametrize("value", ABSURD, ids=lambda value: f"{value!r:.9}")
 @pytest.mark.parametrize(("schema", "name"), NUMBERS)
 def test_what_is_absurd_or_no_number_is_refused_by_name(schema, name, value):
-    field = schema.model_fields[name]
-    takes_several = get_origin(field.annotation) is tuple
+    takes_several = get_origin(annotations_of(schema)[name]) is tuple
     given = [value] * 2 if takes_several else value
     with pytest.raises(ConfigError) as caught:
         check_recipe(schema, {**sample(schema), name: given}, "recipe.toml")

@@ -21,7 +21,7 @@ from ramify.config.schema_reward import (
 )
 from ramify.core.messages import Calls, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
-from ramify.rewards.length import OverlongReward
+from ramify.rewards.trajectory_rewards import OverlongReward
 from random_trees import node, tree_of
 
 SECTIONS = [

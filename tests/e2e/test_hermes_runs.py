@@ -13,7 +13,7 @@ from ramify.config.load import load_recipe
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.messages import Calls, Final, ToolStatus
 from ramify.core.tree import Source, StopReason, TreeKey
-from ramify.data.demonstrations import load_demonstrations
+from ramify.data.examples import load_demonstrations
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
 

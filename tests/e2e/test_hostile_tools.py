@@ -12,8 +12,8 @@ from ramify.core.messages import ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
-from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.trajectory_rewards import AnswerReward
 from scripted_agents import SlowTool, WrappedEngine, agent, grow, problem, with_engine
 
 NUM_TREES = 313

@@ -159,12 +159,12 @@ def test_its_own_part_acts(trained):
 ESTIMATORS = {
     "grpo": GroupRelative("repeat"),
     "grpo_tis": GroupRelative("repeat"),
-    "dr_grpo": GroupRelative("repeat", "none"),
+    "dr_grpo": GroupRelative("repeat", scale="none"),
     "dapo": GroupRelative("repeat"),
-    "rloo": GroupRelative("repeat", "none", "leave_subtree_out"),
+    "rloo": GroupRelative("repeat", scale="none", baseline="leave_subtree_out"),
     "arpo": GroupRelative("repeat"),
     "arpo_hard": GroupRelative("repeat"),
-    "arpo_unbiased": GroupRelative("mass", "none", "leave_subtree_out"),
+    "arpo_unbiased": GroupRelative("mass", scale="none", baseline="leave_subtree_out"),
     "tree_grpo": TreeGrpo("repeat"),
 }
 
@@ -231,7 +231,7 @@ def check_unbiased(rows, traced, learned):
     ]
     # The children share the tokens that were looked at.
     assert {(node.source, len(node.token_ids)) for node in branched} == {(Source.POLICY, 4)}
-    plain = GroupRelative("repeat", "none")
+    plain = GroupRelative("repeat", scale="none")
     differs = [
         not np.allclose(
             item.advantages, [a.mean() for a in plain.advantages(annotated(item.tree, item.rewards), ())]

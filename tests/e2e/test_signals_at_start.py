@@ -26,7 +26,7 @@ sys.exit(main())
 """
 MOMENTS = {
     "the parser": ("import", "argparse"),
-    "the command": ("import", "ramify.commands.train"),
+    "the command": ("import", "ramify.commands.check_files"),
     "the schemas": ("import", "pydantic"),
     "a library with C extensions": ("import", "torch"),
     "one of its parts": ("import", "torch.nn"),

@@ -34,7 +34,6 @@ from ramify.algos.losses import Objective
 from ramify.algos.ops import STD_FLOOR
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
 from ramify.config.build import (
-    build_correction,
     build_estimator,
     build_objective,
     wanted_annotations,
@@ -174,7 +173,7 @@ def learning_for(learner, section, temperature):
     return Learning(
         learner=learner,
         estimator=build_estimator(section),
-        correction=build_correction(section),
+        correction=section.correction,
         masks_truncated=section.truncated == "mask",
         wanted=wanted_annotations(section),
         reference=reference(),

@@ -37,8 +37,8 @@ LOSSES = {
     "gppo": (GppoSurrogate(0.2, 0.28), plain_losses.gppo, (0.2, 0.28)),
     "aepo_clip": (StopGradientClip(0.2, 0.28, None), plain_losses.aepo, (0.2, 0.28)),
     "aepo_clip, dual": (StopGradientClip(0.2, 0.28, 2.0), plain_losses.aepo, (0.2, 0.28, 2.0)),
-    "cispo": (CispoSurrogate(None, 0.28), plain_losses.cispo, (None, 0.28)),
-    "cispo, lower edge": (CispoSurrogate(0.2, 0.28), plain_losses.cispo, (0.2, 0.28)),
+    "cispo": (CispoSurrogate(clip_low=None, clip_high=0.28), plain_losses.cispo, (None, 0.28)),
+    "cispo, lower edge": (CispoSurrogate(clip_low=0.2, clip_high=0.28), plain_losses.cispo, (0.2, 0.28)),
     "gspo": (GspoSurrogate(3e-4, 4e-4), plain_losses.gspo, (3e-4, 4e-4)),
     "gspo, wide": (GspoSurrogate(0.1, 0.1), plain_losses.gspo, (0.1, 0.1)),
 }
@@ -264,7 +264,7 @@ class Packed:
         rule = None
         if correction is not None:
             rule = ImportanceCorrection(*CORRECTIONS[correction])
-        estimator = GroupRelative(weighting.shared, "std", baseline)
+        estimator = GroupRelative(weighting.shared, scale="std", baseline=baseline)
         found = []
         for number in self.trees:
             tree, notes = self.world.trees[number], self.world.notes[number]

@@ -84,7 +84,9 @@ def test_group_relative(shared, scale, baseline, seed):
         plain.group_relative(tree, group, shared, scale, baseline)
         for tree, group in zip(trees, rewards, strict=True)
     ]
-    assert_equal(estimated(GroupRelative(shared, scale, baseline), trees, rewards, notes), expected)
+    assert_equal(
+        estimated(GroupRelative(shared, scale=scale, baseline=baseline), trees, rewards, notes), expected
+    )
 
 
 @every_weighting
@@ -118,7 +120,9 @@ def test_reinforce_pp(shared, group_mean, beta, seed, recomputed):
             for tree, found in zip(trees, notes, strict=True)
         ]
     expected = plain.reinforce_pp(trees, rewards, notes, shared, group_mean, beta)
-    actual = estimated(ReinforcePlusPlus(shared, group_mean, beta), trees, rewards, notes)
+    actual = estimated(
+        ReinforcePlusPlus(shared, group_mean=group_mean, kl_coefficient=beta), trees, rewards, notes
+    )
     assert_equal(actual, expected)
 
 
@@ -138,7 +142,9 @@ def test_kl_in_the_reward(shared, seed):
         plain.group_relative(tree, group, shared, "none", "pooled")
         for tree, group in zip(trees, left, strict=True)
     ]
-    assert_equal(estimated(KlInReward(GroupRelative(shared, "none"), 0.3), trees, rewards, notes), expected)
+    assert_equal(
+        estimated(KlInReward(GroupRelative(shared, scale="none"), 0.3), trees, rewards, notes), expected
+    )
 
 
 @every_weighting

@@ -108,7 +108,7 @@ def expected_gradient(toy, shared, baseline, num_roots=1):
     for probability, tree, prefixes in groups(toy, num_roots):
         rewards = [toy.reward[prefixes[t.leaf.id]] for t in tree.trajectories]
         if isinstance(baseline, str):
-            estimator = GroupRelative(shared, "none", baseline)
+            estimator = GroupRelative(shared, scale="none", baseline=baseline)
             advantages = estimator.advantages(annotated(tree, [Reward(r, {}) for r in rewards]), ())
         else:
             advantages = [
@@ -169,7 +169,7 @@ def trunk_factor(n, d, baseline):
     nodes = [node((), Source.PROMPT, [9]), node((0,), Source.POLICY, [1]), node((0, 0), Source.TOOL, [9])]
     nodes += [node((0, 0, i), Source.POLICY, [1], leaf=True) for i in range(d)]
     nodes += [node((i,), Source.POLICY, [1], leaf=True) for i in range(1, n - d + 1)]
-    tree, estimator = tree_of(nodes), GroupRelative("repeat", "none", baseline)
+    tree, estimator = tree_of(nodes), GroupRelative("repeat", scale="none", baseline=baseline)
     found = wanted = 0.0
     for (p, win, slope), below, beside in itertools.product(
         [(0.3, 0.8, 0.7), (0.7, 0.2, -0.3)], range(d + 1), range(n - d + 1)
@@ -206,7 +206,9 @@ def test_on_every_draw_the_trunk_is_a_multiple_of_the_pooled_one(shared, n, d):
         rewards = [Reward(float(r), {}) for r in rng.normal(size=n)]
         sums = []
         for baseline in ("pooled", "leave_subtree_out"):
-            advantages = GroupRelative(shared, "std", baseline).advantages(annotated(tree, rewards), ())
+            advantages = GroupRelative(shared, scale="std", baseline=baseline).advantages(
+                annotated(tree, rewards), ()
+            )
             trunk = credit(training(tree, advantages), Weighting(shared))["0"]
             sums.append(float(trunk.s_plus[0] + trunk.s_minus[0]))
         assert sums[1] == pytest.approx(n / (n - d) * sums[0])

@@ -25,8 +25,8 @@ from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree
 from ramify.data.order import ProblemOrder
 from ramify.obs.console import Phase, RunConsole
-from ramify.obs.timing import TimingLog
-from ramify.rewards.tree_rewards import score_tree
+from ramify.obs.metrics import TimingLog
+from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts
 

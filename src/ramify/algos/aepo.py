@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 import torch
 
+from ramify.algos.configs import StopGradientClipConfig
 from ramify.algos.gppo import held_at
-from ramify.algos.grpo import check_clips, clipped_below
+from ramify.algos.grpo import clipped_below
 from ramify.algos.losses import LossInputs, LossOutput
 from ramify.algos.ops import BatchMoments, Shared, along, sums_of, token_weights
 from ramify.core.errors import ConfigError, TrainingError
@@ -97,7 +98,7 @@ class EntropyAwareAdvantage:
 
 
 @dataclass(frozen=True, slots=True)
-class StopGradientClip:
+class StopGradientClip(StopGradientClipConfig):
     """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old, with a bounded gradient above the clip.
 
     The paper's objective is min(r A, clip(r, 1 - clip_low, (1 + clip_high) / sg(r) r) A), where sg stops gradients. Its
@@ -109,22 +110,7 @@ class StopGradientClip:
 
     A dual clip c caps the negative side at c, so F = 0 where r > c and A < 0, as in `ClippedSurrogate` (3 in the
     release). Where A > 0, a large r never stops the update: watch the metric `above_clip_high`.
-
-    Attributes:
-        clip_low: 0 <= clip_low < 1.
-        clip_high: At least 0.
-        dual_clip: Above 1; None switches it off.
-
-    Raises:
-        ConfigError: A value is out of range.
     """
-
-    clip_low: float
-    clip_high: float
-    dual_clip: float | None
-
-    def __post_init__(self) -> None:
-        check_clips(self.clip_low, self.clip_high, self.dual_clip)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """The loss, summed over the tokens of a row.

@@ -16,45 +16,49 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
+from typing import Literal
 
 from ramify.algos.branch_arpo import clip
-from ramify.algos.branch_rules import Memoryless, require_at_least_one, toss
-from ramify.core.errors import ConfigError
+from ramify.algos.branch_rules import BranchingConfig, Memoryless, require_at_least_one, toss
+from ramify.core.config import Fraction, SignedWeight, Weight
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, Source, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BalancedBrancher(Memoryless):
-    """Entropy-balanced branching.
+class BalancedConfig(BranchingConfig):
+    """AEPO: a monitored trajectory splits the budget (leave out `rollout.m`), and consecutive branches become rarer.
 
     Attributes:
         alpha: Probability of a branch where entropy did not change.
         gamma: Weight of the entropy delta, per nat.
-        slope: Fraction of the probability that each consecutive branch takes off, in [0, 1].
-        tau: Branch where P exceeds it, as in the paper; None: branch with probability P, as the release does.
-        budget_beta: Weight of H_root - H_tool in the split, per nat, at least 0.
-        children: Branches that a positive decision asks for (Z).
-        probe_tokens: Tokens that the entropy is averaged over (k).
-
-    Raises:
-        ConfigError: A number is out of range.
+        slope: Fraction of the probability that each consecutive branch takes off.
+        draw: "threshold" (paper) branches if P > tau, "bernoulli" (release) with probability P.
+        tau: 0.5 by default with a threshold, None with a draw.
+        budget_beta: Weight of H_root - H_tool in the split, per nat.
     """
 
-    alpha: float
-    gamma: float
-    slope: float
-    tau: float | None
-    budget_beta: float
-    children: int
-    probe_tokens: int
+    name: Literal["balanced"] = "balanced"
+    alpha: Fraction = 0.5
+    gamma: SignedWeight = 0.335
+    slope: Fraction = 0.05
+    draw: Literal["threshold", "bernoulli"] = "threshold"
+    tau: Fraction | None = None
+    budget_beta: Weight = 0.84
 
     def __post_init__(self) -> None:
-        require_at_least_one(children=self.children, probe_tokens=self.probe_tokens)
-        if not 0 <= self.slope <= 1:
-            raise ConfigError(f"branching: slope = {self.slope}, expected a number from 0 to 1")
-        if self.budget_beta < 0:
-            raise ConfigError(f"branching: budget_beta = {self.budget_beta}, expected at least 0")
+        if self.draw == "bernoulli" and self.tau is not None:
+            raise ValueError('tau: acts with draw = "threshold" only; leave it out')
+
+    @property
+    def needs_m(self) -> bool:
+        """False: the rule computes m."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancedBrancher(Memoryless, BalancedConfig):
+    """Entropy-balanced branching; without tau it branches with probability P."""
 
     @property
     def num_monitor(self) -> int:

@@ -7,17 +7,27 @@ released code does.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from ramify.algos.branch_rules import FixedRoots, toss
+from ramify.algos.branch_rules import BranchingConfig, FixedRoots, toss
+from ramify.core.config import Fraction, SignedWeight
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdBrancher(FixedRoots):
-    """Branch where the entropy delta exceeds `min_rise` nats (0: the paper's alpha = tau)."""
+class ThresholdConfig(BranchingConfig):
+    """Branch when the entropy after a result rises by more than `min_rise` nats per token (0: the paper's alpha = tau)."""
 
-    min_rise: float
+    name: Literal["threshold"] = "threshold"
+    min_rise: SignedWeight = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdBrancher(FixedRoots, ThresholdConfig):
+    """Branch where the entropy delta exceeds `min_rise`."""
+
+    m: int
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide by the entropy delta alone."""
@@ -27,11 +37,24 @@ class ThresholdBrancher(FixedRoots):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BernoulliBrancher(FixedRoots):
-    """Branch with probability P = clip(alpha + beta rise, 0, 1); beta is per nat."""
+class BernoulliConfig(BranchingConfig):
+    """Branch with probability clip(alpha + beta * entropy delta); beta per nat (the release's 0.2 on 20-token sums)."""
 
-    alpha: float
-    beta: float
+    name: Literal["bernoulli"] = "bernoulli"
+    alpha: Fraction = 0.5
+    beta: SignedWeight = 0.335
+
+    @property
+    def never(self) -> bool:
+        """Whether both weights are 0."""
+        return self.alpha == 0 and self.beta == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BernoulliBrancher(FixedRoots, BernoulliConfig):
+    """Branch with probability P = clip(alpha + beta rise, 0, 1)."""
+
+    m: int
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide by the candidate's own draw: draw < P."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
+from ramify.core.config import Config, Fraction, Tokens, Trajectories, UserPath
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.protocols import Json
 from ramify.core.records import BranchCandidate, Proposal
@@ -18,6 +20,35 @@ def require_at_least_one(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"branching: {name} = {count}, expected at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleConfig(Config):
+    """Settings of a branching rule; weights are per nat of the mean entropy over `probe_tokens` tokens (k)."""
+
+    branches: ClassVar[bool] = True
+    looks_at_entropy: ClassVar[bool] = True
+    """Whether entropies can change a decision."""
+
+    name: str = ""
+    probe_tokens: Tokens = 20
+
+    @property
+    def needs_m(self) -> bool:
+        """Whether the recipe must set m, the number of trajectories that start from the prompt."""
+        return True
+
+    @property
+    def never(self) -> bool:
+        """Whether the probability of a branch is 0."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchingConfig(RuleConfig):
+    """Settings of a rule that asks for `children` branches (Z) at a positive decision, beside the parent's own path."""
+
+    children: Trajectories = 1
 
 
 class Memoryless:
@@ -39,25 +70,12 @@ class Memoryless:
             raise DataError(f"branching: expected no state, got {sorted(state)}: it belongs to another rule")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FixedRoots(Memoryless):
-    """A rule whose trees start with m trajectories.
+    """A rule whose trees start with m trajectories; `children` is Z, the branches that a positive decision asks for."""
 
-    Attributes:
-        m: Trajectories that start from the prompt.
-        children: Branches that a positive decision asks for (Z), beside the parent's own continuation.
-        probe_tokens: Tokens that the entropy is averaged over (k).
-
-    Raises:
-        ConfigError: A count is below 1.
-    """
-
+    __slots__ = ()
     m: int
     children: int
-    probe_tokens: int
-
-    def __post_init__(self) -> None:
-        require_at_least_one(m=self.m, children=self.children, probe_tokens=self.probe_tokens)
 
     @property
     def num_monitor(self) -> int:
@@ -95,15 +113,24 @@ class FixedRoots(Memoryless):
         return self.m
 
 
-@dataclass(frozen=True, slots=True)
-class FlatBrancher(Memoryless):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatConfig(RuleConfig):
+    """Flat sampling: every trajectory starts from the prompt."""
+
+    branches = False
+    looks_at_entropy = False
+
+    name: Literal["none"] = "none"
+
+    @property
+    def needs_m(self) -> bool:
+        """False: all n start from the prompt."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatBrancher(Memoryless, FlatConfig):
     """All trajectories start from the prompt; entropies of the first `probe_tokens` are only reported."""
-
-    probe_tokens: int
-
-    def __post_init__(self) -> None:
-        if self.probe_tokens < 0:
-            raise ConfigError(f"branching: probe_tokens = {self.probe_tokens}, expected at least 0")
 
     @property
     def num_monitor(self) -> int:
@@ -145,24 +172,40 @@ class FlatBrancher(Memoryless):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomBrancher(FixedRoots):
-    """Branch with probability `rate`; entropies of the first k tokens are only reported.
+class RandomConfig(BranchingConfig):
+    """The control: branch with probability `rate`, regardless of entropy.
 
-    Raises:
-        ConfigError: `rate` is not in [0, 1].
+    `rate_from` is the folder of another run: the rate is then the one at which this rule branches as often as that
+    run's rule did (`branch/matched_rate` in its metrics, read when this run starts).
     """
 
-    rate: float
+    looks_at_entropy = False
+
+    name: Literal["random"] = "random"
+    rate: Fraction | None = None
+    rate_from: UserPath | None = None
 
     def __post_init__(self) -> None:
-        FixedRoots.__post_init__(self)
-        if not 0 <= self.rate <= 1:
-            raise ConfigError(f"branching: rate = {self.rate}, expected a number from 0 to 1")
+        if (self.rate is None) == (self.rate_from is None):
+            raise ValueError("expected rate or rate_from, one of the two")
+
+    @property
+    def never(self) -> bool:
+        """Whether the rate is 0."""
+        return self.rate == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomBrancher(FixedRoots, RandomConfig):
+    """Branch with probability `rate`; entropies of the first k tokens are only reported."""
+
+    m: int
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide by the candidate's own draw alone."""
         del history
-        return toss(self.children, self.rate, self.rate, candidate.draw)
+        rate = self.rate or 0.0
+        return toss(self.children, rate, rate, candidate.draw)
 
 
 TOLERANCE = 0.01

@@ -12,11 +12,12 @@ the terms of the sum); one fresh root a round; a monitored trajectory that is th
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ramify.algos.branch_aepo import mean_lower, monitored_entropies, sigmoid, steps_in_a_row
 from ramify.algos.branch_arpo import clip
-from ramify.algos.branch_rules import FixedRoots, require_at_least_one, toss
+from ramify.algos.branch_rules import FixedRoots, RuleConfig, require_at_least_one, toss
+from ramify.core.config import InsideOne, SignedWeight, Switch, Weight
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.protocols import Json
 from ramify.core.records import BranchCandidate, Proposal
@@ -26,26 +27,85 @@ PENALTY_SLOPE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedConfig(RuleConfig):
+    """Switches for defects in the released code of both papers, on as released; B1 to B23 refer to docs/paper-index.md.
+
+    Attributes:
+        stale_segment: B2. dh uses the turn before the tool result, not the one after it.
+        child_baseline_after_branch: B2. The baseline of a branch is its own first turn, not its root's.
+        summed_over_tokens: B3. A sum over the window divided by ln V, not a mean in nats. The other half of B3, sums
+            over the ten likeliest tokens, is not reproduced: engines report entropies, not the terms of the sum.
+        baseline_never_reset: B1. A slot of the batch keeps the first baseline that it has ever seen, even for other
+            problems. Checkpoints keep these baselines.
+        slot_order: B5. The first root's branches are served first.
+    """
+
+    branch_probability: InsideOne = 0.5
+    entropy_weight: SignedWeight = 0.2
+    stale_segment: Switch = True
+    child_baseline_after_branch: Switch = True
+    summed_over_tokens: Switch = True
+    baseline_never_reset: Switch = True
+    slot_order: Switch = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedArpoConfig(ReleasedConfig):
+    """The arithmetic of ARPO's released code: branch with probability clip(branch_probability + entropy_weight * dh).
+
+    A branch has one child (`beam_size` 2).
+    """
+
+    name: Literal["seed_compat_arpo"] = "seed_compat_arpo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedAepoConfig(ReleasedConfig):
+    """The arithmetic of AEPO's released code: P = clip(1 + entropy_weight * dh - branch_probability / (1 - 0.05 l)).
+
+    Attributes:
+        penalty_per_prompt: B23. l counts the rounds in which any path of the prompt got a new trajectory. Nearly every
+            round brings one until the budget is spent, so in logical time l is the number of rounds so far. Off: as in
+            `balanced`, the consecutive tool results on this path at which entropy rose and a branch was wanted.
+        dynamic_rollouts: m = clip(int(n sigmoid(budget_beta (H_root - H_tool))) + 1, 1, n) from a monitored trajectory,
+            which is one of the n; leave out `rollout.m`. Off, as in the released scripts: m is `rollout.m`.
+        root_segment_in_average: B20. H_tool averages over all segments of the monitored trajectory, also the first;
+            off: those after results.
+    """
+
+    name: Literal["seed_compat_aepo"] = "seed_compat_aepo"
+    penalty_per_prompt: Switch = True
+    dynamic_rollouts: Switch = False
+    budget_beta: Weight = 0.5
+    root_segment_in_average: Switch = True
+
+    def __post_init__(self) -> None:
+        for key, default in (("budget_beta", 0.5), ("root_segment_in_average", True)):
+            if not self.dynamic_rollouts and getattr(self, key) != default:
+                raise ValueError(f"{key}: acts with dynamic_rollouts = true only; leave it out")
+
+    @property
+    def needs_m(self) -> bool:
+        """Unless m is computed from a monitored trajectory."""
+        return not self.dynamic_rollouts
+
+
+@dataclass(frozen=True, slots=True)
 class ReleasedStatistic:
     """dh of the released code; with every switch off it is the entropy delta that the other rules use.
 
+    The baselines that are never reset are the rule's state: empty when a run starts; checkpoints keep it.
+
     Attributes:
+        config: The switches.
         vocab_size: V, at least 2.
-        stale_segment: Use the turn before the tool result, not the one after it.
-        summed_over_tokens: Sum over the window and divide by ln V; off: the mean in nats.
-        child_baseline_after_branch: A branch's baseline is its own first turn; off: its root's first turn.
-        baseline_never_reset: Keep the first baseline ever seen at a slot of the batch, even when a later step puts
-            another problem there. This is the rule's state: it is empty when a run starts, and checkpoints keep it.
 
     Raises:
         ConfigError: V is below 2.
     """
 
+    config: ReleasedConfig
     vocab_size: int
-    stale_segment: bool
-    summed_over_tokens: bool
-    child_baseline_after_branch: bool
-    baseline_never_reset: bool
     _first_seen: dict[tuple[int, NodePath], float] = field(default_factory=dict, init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -54,23 +114,23 @@ class ReleasedStatistic:
 
     def of(self, turns: Sequence[Entropy]) -> float:
         """Mean over turns of each turn's statistic, computed from the lower bound of its entropy."""
-        if not self.summed_over_tokens:
+        if not self.config.summed_over_tokens:
             return mean_lower(turns)
         return math.fsum(turn.lower * turn.count for turn in turns) / len(turns) / math.log(self.vocab_size)
 
     def rise(self, candidate: BranchCandidate) -> float:
         """dh of a candidate."""
-        current = len(candidate.turns) - (2 if self.stale_segment else 1)
-        first = min(candidate.own_from, current) if self.child_baseline_after_branch else 0
+        current = len(candidate.turns) - (2 if self.config.stale_segment else 1)
+        first = min(candidate.own_from, current) if self.config.child_baseline_after_branch else 0
         baseline = self.of(candidate.turns[first : first + 1])
-        if self.baseline_never_reset:
-            place = _start(candidate.path) if self.child_baseline_after_branch else candidate.path[:1]
+        if self.config.baseline_never_reset:
+            place = _start(candidate.path) if self.config.child_baseline_after_branch else candidate.path[:1]
             baseline = self._first_seen.setdefault((candidate.slot, place), baseline)
         return self.of(candidate.turns[current : current + 1]) - baseline
 
     def state(self) -> Mapping[str, Json]:
         """The baselines that are never reset, as rows [slot, path, baseline]; empty with the switch off."""
-        if not self.baseline_never_reset:
+        if not self.config.baseline_never_reset:
             return {}
         rows = sorted(self._first_seen.items())
         return {"first_seen": [(slot, path, value) for (slot, path), value in rows]}
@@ -92,30 +152,30 @@ class ReleasedStatistic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedArpoBrancher(FixedRoots):
-    """ARPO's branching rule as released.
+    """ARPO's branching rule as released."""
 
-    Attributes:
-        statistic: Computes dh.
-        branch_probability: p, in (0, 1).
-        entropy_weight: w.
-        slot_order: Serve the roots in order, the first one first; off: in random order.
-    """
-
+    m: int
+    config: ReleasedArpoConfig
     statistic: ReleasedStatistic
-    branch_probability: float
-    entropy_weight: float
-    slot_order: bool
+    children: int = 1
+
+    @property
+    def probe_tokens(self) -> int:
+        """k."""
+        return self.config.probe_tokens
 
     @property
     def keeps_slot_order(self) -> bool:
         """The switch `slot_order`."""
-        return self.slot_order
+        return self.config.slot_order
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Branch with probability clip(p + w dh, 0, 1)."""
         del history
         rise = self.statistic.rise(candidate)
-        probability, level = (clip(self.branch_probability + self.entropy_weight * r) for r in (rise, 0.0))
+        probability, level = (
+            clip(self.config.branch_probability + self.config.entropy_weight * r) for r in (rise, 0.0)
+        )
         return toss(self.children, probability, level, candidate.draw)
 
     def state(self) -> Mapping[str, Json]:
@@ -129,39 +189,16 @@ class ReleasedArpoBrancher(FixedRoots):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedAepoBrancher:
-    """AEPO's branching rule as released.
-
-    Attributes:
-        m: Trajectories that start from the prompt; None: computed from a monitored trajectory ("dynamic rollouts").
-        statistic: Computes dh, H_root and H_tool.
-        branch_probability: p, in (0, 1).
-        entropy_weight: w.
-        slot_order: Serve the roots in order, the first one first; off: in random order.
-        budget_beta: Weight of H_root - H_tool with dynamic rollouts; 0.5 in the release.
-        root_segment_in_average: H_tool averages over all segments including the first; off: those after results.
-        penalty_per_prompt: l counts the rounds in which any path of the prompt got a new trajectory. Nearly every round
-            brings one until the budget is spent, so in logical time l is the number of rounds so far. Off: l counts the
-            consecutive tool results on this path at which entropy rose and a branch was wanted.
-        probe_tokens: Tokens that the entropy is averaged over (k), 20 in the release.
-
-    Raises:
-        ConfigError: A count below 1.
-    """
+    """AEPO's branching rule as released; `m` is None with dynamic rollouts."""
 
     m: int | None
+    config: ReleasedAepoConfig
     statistic: ReleasedStatistic
-    branch_probability: float
-    entropy_weight: float
-    slot_order: bool
-    budget_beta: float
-    root_segment_in_average: bool
-    penalty_per_prompt: bool
-    probe_tokens: int
 
-    def __post_init__(self) -> None:
-        require_at_least_one(probe_tokens=self.probe_tokens)
-        if self.m is not None:
-            require_at_least_one(m=self.m)
+    @property
+    def probe_tokens(self) -> int:
+        """k."""
+        return self.config.probe_tokens
 
     @property
     def num_monitor(self) -> int:
@@ -176,7 +213,7 @@ class ReleasedAepoBrancher:
     @property
     def keeps_slot_order(self) -> bool:
         """The switch `slot_order`."""
-        return self.slot_order
+        return self.config.slot_order
 
     def first_roots(self, n: int) -> int:
         """All m; with dynamic rollouts only the monitored one.
@@ -201,15 +238,15 @@ class ReleasedAepoBrancher:
         if self.m is not None:
             return self.m
         seen = monitored_entropies(monitor[0])
-        averaged = (seen.root if self.root_segment_in_average else ()) + seen.after_results
+        averaged = (seen.root if self.config.root_segment_in_average else ()) + seen.after_results
         if not seen.root or not averaged:
             return n
         gap = self.statistic.of(seen.root) - self.statistic.of(averaged)
-        return min(max(int(n * sigmoid(self.budget_beta * gap)) + 1, least), n)
+        return min(max(int(n * sigmoid(self.config.budget_beta * gap)) + 1, least), n)
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Branch with the probability that (u + w dh) (1 - 0.05 l) >= p for u uniform in [0, 1)."""
-        steps = candidate.depth - 1 if self.penalty_per_prompt else steps_in_a_row(history)
+        steps = candidate.depth - 1 if self.config.penalty_per_prompt else steps_in_a_row(history)
         left = max(0.0, 1 - PENALTY_SLOPE * steps)
         rise = self.statistic.rise(candidate)
         probability, level = (self._chance(left, r) for r in (rise, 0.0))
@@ -224,7 +261,11 @@ class ReleasedAepoBrancher:
         self.statistic.restore(state)
 
     def _chance(self, left: float, rise: float) -> float:
-        return clip(1 + self.entropy_weight * rise - self.branch_probability / left) if left else 0.0
+        return (
+            clip(1 + self.config.entropy_weight * rise - self.config.branch_probability / left)
+            if left
+            else 0.0
+        )
 
 
 def _start(path: NodePath) -> NodePath:

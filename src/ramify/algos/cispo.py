@@ -2,31 +2,18 @@
 
 from dataclasses import dataclass
 
-from ramify.algos.grpo import check_clips
+from ramify.algos.configs import CispoConfig
 from ramify.algos.losses import LossInputs, LossOutput
 
 
 @dataclass(frozen=True, slots=True)
-class CispoSurrogate:
+class CispoSurrogate(CispoConfig):
     """L = -(S+ + S-) sg(clip(r, 1 - clip_low, 1 + clip_high)) ln pi, r = pi / old (equations 4 and 5).
 
     sg stops gradients: r scales the gradient of ln pi and has none itself. Both signs of the advantage are clipped at
     both edges, so the loss depends on S+ + S- only. The value of the loss means nothing by itself; at r = 1 its
     gradient is that of REINFORCE. Ratios beyond `MAX_LOG_RATIO` keep the gradient of the clipped weight.
-
-    Attributes:
-        clip_low: 0 <= clip_low < 1, or None for no lower edge (as in the paper's runs).
-        clip_high: At least 0.
-
-    Raises:
-        ConfigError: A value is out of range.
     """
-
-    clip_low: float | None
-    clip_high: float
-
-    def __post_init__(self) -> None:
-        check_clips(self.clip_low or 0.0, self.clip_high, None)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """The loss, summed over the tokens of a row; `clip_fraction`: share of tokens whose weight is clipped."""

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from ramify.algos.ops import along
+from ramify.core.config import Config, FromOne, PositiveFraction
 from ramify.core.errors import ConfigError, EngineError, TrainingError
 from ramify.core.records import AnnotatedTree, Annotations, Floats
 from ramify.core.tree import Node
@@ -25,7 +26,7 @@ MAX_EXPONENT = 700.0
 
 
 @dataclass(frozen=True, slots=True)
-class ImportanceCorrection:
+class ImportanceCorrection(Config):
     """rho = old / behavior, bounded: a constant factor of the advantage, not part of the clipped ratio pi / old.
 
     `token`: each written token's own ratio. `sequence`: the product of the ratios of all written tokens of the
@@ -35,26 +36,20 @@ class ImportanceCorrection:
     Attributes:
         level: Whether rho is the ratio of a token or of a sequence.
         kind: What happens to a ratio that is out of bounds.
-        cap: Upper bound, at least 1.
-        floor: Lower bound of `mask`, in (0, 1]; None: 0.
-
-    Raises:
-        ConfigError: `cap` or `floor` is out of its range; `floor` with `truncate`.
+        cap: Upper bound.
+        floor: Lower bound of `mask`; None: 0.
     """
 
     level: Literal["token", "sequence"]
     kind: Literal["truncate", "mask"]
-    cap: float
-    floor: float | None
+    cap: FromOne = 2.0
+    floor: PositiveFraction | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.cap < np.inf:
-            raise ConfigError(f"correction: cap = {self.cap}, expected a finite number of at least 1")
-        if self.floor is not None and (self.kind == "truncate" or not 0 < self.floor <= 1):
-            raise ConfigError(
-                f"correction: floor = {self.floor} with kind {self.kind!r}, expected a number above 0 and up to 1 with "
-                'kind "mask", and none with "truncate"'
-            )
+        if self.kind == "truncate" and self.floor is not None:
+            raise ValueError('floor: acts with kind = "mask" only; leave it out')
+        if self.floor == self.cap:
+            raise ValueError("floor: expected a number below cap, or every weight but 1 is masked")
 
     def weights(self, tree: AnnotatedTree) -> tuple[Floats, ...]:
         """rho of each trajectory's written tokens. [G][T]

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ramify.algos.grpo import check_clips
+from ramify.algos.configs import GppoConfig
 from ramify.algos.losses import LossInputs, LossOutput
 
 
 @dataclass(frozen=True, slots=True)
-class GppoSurrogate:
+class GppoSurrogate(GppoConfig):
     """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old, with a gradient everywhere.
 
     The paper's objective is min(r A, clip(r, (1 - clip_low) / sg(r) r, (1 + clip_high) / sg(r) r) A), where sg stops
@@ -20,20 +20,7 @@ class GppoSurrogate:
             r                elsewhere.
 
     The first two hold for any ratio, however extreme; in the third case the gradient is 0 beyond `MAX_LOG_RATIO`.
-
-    Attributes:
-        clip_low: 0 <= clip_low < 1.
-        clip_high: At least 0.
-
-    Raises:
-        ConfigError: A value is out of range.
     """
-
-    clip_low: float
-    clip_high: float
-
-    def __post_init__(self) -> None:
-        check_clips(self.clip_low, self.clip_high, None)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """The loss, summed over the tokens of a row; `clip_fraction`: share of the credit whose gradient is bounded."""

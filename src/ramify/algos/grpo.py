@@ -10,11 +10,11 @@ ARPO (arXiv 2507.19849, section 3.2)         scale std, pooled, on a tree     to
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 
+from ramify.algos.configs import ClipConfig, GroupConfig
 from ramify.algos.losses import LossInputs, LossOutput
 from ramify.algos.ops import (
     STD_FLOOR,
@@ -28,16 +28,12 @@ from ramify.algos.ops import (
     spread_of,
     values,
 )
-from ramify.core.errors import ConfigError
 from ramify.core.records import AnnotatedTree, BatchSums, Floats
 from ramify.core.tree import Tree
 
-Baseline: TypeAlias = Literal["pooled", "leave_subtree_out"]
-"""What a reward is compared with: the mean over the whole group, or over the leaves that are not below the token."""
-
 
 @dataclass(frozen=True, slots=True)
-class GroupRelative(PerGroup):
+class GroupRelative(PerGroup, GroupConfig):
     """Advantages relative to the group; the group is all leaves of a tree, from the prompt or from a branch.
 
     `pooled`: A_j = R_j - mean(R), the same at each token. This scales the gradient of a shared token by 1 - d/n (d of
@@ -50,8 +46,6 @@ class GroupRelative(PerGroup):
     """
 
     shared: Shared
-    scale: Literal["std", "none"] = "std"
-    baseline: Baseline = "pooled"
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """Advantage of each token of each trajectory. [G][T]"""
@@ -81,26 +75,11 @@ def _against_the_others(tree: Tree, returns: Floats, weights: Floats, scale: flo
 
 
 @dataclass(frozen=True, slots=True)
-class ClippedSurrogate:
+class ClippedSurrogate(ClipConfig):
     """L = -[S+ min(r, 1 + clip_high) + S- max(r, 1 - clip_low)], r = pi / old (arXiv 1707.06347, equation 7).
 
     With a dual clip c the negative side is S- min(max(r, 1 - clip_low), c) (arXiv 1912.09729, equation 5).
-
-    Attributes:
-        clip_low: 0 <= clip_low < 1.
-        clip_high: At least 0; DAPO's clip-higher is clip_high > clip_low.
-        dual_clip: Above 1; None switches it off.
-
-    Raises:
-        ConfigError: A value is out of range.
     """
-
-    clip_low: float
-    clip_high: float
-    dual_clip: float | None
-
-    def __post_init__(self) -> None:
-        check_clips(self.clip_low, self.clip_high, self.dual_clip)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """The loss, summed over the tokens of a row; `clip_fraction`: share of a token's credit that is clipped."""
@@ -115,17 +94,3 @@ def clipped_below(ratio: torch.Tensor, clip_low: float, dual_clip: float | None)
     """The factor of S- in a clipped surrogate: min(max(r, 1 - clip_low), dual_clip). [W] -> [W]"""
     held = ratio.clamp(min=1 - clip_low)
     return held if dual_clip is None else held.clamp(max=dual_clip)
-
-
-def check_clips(clip_low: float, clip_high: float, dual_clip: float | None) -> None:
-    """Check the bounds of a clip.
-
-    Raises:
-        ConfigError: A value is out of range.
-    """
-    if not 0 <= clip_low < 1 or clip_high < 0:
-        raise ConfigError(
-            f"clip_low = {clip_low}, clip_high = {clip_high}: expected 0 <= clip_low < 1, clip_high >= 0"
-        )
-    if dual_clip is not None and dual_clip <= 1:
-        raise ConfigError(f"dual_clip = {dual_clip}: expected a number above 1, or none")

@@ -4,32 +4,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ramify.algos.grpo import check_clips
+from ramify.algos.configs import GspoConfig
 from ramify.algos.losses import MAX_LOG_RATIO, PathInputs, PathOutput
 
 
 @dataclass(frozen=True, slots=True)
-class GspoSurrogate:
+class GspoSurrogate(GspoConfig):
     """L = -sum_j w_j min(s_j A_j, clip(s_j, 1 - clip_low, 1 + clip_high) A_j) (equation 5).
 
     s_j = exp(mean over the written tokens of trajectory j of ln(pi / old)) (equation 7), over the tokens of all its
     contexts. d L / d (sum of ln pi) = -w_j A_j s_j / |y_j| where j is not clipped, else 0. ln s_j is clipped to
     `MAX_LOG_RATIO`, beyond which the gradient is 0. A trajectory without written tokens has no ratio: it adds nothing,
     but stays in the denominator. Computed in numpy and float64, because the clip bounds lie within 1e-3 of 1.
-
-    Attributes:
-        clip_low: 0 <= clip_low < 1; 3e-4 in the paper.
-        clip_high: At least 0; 4e-4 in the paper.
-
-    Raises:
-        ConfigError: A value is out of range.
     """
-
-    clip_low: float
-    clip_high: float
-
-    def __post_init__(self) -> None:
-        check_clips(self.clip_low, self.clip_high, None)
 
     @property
     def needs_paths(self) -> bool:

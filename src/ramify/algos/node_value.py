@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ramify.algos.configs import NodeValueConfig
 from ramify.algos.ops import PerGroup, Shared, along, leaf_weights, leaves_below, values
 from ramify.core.records import AnnotatedTree, BatchSums, Floats
 from ramify.core.tree import Node
 
 
 @dataclass(frozen=True, slots=True)
-class NodeValue(PerGroup):
+class NodeValue(PerGroup, NodeValueConfig):
     """A_t = V(branch of t) - V(branch above), with V the mean of R over the leaves below.
 
     Consecutive nodes with the same leaves below are one branch; the topmost branch is that of the prompt. So all tokens

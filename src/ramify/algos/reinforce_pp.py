@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ramify.algos.configs import ReinforcePlusPlusConfig
 from ramify.algos.kl import k1_along
 from ramify.algos.ops import (
     STD_FLOOR,
@@ -22,7 +23,7 @@ from ramify.core.tree import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class ReinforcePlusPlus:
+class ReinforcePlusPlus(ReinforcePlusPlusConfig):
     """A_t = (G_t - mean G) / (std G + 1e-6), G_t = R - beta sum_{i >= t} k1_i (REINFORCE++, arXiv 2501.03262).
 
     k1_i = ln(pi_old / pi_ref) of written token i of the trajectory. Mean and standard deviation (with Bessel's
@@ -45,7 +46,6 @@ class ReinforcePlusPlus:
     """
 
     shared: Shared
-    group_mean: bool = False
     kl_coefficient: float = 0.0
 
     def __post_init__(self) -> None:

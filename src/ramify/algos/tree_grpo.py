@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ramify.algos.configs import TreeGrpoConfig
 from ramify.algos.ops import PerGroup, Shared, leaf_weights, leaves_below, normalize, spread
 from ramify.core.records import AnnotatedTree, BatchSums, Floats
 
 
 @dataclass(frozen=True, slots=True)
-class TreeGrpo(PerGroup):
+class TreeGrpo(PerGroup, TreeGrpoConfig):
     """A_j = A_intra + A_inter, each (R_j - mean) / (std + 1e-6) over a set of leaves (Tree-GRPO, arXiv 2509.21240).
 
     A_intra is over the leaves of j's own root, A_inter over all leaves of the problem. (The paper's tree is the subtree

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ramify.algos.branch_rules import RandomConfig
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
-from ramify.config.schema_rollout import RandomBranching, RolloutSection
+from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_tools import (
     DenseSearchSection,
     LocalSearchSection,
@@ -67,7 +68,7 @@ def require_dataset(dataset: str) -> None:
         ConfigError: It does not exist.
         DataError: A benchmark's name has no place, or no benchmark has that name.
     """
-    from ramify.data.benchmark_hub import HUB_PREFIX
+    from ramify.data.benchmark_files import HUB_PREFIX
     from ramify.data.benchmarks import parse_dataset
 
     named = parse_dataset(dataset)
@@ -135,7 +136,7 @@ def require_script(section: EvalEngineSection) -> None:
 def require_rate(section: RolloutSection) -> None:
     """Raise ConfigError or DataError unless the run that `rate_from` names has a rate."""
     rule = section.branching
-    if isinstance(rule, RandomBranching) and rule.rate_from is not None:
+    if isinstance(rule, RandomConfig) and rule.rate_from is not None:
         read_rate(rule.rate_from)
 
 

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     from ramify.commands.check_files import check_eval_files
     from ramify.commands.estimate import dry_run
-    from ramify.eval.folder import check_eval_folder
+    from ramify.eval.results import check_eval_folder
 
     recipe = _recipe(options)
     check_eval_files(recipe, fetch=not options.dry_run)
@@ -59,8 +59,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     if options.dry_run:
         sys.stdout.write(dry_run(recipe))
         return
+    from ramify.eval.evaluation import tool_table
     from ramify.eval.run import run_eval
-    from ramify.eval.summary import tool_table
     from ramify.obs.console import RunConsole
 
     console = RunConsole()

@@ -4,23 +4,33 @@ Imports are inside the functions, so that checking a recipe loads none of the li
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
+from ramify.algos.branch_aepo import BalancedBrancher, BalancedConfig
+from ramify.algos.branch_arpo import BernoulliBrancher, BernoulliConfig, ThresholdBrancher, ThresholdConfig
+from ramify.algos.branch_rules import FlatBrancher, FlatConfig, RandomBrancher, RandomConfig
+from ramify.algos.branch_seed_compat import (
+    ReleasedAepoBrancher,
+    ReleasedAepoConfig,
+    ReleasedArpoBrancher,
+    ReleasedArpoConfig,
+    ReleasedStatistic,
+)
+from ramify.algos.configs import (
+    CispoConfig,
+    ClipConfig,
+    GppoConfig,
+    GroupConfig,
+    GspoConfig,
+    NodeValueConfig,
+    ReinforcePlusPlusConfig,
+    StopGradientClipConfig,
+    TreeGrpoConfig,
+)
 from ramify.config.build_tools import Toolbox
 from ramify.config.other_runs import read_rate
-from ramify.config.schema_algorithm import (
-    AlgorithmSection,
-    CispoLoss,
-    ClipLoss,
-    GppoLoss,
-    GroupEstimator,
-    GspoLoss,
-    LossSection,
-    NodeValueEstimator,
-    ReinforcePlusPlusEstimator,
-    StopGradientClipLoss,
-    TreeGrpoEstimator,
-)
+from ramify.config.schema_algorithm import AlgorithmSection, LossSection
 from ramify.config.schema_eval import EvalEngineSection, OpenAIEngineSection
 from ramify.config.schema_parts import (
     Dialect,
@@ -29,25 +39,16 @@ from ramify.config.schema_parts import (
     OptimizerSection,
     RunSection,
 )
-from ramify.config.schema_rollout import (
-    BalancedBranching,
-    BernoulliBranching,
-    NoBranching,
-    RandomBranching,
-    RolloutSection,
-    SeedCompatAepoBranching,
-    SeedCompatArpoBranching,
-    ThresholdBranching,
-)
+from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import LiveCount
+from ramify.core.config import Config
 from ramify.core.messages import ToolSpec
 from ramify.core.protocols import Brancher, Engine, Estimator, EventSink, RewardFn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ramify.algos.corrections import ImportanceCorrection
     from ramify.algos.losses import Objective, PolicyLoss, TokenLoss
     from ramify.chat.renderer import ChatRenderer
     from ramify.chat.tokenizer import ChatTokenizer
@@ -173,71 +174,31 @@ def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
         ConfigError: `rate_from` is not the folder of a run.
         DataError: The metrics of that run hold no rate.
     """
-    from ramify.algos.branch_aepo import BalancedBrancher
-    from ramify.algos.branch_arpo import BernoulliBrancher, ThresholdBrancher
-    from ramify.algos.branch_rules import FlatBrancher, RandomBrancher
-
     # m is absent only for rules that compute the number of roots themselves.
     m = section.m or section.n
     match section.branching:
-        case NoBranching(probe_tokens=k):
-            return FlatBrancher(k)
-        case ThresholdBranching(min_rise=rise, probe_tokens=k, children=z):
-            return ThresholdBrancher(m=m, min_rise=rise, children=z, probe_tokens=k)
-        case BernoulliBranching(alpha=alpha, beta=beta, probe_tokens=k, children=z):
-            return BernoulliBrancher(m=m, alpha=alpha, beta=beta, children=z, probe_tokens=k)
-        case RandomBranching(rate=rate, rate_from=run, probe_tokens=k, children=z):
-            found = read_rate(run) if run is not None else rate
-            assert found is not None
-            return RandomBrancher(m=m, rate=found, children=z, probe_tokens=k)
-        case BalancedBranching() as rule:
-            return BalancedBrancher(
-                alpha=rule.alpha,
-                gamma=rule.gamma,
-                slope=rule.slope,
-                tau=rule.tau,
-                budget_beta=rule.budget_beta,
-                children=rule.children,
-                probe_tokens=rule.probe_tokens,
-            )
-        case SeedCompatArpoBranching() | SeedCompatAepoBranching() as rule:
-            return _seed_compat(rule, section.m, vocab_size)
+        case FlatConfig() as config:
+            return FlatBrancher(**_values(config))
+        case ThresholdConfig() as config:
+            return ThresholdBrancher(m=m, **_values(config))
+        case BernoulliConfig() as config:
+            return BernoulliBrancher(m=m, **_values(config))
+        case RandomConfig(rate_from=run) as config:
+            if run is not None:
+                config = replace(config, rate=read_rate(run), rate_from=None)
+            return RandomBrancher(m=m, **_values(config))
+        case BalancedConfig() as config:
+            return BalancedBrancher(**_values(config))
+        case ReleasedArpoConfig() as config:
+            return ReleasedArpoBrancher(m=m, config=config, statistic=ReleasedStatistic(config, vocab_size))
+        case ReleasedAepoConfig() as config:
+            statistic = ReleasedStatistic(config, vocab_size)
+            return ReleasedAepoBrancher(m=section.m, config=config, statistic=statistic)
 
 
-def _seed_compat(
-    rule: SeedCompatArpoBranching | SeedCompatAepoBranching, m: int | None, vocab_size: int
-) -> Brancher:
-    from ramify.algos.branch_seed_compat import ReleasedAepoBrancher, ReleasedArpoBrancher, ReleasedStatistic
-
-    statistic = ReleasedStatistic(
-        vocab_size=vocab_size,
-        stale_segment=rule.stale_segment,
-        summed_over_tokens=rule.summed_over_tokens,
-        child_baseline_after_branch=rule.child_baseline_after_branch,
-        baseline_never_reset=rule.baseline_never_reset,
-    )
-    if isinstance(rule, SeedCompatAepoBranching):
-        return ReleasedAepoBrancher(
-            m=m,
-            statistic=statistic,
-            branch_probability=rule.branch_probability,
-            entropy_weight=rule.entropy_weight,
-            slot_order=rule.slot_order,
-            budget_beta=rule.budget_beta,
-            root_segment_in_average=rule.root_segment_in_average,
-            penalty_per_prompt=rule.penalty_per_prompt,
-            probe_tokens=rule.probe_tokens,
-        )
-    assert m is not None
-    return ReleasedArpoBrancher(
-        m=m,
-        statistic=statistic,
-        branch_probability=rule.branch_probability,
-        entropy_weight=rule.entropy_weight,
-        slot_order=rule.slot_order,
-        children=1,
-        probe_tokens=rule.probe_tokens,
-    )
+def _values(config: Config) -> dict[str, Any]:
+    """The settings of a component that inherits them, as arguments."""
+    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
 def build_limits(section: LimitsSection, n: int, top_p: float = 1.0) -> "RolloutLimits":
@@ -287,16 +248,16 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
     kl = section.kl.coefficient if section.kl is not None and section.kl.place == "reward" else 0.0
     estimator: Estimator
     match section.estimator:
-        case GroupEstimator(scale=scale, baseline=baseline):
-            estimator = GroupRelative(section.shared, scale, baseline)
-        case TreeGrpoEstimator():
-            estimator = TreeGrpo(section.shared)
-        case NodeValueEstimator():
-            estimator = NodeValue(section.shared)
-        case ReinforcePlusPlusEstimator(group_mean=group_mean):
+        case GroupConfig() as config:
+            estimator = GroupRelative(section.shared, **_values(config))
+        case TreeGrpoConfig() as config:
+            estimator = TreeGrpo(section.shared, **_values(config))
+        case NodeValueConfig() as config:
+            estimator = NodeValue(section.shared, **_values(config))
+        case ReinforcePlusPlusConfig() as config:
             # It applies the KL penalty per token, so that each token is charged only for itself and later tokens.
-            estimator = ReinforcePlusPlus(section.shared, group_mean=group_mean, kl_coefficient=kl)
-    if kl and not isinstance(section.estimator, ReinforcePlusPlusEstimator):
+            estimator = ReinforcePlusPlus(section.shared, **_values(config), kl_coefficient=kl)
+    if kl and not isinstance(section.estimator, ReinforcePlusPlusConfig):
         estimator = KlInReward(estimator, kl)
     if section.entropy_advantage is not None:
         entropy = section.entropy_advantage
@@ -306,21 +267,11 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
 
 def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) -> RewardFn:
     """The reward for training: `reward`, minus the algorithm's penalty for trajectories near `max_tokens`."""
-    from ramify.rewards.length import OverlongReward
+    from ramify.rewards.trajectory_rewards import OverlongReward
 
     if section.overlong_margin is None:
         return reward
     return OverlongReward(reward, max_tokens, section.overlong_margin)
-
-
-def build_correction(section: AlgorithmSection) -> "ImportanceCorrection | None":
-    """The importance weights; None without a correction."""
-    from ramify.algos.corrections import ImportanceCorrection
-
-    correction = section.correction
-    if correction is None:
-        return None
-    return ImportanceCorrection(correction.level, correction.kind, correction.cap, correction.floor)
 
 
 def build_objective(section: AlgorithmSection) -> "Objective":
@@ -348,16 +299,16 @@ def _surrogate(section: LossSection) -> "PolicyLoss":
     from ramify.algos.gspo import GspoSurrogate
 
     match section:
-        case ClipLoss(clip_low=low, clip_high=high, dual_clip=dual):
-            return ClippedSurrogate(low, high, dual)
-        case StopGradientClipLoss(clip_low=low, clip_high=high, dual_clip=dual):
-            return StopGradientClip(low, high, dual)
-        case GppoLoss(clip_low=low, clip_high=high):
-            return GppoSurrogate(low, high)
-        case CispoLoss(clip_low=lowest, clip_high=high):
-            return CispoSurrogate(lowest, high)
-        case GspoLoss(clip_low=low, clip_high=high):
-            return GspoSurrogate(low, high)
+        case ClipConfig():
+            return ClippedSurrogate(**_values(section))
+        case StopGradientClipConfig():
+            return StopGradientClip(**_values(section))
+        case GppoConfig():
+            return GppoSurrogate(**_values(section))
+        case CispoConfig():
+            return CispoSurrogate(**_values(section))
+        case GspoConfig():
+            return GspoSurrogate(**_values(section))
 
 
 def wanted_annotations(section: AlgorithmSection) -> "Wanted":
@@ -386,7 +337,7 @@ def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) ->
     return Learning(
         learner=learner,
         estimator=build_estimator(algorithm),
-        correction=build_correction(algorithm),
+        correction=algorithm.correction,
         masks_truncated=algorithm.truncated == "mask",
         wanted=wanted,
         reference=build_reference(recipe.model, learner.model) if wanted.ref_logprobs else None,

@@ -58,8 +58,7 @@ def build_eval_problems(
     Raises:
         DataError: Something cannot be read, or no problem is left.
     """
-    from ramify.data.benchmark_prompts import instructed
-    from ramify.data.benchmarks import load_benchmark, parse_dataset
+    from ramify.data.benchmarks import instructed, load_benchmark, parse_dataset
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
 

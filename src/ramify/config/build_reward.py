@@ -54,7 +54,7 @@ def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> 
         MachineError: The environment variable with the judge's key is not set.
     """
     if isinstance(section, LengthRewardSection):
-        from ramify.rewards.length import LengthReward
+        from ramify.rewards.trajectory_rewards import LengthReward
 
         return BuiltReward(LengthReward())
     base = None if isinstance(section, PartsRewardSection) else _base(section, reported)
@@ -62,8 +62,7 @@ def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> 
     notes: list[str] = []
     identities: dict[str, Json] = {}
     for own in section.own:
-        from ramify.rewards.functions import load_reward
-        from ramify.rewards.parts import WeightedPart
+        from ramify.rewards.parts import WeightedPart, load_reward
 
         part, sha256 = load_reward(own.path, own.function, own.args, name=own.name)
         parts.append(WeightedPart(part, own.weight))
@@ -90,11 +89,11 @@ def _base(
     reported: Sequence[ScoreName],
 ) -> RewardFn:
     if isinstance(section, CompatRewardSection):
-        from ramify.rewards.compat_reward import CompatReward
+        from ramify.rewards.trajectory_rewards import CompatReward
 
         return CompatReward(section.system)
-    from ramify.rewards.answer_reward import AnswerReward
     from ramify.rewards.answer_scores import SCORES, AnswerScore
+    from ramify.rewards.trajectory_rewards import AnswerReward
 
     counted: tuple[ScoreName, ...] = ("unread", "timeout")
     if isinstance(section, HierarchicalRewardSection):

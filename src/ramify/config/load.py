@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ramify.config import shipped_recipes
-from ramify.config.mistakes import FORM_KEYS, form_of, locate, mistakes_in
+from ramify.config.mistakes import FORM_KEYS, annotations_of, form_of, locate, mistakes_in
 from ramify.core.errors import ConfigError, in_one_line
 
 Recipe = TypeVar("Recipe", bound=BaseModel)
@@ -51,7 +51,7 @@ def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> R
         ConfigError: As for `load_recipe`.
     """
     try:
-        return schema.model_validate(dict(table))
+        return TypeAdapter(schema).validate_python(dict(table))
     except ValidationError as error:
         raise ConfigError(" ".join(f"{name}: {in_one_line(mistakes_in(schema, error))}".split())) from None
 
@@ -118,10 +118,10 @@ def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) ->
 def _take_form(schema: type[BaseModel], place: Sequence[str], table: dict[str, Any], form_key: str) -> None:
     """After a change of `name` or `provider`, remove keys of the table that only its old form has."""
     _, forms = locate((schema,), place)
-    known = {key for form in forms for key in form.model_fields}
+    known = {key for form in forms for key in annotations_of(form)}
     for form in forms:
         if table[form_key] in form_of(form)[1]:
-            for key in table.keys() & known - form.model_fields.keys():
+            for key in table.keys() & known - annotations_of(form).keys():
                 del table[key]
 
 

@@ -3,19 +3,27 @@
 import difflib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-Schemas: TypeAlias = Sequence[type[BaseModel]]
+from ramify.core.config import Config
+
+Schema: TypeAlias = type[BaseModel] | type[Config]
+"""The schema of a table: a section, or the settings that a component owns."""
+Schemas: TypeAlias = Sequence[Schema]
 
 _PLAIN_WORDS = {
     "missing": "expected a value, found none",
     "model_type": "expected a table",
     "model_attributes_type": "expected a table",
+    "dataclass_type": "expected a table",
+    "bool_type": "expected true or false",
     "path_type": "expected a path",
 }
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 FORM_KEYS = ("name", "provider")
 """Keys whose value selects one of several schemas (forms) of a table."""
 _NAMED_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*: ")
@@ -56,15 +64,15 @@ _ELSEWHERE = {
 """Keys of other trainers, and our names for them."""
 
 
-def mistakes_in(schema: type[BaseModel], error: ValidationError) -> list[str]:
+def mistakes_in(schema: Schema, error: ValidationError) -> list[str]:
     """One line for each wrong key: unknown keys first, then in the order of the schema."""
     told: dict[str, list[str]] = {}
     meant: set[str] = set()
     # A misspelt required key is both unknown and missing. Only the first is reported, with a suggestion.
-    for item in sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden"):
+    for item in sorted(error.errors(), key=lambda item: item["type"] not in _UNKNOWN):
         place, schemas = locate((schema,), item["loc"])
         key = ".".join(place) or "recipe"
-        if item["type"] == "extra_forbidden":
+        if item["type"] in _UNKNOWN:
             near = _near_key(schema, locate((schema,), item["loc"][:-1])[1], place)
             lines = [f"{key}: unknown key" + (f", did you mean {near}?" if near else "")]
             meant |= {str(near), ".".join([*place[:-1], str(near)])}
@@ -123,21 +131,20 @@ def locate(schemas: Schemas, loc: Sequence[int | str]) -> tuple[list[str], Schem
         key.append(str(part))
         if isinstance(part, int):
             continue
-        fields = [schema.model_fields[part] for schema in schemas if part in schema.model_fields]
-        schemas = [option for field in fields for option in schemas_in(field.annotation)]
+        schemas = [option for schema in schemas for option in schemas_in(annotations_of(schema).get(part))]
     return key, schemas
 
 
-def form_of(schema: type[BaseModel]) -> tuple[str, tuple[str, ...]]:
+def form_of(schema: Schema) -> tuple[str, tuple[str, ...]]:
     """The key that selects the form of a table, and its values for this form."""
     for key in FORM_KEYS:
-        field = schema.model_fields.get(key)
-        if field is not None and get_origin(field.annotation) is Literal:
-            return key, get_args(field.annotation)
+        annotation = annotations_of(schema).get(key)
+        if get_origin(annotation) is Literal:
+            return key, get_args(annotation)
     return FORM_KEYS[0], ()
 
 
-def _near_key(recipe: type[BaseModel], table: Sequence[type[BaseModel]], place: Sequence[str]) -> str | None:
+def _near_key(recipe: Schema, table: Schemas, place: Sequence[str]) -> str | None:
     """The key closest to the last name of `place`: in the same table, or else anywhere in the recipe.
 
     Args:
@@ -149,7 +156,7 @@ def _near_key(recipe: type[BaseModel], table: Sequence[type[BaseModel]], place: 
         A key of the table, or a dotted key of the recipe; None if nothing is close.
     """
     name = place[-1]
-    known = [key for schema in table for key in schema.model_fields]
+    known = [key for schema in table for key in annotations_of(schema)]
     ours = _ELSEWHERE.get(name, name)
     if ours in known:
         return ours
@@ -163,15 +170,22 @@ def _near_key(recipe: type[BaseModel], table: Sequence[type[BaseModel]], place: 
     return others[0] if others else None
 
 
-def _keys(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, field in schema.model_fields.items():
+def _keys(schema: Schema, prefix: str = "") -> Iterator[str]:
+    for name, annotation in annotations_of(schema).items():
         yield f"{prefix}{name}"
-        for below in schemas_in(field.annotation):
+        for below in schemas_in(annotation):
             yield from _keys(below, f"{prefix}{name}.")
 
 
-def schemas_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - any annotation
+def schemas_in(annotation: Any) -> list[Schema]:  # noqa: ANN401 - any annotation
     """The schemas of tables in a field's annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel | Config):
         return [annotation]
     return [found for option in get_args(annotation) for found in schemas_in(option)]
+
+
+def annotations_of(schema: Schema) -> dict[str, Any]:
+    """The types of a table's keys."""
+    if issubclass(schema, BaseModel):
+        return {name: field.annotation for name, field in schema.model_fields.items()}
+    return {field.name: field.type for field in fields(schema)}

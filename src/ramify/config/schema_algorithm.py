@@ -1,143 +1,33 @@
 """The schema of an algorithm: advantages, loss, penalties, corrections. Papers are recipes over these parts."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ramify.config.bounds import (
-    AboveOne,
-    FromOne,
-    InsideOne,
-    PositiveFraction,
+from ramify.algos.configs import (
+    CispoConfig,
+    ClipConfig,
+    GppoConfig,
+    GroupConfig,
+    GspoConfig,
+    NodeValueConfig,
+    ReinforcePlusPlusConfig,
+    StopGradientClipConfig,
+    TreeGrpoConfig,
+)
+from ramify.algos.corrections import ImportanceCorrection
+from ramify.config.schema_parts import Section, is_changed
+from ramify.config.schema_rollout import RolloutSection
+from ramify.core.config import (
     PositiveWeight,
     Tokens,
 )
-from ramify.config.schema_parts import Section
-from ramify.config.schema_rollout import RolloutSection
-
-
-class _Estimator(Section):
-    """Base class of all estimators; says what an estimator needs, and what its advantages are alike in."""
-
-    needs_branches: ClassVar[bool] = False
-    needs_roots: ClassVar[bool] = False
-    """Whether a tree must have several roots."""
-    per_node: ClassVar[bool] = False
-    """Whether a shared token gets the same advantage from every trajectory through it."""
-    per_trajectory: ClassVar[bool] = False
-    """Whether all tokens of a trajectory get the same advantage, as a sequence loss needs."""
-    name: str
-
-    @property
-    def needs_group(self) -> bool:
-        """Whether a trajectory is compared with the others of its tree."""
-        return True
-
-
-class GroupEstimator(_Estimator):
-    """Relative to the group of a problem's leaves (GRPO, Dr. GRPO, DAPO, RLOO, ARPO).
-
-    `scale`: divide by the group's standard deviation, or not (Dr. GRPO). `baseline`: the mean over the group, or over
-    the leaves that are not below the token (in a flat group these are all others, which is RLOO).
-    """
-
-    per_trajectory = True
-    name: Literal["group"]
-    scale: Literal["std", "none"] = "std"
-    baseline: Literal["pooled", "leave_subtree_out"] = "pooled"
-
-
-class ReinforcePlusPlusEstimator(_Estimator):
-    """Returns-to-go, whitened over the whole batch; `group_mean` subtracts the group's mean first."""
-
-    name: Literal["reinforce_pp"]
-    group_mean: bool = False
-
-    @property
-    def needs_group(self) -> bool:
-        """Whether the group's mean is subtracted."""
-        return self.group_mean
-
-
-class TreeGrpoEstimator(_Estimator):
-    """Advantage within a root's subtree plus advantage within the group."""
-
-    needs_branches = True
-    needs_roots = True
-    per_trajectory = True
-    name: Literal["tree_grpo"]
-
-
-class NodeValueEstimator(_Estimator):
-    """Mean reward below a token's branch, minus the mean reward below the branch above it."""
-
-    needs_branches = True
-    per_node = True
-    name: Literal["node_value"]
-
 
 EstimatorSection = Annotated[
-    GroupEstimator | ReinforcePlusPlusEstimator | TreeGrpoEstimator | NodeValueEstimator,
-    Field(discriminator="name"),
+    GroupConfig | ReinforcePlusPlusConfig | TreeGrpoConfig | NodeValueConfig, Field(discriminator="name")
 ]
-
-
-class _Loss(Section):
-    """Base class of all losses."""
-
-    linear: ClassVar[bool] = False
-    """Whether the loss is linear in the advantage: both signs are clipped alike."""
-    sequence_loss: ClassVar[bool] = False
-    """Whether the ratio is that of a whole trajectory."""
-    name: str
-
-
-class ClipLoss(_Loss):
-    """PPO's clipped surrogate; `dual_clip` bounds it where the advantage is negative."""
-
-    name: Literal["clip"]
-    clip_low: InsideOne = 0.2
-    clip_high: PositiveWeight = 0.2
-    dual_clip: AboveOne | None = None
-
-
-class StopGradientClipLoss(_Loss):
-    """AEPO's clip: above the upper edge the gradient is bounded, not zero."""
-
-    name: Literal["aepo_clip"]
-    clip_low: InsideOne = 0.2
-    clip_high: PositiveWeight = 0.2
-    dual_clip: AboveOne | None = None
-
-
-class GppoLoss(_Loss):
-    """GPPO: outside both edges the gradient is bounded, not zero."""
-
-    name: Literal["gppo"]
-    clip_low: InsideOne = 0.2
-    clip_high: PositiveWeight = 0.2
-
-
-class CispoLoss(_Loss):
-    """CISPO: the clipped ratio is a weight on the logprob; without `clip_low` there is no lower edge."""
-
-    linear = True
-    name: Literal["cispo"]
-    clip_low: InsideOne | None = None
-    clip_high: PositiveWeight
-
-
-class GspoLoss(_Loss):
-    """GSPO: one ratio for a whole trajectory, the geometric mean over its tokens."""
-
-    sequence_loss = True
-    name: Literal["gspo"]
-    clip_low: InsideOne = 3e-4
-    clip_high: PositiveWeight = 4e-4
-
-
 LossSection = Annotated[
-    ClipLoss | StopGradientClipLoss | GppoLoss | CispoLoss | GspoLoss, Field(discriminator="name")
+    ClipConfig | StopGradientClipConfig | GppoConfig | CispoConfig | GspoConfig, Field(discriminator="name")
 ]
 
 
@@ -172,26 +62,6 @@ class KlSection(Section):
         return self
 
 
-class CorrectionSection(Section):
-    """Importance weights old / behavior, for an engine whose logprobs differ from the learner's.
-
-    `truncate` clips a weight at `cap`; `mask` sets weights outside [floor, cap] to 0.
-    """
-
-    level: Literal["token", "sequence"]
-    kind: Literal["truncate", "mask"]
-    cap: FromOne = 2.0
-    floor: PositiveFraction | None = None
-
-    @model_validator(mode="after")
-    def _acting(self) -> "CorrectionSection":
-        if self.kind == "truncate" and self.floor is not None:
-            raise ValueError('floor: acts with kind = "mask" only; leave it out')
-        if self.floor == self.cap:
-            raise ValueError("floor: expected a number below cap, or every weight but 1 is masked")
-        return self
-
-
 class AlgorithmSection(Section):
     """How rewards become a gradient.
 
@@ -214,7 +84,7 @@ class AlgorithmSection(Section):
     overlong_margin: Tokens | None = None
     old: Literal["behavior", "recompute"] = "behavior"
     max_gap: PositiveWeight | None = None
-    correction: CorrectionSection | None = None
+    correction: ImportanceCorrection | None = None
     entropy_advantage: EntropyAdvantageSection | None = None
     kl: KlSection | None = None
     entropy_bonus: PositiveWeight | None = None
@@ -329,9 +199,7 @@ class AlgorithmSection(Section):
         recomputes = self.old == "recompute"
         if problems_per_minibatch < problems_per_step or not (is_local or recomputes):
             return ()
-        idle = [
-            f"algorithm.loss.{key}" for key in ("clip_low", "clip_high") if key in self.loss.model_fields_set
-        ]
+        idle = [f"algorithm.loss.{key}" for key in ("clip_low", "clip_high") if is_changed(self.loss, key)]
         if self.loss.name != "clip":
             idle.append(f'algorithm.loss.name = "{self.loss.name}"')
         elif self.loss.dual_clip is not None:

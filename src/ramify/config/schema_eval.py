@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ramify.config.bounds import PositiveFraction, PositiveInt, Reserved, Tokens, Weight
 from ramify.config.schema_parts import (
     LimitsSection,
     LocalEngineSection,
@@ -26,6 +25,7 @@ from ramify.config.schema_tools import (
     Variable,
     refuse_idle_sandbox,
 )
+from ramify.core.config import PositiveFraction, PositiveInt, Reserved, Tokens, Weight
 
 
 def _as_text(value: object) -> object:

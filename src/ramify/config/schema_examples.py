@@ -2,16 +2,15 @@
 
 from pydantic import model_validator
 
-from ramify.config.bounds import PositiveInt, PositiveWeight, Tokens
 from ramify.config.schema_parts import (
     OptimizerSection,
     Section,
     TrainedModelSection,
     TrainingRunSection,
-    UserPath,
     refuse_idle_rates,
 )
 from ramify.config.schema_tools import ToolsSection
+from ramify.core.config import PositiveInt, PositiveWeight, Tokens, UserPath
 
 
 class ExampleDataSection(Section):

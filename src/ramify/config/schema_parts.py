@@ -4,11 +4,11 @@ A required field has no default; an unknown key is refused. Paths are relative t
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -16,9 +16,10 @@ from pydantic import (
     model_validator,
 )
 
-from ramify.config.bounds import (
+from ramify.core.config import (
     BelowOne,
     Calls,
+    Config,
     Count,
     Fraction,
     LearningRate,
@@ -30,23 +31,10 @@ from ramify.config.bounds import (
     Temperature,
     Threads,
     Tokens,
+    UserPath,
     Weight,
 )
 from ramify.modeling.hub import local_folder
-
-
-def _usable(path: Path) -> Path:
-    if "\0" in str(path):
-        raise ValueError("expected a path without a null character")
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        # Recipes are UTF-8, so one with this path could not be saved in the run's folder.
-        raise ValueError("expected a path in UTF-8; give the file or folder another name") from None
-    return path
-
-
-UserPath = Annotated[Path, AfterValidator(_usable)]
 
 
 class Section(BaseModel):
@@ -82,9 +70,13 @@ def refuse_all(*checks: Callable[[], None]) -> None:
         raise ValueError("\n".join(found))
 
 
-def is_changed(section: Section, key: str) -> bool:
+def is_changed(section: Section | Config, key: str) -> bool:
     """Whether a key differs from its default. (Its presence says nothing: a resolved recipe has every key.)"""
-    return bool(getattr(section, key) != type(section).model_fields[key].default)
+    if isinstance(section, Section):
+        default = type(section).model_fields[key].default
+    else:
+        default = next(field.default for field in fields(section) if field.name == key)
+    return bool(getattr(section, key) != default)
 
 
 Dialect = Literal["tags", "hermes"]

@@ -4,9 +4,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ramify.config.bounds import Attempts, PositiveInt, Reserved, Seconds, SignedWeight, Tokens, Weight
-from ramify.config.schema_parts import ModelSection, Section, UserPath, is_changed
+from ramify.config.schema_parts import ModelSection, Section, is_changed
 from ramify.config.schema_tools import HttpSection, Name, ServiceUrl, ToolsSection, Variable
+from ramify.core.config import (
+    Attempts,
+    PositiveInt,
+    Reserved,
+    Seconds,
+    SignedWeight,
+    Tokens,
+    UserPath,
+    Weight,
+)
 
 ScoreName = Literal["answer", "lenient", "em", "f1", "acc", "math_equal", "unread", "timeout"]
 """See docs/scoring.md."""

@@ -1,250 +1,63 @@
-"""Schemas of a training rollout: the branching rules, and the size of one step's trees.
+"""The schema of a training rollout: the size of one step's trees, and the branching rule, whose settings it owns."""
 
-Weights of rules are per nat of the mean entropy over `probe_tokens` tokens, except in the `seed_compat_*` rules.
-"""
-
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
-from ramify.config.bounds import (
-    Fraction,
-    InsideOne,
+from ramify.algos.branch_aepo import BalancedConfig
+from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
+from ramify.algos.branch_rules import FlatConfig, RandomConfig
+from ramify.algos.branch_seed_compat import ReleasedAepoConfig, ReleasedArpoConfig
+from ramify.config.schema_parts import LimitsSection, Section
+from ramify.core.config import (
     PositiveInt,
     Rounds,
     SignedWeight,
-    Tokens,
     Trajectories,
-    Weight,
 )
-from ramify.config.schema_parts import LimitsSection, Section, UserPath
 
 _PAPER = TypeAdapter(tuple[SignedWeight, SignedWeight, SignedWeight])
 """The paper's alpha, beta and tau."""
 
 
-class _Branching(Section):
-    """Base class of all rules."""
-
-    branches: ClassVar[bool] = True
-    looks_at_entropy: ClassVar[bool] = True
-    """Whether entropies can change a decision."""
-    name: str
-
-    @property
-    def needs_m(self) -> bool:
-        """Whether the recipe must set m, the number of trajectories that start from the prompt."""
-        return True
-
-    @property
-    def never(self) -> bool:
-        """Whether the probability of a branch is 0."""
-        return False
+def _written_out(value: Any) -> Any:  # noqa: ANN401 - any TOML value
+    """A rule's table where the recipe is shorter: a name alone, the paper's numbers of a threshold, no tau."""
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict):
+        return value
+    if value.get("name") == "threshold":
+        return _min_rise(value)
+    is_paper = value.get("name") == "balanced" and value.get("draw", "threshold") == "threshold"
+    return {**value, "tau": 0.5} if is_paper and value.get("tau") is None else value
 
 
-class NoBranching(_Branching):
-    """Flat sampling: every trajectory starts from the prompt."""
-
-    branches = False
-    looks_at_entropy = False
-    name: Literal["none"]
-    probe_tokens: Tokens = 20
-
-    @property
-    def needs_m(self) -> bool:
-        """False: all n start from the prompt."""
-        return False
-
-
-class ThresholdBranching(_Branching):
-    """Branch when the entropy after a result rises by more than `min_rise` nats per token (ARPO, section 3.1).
-
-    `alpha`, `beta` and `tau` of the paper may be given instead: min_rise = (tau - alpha) / beta.
-    """
-
-    name: Literal["threshold"]
-    min_rise: SignedWeight = 0.0
-    probe_tokens: Tokens = 20
-    children: Trajectories = 1
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_paper(cls, data: Any) -> Any:  # noqa: ANN401 - any TOML value
-        if not isinstance(data, dict) or not {"alpha", "beta", "tau"} & data.keys():
-            return data
-        rest = {key: value for key, value in data.items() if key not in ("alpha", "beta", "tau")}
-        try:
-            alpha, beta, tau = _PAPER.validate_python((data.get("alpha"), data.get("beta"), data.get("tau")))
-        except ValidationError:
-            raise ValueError(
-                "expected alpha, beta and tau together, as numbers (finite, -1000 to 1000)"
-            ) from None
-        if "min_rise" in data or beta <= 0:
-            raise ValueError("expected min_rise or alpha, beta > 0 and tau, not both")
-        return {**rest, "min_rise": (tau - alpha) / beta}
-
-
-class BernoulliBranching(_Branching):
-    """Branch with probability clip(alpha + beta * entropy delta); beta per nat (the release's 0.2 on 20-token sums)."""
-
-    name: Literal["bernoulli"]
-    alpha: Fraction = 0.5
-    beta: SignedWeight = 0.335
-    probe_tokens: Tokens = 20
-    children: Trajectories = 1
-
-    @property
-    def never(self) -> bool:
-        """Whether both weights are 0."""
-        return self.alpha == 0 and self.beta == 0
-
-
-class BalancedBranching(_Branching):
-    """AEPO (arXiv 2510.14545): a monitored trajectory splits the budget, and consecutive branches become less likely.
-
-    m = n sigmoid(budget_beta (H_root - H_tool)), at least a quarter of n; leave out `rollout.m`.
-    P = clip((alpha + gamma * entropy delta) * (1 - slope * l)), with l the number of consecutive tool results just
-    before this one at which entropy rose and a branch was wanted. `draw = "threshold"` (paper) branches if P > `tau`
-    (0.5 by default), `draw = "bernoulli"` with probability P.
-    """
-
-    name: Literal["balanced"]
-    alpha: Fraction = 0.5
-    gamma: SignedWeight = 0.335
-    slope: Fraction = 0.05
-    draw: Literal["threshold", "bernoulli"] = "threshold"
-    tau: Fraction | None = None
-    budget_beta: Weight = 0.84
-    probe_tokens: Tokens = 20
-    children: Trajectories = 1
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_tau(cls, data: Any) -> Any:  # noqa: ANN401 - any TOML value
-        if (
-            isinstance(data, dict)
-            and data.get("draw", "threshold") == "threshold"
-            and data.get("tau") is None
-        ):
-            return {**data, "tau": 0.5}
-        return data
-
-    @model_validator(mode="after")
-    def _acting(self) -> "BalancedBranching":
-        if self.draw == "bernoulli" and self.tau is not None:
-            raise ValueError('tau: acts with draw = "threshold" only; leave it out')
-        return self
-
-    @property
-    def needs_m(self) -> bool:
-        """False: the rule computes m."""
-        return False
-
-
-class RandomBranching(_Branching):
-    """The control: branch with probability `rate`, regardless of entropy.
-
-    `rate_from` is the folder of another run: the rate is then the one at which this rule branches as often as that
-    run's rule did (`branch/matched_rate` in its metrics, read when this run starts).
-    """
-
-    looks_at_entropy = False
-    name: Literal["random"]
-    rate: Fraction | None = None
-    rate_from: UserPath | None = None
-    probe_tokens: Tokens = 20
-    children: Trajectories = 1
-
-    @model_validator(mode="after")
-    def _one_rate(self) -> "RandomBranching":
-        if (self.rate is None) == (self.rate_from is None):
-            raise ValueError("expected rate or rate_from, one of the two")
-        return self
-
-    @property
-    def never(self) -> bool:
-        """Whether the rate is 0."""
-        return self.rate == 0
-
-
-class _ReleasedArithmetic(_Branching):
-    """Switches for defects in the released code of both papers, on as released; B1 to B23 refer to docs/paper-index.md.
-
-    Attributes:
-        stale_segment: B2. dh uses the turn before the tool result, not the one after it.
-        child_baseline_after_branch: B2. The baseline of a branch is its own first turn, not its root's.
-        summed_over_tokens: B3. A sum over the window divided by ln V, not a mean in nats. The other half of B3, sums
-            over the ten likeliest tokens, is not reproduced: engines report entropies, not the terms of the sum.
-        baseline_never_reset: B1. A slot of the batch keeps the first baseline that it has ever seen, even for other
-            problems. Checkpoints keep these baselines.
-        slot_order: B5. The first root's branches are served first.
-    """
-
-    branch_probability: InsideOne = 0.5
-    entropy_weight: SignedWeight = 0.2
-    probe_tokens: Tokens = 20
-    stale_segment: bool = True
-    child_baseline_after_branch: bool = True
-    summed_over_tokens: bool = True
-    baseline_never_reset: bool = True
-    slot_order: bool = True
-
-
-class SeedCompatArpoBranching(_ReleasedArithmetic):
-    """The arithmetic of ARPO's released code: branch with probability clip(branch_probability + entropy_weight * dh).
-
-    A branch has one child (`beam_size` 2).
-    """
-
-    name: Literal["seed_compat_arpo"]
-
-
-class SeedCompatAepoBranching(_ReleasedArithmetic):
-    """The arithmetic of AEPO's released code: P = clip(1 + entropy_weight * dh - branch_probability / (1 - 0.05 l)).
-
-    Attributes:
-        penalty_per_prompt: B23. l counts the rounds in which any path of the prompt got a new trajectory. Nearly every
-            round brings one until the budget is spent, so l is the number of rounds so far. Off: as in `balanced`.
-        dynamic_rollouts: m = clip(int(n sigmoid(budget_beta (H_root - H_tool))) + 1, 1, n) from a monitored trajectory,
-            which is one of the n; leave out `rollout.m`. Off, as in the released scripts: m is `rollout.m`.
-        root_segment_in_average: B20. H_tool averages over all segments of the monitored trajectory, also the first.
-    """
-
-    name: Literal["seed_compat_aepo"]
-    penalty_per_prompt: bool = True
-    dynamic_rollouts: bool = False
-    budget_beta: Weight = 0.5
-    root_segment_in_average: bool = True
-
-    @model_validator(mode="after")
-    def _acting(self) -> "SeedCompatAepoBranching":
-        if not self.dynamic_rollouts:
-            for key in ("budget_beta", "root_segment_in_average"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    raise ValueError(f"{key}: acts with dynamic_rollouts = true only; leave it out")
-        return self
-
-    @property
-    def needs_m(self) -> bool:
-        """Unless m is computed from a monitored trajectory."""
-        return not self.dynamic_rollouts
-
-
-def _name_only(value: Any) -> Any:  # noqa: ANN401 - any TOML value
-    """`branching = "none"` is short for `branching = {name = "none"}`."""
-    return {"name": value} if isinstance(value, str) else value
+def _min_rise(table: dict[str, Any]) -> dict[str, Any]:
+    """The paper's `alpha`, `beta` and `tau` (ARPO, section 3.1) as min_rise = (tau - alpha) / beta."""
+    if not {"alpha", "beta", "tau"} & table.keys():
+        return table
+    rest = {key: value for key, value in table.items() if key not in ("alpha", "beta", "tau")}
+    try:
+        alpha, beta, tau = _PAPER.validate_python((table.get("alpha"), table.get("beta"), table.get("tau")))
+    except ValidationError:
+        raise ValueError(
+            "expected alpha, beta and tau together, as numbers (finite, -1000 to 1000)"
+        ) from None
+    if "min_rise" in table or beta <= 0:
+        raise ValueError("expected min_rise or alpha, beta > 0 and tau, not both")
+    return {**rest, "min_rise": (tau - alpha) / beta}
 
 
 BranchingSection = Annotated[
-    NoBranching
-    | ThresholdBranching
-    | BernoulliBranching
-    | BalancedBranching
-    | RandomBranching
-    | SeedCompatArpoBranching
-    | SeedCompatAepoBranching,
+    FlatConfig
+    | ThresholdConfig
+    | BernoulliConfig
+    | BalancedConfig
+    | RandomConfig
+    | ReleasedArpoConfig
+    | ReleasedAepoConfig,
     Field(discriminator="name"),
-    BeforeValidator(_name_only),
+    BeforeValidator(_written_out),
 ]
 
 

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from ramify.config.bounds import (
+from ramify.config.schema_parts import Section, is_changed
+from ramify.core.config import (
     Attempts,
     Days,
     Level,
@@ -18,8 +19,8 @@ from ramify.config.bounds import (
     Temperature,
     Threads,
     Tokens,
+    UserPath,
 )
-from ramify.config.schema_parts import Section, UserPath, is_changed
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 _VARIABLE = re.compile(r"(?=.*(KEY|TOKEN|SECRET|PASSWORD))[A-Z][A-Z0-9_]{0,63}")

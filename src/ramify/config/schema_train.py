@@ -4,7 +4,6 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ramify.config.bounds import BelowOne, Count, Nats, PositiveInt, Tokens
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_parts import (
     EngineSection,
@@ -12,7 +11,6 @@ from ramify.config.schema_parts import (
     Section,
     TrainedModelSection,
     TrainingRunSection,
-    UserPath,
     refuse_all,
     refuse_clocks,
     refuse_idle_rates,
@@ -20,6 +18,7 @@ from ramify.config.schema_parts import (
 from ramify.config.schema_reward import RewardSection, refuse_compat_reward, refuse_idle_bonus
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_tools import SandboxSection, ToolsSection, refuse_idle_sandbox
+from ramify.core.config import BelowOne, Count, Nats, PositiveInt, Tokens, UserPath
 
 
 def _usable(place: str) -> str:

@@ -1,20 +1,42 @@
-"""Finds the rows of a benchmark: in a folder with the papers' layout, a file, or a data set of the Hugging Face hub."""
+"""The rows of a benchmark: in a folder with the papers' layout, a file, or a data set of the Hugging Face hub.
 
-from collections.abc import Iterator, Mapping
+In some benchmarks, as in xbench, question and answer are encrypted against crawlers, with the key beside them: base64 of the
+UTF-8 text, XORed with the bytes of the row's `canary`, repeated as often as needed.
+
+A data set of the hub is downloaded into the hub's own cache; HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in
+huggingface_hub. Untested on the real hub; tests use a stand-in for it.
+"""
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ramify.core.errors import DataError
-from ramify.data.benchmark_cipher import unsealed
-from ramify.data.benchmark_golds import is_missing
-from ramify.data.benchmark_hub import HUB_PREFIX, fetch
-from ramify.data.problems import read_jsonl, read_messages, read_parquet
-from ramify.data.verl_rows import is_verl, plain_row
+from ramify.data.problems import is_verl, plain_row, read_jsonl, read_messages, read_parquet
 
 PLAIN_QUESTIONS = ("question", "problem", "prompt")
 """Usual names of the question's field, tried in this order; `prompt` may be a list of messages."""
 
 _SUFFIXES = (".jsonl", ".parquet")
+_SEALED = re.compile("[A-Za-z0-9+/]{32,}={0,2}")
+_FIELDS = ("prompt", "question", "answer")
+GoldForm: TypeAlias = Literal["plain", "rationale"]
+"""plain: a text, a number or a list of them; rationale: GSM8K's worked answer, whose last line is "#### 1,234"."""
+
+_NUMBER = re.compile(r"[-+]?[$]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)%?")
+_HIDDEN = "?"
+HUB_PREFIX = "hf:"
+_PLACE = re.compile(
+    r"hf:(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]+))?(?::(?P<table>[\w. /-]+))?", re.ASCII
+)
+_SHARD = re.compile(r"-\d+-of-\d+(?=\.\w+$)|/\d+(?=\.parquet$)")
+_DEFAULT_TABLE = "test"
+_MAX_LISTED = 12
 
 
 class FileRow(NamedTuple):
@@ -146,3 +168,164 @@ def _file(path: Path) -> Path:
     if path.suffix not in _SUFFIXES:
         raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl or .parquet")
     return path
+
+
+def is_sealed(question: object) -> bool:
+    """Whether a question looks like base64: long and without blanks."""
+    return isinstance(question, str) and _SEALED.fullmatch(question.strip()) is not None
+
+
+def unsealed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Decrypt the question and answer of a row; a row that is not encrypted, or has no key, is returned unchanged.
+
+    Raises:
+        ValueError: The key does not fit.
+    """
+    key = row.get("canary")
+    if not isinstance(key, str) or not key or not any(is_sealed(row.get(name)) for name in _FIELDS[:2]):
+        return row
+    return {
+        **row,
+        **{name: _open(row[name], key, name) for name in _FIELDS if isinstance(row.get(name), str)},
+    }
+
+
+def _open(text: str, key: str, name: str) -> str:
+    try:
+        sealed = base64.b64decode(text, validate=True)
+        return bytes(a ^ b for a, b in zip(sealed, cycle(key.encode()), strict=False)).decode()
+    except (binascii.Error, UnicodeError):
+        raise ValueError(f"field {name!r} is encrypted, but not with the row's 'canary'") from None
+
+
+def read_golds(value: object, form: GoldForm) -> tuple[str, ...]:
+    """The accepted answers in `value`, stripped and without duplicates.
+
+    Only a list holds several answers. A text is one answer: "[1, 2)" is an interval, "Paris, Texas" a place.
+
+    Raises:
+        ValueError: There is no answer, it is hidden ("?"), or one is neither text nor a number.
+    """
+    values = value if isinstance(value, list) else [value]
+    texts = [text for each in values if (text := _text(each))]
+    if not texts:
+        raise ValueError("is an empty list" if values == [] else "is blank")
+    if _HIDDEN in texts:
+        raise ValueError('is "?", so the answers of this split are hidden; use a split that has them')
+    return tuple(dict.fromkeys(map(_after_rationale, texts) if form == "rationale" else texts))
+
+
+def is_missing(value: object) -> bool:
+    """Whether a field is empty: null, or NaN, which tables use for null."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _text(value: object) -> str:
+    if is_missing(value):
+        return ""
+    if isinstance(value, str):
+        value.encode()  # raises at a lone surrogate, which is legal JSON but not text
+        return value.strip()
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
+        raise ValueError(f"must be text, a number or a list of them, got {value!r:.40}")
+    # Tables turn a column of integers into floats if it contains a null.
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _after_rationale(text: str) -> str:
+    number = text.rpartition("####")[2].strip()
+    if not _NUMBER.fullmatch(number):
+        raise ValueError(f'must be a number or end in "#### number", got {number!r:.40}')
+    return number.replace(",", "")
+
+
+def fetch(place: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """The files of one table of "hf:org/name[@revision][:table]", and a note that names the revision.
+
+    `table` is the files' path ("2023/validation/metadata") or a part of it in whole words ("test", "main/test").
+    Without it the table is "test", or the only one. Most data sets of the hub also have a parquet version at
+    "@refs/convert/parquet". Without a network (or with HF_HUB_OFFLINE) earlier downloads are read.
+
+    Raises:
+        DataError: The form is wrong, the hub refuses or cannot be reached, or no table or several tables match.
+    """
+    match = _PLACE.fullmatch(place)
+    if match is None:
+        raise DataError(f"{place!r}: expected hf:org/name[@revision][:table]")
+    files, revision = _fetch_table(place, match["repo"], match["revision"], match["table"])
+    return files, (f"{place}: revision {revision}",)
+
+
+def _fetch_table(
+    place: str, repo: str, revision: str | None, table: str | None
+) -> tuple[tuple[Path, ...], str]:
+    import httpx
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        listed = HfApi().dataset_info(repo, revision=revision)
+        names = _one_table(place, [each.rfilename for each in listed.siblings or ()], table)
+        paths = [hf_hub_download(repo, name, repo_type="dataset", revision=revision) for name in names]
+        return tuple(map(Path, paths)), str(listed.sha)
+    except GatedRepoError:
+        raise DataError(f"{place}: gated; accept its terms on its page of the hub and set HF_TOKEN") from None
+    except RevisionNotFoundError:
+        raise DataError(f"{place}: the data set has no such revision") from None
+    except RepositoryNotFoundError:
+        raise DataError(f"{place}: no such data set, or a private one that needs HF_TOKEN") from None
+    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.TransportError, ConnectionError) as error:
+        return _fetched_before(place, repo, revision, table, error)
+    except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError) as error:
+        raise DataError(f"{place}: the hub did not give it: {_first_line(error)}") from None
+
+
+def _fetched_before(
+    place: str, repo: str, revision: str | None, table: str | None, reason: Exception
+) -> tuple[tuple[Path, ...], str]:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(repo, repo_type="dataset", revision=revision, local_files_only=True))
+    except (OSError, ValueError):
+        raise DataError(
+            f"{place}: the hub cannot be reached and nothing was fetched before ({_first_line(reason)})"
+        ) from None
+    names = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()]
+    return tuple(folder / name for name in _one_table(place, names, table)), folder.name
+
+
+def _one_table(place: str, names: Sequence[str], table: str | None) -> list[str]:
+    """The files of the table, with its shards in order.
+
+    Raises:
+        DataError: No table has that name, or several do.
+    """
+    tables: dict[str, list[str]] = {}
+    for name in sorted(names):
+        if name.endswith((".jsonl", ".parquet")):
+            tables.setdefault(_SHARD.sub("", name), []).append(name)
+    words = re.compile(rf"(?<![^\W_]){re.escape(table or _DEFAULT_TABLE)}(?![^\W_])", re.IGNORECASE)
+    exact = [key for key in tables if table in (key, key.rpartition(".")[0])]
+    found = exact or [key for key in tables if words.search(key)]
+    if not found and table is None and len(tables) == 1:
+        found = list(tables)
+    if len(found) != 1:
+        shown = ", ".join((found or list(tables))[:_MAX_LISTED]) or "no .jsonl and no .parquet"
+        raise DataError(
+            f"{place}: expected one table named {table or _DEFAULT_TABLE!r}, found {len(found)}; name one as "
+            f"hf:org/name:table; there is {shown}"
+        )
+    return tables[found[0]]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

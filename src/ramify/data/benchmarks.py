@@ -2,26 +2,28 @@
 
 import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Message, Problem
-from ramify.data.benchmark_cipher import is_sealed
 from ramify.data.benchmark_files import (
+    HUB_PREFIX,
     PLAIN_QUESTIONS,
+    GoldForm,
     find_benchmark,
     find_field,
+    is_sealed,
+    read_golds,
     read_question,
     read_rows,
 )
-from ramify.data.benchmark_golds import GoldForm, read_golds
-from ramify.data.benchmark_hub import HUB_PREFIX
 from ramify.data.overlap import duplicate_notes
-from ramify.data.problems import ProblemSet
+from ramify.data.problems import ProblemSet, listed
 
 Task: TypeAlias = Literal["math", "qa"]
 
@@ -36,7 +38,7 @@ _LANGUAGES = {
 }
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _LATIN_WORD = re.compile("[A-Za-z]{2,}")
-_MAX_LISTED = 10
+LANGUAGES = ("en", "zh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,5 +270,44 @@ def _notes(benchmark: Benchmark, renamed: list[int], attached: list[int]) -> lis
 
 
 def _rows(numbers: list[int]) -> str:
-    listed = ", ".join(map(str, numbers[:_MAX_LISTED])) + ", ..." * (len(numbers) > _MAX_LISTED)
-    return f"{len(numbers)} row{'s' * (len(numbers) > 1)} ({listed})"
+    return f"{len(numbers)} row{'s' * (len(numbers) > 1)} ({listed(numbers)})"
+
+
+def instructions(tools: Collection[str], language: str, dialect: str = "tags") -> str:
+    """The system message for an agent with these tools.
+
+    For the tag dialect it explains search and python only; the renderer describes other tools. In the hermes dialect
+    the chat template describes all of them.
+
+    Args:
+        tools: Names of the tools.
+        language: Language of the question: "zh", or anything else for English.
+        dialect: The recipe's `model.dialect`.
+    """
+    known = language if language in LANGUAGES else "en"
+    kind = (
+        dialect
+        if dialect != "tags"
+        else "_".join(name for name in ("search", "python") if name in tools) or "no_tools"
+    )
+    # The examples in it are real calls, because models copy placeholders such as "your query here".
+    text = (files("ramify.data") / "instructions" / f"{kind}_{known}.txt").read_text(encoding="utf-8")
+    return text.strip()
+
+
+def instructed(
+    problems: Sequence[Problem], tools: Collection[str], dialect: str = "tags"
+) -> tuple[Problem, ...]:
+    """Put a system message in front of each problem, in the problem's language (`info["language"]`).
+
+    A problem that already has a system message keeps it.
+    """
+    said = {language: Message.of("system", instructions(tools, language, dialect)) for language in LANGUAGES}
+
+    def with_system(problem: Problem) -> Problem:
+        if problem.messages[0].role == "system":
+            return problem
+        system = said.get(str(problem.info.get("language")), said["en"])
+        return replace(problem, messages=(system, *problem.messages))
+
+    return tuple(map(with_system, problems))

@@ -31,8 +31,18 @@ from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
 from ramify.core.draws import stream
 from ramify.core.errors import DataError
 from ramify.data.world import WorldSettings, split_editions, write_rows
-from ramify.data.world_editions import LINE, OPERATORS, SYNONYMS, Edition, Level, chance, pick
-from ramify.data.world_questions import Question, evaluate, make_question
+from ramify.data.world_questions import (
+    LINE,
+    OPERATORS,
+    SYNONYMS,
+    Edition,
+    Level,
+    Question,
+    chance,
+    evaluate,
+    make_question,
+    pick,
+)
 
 Search: TypeAlias = Callable[[str, str], str]
 """(collection, query) -> the result text of the search tool."""

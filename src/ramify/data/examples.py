@@ -1,6 +1,7 @@
-"""Files of training examples: JSONL rows with a `prompt` and whole assistant messages."""
+"""Files of training examples: JSONL rows with a `prompt` and whole assistant messages, for SFT (`completion`) and DPO."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -65,3 +66,58 @@ def read_message(row: Row, name: str) -> str:
         raise ValueError(f"{name!r} must be text that is not blank")
     text.encode()  # raises at a lone surrogate, which is legal JSON but not text
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A problem and the assistant's whole message for it; `<result>` spans are tool results.
+
+    `row` is the row in the file, from 1.
+    """
+
+    problem: Problem
+    completion: str
+    row: int
+
+
+def load_demonstrations(path: Path) -> tuple[Demonstration, ...]:
+    """Read rows {prompt: [{role, content}], completion: str, id?: str}; other columns are ignored.
+
+    Raises:
+        DataError: The file or a row cannot be read; names both.
+    """
+    return read_examples(path, "demonstrations", "prompt (messages) and completion (text)", _demonstration)
+
+
+def _demonstration(problem: Problem, row: Row, number: int) -> Demonstration:
+    return Demonstration(problem, read_message(row, "completion"), number)
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Two whole assistant messages for one problem; `<result>` spans are tool results.
+
+    `row` is the row in the file, from 1.
+    """
+
+    problem: Problem
+    chosen: str
+    rejected: str
+    row: int
+
+
+def load_preferences(path: Path) -> tuple[Preference, ...]:
+    """Read rows {prompt: [{role, content}], chosen: str, rejected: str, id?: str}; other columns are ignored.
+
+    Raises:
+        DataError: The file or a row cannot be read, a side is missing or blank, or both are equal; names file and row.
+    """
+    columns = "prompt (messages), chosen and rejected (texts)"
+    return read_examples(path, "preference pairs", columns, _preference)
+
+
+def _preference(problem: Problem, row: Row, number: int) -> Preference:
+    chosen, rejected = (read_message(row, name) for name in ("chosen", "rejected"))
+    if chosen.strip() == rejected.strip():
+        raise ValueError("'chosen' and 'rejected' are equal")
+    return Preference(problem, chosen, rejected, number)

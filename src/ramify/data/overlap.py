@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 from ramify.data.benchmark_files import find_tables, read_question, read_rows
-from ramify.data.problems import ProblemSet
+from ramify.data.problems import ProblemSet, listed
 
 _LEFT = r"(?:(?<=[\d)\]}$=<>(\[{,+^*/])|(?<=\b[a-z]))"
 _RIGHT = r"(?=[\d(\[{\\$]|[a-z]\b)"
@@ -83,11 +83,9 @@ def duplicate_notes(problems: Sequence[Problem]) -> tuple[str, ...]:
     again = list(dict.fromkeys(problem.id for group in find_duplicates(problems) for problem in group[1:]))
     if not again:
         return ()
-    return (f"{len(again)} of {len(problems)} problems ask what an earlier one asks: {_listed(again)}",)
-
-
-def _listed(identifiers: Sequence[str]) -> str:
-    return ", ".join(identifiers[:_MAX_LISTED]) + ", ..." * (len(identifiers) > _MAX_LISTED)
+    return (
+        f"{len(again)} of {len(problems)} problems ask what an earlier one asks: {listed(again, _MAX_LISTED)}",
+    )
 
 
 def read_questions(places: Iterable[str]) -> frozenset[str]:

@@ -1,7 +1,11 @@
-"""Problems from a data file: JSONL or parquet, plain or in the verl style."""
+"""Problems from a data file: JSONL or parquet, plain or in the verl style that ARPO, AEPO and Tool-Star train on.
+
+Columns of a verl-style row: data_source, prompt[role, content], ability, reward_model{ground_truth, ...},
+extra_info{index, ...}, metadata.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
@@ -9,16 +13,15 @@ from typing import Any, TypeAlias, cast, get_args
 from ramify.core.errors import DataError
 from ramify.core.json_text import parse_json
 from ramify.core.messages import Message, Problem, Role
-from ramify.data.verl_rows import is_verl, plain_row, repair_boxed
 
 _ROLES: tuple[str, ...] = get_args(Role)
 _OWN_COLUMNS = ("prompt", "answer", "id")
-_MAX_LISTED_ROWS = 10
 _OTHER_FORMATS = ("conversations", "messages", "instruction", "question")
 """Columns of rows in the formats of ShareGPT, OpenAI, Alpaca and benchmarks."""
-_JSONL_COUNTING = "lines count from 1"
+_JSONL_COUNTING, _PARQUET_COUNTING = "lines count from 1", "rows count from 0"
 
 _Row: TypeAlias = Mapping[str, Any]
+_BROKEN_BOXED = "\x08oxed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +30,6 @@ class ProblemSet:
 
     problems: tuple[Problem, ...]
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Numbered rows of a file; `counting` says how they are numbered, `verl` whether blank golds are dropped."""
-
-    rows: Iterator[tuple[int, Any]]
-    counting: str
-    verl: bool
 
 
 def load_problems(path: Path) -> ProblemSet:
@@ -50,19 +44,21 @@ def load_problems(path: Path) -> ProblemSet:
         DataError: The file cannot be read or is empty, a row is broken or has no answer, or two rows share an
             id; names file and row.
     """
-    table = _open(path)
+    rows, counting, verl = _open(path)
     problems: list[Problem] = []
     row_of_id: dict[str, int] = {}
     repaired = 0
     dropped: list[int] = []
-    for number, row in table.rows:
+    for number, row in rows:
         try:
             if not isinstance(row, dict):
                 raise ValueError(f"expected an object, got {type(row).__name__}")
+            if verl:
+                row = plain_row(row)
             stored = read_messages(row)
             messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
             repaired += messages != stored
-            golds = _answer(row, drop_blanks=table.verl)
+            golds = _answer(row, drop_blanks=verl)
             if not golds:
                 dropped.append(number)
                 continue
@@ -71,7 +67,7 @@ def load_problems(path: Path) -> ProblemSet:
                 raise ValueError(f"id {identifier!r} is already that of row {row_of_id[identifier]}")
             info = _info(row)
         except ValueError as error:
-            raise DataError(f"{path} row {number} ({table.counting}): {error}") from None
+            raise DataError(f"{path} row {number} ({counting}): {error}") from None
         row_of_id[identifier] = number
         problems.append(Problem(identifier, messages, golds, info))
     if not problems:
@@ -85,22 +81,29 @@ def _notes(repaired: int, dropped: list[int]) -> tuple[str, ...]:
         notes.append(f"repaired \\boxed in {repaired} prompt{'s' * (repaired > 1)}")
     if dropped:
         plural = "s" * (len(dropped) > 1)
-        listed = ", ".join(map(str, dropped[:_MAX_LISTED_ROWS])) + ", ..." * (len(dropped) > _MAX_LISTED_ROWS)
-        notes.append(f"dropped {len(dropped)} row{plural} with a blank answer: row{plural} {listed}")
+        notes.append(f"dropped {len(dropped)} row{plural} with a blank answer: row{plural} {listed(dropped)}")
     return tuple(notes)
 
 
-def _open(path: Path) -> _Table:
-    readers: dict[str, Callable[[Path], _Table]] = {".jsonl": _open_jsonl, ".parquet": _open_parquet}
-    if path.suffix not in readers:
+def listed(values: Sequence[object], most: int = 10) -> str:
+    """The first values for a message: "1, 2, 3, ..."."""
+    return ", ".join(map(str, values[:most])) + ", ..." * (len(values) > most)
+
+
+def _open(path: Path) -> tuple[Iterator[tuple[int, Any]], str, bool]:
+    """The numbered rows of a file, how they are numbered, and whether they are in the verl style."""
+    if path.suffix not in (".jsonl", ".parquet"):
         raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl or .parquet")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    return readers[path.suffix](path)
-
-
-def _open_jsonl(path: Path) -> _Table:
-    return _Table(read_jsonl(path), _JSONL_COUNTING, verl=False)
+    if path.suffix == ".jsonl":
+        return read_jsonl(path), _JSONL_COUNTING, False
+    columns, rows = read_parquet(path)
+    verl = is_verl(columns)
+    for needed in ("prompt", "reward_model" if verl else "answer"):
+        if needed not in columns:
+            raise DataError(f"{path}: no column {needed!r}; found {', '.join(columns) or 'none'}")
+    return rows, _PARQUET_COUNTING, verl
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
@@ -157,23 +160,6 @@ def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def _open_parquet(path: Path) -> _Table:
-    columns, rows = read_parquet(path)
-    verl = is_verl(columns)
-    for needed in ("prompt", "reward_model" if verl else "answer"):
-        if needed not in columns:
-            raise DataError(f"{path}: no column {needed!r}; found {', '.join(columns) or 'none'}")
-
-    def plain_rows() -> Iterator[tuple[int, Any]]:
-        for number, row in rows:
-            try:
-                yield number, plain_row(row)
-            except ValueError as error:
-                raise DataError(f"{path} row {number} (rows count from 0): {error}") from None
-
-    return _Table(plain_rows() if verl else rows, "rows count from 0", verl)
 
 
 def _answer(row: _Row, drop_blanks: bool) -> tuple[str, ...]:
@@ -266,4 +252,37 @@ def _text(value: object, place: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{place} must be text, got {type(value).__name__}")
     value.encode()  # raises at a lone surrogate, which is legal JSON but not text
+    return value
+
+
+def is_verl(columns: Collection[str]) -> bool:
+    """Whether a table with these columns is in the verl style."""
+    return "reward_model" in columns and "answer" not in columns
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A verl row as {"prompt", "answer", free columns}; the fields of extra_info become free columns.
+
+    Raises:
+        ValueError: `reward_model` or `extra_info` is not a record.
+    """
+    reward_model = _record(row, "reward_model")
+    extra_info = _record(row, "extra_info")
+    kept = {key: row[key] for key in row if key not in ("reward_model", "extra_info")}
+    # extra_info may contain a "prompt", an "answer" or an "id"; they must not replace our columns.
+    free = {key: value for key, value in extra_info.items() if key not in ("prompt", "answer", "id")}
+    return {**free, **kept, "answer": reward_model.get("ground_truth")}
+
+
+def repair_boxed(text: str) -> str:
+    r"""Repair a defect of published prompts: a backspace (U+0008) before "oxed" where "\boxed" was meant."""
+    return text.replace(_BROKEN_BOXED, r"\boxed")
+
+
+def _record(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = row.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key!r} must be a record, got {type(value).__name__}")
     return value

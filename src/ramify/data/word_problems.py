@@ -1,8 +1,9 @@
 r"""Word problems in English for a small language model, and imperfect demonstrations of how tools solve them.
 
 Three kinds, in equal shares: `story` (a sum told as a story: Python), `fact` (one fact about a country: search),
-`difference` (how much larger one country is than another: two searches, then Python). The facts are those of
-`data.countries`.
+`difference` (how much larger one country is than another: two searches, then Python). The facts are from the
+tables of the package `countryinfo` (MIT licence), three a country. The package is the source of every answer, so some facts are
+out of date; a question is about what the table says.
 
 Held out: every fourth country, person and thing never occurs in a training problem or a demonstration; `test` asks
 about nothing else. `test` does not depend on the run's seed.
@@ -18,15 +19,18 @@ As in the quick start's world (`data.demonstrator`) its flaws are decisions with
 mistake is one that the same model avoids at other times: reinforcement learning has something to choose from.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, TypeAlias
+
+from countryinfo import all_countries
 
 from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
 from ramify.core.draws import StreamPart, stream
 from ramify.core.errors import DataError
-from ramify.data.countries import Country, countries
-from ramify.data.world_editions import chance, pick, shuffled
+from ramify.data.world_questions import chance, pick, shuffled
 
 WordSplit: TypeAlias = Literal["train", "test", "demo"]
 
@@ -56,6 +60,47 @@ _DIFFERENCES = {
     "area": "How many square kilometres larger is {first} than {second}?",
     "population": "How many more people live in {first} than in {second}?",
 }
+_WORD = re.compile(r"[A-Z][a-z]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Country:
+    """A country; `area` is in square kilometres."""
+
+    name: str
+    capital: str
+    area: int
+    population: int
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """A sentence by what it tells."""
+        return {
+            "area": f"The area of {self.name} is {self.area} square kilometres.",
+            "capital": f"The capital of {self.name} is {self.capital}.",
+            "population": f"The population of {self.name} is {self.population} people.",
+        }
+
+
+@cache
+def countries() -> tuple[Country, ...]:
+    """All countries of the package whose name and capital are one word of plain letters each, by name."""
+    found: dict[str, Country] = {}
+    for country in all_countries():
+        facts = country.info()
+        name, capital = str(facts.get("name")), str(facts.get("capital"))
+        area, population = facts.get("area"), facts.get("population")
+        plain = _WORD.fullmatch(name) and _WORD.fullmatch(capital) and name != capital
+        if plain and area and population and float(area).is_integer():
+            found[name] = Country(name, capital, int(area), int(population))
+    return tuple(found[name] for name in sorted(found))
+
+
+def passages() -> Iterator[dict[str, str]]:
+    """Rows {id, text} of a corpus for the search tool, one a fact."""
+    for country in countries():
+        for what, text in country.facts.items():
+            yield {"id": f"{country.name}/{what}", "text": text}
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError
-from ramify.data.world_editions import LEVELS, Edition, Level, make_edition
-from ramify.data.world_questions import Split, make_question
+from ramify.data.world_questions import LEVELS, Edition, Level, Split, make_edition, make_question
 
 _PROBLEM_SPLITS: tuple[Split, ...] = ("train", "dev", "test", "seen")
 

@@ -1,25 +1,150 @@
-"""Questions about the quick-start world, drawn from the facts of an edition. See `data.world`."""
+"""The quick-start world's encyclopedia and the questions about it: names, words, facts, passages. See `data.world`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from ramify.core.draws import StreamPart
-from ramify.data.world_editions import (
-    HELD_OUT_NAMES,
-    LARGEST,
-    OPERATORS,
-    SMALLEST,
-    TO_NAME,
-    TO_NUMBER,
-    TRAINING_NAMES,
-    Edition,
-    Level,
-    pick,
-    shuffled,
-)
+from ramify.core.draws import StreamPart, stream
 
+T = TypeVar("T")
+S = TypeVar("S", bound=StreamPart)
+
+_TRAINING = """
+Mimo Tugo Vuda Sose Kaga Kazo Bero Zaba Sulo Nere Rudo Ruli Fode Ragi Feso Rini Dodu Vuze Vemu Fegi
+Sete Livo Baki Konu Puvo Mege Zede Kosi Fura Zoda Zove Bima Peli Viso Tusi Vika Pisi Poza Kune Folo
+Nivi Dako Kuvi Neta Bize Fare Vige Varu Gure Fedu Rola
+"""
+_HELD_OUT = "Zubo Gamo Dori Devo Babu Loge Roze Lano Nida Giku Palu Gesi Moko"
+TRAINING_NAMES = tuple(_TRAINING.split())
+HELD_OUT_NAMES = tuple(_HELD_OUT.split())
+NAMES_PER_EDITION = (9, 3)
+"""Number of training names and of held-out names in an edition."""
+
+TO_NAME = ("mayor", "neighbor", "founder")
+TO_NUMBER = ("area", "age", "height")
+RELATIONS = (*TO_NAME, *TO_NUMBER)
+SYNONYMS: Mapping[str, tuple[str, str]] = {
+    "mayor": ("leader", "chief"),
+    "neighbor": ("border", "frontier"),
+    "founder": ("creator", "builder"),
+    "area": ("size", "extent"),
+    "age": ("years", "lifetime"),
+    "height": ("elevation", "altitude"),
+}
+OPERATORS: Mapping[str, str] = {"plus": "+", "minus": "-", "times": "*"}
+SMALLEST, LARGEST = 10, 59
+LINE = "- "
+"""Prefix of every passage."""
 Split: TypeAlias = Literal["train", "dev", "test", "seen", "demo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The parameters of a difficulty; see `data.world`."""
+
+    kinds: tuple[str, ...]
+    num_synonyms: int
+    synonym_share: float
+    outdated_share: float
+    num_arith: int
+    num_calc: int
+
+
+_KINDS = ("lookup", "arith", "hop2", "calc", "compare")
+LEVELS: Mapping[int, Level] = {
+    1: Level(_KINDS, 1, 0.2, 0.0, 2, 2),
+    2: Level((*_KINDS, "hop3"), 1, 0.5, 0.3, 3, 2),
+    3: Level((*_KINDS, "hop3"), 2, 0.7, 0.6, 4, 3),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact as an edition states it: the value, and the word used for the relation."""
+
+    value: str
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """One version of the encyclopedia; `facts` and `outdated` are keyed by (name, relation).
+
+    Every name has a fact for each relation to a number, and for two of the three relations to a name. The values of a
+    relation are names without a fact for that relation: if an edition contained both "Zoda mayor Laru" and "Laru mayor
+    Bado", a search for "Laru mayor" could not tell them apart.
+    """
+
+    id: str
+    names: tuple[str, ...]
+    facts: Mapping[tuple[str, str], Fact]
+    outdated: Mapping[tuple[str, str], Fact]
+
+    def value(self, name: str, relation: str) -> str:
+        """The valid value."""
+        return self.facts[name, relation].value
+
+    def relations(self, name: str, options: Sequence[str]) -> list[str]:
+        """The relations among `options` for which `name` has a fact."""
+        return [relation for relation in options if (name, relation) in self.facts]
+
+    def sentence(self, name: str, relation: str) -> str:
+        """The passage with the valid value."""
+        fact = self.facts[name, relation]
+        return f"{LINE}{name} {fact.word} {fact.value}"
+
+    def outdated_sentence(self, name: str, relation: str) -> str | None:
+        """The passage with the outdated value, if there is one."""
+        fact = self.outdated.get((name, relation))
+        return f"{LINE}{name} {fact.word} was {fact.value}" if fact else None
+
+    def passages(self) -> list[str]:
+        """All passages, shuffled."""
+        valid = [self.sentence(*key) for key in self.facts]
+        outdated = [sentence for key in self.facts if (sentence := self.outdated_sentence(*key))]
+        return shuffled([*valid, *outdated], "order", self.id)
+
+
+def pick(options: Sequence[T], *name: StreamPart) -> T:
+    """One of `options`, drawn from the random stream with that name."""
+    return options[stream(*name) % len(options)]
+
+
+def chance(rate: float, *name: StreamPart) -> bool:
+    """True with probability `rate`, drawn from the random stream with that name."""
+    return stream(*name) < rate * 2**63
+
+
+def shuffled(items: Iterable[S], *name: StreamPart) -> list[S]:
+    """`items` (all different) in an order drawn from the random stream with that name."""
+    return sorted(items, key=lambda item: stream(*name, item))
+
+
+def make_edition(edition: str, level: Level) -> Edition:
+    """Draw the facts of an edition; they depend only on its id and the level."""
+    num_training, num_held_out = NAMES_PER_EDITION
+    training = shuffled(TRAINING_NAMES, "names", edition)[:num_training]
+    held_out = shuffled(HELD_OUT_NAMES, "names", edition)[:num_held_out]
+    numbers = [str(number) for number in range(SMALLEST, LARGEST + 1)]
+    values = {(name, relation): numbers for name in (*training, *held_out) for relation in TO_NUMBER}
+    groups = [[*training[part::3], *held_out[part::3]] for part in range(3)]
+    for targets, relation in zip(groups, TO_NAME, strict=True):
+        values |= {(name, relation): targets for group in groups if group is not targets for name in group}
+    facts = {}
+    outdated = {}
+    for key, options in values.items():
+        facts[key] = _draw_fact(options, level, (edition, *key))
+        if chance(level.outdated_share, "is outdated", edition, *key):
+            others = [value for value in options if value != facts[key].value]
+            outdated[key] = _draw_fact(others, level, ("outdated", edition, *key))
+    return Edition(edition, (*training, *held_out), facts, outdated)
+
+
+def _draw_fact(options: Sequence[str], level: Level, name: tuple[str, ...]) -> Fact:
+    word = relation = name[-1]
+    if chance(level.synonym_share, "reworded", *name):
+        word = pick(SYNONYMS[relation][: level.num_synonyms], "word", *name)
+    return Fact(pick(options, "value", *name), word)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN, TAG_NAMES
-from ramify.data.world_editions import (
+from ramify.data.world_questions import (
     HELD_OUT_NAMES,
     LEVELS,
     LINE,
@@ -22,8 +22,8 @@ from ramify.data.world_editions import (
     SYNONYMS,
     TRAINING_NAMES,
     make_edition,
+    make_question,
 )
-from ramify.data.world_questions import make_question
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TAGS = (RESULT_OPEN, RESULT_CLOSE, *(f"<{slash}{name}>" for name in TAG_NAMES for slash in ("", "/")))

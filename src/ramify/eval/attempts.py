@@ -1,17 +1,41 @@
-"""Growing attempts: each is a tree of one trajectory, so attempts are independent and each is saved when it ends."""
+"""Attempts: each is a tree of one trajectory, so attempts are independent, and each is recorded when it ends.
+
+A record is taken from the recorded tree and never from counting tags in the text.
+"""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
 
-from ramify.core.messages import Problem
+from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.protocols import RewardFn
-from ramify.core.records import ScoredTree
-from ramify.core.tree import TreeKey
-from ramify.rewards.tree_rewards import score_tree
+from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import Source, StopReason, Trajectory, Tree, TreeKey
+from ramify.rewards.extract import answer_of
+from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.grow import TreeGrower, first_failure
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.waits import SlotGate
+
+GROUPS = ("benchmark", "kind", "level", "category", "language")
+"""Columns of a problem by which results are grouped, if the problem has them."""
+
+Outcome: TypeAlias = Literal["executed", "failed", "refused"]
+OVER_LIMIT = "over_limit"
+_OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
+    {
+        ToolStatus.OK: "executed",
+        ToolStatus.EMPTY: "executed",
+        ToolStatus.ERROR: "failed",
+        ToolStatus.TIMEOUT: "failed",
+        ToolStatus.MALFORMED: "refused",
+        ToolStatus.UNKNOWN_TOOL: "refused",
+        OVER_LIMIT: "refused",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +102,185 @@ async def make_attempts(
                 group.create_task(make(place))
     except BaseExceptionGroup as failures:
         raise first_failure(failures) from failures
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One tool call: the status of its result, or "over_limit" for the call that ended the attempt.
+
+    `repeated`: the attempt had already made the same call with the same arguments.
+    """
+
+    tool: str
+    status: str
+    repeated: bool
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the tool ran and returned a result, ran and failed, or did not run."""
+        return _OUTCOMES[self.status]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Token counts of an attempt.
+
+    Attributes:
+        prompt: Tokens of the rendered problem.
+        written: Tokens that the policy wrote.
+        results: Tokens of tool results.
+        sent: Context tokens, summed over all turns: what a service that charges by the token counts as input.
+    """
+
+    prompt: int
+    written: int
+    results: int
+    sent: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One attempt: a line of results.jsonl, keyed by (problem, attempt).
+
+    Attributes:
+        problem: Id of the problem.
+        attempt: Number of the attempt, from 0.
+        groups: The problem's columns among `GROUPS`, as text.
+        answer: The extracted answer; "" if there is none.
+        correct: Whether the part of the reward that decides is at least 1; partial credit does not count.
+        reward: Value of the reward.
+        parts: All parts of the reward.
+        stop: Why the attempt ended.
+        calls: Its tool calls, in order.
+        tokens: Its token counts.
+    """
+
+    problem: str
+    attempt: int
+    groups: Mapping[str, str]
+    answer: str
+    correct: bool
+    reward: float
+    parts: Mapping[str, float]
+    stop: StopReason
+    calls: tuple[CallRecord, ...]
+    tokens: TokenCounts
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON object, for `from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "AttemptRecord":
+        """Read the JSON object of a line.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is not the record of an attempt.
+        """
+        calls = tuple(CallRecord(**call) for call in record["calls"])
+        counts = TokenCounts(**record["tokens"])
+        parts, groups = record["parts"], record["groups"]
+        require_types(
+            record, problem=str, attempt=int, answer=str, correct=bool, reward=float, parts=dict, groups=dict
+        )
+        require_types(parts, **dict.fromkeys(parts, float))
+        require_types(groups, **dict.fromkeys(groups, str))
+        require_types(asdict(counts), prompt=int, written=int, results=int, sent=int)
+        for call in calls:
+            require_types(asdict(call), tool=str, status=str, repeated=bool)
+            if call.status not in _OUTCOMES:
+                raise ValueError("a call has an unknown status")
+        return cls(
+            record["problem"],
+            record["attempt"],
+            dict(groups),
+            record["answer"],
+            record["correct"],
+            float(record["reward"]),
+            {name: float(value) for name, value in parts.items()},
+            StopReason(record["stop"]),
+            calls,
+            counts,
+        )
+
+
+def require_types(record: Mapping[str, Any], /, **kinds: type) -> None:
+    """Check the types of values; an int is accepted as a float. (pydantic cannot do this: it rejects lone surrogates.)
+
+    Raises:
+        TypeError: A value has another type.
+        ValueError: A number is not finite.
+    """
+    for key, kind in kinds.items():
+        value: Any = record[key]
+        if not isinstance(value, int | float if kind is float else kind) or (
+            isinstance(value, bool) and kind is not bool
+        ):
+            raise TypeError(f"{key!r}: expected {kind.__name__}, got {value!r:.40}")
+        if kind is float and not math.isfinite(record[key]):
+            raise ValueError(f"{key!r} is not finite")
+
+
+def record_attempt(tree: Tree, reward: Reward, decides: str = "correct") -> AttemptRecord:
+    """The record of an attempt; `TreeKey.step` of the tree's key is the number of the attempt.
+
+    Args:
+        tree: A tree of one trajectory.
+        reward: Its reward.
+        decides: The part of the reward that decides whether the attempt is correct; without this part it is not.
+
+    Raises:
+        ValueError: The tree has more than one leaf; leaves of one tree are not independent attempts.
+    """
+    if len(tree.trajectories) != 1:
+        raise ValueError(
+            f"problem {tree.problem.id!r}: an attempt is one trajectory, this tree branches into "
+            f"{len(tree.trajectories)}"
+        )
+    (trajectory,) = tree.trajectories
+    return AttemptRecord(
+        tree.problem.id,
+        tree.key.step,
+        _groups(tree.problem),
+        answer_of(trajectory),
+        reward.parts.get(decides, 0.0) >= 1.0,
+        reward.value,
+        dict(reward.parts),
+        trajectory.stop,
+        _calls(trajectory),
+        _tokens(trajectory),
+    )
+
+
+def _groups(problem: Problem) -> dict[str, str]:
+    named = {name: problem.info.get(name) for name in GROUPS}
+    return {name: str(value) for name, value in named.items() if value is not None and str(value)}
+
+
+def _calls(trajectory: Trajectory) -> tuple[CallRecord, ...]:
+    made: list[tuple[ToolCall, str]] = [(call, result.status) for call, result in trajectory.exchanges]
+    if trajectory.stop is StopReason.CALLS:
+        made.extend((call, OVER_LIMIT) for call in trajectory.leaf.calls)
+    seen: list[tuple[str, Mapping[str, Any]]] = []
+    records = []
+    for call, status in made:
+        asked = (call.name, call.arguments)
+        records.append(CallRecord(call.name, status, call.malformed is None and asked in seen))
+        seen.append(asked)
+    return tuple(records)
+
+
+def _tokens(trajectory: Trajectory) -> TokenCounts:
+    sizes = dict.fromkeys(Source, 0)
+    context = sent = 0
+    turn_open = False
+    for node in trajectory.nodes:
+        if node.opens_context:
+            context = 0
+        is_policy = node.source is Source.POLICY
+        if is_policy and not turn_open:
+            sent += context
+        turn_open = is_policy
+        sizes[node.source] += len(node.token_ids)
+        context += len(node.token_ids)
+    return TokenCounts(sizes[Source.PROMPT], sizes[Source.POLICY], sizes[Source.TOOL], sent)

@@ -9,13 +9,11 @@ from typing import Any
 
 from ramify.core.errors import DataError
 from ramify.eval.evaluation import Evaluation, ProblemResult, make_evaluation
-from ramify.eval.intervals import Interval, mean_interval
 from ramify.eval.manifest import read_manifest
-from ramify.eval.paired import Difference, holm, paired_difference
 from ramify.eval.results import read_records
-from ramify.obs.charts import Bar, BarGroup, bar_chart
+from ramify.eval.statistics import Difference, Interval, holm, mean_interval, paired_difference
 from ramify.obs.files import replace_file
-from ramify.obs.page import Card, Cell, Section, Table, flat, render_page
+from ramify.obs.page import Bar, BarGroup, Card, Cell, Section, Table, bar_chart, flat, render_page
 
 
 @dataclass(frozen=True, slots=True)

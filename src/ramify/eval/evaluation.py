@@ -1,14 +1,25 @@
-"""Scores of an evaluation: pass@k, mean@k, majority@k and parts of the reward, each with an interval over problems."""
+"""Scores of an evaluation: pass@k, mean@k, majority@k and parts of the reward, each with an interval over problems.
 
+And its files with numbers: summary.json, times.json, and results.csv with one row per attempt.
+"""
+
+import csv
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from ramify.core.call_clock import HeldUp
 from ramify.core.errors import DataError
-from ramify.eval.intervals import Interval, mean_interval
-from ramify.eval.pass_at_k import pass_at_k
-from ramify.eval.records import GROUPS, AttemptRecord
+from ramify.core.tree import StopReason
+from ramify.eval.attempts import GROUPS, AttemptRecord, Outcome
+from ramify.eval.results import AttemptTimes, TimedCall
+from ramify.eval.statistics import Interval, judge_agreement, mean_interval, pass_at_k
 from ramify.rewards.answer_scores import same_answer
+
+SCHEMA = 1
+_OUTCOMES: tuple[Outcome, ...] = ("executed", "failed", "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +145,208 @@ def majority(attempts: Sequence[AttemptRecord]) -> bool:
     # most_common keeps equally frequent answers in order of first appearance.
     winner = Counter(groups[attempt.answer] for attempt in voters).most_common(1)[0][0]
     return any(attempt.correct for attempt in voters if groups[attempt.answer] == winner)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Price of a million tokens, in any currency: of tokens sent to the model, and of tokens that it writes."""
+
+    input: float
+    output: float
+
+
+def summarise(
+    evaluation: Evaluation,
+    ks: Sequence[int],
+    price: Price | None,
+    *,
+    judged: bool = False,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The content of summary.json. It has no times, so two runs with a deterministic engine give the same content.
+
+    Intervals are {value, low, high, n}: a mean over n problems with the bounds of its 95 % interval.
+
+    Args:
+        evaluation: All attempts.
+        ks: Values of k.
+        price: Price of tokens; None: no cost is given.
+        judged: Whether the recipe has a judge.
+        notes: Notes about the problems, such as how many were dropped.
+    """
+    attempts = len(evaluation.results[0].attempts)
+    stops = Counter(attempt.stop for attempt in evaluation.attempts)
+    return {
+        "schema": SCHEMA,
+        "num_problems": len(evaluation.results),
+        "attempts": attempts,
+        "notes": list(notes),
+        **_scores(evaluation, ks),
+        "not_compared": not_compared(evaluation.attempts),
+        "groups": {
+            column: {value: _scores(evaluation.of(column, value), ks) for value in evaluation.values(column)}
+            for column in evaluation.columns
+        },
+        **({"judge": _judge(evaluation.attempts)} if judged else {}),
+        "stops": {reason: stops[reason] for reason in StopReason},
+        "tools": tool_table(evaluation),
+        "calls_per_attempt": evaluation.calls_per_attempt,
+        "tokens": _tokens(evaluation.attempts),
+        **({} if price is None else {"cost": _cost(evaluation, price)}),
+    }
+
+
+def tool_table(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
+    """For each tool: calls by outcome, attempts with and without it, and how many of either were correct.
+
+    Every call is executed, failed (it raised or timed out) or refused without running (unreadable, unknown tool, over
+    the limit). `repeated` counts calls, of any outcome, that the same attempt had made before.
+    """
+    attempts = evaluation.attempts
+    names = sorted({call.tool for attempt in attempts for call in attempt.calls})
+    return {name: _tool(name, attempts) for name in names}
+
+
+def to_csv(evaluation: Evaluation) -> str:
+    """The evaluation as CSV, with one row per attempt."""
+    columns, parts = evaluation.columns, evaluation.part_names
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    outcomes = [f"calls_{name}" for name in (*_OUTCOMES, "repeated")]
+    tokens = ["tokens_prompt", "tokens_written", "tokens_results", "tokens_sent"]
+    writer.writerow(
+        [
+            "problem",
+            "attempt",
+            *columns,
+            "answer",
+            "correct",
+            "reward",
+            *(f"part_{name}" for name in parts),
+            "stop",
+            *outcomes,
+            *tokens,
+        ]
+    )
+    for attempt in evaluation.attempts:
+        counts = Counter(call.outcome for call in attempt.calls)
+        writer.writerow(
+            [
+                attempt.problem,
+                attempt.attempt,
+                *(attempt.groups.get(column, "") for column in columns),
+                attempt.answer,
+                int(attempt.correct),
+                attempt.reward,
+                *(attempt.parts.get(part, "") for part in parts),
+                attempt.stop,
+                *(counts[name] for name in _OUTCOMES),
+                sum(call.repeated for call in attempt.calls),
+                *asdict(attempt.tokens).values(),
+            ]
+        )
+    return text.getvalue()
+
+
+def summarise_times(times: Sequence[AttemptTimes], held_up: HeldUp) -> dict[str, Any]:
+    """The content of times.json: seconds of attempts, of each tool's calls (running, queued), of a blocked event loop.
+
+    Args:
+        times: Lines of times.jsonl.
+        held_up: How long the event loop was blocked since the evaluation was started or resumed.
+    """
+    calls: dict[str, list[TimedCall]] = {}
+    for line in times:
+        for call in line.calls:
+            calls.setdefault(call.tool, []).append(call)
+    return {
+        "attempts": _spread([line.seconds for line in times]),
+        "calls": {
+            tool: {
+                **_spread([call.seconds for call in made]),
+                "queued": _spread([call.queued_seconds for call in made]),
+            }
+            for tool, made in sorted(calls.items())
+        },
+        "event_loop": {"held_up": held_up.seconds, "longest": held_up.longest},
+    }
+
+
+def _scores(evaluation: Evaluation, ks: Sequence[int]) -> dict[str, Any]:
+    parts = {name: evaluation.part(name) for name in evaluation.part_names}
+    return {
+        "pass_at": {str(k): asdict(evaluation.pass_at(k)) for k in ks},
+        "mean_at": {str(k): asdict(evaluation.mean_at(k)) for k in ks},
+        "majority_at": {str(k): asdict(evaluation.majority_at(k)) for k in ks},
+        "parts": {name: asdict(mean) for name, mean in parts.items() if mean is not None},
+    }
+
+
+def not_compared(attempts: Sequence[AttemptRecord]) -> dict[str, int]:
+    """Number of answers that count as wrong because they could not be read, or because comparing them took too long."""
+    return {
+        name: sum(attempt.parts.get(name, 0.0) > 0 for attempt in attempts) for name in ("unread", "timeout")
+    }
+
+
+def _judge(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
+    """Counts of verdicts, and their agreement with the other scores of the same answers."""
+    parts = [attempt.parts for attempt in attempts]
+    verdicts = [given["judge"] for given in parts if "judge" in given]
+    return {
+        "judged": len(verdicts),
+        "right": sum(verdict >= 1.0 for verdict in verdicts),
+        "without_verdict": len(parts) - len(verdicts),
+        "agreement": judge_agreement(parts),
+    }
+
+
+def _tool(name: str, attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
+    calls = [call for attempt in attempts for call in attempt.calls if call.tool == name]
+    outcomes = Counter(call.outcome for call in calls)
+    used = [any(c.tool == name and c.outcome == "executed" for c in attempt.calls) for attempt in attempts]
+    with_it = [attempt.correct for attempt, was in zip(attempts, used, strict=True) if was]
+    without = [attempt.correct for attempt, was in zip(attempts, used, strict=True) if not was]
+    return {
+        "calls": len(calls),
+        **{outcome: outcomes[outcome] for outcome in _OUTCOMES},
+        "repeated": sum(call.repeated for call in calls),
+        "statuses": dict(sorted(Counter(call.status for call in calls).items())),
+        "attempts_with": len(with_it),
+        "correct_with": sum(with_it),
+        "attempts_without": len(without),
+        "correct_without": sum(without),
+    }
+
+
+def _tokens(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
+    names = ("prompt", "written", "results", "sent")
+    totals = {name: sum(getattr(attempt.tokens, name) for attempt in attempts) for name in names}
+    return {"total": totals, "mean": {name: total / len(attempts) for name, total in totals.items()}}
+
+
+def _cost(evaluation: Evaluation, price: Price) -> dict[str, float]:
+    attempts = evaluation.attempts
+    total = (
+        sum(price.input * attempt.tokens.sent + price.output * attempt.tokens.written for attempt in attempts)
+        / 1e6
+    )
+    right = sum(attempt.correct for attempt in attempts)
+    return {
+        "total": total,
+        "per_attempt": total / len(attempts),
+        **({"per_right_attempt": total / right} if right else {}),
+    }
+
+
+def _spread(seconds: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    if not ordered:
+        return {"n": 0}
+    return {
+        "n": len(ordered),
+        "mean": sum(ordered) / len(ordered),
+        "median": ordered[len(ordered) // 2],
+        "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
+        "max": ordered[-1],
+    }

@@ -15,7 +15,7 @@ from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_parts import ScriptedEngineSection
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
-from ramify.eval.records import require_types
+from ramify.eval.attempts import require_types
 from ramify.obs import manifest
 
 _TRANSPORT = ("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop")

@@ -7,10 +7,19 @@ from typing import Any
 from markupsafe import Markup
 
 from ramify.eval.evaluation import Evaluation
-from ramify.eval.intervals import Interval
-from ramify.obs.charts import Bar, BarGroup, Line, bar_chart, line_chart
 from ramify.obs.files import replace_file
-from ramify.obs.page import Card, Section, Table, flat, render_page
+from ramify.obs.page import (
+    Bar,
+    BarGroup,
+    Card,
+    Line,
+    Section,
+    Table,
+    bar_chart,
+    flat,
+    line_chart,
+    render_page,
+)
 
 _MAX_BARS = 14
 """Most groups that fit into one bar chart."""
@@ -35,12 +44,28 @@ def write_page(
             "Results",
             " ".join(f"{note}." for note in summary["notes"]),
             charts=_charts(evaluation),
-            tables=(_k_table(summary), _part_table(summary)),
+            tables=(
+                _k_table(summary),
+                Table(
+                    "Parts of the reward, means over problems",
+                    ["part", "mean", "low", "high", "problems"],
+                    [
+                        [name, *(at[key] for key in ("value", "low", "high", "n"))]
+                        for name, at in summary["parts"].items()
+                    ],
+                ),
+            ),
         ),
         *(_group_section(column, groups) for column, groups in summary["groups"].items()),
         *((_judge_section(summary["judge"]),) if "judge" in summary else ()),
         _tool_section(summary["tools"]),
-        Section("Tokens, time, cost", tables=(_use_table(summary, times), _stop_table(summary))),
+        Section(
+            "Tokens, time, cost",
+            tables=(
+                _use_table(summary, times),
+                Table("Why attempts ended", ["stop", "attempts"], list(summary["stops"].items())),
+            ),
+        ),
         Section(
             "How to reproduce it",
             "The resolved recipe with checksums of the files that it names, and the versions of the code.",
@@ -97,10 +122,8 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
     for column in evaluation.columns:
         values = evaluation.values(column)
         if 1 < len(values) <= _MAX_BARS:
-            groups = [
-                BarGroup(value, (_bar("pass@1", evaluation.of(column, value).pass_at(1)),))
-                for value in values
-            ]
+            scores = [(value, evaluation.of(column, value).pass_at(1)) for value in values]
+            groups = [BarGroup(value, (Bar("pass@1", at.value, at.low, at.high, 2),)) for value, at in scores]
             charts.append(bar_chart(f"pass@1 by {column}", groups, "percent"))
     return charts
 
@@ -109,10 +132,6 @@ def _some(attempts: int) -> list[int]:
     """Values of k for a curve: all up to 16, then powers of two and the last one."""
     ks = {k for k in range(1, attempts + 1) if k <= 16 or k & (k - 1) == 0}
     return sorted(ks | {attempts})
-
-
-def _bar(name: str, interval: Interval) -> Bar:
-    return Bar(name, interval.value, interval.low, interval.high, 2)
 
 
 def _k_table(summary: Mapping[str, Any]) -> Table:
@@ -126,13 +145,6 @@ def _k_table(summary: Mapping[str, Any]) -> Table:
         for k in summary["pass_at"]
     ]
     return Table("", ["", "pass@k, unbiased", "mean of the first k", "majority of the first k"], rows)
-
-
-def _part_table(summary: Mapping[str, Any]) -> Table:
-    rows = [[name, at["value"], at["low"], at["high"], at["n"]] for name, at in summary["parts"].items()]
-    return Table(
-        "Parts of the reward, means over problems", ["part", "mean", "low", "high", "problems"], rows
-    )
 
 
 def _group_section(column: str, groups: Mapping[str, Any]) -> Section:
@@ -197,10 +209,6 @@ def _use_table(summary: Mapping[str, Any], times: Mapping[str, Any]) -> Table:
     rows += [[f"seconds of a call of {tool}: mean", at["mean"]] for tool, at in times["calls"].items()]
     rows += [[f"cost: {key.replace('_', ' ')}", value] for key, value in summary.get("cost", {}).items()]
     return Table("", ["", "mean"], rows)
-
-
-def _stop_table(summary: Mapping[str, Any]) -> Table:
-    return Table("Why attempts ended", ["stop", "attempts"], list(summary["stops"].items()))
 
 
 def _settings(table: Mapping[str, Any]) -> Table:

@@ -1,16 +1,36 @@
-"""The files that grow during an evaluation: JSON lines keyed by (problem, attempt), which survive any crash."""
+"""The folder of an evaluation, and those of its files that grow: JSON lines keyed by (problem, attempt).
+
+RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the end times.json  results.csv  report.html  summary.json
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ramify.core.errors import DataError
-from ramify.eval.records import AttemptRecord, require_types
-from ramify.obs.files import append_line, dump_line, parse_line, replace_pieces
+from ramify.core.errors import ConfigError, DataError
+from ramify.eval.attempts import AttemptRecord, require_types
+from ramify.obs.files import append_line, dump_line, entries, parse_line, replace_pieces, require_plain_files
+from ramify.obs.manifest import MANIFEST
 
 Key: TypeAlias = tuple[str, int]
 """Id of a problem, number of the attempt."""
+_OURS = frozenset(
+    {
+        MANIFEST,
+        "recipe.toml",
+        "results.jsonl",
+        "times.jsonl",
+        "trees.jsonl",
+        "summary.json",
+        "times.json",
+        "results.csv",
+        "report.html",
+    }
+)
+
+_BEFORE_ATTEMPTS = frozenset({MANIFEST, "recipe.toml"})
+"""Files from before the first attempt. A folder with only these holds nothing to resume, and may be used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +212,22 @@ def _key(problem: object, attempt: object) -> Key:
     if not isinstance(problem, str) or not isinstance(attempt, int):
         raise TypeError("a key is a text and a number")
     return problem, attempt
+
+
+def check_eval_folder(path: Path, resume: bool) -> None:
+    """Check that an evaluation may use the folder, without writing anything.
+
+    Raises:
+        ConfigError: It holds other files or links, or it holds attempts and `resume` is false.
+    """
+    if not path.exists():
+        return
+    names = entries(path) if path.is_dir() else frozenset({""})
+    if not names <= _OURS:
+        raise ConfigError(f"run.dir: {path} exists and is not empty; expected a new or empty folder")
+    if names - _BEFORE_ATTEMPTS and not resume:
+        raise ConfigError(f"run.dir: {path} holds an evaluation; go on with --resume or name a new folder")
+    require_plain_files("run.dir", path)
+    for name in sorted(names):
+        if (path / name).is_dir():
+            raise ConfigError(f"run.dir: {path / name} is a folder, expected a file; move it away")

@@ -28,19 +28,32 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import Event
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree
-from ramify.eval.attempts import Ended, Place, make_attempts
-from ramify.eval.evaluation import Evaluation, make_evaluation
-from ramify.eval.folder import check_eval_folder
+from ramify.eval.attempts import AttemptRecord, Ended, Place, make_attempts, record_attempt
+from ramify.eval.evaluation import (
+    Evaluation,
+    Price,
+    make_evaluation,
+    not_compared,
+    summarise,
+    summarise_times,
+    to_csv,
+)
 from ramify.eval.manifest import make_manifest, read_manifest, refuse_other
 from ramify.eval.page import write_page
-from ramify.eval.records import AttemptRecord, record_attempt
-from ramify.eval.results import Key, read_records, read_times, results_lines, times_lines, tree_lines
-from ramify.eval.summary import Price, not_compared, summarise, summarise_times, to_csv
+from ramify.eval.results import (
+    Key,
+    check_eval_folder,
+    read_records,
+    read_times,
+    results_lines,
+    times_lines,
+    tree_lines,
+)
 from ramify.obs.console import RunConsole
 from ramify.obs.files import claimed_folder, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
-from ramify.rewards.tree_rewards import score_tree
+from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.settings import AgentParts
 
@@ -150,7 +163,11 @@ class _Run:
         unjudged: frozenset[Key] = frozenset()
         if (folder / MANIFEST).exists() and results_lines(folder).path.exists():
             records = _take_up(recipe, manifest, groups, console)
-            unjudged = _without_verdict(records) if reward.judge is not None else frozenset()
+            unjudged = frozenset(
+                (record.problem, record.attempt)
+                for record in records
+                if reward.judge is not None and "judge" not in record.parts
+            )
             again = f", {len(unjudged)} of them without a verdict: they are judged again" if unjudged else ""
             total = len(problems) * recipe.sampling.attempts
             console.note(f"going on in {folder}: {len(records)} of {total} attempts are done{again}")
@@ -375,7 +392,3 @@ def _take_up(
     if done:
         note_session(folder, before, manifest["made_with"][-1], console.note)
     return tuple(record for key, record in records.items() if key in done)
-
-
-def _without_verdict(records: Sequence[AttemptRecord]) -> frozenset[Key]:
-    return frozenset((record.problem, record.attempt) for record in records if "judge" not in record.parts)

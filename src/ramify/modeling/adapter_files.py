@@ -23,7 +23,8 @@ from ramify.modeling.model_config import (
     read_object_file,
     whole_folder,
 )
-from ramify.modeling.weight_files import stored_tensors, weights_checksum
+from ramify.modeling.weight_checksums import weights_checksum
+from ramify.modeling.weight_files import stored_tensors
 
 _CHECKSUM_FILE = "base_weights.json"
 

@@ -18,7 +18,7 @@ from peft.tuners import lora
 from transformers import PreTrainedModel
 
 from ramify.core.errors import ConfigError
-from ramify.modeling.weight_files import weights_checksum
+from ramify.modeling.weight_checksums import weights_checksum
 
 Targets: TypeAlias = Literal["all-linear"] | tuple[str, ...]
 

@@ -71,7 +71,7 @@ def _decompress(decoder: _Decoder, chunk: bytes, room: int, where: str) -> bytes
         raise RequestFailedError(FailureKind.MALFORMED, f"{where}: the compressed body is broken") from None
 
 
-_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 def trusted(*, by_environment: bool) -> ssl.SSLContext:
@@ -83,18 +83,20 @@ def trusted(*, by_environment: bool) -> ssl.SSLContext:
     Raises:
         MachineError: The file or folder that they name cannot be read.
     """
-    named = tuple(os.environ.get(name, "") for name in _VARIABLES) if by_environment else ("", "")
+    named = tuple(os.environ.get(name, "") for name in _CERTIFICATE_VARIABLES) if by_environment else ("", "")
     try:
-        return _read(*named)
+        return _certificates(*named)
     except OSError as error:
-        found = next(f"{name} = {value}" for name, value in zip(_VARIABLES, named, strict=True) if value)
+        found = next(
+            f"{name} = {value}" for name, value in zip(_CERTIFICATE_VARIABLES, named, strict=True) if value
+        )
         raise MachineError(
             f"{found} names no certificates that can be read ({error.strerror or error}); mend or unset it"
         ) from error
 
 
 @functools.lru_cache(maxsize=4)
-def _read(file: str, folder: str) -> ssl.SSLContext:
+def _certificates(file: str, folder: str) -> ssl.SSLContext:
     """Create a context, once per process, since that takes 30 ms. The library reads the variables itself."""
     return httpx.create_ssl_context(trust_env=bool(file or folder))
 

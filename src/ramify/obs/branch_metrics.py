@@ -5,7 +5,7 @@ trees spend their budget on the first tool results; what a rule decides about la
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,15 +32,18 @@ def branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     made = [decision for tree in trees for decision in tree.decisions]
     decisions = [decision for decision in made if decision.had_budget]
     metrics = {
-        "branch/planned": _sum(decision.planned for decision in made),
-        "branch/taken": _sum(decision.taken for decision in decisions),
-        "branch/by_entropy": _sum(decision.taken for decision in decisions if decision.entropy_acted),
-        "branch/withheld": _sum(decision.entropy_acted and not decision.planned for decision in decisions),
+        "branch/planned": float(sum(decision.planned for decision in made)),
+        "branch/taken": float(sum(decision.taken for decision in decisions)),
+        "branch/by_entropy": float(sum(decision.taken for decision in decisions if decision.entropy_acted)),
+        "branch/withheld": float(
+            sum(decision.entropy_acted and not decision.planned for decision in decisions)
+        ),
         "branch/decisions": float(len(decisions)),
         "branch/after_budget": float(len(made) - len(decisions)),
     }
     if made:
-        metrics["branch/flat"] = float(np.mean([_is_flat(tree.decisions) for tree in trees]))
+        flat = [bool(tree.decisions) and not any(d.had_budget for d in tree.decisions) for tree in trees]
+        metrics["branch/flat"] = float(np.mean(flat))
     if decisions:
         chances, deltas = [d.probability for d in decisions], [d.rise for d in decisions]
         metrics |= {
@@ -65,14 +68,6 @@ def _matched_rate(trees: Sequence[Tree], decisions: Sequence[BranchDecision]) ->
     rate = float(np.mean([decision.planned > 0 for decision in decisions]))
     children = max(1, *(decision.planned for decision in decisions))
     return matched_rate(sizes, children, sum(decision.taken for decision in decisions), rate)
-
-
-def _sum(counts: Iterable[float]) -> float:
-    return float(sum(counts))
-
-
-def _is_flat(decisions: Sequence[BranchDecision]) -> bool:
-    return bool(decisions) and not any(decision.had_budget for decision in decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +98,10 @@ def branch_totals(history: Sequence[MetricsRow]) -> BranchTotals | None:
     if not rows:
         return None
     counts = [_value(row, "branch/decisions") for row in rows]
-
-    def total(name: str) -> int:
-        return round(sum(row.get(f"branch/{name}") or 0.0 for row in history))
+    totals = {
+        name: round(sum(row.get(f"branch/{name}") or 0.0 for row in history))
+        for name in ("planned", "taken", "by_entropy", "decisions", "withheld")
+    }
 
     def spread(name: str) -> tuple[float, float]:
         means, stds = (
@@ -115,11 +111,7 @@ def branch_totals(history: Sequence[MetricsRow]) -> BranchTotals | None:
         return float(mean), float(np.average(stds**2 + (means - mean) ** 2, weights=counts) ** 0.5)
 
     return BranchTotals(
-        planned=total("planned"),
-        taken=total("taken"),
-        by_entropy=total("by_entropy"),
-        decisions=total("decisions"),
-        withheld=total("withheld"),
+        **totals,
         rate=_mean(rows, "branch/rate"),
         probability=spread("p"),
         entropy_delta=spread("entropy_delta"),

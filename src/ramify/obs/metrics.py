@@ -1,15 +1,18 @@
-"""The log of metrics: one JSON line for each step, appended and synced as the run goes."""
+"""The log of metrics, one JSON line for each step, appended and synced as the run goes; and the log of timings."""
 
 import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
 
+from ramify.core.call_clock import HeldUp
 from ramify.core.errors import DataError
 from ramify.core.plain_files import read_small_file
-from ramify.obs.files import append_line, parse_line, read_text, replace_lines
+from ramify.core.protocols import Event
+from ramify.obs.files import append_line, dump_line, parse_line, read_text, replace_lines
 
 MetricsRow: TypeAlias = Mapping[str, float | None]
 Curve: TypeAlias = tuple[tuple[float, float], ...]
@@ -120,3 +123,23 @@ def _number(row: MetricsRow, name: str) -> float:
     if value is None:
         raise ValueError(f"{name!r} has no value")
     return value
+
+
+class TimingLog:
+    """Collects events (an `EventSink`) until they are written."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        """Keep one event in memory."""
+        self._events.append(event)
+
+    def flush(self, path: Path, held_up: HeldUp) -> None:
+        """Write the events since the last flush as JSON lines (`timing/STEP.jsonl`) and drop them from memory.
+
+        The first line says how long the agent's event loop was blocked in that time.
+        """
+        records = [{"kind": "event_loop", **asdict(held_up)}, *map(asdict, self._events)]
+        replace_lines(path, map(dump_line, records))
+        self._events.clear()

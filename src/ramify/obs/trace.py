@@ -1,4 +1,4 @@
-"""The trace: every tree of a step as JSON lines, with deterministic fields only (times are in `obs.timing`)."""
+"""The trace: every tree of a step as JSON lines, with deterministic fields only (times are in `metrics.TimingLog`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

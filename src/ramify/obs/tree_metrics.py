@@ -7,19 +7,11 @@ import numpy as np
 
 from ramify.algos.ops import effective_leaves, leaf_masses
 from ramify.core.messages import ToolStatus
-from ramify.core.records import Floats, Reward, ScoredTree
-from ramify.core.tree import Source, StopReason, Tree
+from ramify.core.records import Floats, Ints, Reward, ScoredTree
+from ramify.core.tree import Source, StopReason, Trajectory, Tree
 from ramify.obs.branch_metrics import branch_metrics
-from ramify.obs.health_metrics import health_metrics
 
-
-def omega(tree: Tree) -> Floats:
-    """The weight of each leaf in a mean over leaves: its mass (see `leaf_masses`). [G]
-
-    With these weights the mean reward is an unbiased estimate of the policy's mean reward if branching depends on the
-    prefix only. The plain mean over leaves is not, because the leaves of a tree are not independent.
-    """
-    return leaf_masses(tree)
+NGRAM = 8
 
 
 def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
@@ -28,26 +20,35 @@ def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     Entropies are nats per token: means over nodes of the lower end of each bracket, which is what branching rules use.
     `tokens/*` are totals of the batch.
 
+    `reward/mean` weighs each leaf with its mass (see `leaf_masses`). It is an unbiased estimate of the policy's mean reward if
+    branching depends on the prefix only; the plain `reward/leaf_mean` is not, because the leaves of a tree are not
+    independent.
+
     Raises:
         ValueError: No tree.
     """
     if not batch:
         raise ValueError("metrics need at least one tree")
     trees = [scored.tree for scored in batch]
+    stops = Counter(trajectory.stop for tree in trees for trajectory in tree.trajectories)
+    entropies = {
+        "entropy/root": _entropies_after(trees, Source.PROMPT),
+        "entropy/after_result": _entropies_after(trees, Source.TOOL),
+    }
     return {
         **_reward_metrics(batch),
         **_group_metrics(batch),
         **_token_metrics(trees),
         **_call_metrics(trees),
         **health_metrics(trees),
-        **_stop_metrics(trees),
+        **{f"stop/{reason}": stops[reason] / stops.total() for reason in StopReason},
         **branch_metrics(trees),
-        **_entropy_metrics(trees),
+        **{name: _mean(values) for name, values in entropies.items() if values},
     }
 
 
 def _reward_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
-    weights = np.concatenate([omega(scored.tree) for scored in batch])
+    weights = np.concatenate([leaf_masses(scored.tree) for scored in batch])
     leaves = [reward for scored in batch for reward in scored.rewards]
     values = np.array([reward.value for reward in leaves])
     mean = float(np.average(values, weights=weights))
@@ -57,13 +58,13 @@ def _reward_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
         "reward/leaf_mean": float(values.mean()),
         "reward/std": float(np.sqrt(np.average((values - mean) ** 2, weights=weights))),
         **{f"reward/part/{name}": _part_mean(leaves, weights, name) for name in names},
-        **{f"reward/missing/{name}": share for name in names if (share := _share_without(leaves, name)) > 0},
+        # A leaf lacks a part if a judge gave no verdict, or if the part does not apply.
+        **{
+            f"reward/missing/{name}": missing / len(leaves)
+            for name in names
+            if (missing := sum(name not in leaf.parts for leaf in leaves))
+        },
     }
-
-
-def _share_without(leaves: Sequence[Reward], name: str) -> float:
-    """Share of the leaves without a part: a judge gave no verdict, or the part does not apply."""
-    return sum(name not in leaf.parts for leaf in leaves) / len(leaves)
 
 
 def _part_mean(leaves: Sequence[Reward], weights: Floats, name: str) -> float:
@@ -76,7 +77,7 @@ def _part_mean(leaves: Sequence[Reward], weights: Floats, name: str) -> float:
 def _group_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     return {
         "group/zero_variance": _mean([len({r.value for r in scored.rewards}) == 1 for scored in batch]),
-        "group/effective_size": _mean([effective_leaves(omega(scored.tree)) for scored in batch]),
+        "group/effective_size": _mean([effective_leaves(leaf_masses(scored.tree)) for scored in batch]),
         "group/roots": _mean([len(scored.tree.children[""]) for scored in batch]),
     }
 
@@ -100,17 +101,6 @@ def _call_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     return {"calls/per_trajectory": _mean(counts), **({"calls/ok_rate": _mean(ok)} if ok else {})}
 
 
-def _stop_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    stops = Counter(trajectory.stop for tree in trees for trajectory in tree.trajectories)
-    return {f"stop/{reason}": stops[reason] / stops.total() for reason in StopReason}
-
-
-def _entropy_metrics(trees: Sequence[Tree]) -> dict[str, float]:
-    names = {"entropy/root": Source.PROMPT, "entropy/after_result": Source.TOOL}
-    by_name = {name: _entropies_after(trees, source) for name, source in names.items()}
-    return {name: _mean(values) for name, values in by_name.items() if values}
-
-
 def _entropies_after(trees: Sequence[Tree], source: Source) -> list[float]:
     """Entropy of each node whose parent has this source."""
     return [
@@ -123,3 +113,70 @@ def _entropies_after(trees: Sequence[Tree], source: Source) -> list[float]:
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
+
+
+def health_metrics(trees: Sequence[Tree]) -> dict[str, float]:
+    """Repetition, length, invalid calls and entropy; a name is absent if there is nothing to measure.
+
+    `health/repetition` is the share of written tokens that lie in an 8-gram which the same trajectory had written before,
+    in any of its turns. A cycle of p tokens repeated over n tokens gives about 1 - p / n. The tags around a call take
+    about eight tokens, so calls of the same form with different words count for little.
+
+    `health/written` is the mean number of tokens that a trajectory wrote. `health/invalid_calls` is the share of all
+    calls that could not be read or named no tool.
+
+    `health/entropy` is the mean of -ln p over all sampled tokens, each counted once, nats. It estimates the mean entropy
+    of the distributions that they were drawn from. It needs no pass of the learner, and includes dead groups, which the
+    update does not compute.
+    """
+    written = [turns_of(trajectory) for tree in trees for trajectory in tree.trajectories]
+    tokens = sum(len(turn) for turns in written for turn in turns)
+    repeated = sum(repeated_tokens(turns) for turns in written)
+    invalid = [
+        result.status in (ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL)
+        for tree in trees
+        for node in tree.nodes
+        for result in node.results
+    ]
+    logprobs = [
+        p
+        for tree in trees
+        for node in tree.nodes
+        if node.source is Source.POLICY
+        for p in node.behavior_logprobs
+    ]
+    return {
+        "health/written": tokens / len(written),
+        **({"health/entropy": -float(np.mean(logprobs))} if logprobs else {}),
+        **({"health/repetition": repeated / tokens} if tokens else {}),
+        **({"health/invalid_calls": float(np.mean(invalid))} if invalid else {}),
+    }
+
+
+def turns_of(trajectory: Trajectory) -> list[Ints]:
+    """The tokens of each turn of the policy; a turn may be two nodes. [turns][N]"""
+    turns: list[list[int]] = []
+    before = Source.PROMPT
+    for node in trajectory.nodes:
+        if node.source is Source.POLICY:
+            if before is not Source.POLICY or node.opens_context:
+                turns.append([])
+            turns[-1].extend(node.token_ids)
+        before = node.source
+    return [np.array(turn, np.int64) for turn in turns]
+
+
+def repeated_tokens(turns: Sequence[Ints]) -> int:
+    """Tokens that lie in an n-gram which occurred before, in this turn or an earlier one."""
+    long = [turn for turn in turns if len(turn) >= NGRAM]
+    if not long:
+        return 0
+    grams = np.concatenate([np.lib.stride_tricks.sliding_window_view(turn, NGRAM) for turn in long])
+    starts = np.concatenate([np.arange(len(turn)) < len(turn) - NGRAM + 1 for turn in long])
+    # Treat rows as opaque values, so that one sort finds the first occurrence of each.
+    rows = np.ascontiguousarray(grams).view(np.dtype((np.void, grams.itemsize * NGRAM)))[:, 0]
+    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
+    again = np.zeros(len(starts), bool)
+    again[starts] = first[which] < np.arange(len(rows))
+    covered = np.convolve(again, np.ones(NGRAM, np.int64))[: len(again)]
+    return int((covered > 0).sum())

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from ramify.rewards.squad import f1, overlap
+from ramify.rewards.answer_scores import f1, overlap
 
 Scores: TypeAlias = dict[str, float | str | bool]
 
@@ -184,14 +184,13 @@ def boxed_answer(text: str) -> str:
     answer = text[text.find("<answer>") + len("<answer>") : text.find("</answer>")]
     if _SPACED_BOX in answer:
         return answer.split(_SPACED_BOX)[-1].split("$")[0]
-    start, depth = answer.rfind("\\boxed"), 0
-    for position in range(start, len(answer)):
-        depth += {"{": 1, "}": -1}.get(answer[position], 0)
-        if depth == 0 and answer[position] == "}":
-            if not answer.startswith(_BOX, start):
-                raise NoBoxError("")
-            return answer[start + len(_BOX) : position]
-    raise NoBoxError("argument of type 'NoneType' is not iterable")
+    start = answer.rfind("\\boxed")
+    end = closing_brace(answer, start)
+    if end is None:
+        raise NoBoxError("argument of type 'NoneType' is not iterable")
+    if not answer.startswith(_BOX, start):
+        raise NoBoxError("")
+    return answer[start + len(_BOX) : end]
 
 
 def scored(prediction: str, gold: str) -> Scores:
@@ -215,15 +214,18 @@ def _last_box(text: str) -> str:
         start = text.rfind("\\fbox")
     if start < 0:
         return ""
+    end = closing_brace(text, start)
+    return text[start:].strip() if end is None else text[start : end + 1]
+
+
+def closing_brace(text: str, start: int) -> int | None:
+    """Position of the first closing brace after which the text from `start` on has as many closing as opening braces."""
     depth = 0
     for position in range(start, len(text)):
-        if text[position] == "{":
-            depth += 1
-        elif text[position] == "}":
-            depth -= 1
-            if depth == 0:
-                return text[start : position + 1]
-    return text[start:].strip()
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
+        if depth == 0 and text[position] == "}":
+            return position
+    return None
 
 
 def _unwrapped(text: str, opening: str) -> str:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 
 from ramify.rewards import compat_arpo as arpo
+from ramify.rewards.answer_scores import normalised
 from ramify.rewards.compat_arpo import Scores
 from ramify.rewards.math_workers import Symbolic, shared_worker
-from ramify.rewards.squad import normalised
 
 END_OF_TURN = "<|im_end|>"
 _ASSISTANT = ("<|im_start|>assistant\n", "Assistant:")
@@ -185,22 +185,15 @@ def _extracted(output: str) -> str:
     """
     found = output
     if _last_braced(output, _BOX) is not None:
-        found = _box(output[output.rfind(_BOX) :])
+        box = output[output.rfind(_BOX) :]
+        end = arpo.closing_brace(box, 0)
+        found = box if end is None else box[len(_BOX) : end]
     elif _LABEL in output:
         found = output.split(_LABEL)[-1].strip("*").strip()
     if _TEXT not in found:
         return found
     inner = _last_braced(found, _TEXT)
     return (found if inner is None else inner).strip("()")
-
-
-def _box(text: str) -> str:
-    depth = 0
-    for position, letter in enumerate(text):
-        depth += {"{": 1, "}": -1}.get(letter, 0)
-        if depth == 0 and letter == "}":
-            return text[len(_BOX) : position]
-    return text
 
 
 def _last_braced(text: str, macro: str) -> str | None:

@@ -79,16 +79,6 @@ def _is_reproduced(kind: str, vector: Vector) -> bool:
     return found.keys() == expected.keys() and all(_same(found[key], expected[key]) for key in expected)
 
 
-def _sample(vector: Vector) -> Values:
-    row = vector["response"]
-    return arpo.sample_scores(vector["task"], row["output"], row["prediction"], vector["gold"])
-
-
-def _released_verdict(vector: Vector) -> Values:
-    row = vector["response"]
-    return arpo.judge_scores(row["prediction"], vector["gold"], row["judge_reply"], row["failures_first"])
-
-
 def _released_reward(vector: Vector) -> Values:
     score = toolstar.reward if vector["task"] == "rl" else toolstar.math_reward
     return score(vector["response"], vector["gold"])
@@ -104,9 +94,13 @@ _COMPAT: Mapping[str, Callable[[Vector], Values]] = {
     "math_eval": lambda v: arpo.math_scores(arpo.extract(v["response"]), v["gold"]),
     "qa_eval": lambda v: arpo.qa_scores(arpo.extract(v["response"]), v["gold"]),
     "math_equiv_toolstar": lambda v: {"equal": toolstar.equal(v["response"], v["gold"])},
-    "sample_metrics": _sample,
+    "sample_metrics": lambda v: arpo.sample_scores(
+        v["task"], v["response"]["output"], v["response"]["prediction"], v["gold"]
+    ),
     "overall_metrics": lambda v: arpo.overall_scores(v["task"], v["response"]),
-    "llm_judge": _released_verdict,
+    "llm_judge": lambda v: arpo.judge_scores(
+        v["response"]["prediction"], v["gold"], v["response"]["judge_reply"], v["response"]["failures_first"]
+    ),
     "rl_reward_arpo": lambda v: arpo.reward(v["response"], v["gold"]),
     "rl_reward_toolstar": _released_reward,
     "toolstar_eval": _released_row,
@@ -151,7 +145,7 @@ def _verdict(vector: Vector) -> Values:
 def _rewarded(vector: Vector) -> Values:
     response = vector["response"].partition("<|im_start|>assistant\n")[2] or vector["response"]
     found = text_reward(response.removesuffix("<|im_end|>"), vector["gold"], trained=SCORES["lenient"])
-    return {"score": found.value, "correct": found.correct}
+    return {"score": found.value, "correct": found.parts["correct"]}
 
 
 def _toolstar_row(vector: Vector) -> Values:

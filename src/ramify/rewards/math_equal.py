@@ -22,8 +22,7 @@ from ramify.rewards.math_forms import (
     read_form,
 )
 from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
-from ramify.rewards.math_text import clean
-from ramify.rewards.math_units import Unit
+from ramify.rewards.math_text import Unit, clean
 from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of
 from ramify.rewards.math_workers import Symbolic, shared_worker
 
@@ -223,7 +222,10 @@ def _same_formula(written: Formula, wanted: Formula) -> bool:
     if left and right:
         return left.of == right.of and same_value(_times(written.term, left), _times(wanted.term, right))
     if left and left.of == "%":
-        return _same_percentage(written.term, wanted.term)
+        # "10%" equals 0.1. It also equals 10, since a gold of 1 or more hardly ever means a hundredth of itself.
+        value = exact_value(wanted.term)
+        bare = value is not None and abs(value) >= 1 and same_value(written.term, wanted.term)
+        return bare or same_value(_times(written.term, _PERCENT), wanted.term)
     if right and right.of == "%":
         return same_value(written.term, wanted.term) or same_value(
             written.term, _times(wanted.term, _PERCENT)
@@ -236,13 +238,6 @@ _PERCENT = Unit("%", Fraction(1, 100))
 
 def _times(term: Term, unit: Unit) -> Term:
     return term if unit.factor == 1 else Product((term, Number(unit.factor)))
-
-
-def _same_percentage(written: Term, wanted: Term) -> bool:
-    """ "10%" equals 0.1. It also equals 10, since a gold of 1 or more hardly ever means a hundredth of itself."""
-    value = exact_value(wanted)
-    bare = value is not None and abs(value) >= 1 and same_value(written, wanted)
-    return bare or same_value(_times(written, _PERCENT), wanted)
 
 
 def _is_factored(term: Term) -> bool:

@@ -19,9 +19,9 @@ from ramify.rewards.math_terms import (
     UnreadableError,
     read_term,
 )
-from ramify.rewards.math_units import Unit, without_unit
+from ramify.rewards.math_text import Unit, without_unit
 from ramify.rewards.math_values import exact_value, symbols_of
-from ramify.rewards.numerals import in_digits
+from ramify.rewards.words import in_digits
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,9 +190,15 @@ def same_up_to_factor(left: Term, right: Term) -> bool:
     if not points or any(0 in point.pair for point in points):
         return False
     first, *others = points
+
+    def crosswise(pair: _Pair, start: _Pair) -> _Pair:
+        return pair[0] * start[1], pair[1] * start[0]
+
+    def precise_pair(point: _Point, arithmetic: Arithmetic) -> _Pair:
+        return crosswise(point.values(arithmetic), first.values(arithmetic))
+
     return len(others) > 0 and all(
-        _agree(_crosswise(point.pair, first.pair), functools.partial(_crossed, point, first))
-        for point in others
+        _agree(crosswise(point.pair, first.pair), functools.partial(precise_pair, point)) for point in others
     )
 
 
@@ -252,14 +258,6 @@ def _coordinate(name: str, point: int) -> Fraction:
     drawn = zlib.crc32(f"{name} {point}".encode("utf-8", "surrogatepass"))
     size = Fraction(drawn % 1009 + 400, 499) * max(1, point - _POINTS + 2)
     return -size if point >= _POSITIVE_POINTS and drawn & 4096 else size
-
-
-def _crosswise(pair: _Pair, first: _Pair) -> _Pair:
-    return pair[0] * first[1], pair[1] * first[0]
-
-
-def _crossed(point: _Point, first: _Point, arithmetic: Arithmetic) -> _Pair:
-    return _crosswise(point.values(arithmetic), first.values(arithmetic))
 
 
 def _agree(pair: _Pair, values: Callable[[Arithmetic], _Pair]) -> bool:

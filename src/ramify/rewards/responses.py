@@ -1,14 +1,14 @@
 """Scores of responses that are only text, without a record of the run (`ramify score`): ours, or the released code's.
 
 `chat.tags` reads their structure. The text does not say whether a program failed, so every call with a result
-counts as successful. A recorded trajectory does say so (`answer_reward`).
+counts as successful. A recorded trajectory does say so (`trajectory_rewards`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 from ramify.chat.tags import TOOLS, final_answer, read_response, without_results
+from ramify.core.records import Reward
 from ramify.rewards import compat_arpo as arpo
 from ramify.rewards import compat_toolstar as toolstar
 from ramify.rewards.answer_scores import SCORES, AnswerScore, accepted_answers
@@ -22,16 +22,6 @@ _FAILED_RUN = ("[Timeout (exceeding", "Error: ")
 """What the papers' code writes if a run timed out or failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextReward:
-    """The hierarchical reward of a response: its `value` and its parts."""
-
-    value: float
-    correct: float
-    well_formed: bool
-    bonus: float
-
-
 def answer_in(response: str) -> str:
     r"""The answer in the text of a whole response: the last box of its last answer tag, or that tag's text.
 
@@ -43,14 +33,14 @@ def answer_in(response: str) -> str:
 
 def text_reward(
     response: str, gold: object, *, trained: AnswerScore = SCORES["answer"], bonus: float = 0.1
-) -> TextReward:
-    """-1 if not well formed, else the trained score, plus `bonus` if that is above 0 and search and Python both answered."""
+) -> Reward:
+    """The hierarchical reward: -1 if not well formed, else the trained score, plus `bonus` if that is above 0 and search and Python both answered."""
     read = read_response(response)
     if read.fault or not has_closed_box(read.answer):
-        return TextReward(-1.0, 0.0, False, 0.0)
+        return Reward(-1.0, {"correct": 0.0, "format": 0.0, "bonus": 0.0})
     correct = trained(read_answer(read.answer, read.written), accepted_answers(gold))
     earned = bonus if correct > 0 and set(read.calls) >= set(TOOLS) else 0.0
-    return TextReward(correct + earned, correct, True, earned)
+    return Reward(correct + earned, {"correct": correct, "format": 1.0, "bonus": earned})
 
 
 def text_scores(
@@ -117,9 +107,7 @@ def _reward(response: str, gold: object, compat: str | None) -> Row:
         found = text_reward(response, gold)
         return {
             "reward": found.value,
-            "correct": found.correct,
-            "format": float(found.well_formed),
-            "bonus": found.bonus,
+            **found.parts,
             **{name: SCORES[name](answer_in(response), accepted_answers(gold)) for name in _COUNTED},
         }
     golds = gold if isinstance(gold, str) else [str(each) for each in cast(Sequence[object], gold)]

@@ -31,15 +31,9 @@ def has_spare_uids() -> bool:
     return True
 
 
-_SYSTEM = [
-    "/usr/lib",
-    "/usr/lib64",
-    "/lib",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/etc/localtime",
-    "/usr/share/zoneinfo",
-]
+_SYSTEM = (
+    "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo",
+)  # fmt: skip
 _INSTALLED = ("site-packages", "dist-packages")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 

@@ -45,28 +45,9 @@ _READ_AS: Final = {
     "euc-kr": "cp949", "ks_c_5601-1987": "cp949",
 }  # fmt: skip
 _INVISIBLE: Final = ("script", "style", "noscript", "template", "head", "svg", "iframe", "object", "select")
-_BLOCKS: Final = frozenset(
-    [
-        "p",
-        "div",
-        "li",
-        "tr",
-        "br",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "td",
-        "th",
-        "dt",
-        "dd",
-        "pre",
-        "section",
-        "article",
-    ]
-)
+_BLOCKS: Final = (
+    "p", "div", "li", "tr", "br", "h1", "h2", "h3", "h4", "h5", "h6", "td", "th", "dt", "dd", "pre", "section", "article",
+)  # fmt: skip
 _CONTROL: Final = re.compile(r"[^\S\n ]+|[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 _BLANKS: Final = re.compile(r" {2,}")
 _EMPTY_LINES: Final = re.compile(r" ?\n[ \n]*\n ?")

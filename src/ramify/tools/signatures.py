@@ -33,23 +33,9 @@ from ramify.user_files import one_line
 _HEADER = re.compile(r"(?P<name>[A-Z][A-Za-z ]*):")
 _ARGUMENTS = ("Args", "Arguments")
 _SECTIONS = (
-    *_ARGUMENTS,
-    "See Also",
-    *[
-        "Attributes",
-        "Example",
-        "Examples",
-        "Note",
-        "Notes",
-        "Raises",
-        "Return",
-        "Returns",
-        "Todo",
-        "Warning",
-        "Warnings",
-        "Yields",
-    ],
-)
+    *_ARGUMENTS, "Attributes", "Example", "Examples", "Note", "Notes", "Raises", "Return", "Returns", "See Also", "Todo",
+    "Warning", "Warnings", "Yields",
+)  # fmt: skip
 _ENTRY = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
 
 

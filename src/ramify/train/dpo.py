@@ -14,7 +14,7 @@ from ramify.core.errors import DataError
 from ramify.core.protocols import Renderer
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree, TreeKey
-from ramify.data.preferences import Preference, load_preferences
+from ramify.data.examples import Preference, load_preferences
 from ramify.learner.annotate import Reference, Wanted, annotate
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner

@@ -10,7 +10,7 @@ from ramify.chat.renderer import ChatRenderer
 from ramify.config.build_problems import control_notes
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.tree import Tree, TreeKey
-from ramify.data.demonstrations import Demonstration, load_demonstrations
+from ramify.data.examples import Demonstration, load_demonstrations
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole

@@ -18,10 +18,9 @@ from ramify.data.order import DataCursor, ProblemOrder
 from ramify.engines.scripted import ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.console import Phase
-from ramify.obs.timing import TimingLog
-from ramify.rewards.answer_reward import AnswerReward
+from ramify.obs.metrics import TimingLog
 from ramify.rewards.answer_scores import SCORES
-from ramify.rewards.length import LengthReward
+from ramify.rewards.trajectory_rewards import AnswerReward, LengthReward
 from scripted_agents import agent, problem, with_latencies
 
 NUM_PROBLEMS = 11

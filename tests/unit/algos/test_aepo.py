@@ -11,7 +11,7 @@ from ramify.core.records import NO_ANNOTATIONS, NodeAnnotations, Reward
 from ramify.core.tree import Source, make_tree
 from random_trees import annotated, node, random_tree, tree_of
 
-INNER = GroupRelative("repeat", "none")
+INNER = GroupRelative("repeat", scale="none")
 
 
 def forked():

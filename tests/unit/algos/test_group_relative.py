@@ -54,34 +54,40 @@ def test_flat_groups_get_the_published_advantage_on_each_written_token(shared):
 @pytest.mark.parametrize("baseline", ["pooled", "leave_subtree_out"])
 @pytest.mark.parametrize("scale", ["std", "none"])
 def test_groups_of_one_or_of_equal_rewards_have_exactly_no_advantage(shared, baseline, scale):
-    estimator = GroupRelative(shared, scale, baseline)
+    estimator = GroupRelative(shared, scale=scale, baseline=baseline)
     assert not advantages(estimator, flat(1), 0.7)[0].any()
     assert not any(a.any() for a in advantages(estimator, flat(3), 0.1, 0.1, 0.1))
     assert not any(a.any() for a in advantages(estimator, forked(), 0.1, 0.1, 0.1))
 
 
 def test_without_scale_the_difference_to_the_mean_is_left():
-    arrays = advantages(GroupRelative("repeat", "none"), flat(3), 1.0, 0.0, 0.5)
+    arrays = advantages(GroupRelative("repeat", scale="none"), flat(3), 1.0, 0.0, 0.5)
     assert [a[0] for a in arrays] == pytest.approx([0.5, -0.5, 0.0])
 
 
 def test_leaving_the_subtree_out_of_a_flat_group_is_leaving_one_out():
     numbers = [1.0, 0.0, 0.5, 0.25]
-    arrays = advantages(GroupRelative("repeat", "none", "leave_subtree_out"), flat(4), *numbers)
+    arrays = advantages(
+        GroupRelative("repeat", scale="none", baseline="leave_subtree_out"), flat(4), *numbers
+    )
     for i, array in enumerate(arrays):
         others = numbers[:i] + numbers[i + 1 :]
         assert array == pytest.approx([numbers[i] - np.mean(others)] * (i + 1))
 
 
 def test_each_token_is_compared_with_the_leaves_that_are_not_below_it():
-    arrays = advantages(GroupRelative("repeat", "none", "leave_subtree_out"), forked(), 1.0, 0.0, 0.4)
+    arrays = advantages(
+        GroupRelative("repeat", scale="none", baseline="leave_subtree_out"), forked(), 1.0, 0.0, 0.4
+    )
     assert arrays[0] == pytest.approx([1 - 0.4, 1 - 0.4, 1 - 0.2, 1 - 0.2])
     assert arrays[1] == pytest.approx([0 - 0.4, 0 - 0.4, 0 - 0.7])
     assert arrays[2] == pytest.approx([0.4 - 0.5])
 
 
 def test_by_mass_the_others_weigh_what_their_leaves_weigh():
-    arrays = advantages(GroupRelative("mass", "none", "leave_subtree_out"), forked(), 1.0, 0.0, 0.4)
+    arrays = advantages(
+        GroupRelative("mass", scale="none", baseline="leave_subtree_out"), forked(), 1.0, 0.0, 0.4
+    )
     assert arrays[0][2:] == pytest.approx([1 - (0.5 * 0 + 1 * 0.4) / 1.5] * 2)
 
 
@@ -94,7 +100,7 @@ def test_a_token_above_all_leaves_has_nothing_to_be_compared_with():
             *(node((0, 0, i), Source.POLICY, [3], leaf=True) for i in range(2)),
         ]
     )
-    arrays = advantages(GroupRelative("repeat", "none", "leave_subtree_out"), tree, 1.0, 0.0)
+    arrays = advantages(GroupRelative("repeat", scale="none", baseline="leave_subtree_out"), tree, 1.0, 0.0)
     assert [a.tolist() for a in arrays] == [[0, 0, 1], [0, 0, -1]]
 
 

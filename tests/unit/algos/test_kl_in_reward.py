@@ -34,7 +34,7 @@ def rewards(*numbers):
 
 
 def test_the_sum_over_all_written_tokens_is_taken_off_the_reward():
-    arrays = KlInReward(GroupRelative("repeat", "none"), 2.0).advantages(
+    arrays = KlInReward(GroupRelative("repeat", scale="none"), 2.0).advantages(
         annotated(forked(), rewards(1, 0), NOTES), ()
     )
     left = [1 - 2 * 1.25, 0 - 2 * 0.25]
@@ -56,7 +56,7 @@ def test_the_sums_over_the_batch_are_those_of_what_is_left():
 
 
 def test_equal_rewards_are_told_apart_by_what_they_cost():
-    arrays = KlInReward(GroupRelative("repeat", "none"), 2.0).advantages(
+    arrays = KlInReward(GroupRelative("repeat", scale="none"), 2.0).advantages(
         annotated(forked(), rewards(1, 1), NOTES), ()
     )
     assert [a.tolist() for a in arrays] == [[-1, -1, -1], [1, 1]]

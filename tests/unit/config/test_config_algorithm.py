@@ -12,7 +12,6 @@ from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.algos.tree_grpo import TreeGrpo
 from ramify.config.build import (
-    build_correction,
     build_estimator,
     build_objective,
     build_shaping,
@@ -22,7 +21,7 @@ from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.learner.annotate import Wanted
-from ramify.rewards.length import LengthReward, OverlongReward
+from ramify.rewards.trajectory_rewards import LengthReward, OverlongReward
 
 RECIPE = """\
 [model]
@@ -271,10 +270,10 @@ def test_what_can_act_is_taken(recipe, overrides):
 @pytest.mark.parametrize(
     ("setting", "built"),
     [
-        ("{name='group'}", GroupRelative("repeat", "std", "pooled")),
+        ("{name='group'}", GroupRelative("repeat", scale="std", baseline="pooled")),
         (
             "{name='group', scale='none', baseline='leave_subtree_out'}",
-            GroupRelative("repeat", "none", "leave_subtree_out"),
+            GroupRelative("repeat", scale="none", baseline="leave_subtree_out"),
         ),
         ("{name='tree_grpo'}", TreeGrpo("repeat")),
         ("{name='node_value'}", NodeValue("repeat")),
@@ -305,8 +304,8 @@ def test_estimators(recipe, setting, built):
         ("{name='clip', clip_high=0.28, dual_clip=3.0}", ClippedSurrogate(0.2, 0.28, 3.0)),
         ("{name='aepo_clip', dual_clip=3.0}", StopGradientClip(0.2, 0.2, 3.0)),
         ("{name='gppo', clip_low=0.1}", GppoSurrogate(0.1, 0.2)),
-        ("{name='cispo', clip_high=4.0}", CispoSurrogate(None, 4.0)),
-        ("{name='cispo', clip_low=0.5, clip_high=4.0}", CispoSurrogate(0.5, 4.0)),
+        ("{name='cispo', clip_high=4.0}", CispoSurrogate(clip_low=None, clip_high=4.0)),
+        ("{name='cispo', clip_low=0.5, clip_high=4.0}", CispoSurrogate(clip_low=0.5, clip_high=4.0)),
     ],
 )
 def test_losses(recipe, setting, built):
@@ -334,9 +333,8 @@ def test_weightings_corrections_and_shaping(recipe):
     )
     weighting = build_objective(section).weighting
     assert (weighting.shared, weighting.sharing, weighting.fixed_length) == ("split", "hard", 7)
-    assert build_correction(section) is None
     settings = ("old=recompute", "correction={level='sequence', kind='truncate', cap=3.0}")
-    correction = build_correction(algorithm(recipe, *settings))
+    correction = algorithm(recipe, *settings).correction
     assert (correction.level, correction.kind, correction.cap, correction.floor) == (
         "sequence",
         "truncate",

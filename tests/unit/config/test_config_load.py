@@ -4,16 +4,17 @@ from typing import get_args
 
 import pytest
 
+from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
+from ramify.algos.branch_rules import FlatConfig
+from ramify.algos.configs import GppoConfig
 from ramify.config.load import check_recipe, load_recipe, read_toml, resolved, toml_text
-from ramify.config.mistakes import schemas_in
-from ramify.config.schema_algorithm import GppoLoss
+from ramify.config.mistakes import annotations_of, schemas_in
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import (
     ScriptedEngineSection,
 )
 from ramify.config.schema_reward import LengthRewardSection
-from ramify.config.schema_rollout import BernoulliBranching, NoBranching, ThresholdBranching
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 
@@ -108,7 +109,7 @@ def refusal(recipe, *overrides, text=None):
 def test_a_recipe_with_its_defaults(recipe):
     loaded = load(recipe)
     assert loaded.model.path == Path("models/tiny")
-    assert loaded.rollout.branching == BernoulliBranching(name="bernoulli", alpha=0.4)
+    assert loaded.rollout.branching == BernoulliConfig(name="bernoulli", alpha=0.4)
     assert (loaded.rollout.temperature, loaded.tools.python, loaded.sandbox.min_level) == (1.0, None, 2)
 
 
@@ -134,7 +135,7 @@ def test_a_recipe_with_its_defaults(recipe):
         ("algorithm.shared=mass", lambda r: r.algorithm.shared, "mass"),
         ("tools.python.max_output_chars=9", lambda r: r.tools.python.max_output_chars, 9),
         ("tools.python={}", lambda r: r.tools.python.max_output_chars, 4000),
-        ("rollout.branching=threshold", lambda r: r.rollout.branching, ThresholdBranching(name="threshold")),
+        ("rollout.branching=threshold", lambda r: r.rollout.branching, ThresholdConfig(name="threshold")),
         ("rollout.branching.beta=0.1", lambda r: r.rollout.branching.beta, 0.1),
         ("rollout.branching.beta=-0.1", lambda r: r.rollout.branching.beta, -0.1),
         ("rollout.branching={name='threshold'}", lambda r: r.rollout.branching.name, "threshold"),
@@ -146,16 +147,16 @@ def test_overrides(recipe, override, read, value):
 
 def test_an_override_keeps_what_stands_beside_it(recipe):
     branching = load(recipe, "rollout.branching.beta=0.1").rollout.branching
-    assert branching == BernoulliBranching(name="bernoulli", alpha=0.4, beta=0.1)
+    assert branching == BernoulliConfig(name="bernoulli", alpha=0.4, beta=0.1)
 
 
 def test_later_overrides_win_and_build_on_a_short_form(recipe):
     assert load(recipe, "rollout.n=9", "rollout.n=10").rollout.n == 10
     branching = load(recipe, "rollout.branching=bernoulli", "rollout.branching.beta=0.1").rollout.branching
-    assert branching == BernoulliBranching(name="bernoulli", beta=0.1)
+    assert branching == BernoulliConfig(name="bernoulli", beta=0.1)
     recipe.write_text(TRAIN.replace('{ name = "bernoulli", alpha = 0.4 }', '"threshold"'))
     branching = load(recipe, "rollout.branching.min_rise=0.25").rollout.branching
-    assert branching == ThresholdBranching(name="threshold", min_rise=0.25)
+    assert branching == ThresholdConfig(name="threshold", min_rise=0.25)
 
 
 def test_a_rule_takes_no_key_of_another(recipe):
@@ -407,8 +408,8 @@ def test_the_name_stands_for_the_file():
 
 def schemas_below(schema):
     yield schema
-    for field in schema.model_fields.values():
-        for below in schemas_in(field.annotation):
+    for annotation in annotations_of(schema).values():
+        for below in schemas_in(annotation):
             yield from schemas_below(below)
 
 
@@ -416,8 +417,8 @@ def schemas_below(schema):
 def test_no_value_is_what_a_key_that_is_left_out_means(recipe_schema):
     """TOML has no word for it, so that such keys are left out of a resolved recipe."""
     for schema in schemas_below(recipe_schema):
-        for name, field in schema.model_fields.items():
-            if type(None) in get_args(field.annotation):
+        for name, field in (getattr(schema, "model_fields", None) or schema.__dataclass_fields__).items():
+            if type(None) in get_args(annotations_of(schema).get(name)):
                 assert field.default is None, (schema, name)
 
 
@@ -476,13 +477,13 @@ def test_another_name_drops_what_only_the_old_form_knows(recipe):
     engine = load(recipe, "engine.name=scripted", "engine.script=turns.toml").engine
     assert engine == ScriptedEngineSection(name="scripted", script=Path("turns.toml"))
     branching = load(recipe, "rollout.branching.name=none", "rollout.m=8").rollout.branching
-    assert branching == NoBranching(name="none")
+    assert branching == FlatConfig(name="none")
     recipe.write_text(TRAIN.replace('name = "length"', 'name = "compat"\nsystem = "arpo"'))
     assert load(recipe, "reward.name=compat").reward.system == "arpo"
     assert load(recipe, "reward.name=length").reward == LengthRewardSection(name="length")
     two_steps = TRAIN.replace("problems_per_minibatch = 2", "problems_per_minibatch = 1")
     recipe.write_text(two_steps.replace('name = "clip"', 'name = "clip", dual_clip = 3.0'))
-    assert load(recipe, "algorithm.loss.name=gppo").algorithm.loss == GppoLoss(name="gppo")
+    assert load(recipe, "algorithm.loss.name=gppo").algorithm.loss == GppoConfig()
     recipe.write_text(TRAIN.replace('name = "local"', 'name = "local"\nslotz = 7'))
     assert refusal(recipe, "engine.name=scripted", "engine.script=turns.toml") == "engine.slotz: unknown key"
 

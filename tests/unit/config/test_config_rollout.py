@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +90,7 @@ def test_a_switch_that_cannot_act_is_refused(key, value):
 @pytest.mark.parametrize("name", ["seed_compat_arpo", "seed_compat_aepo"])
 def test_released_arithmetic_is_as_released_by_default(name):
     rule = BRANCHING.validate_python(name)
-    switches = {key: value for key, value in rule if isinstance(value, bool)}
+    switches = {key: value for key, value in asdict(rule).items() if isinstance(value, bool)}
     assert switches.pop("dynamic_rollouts", False) is False
     assert switches
     assert all(switches.values())

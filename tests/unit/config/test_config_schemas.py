@@ -1,13 +1,12 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
+from ramify.algos.branch_rules import FlatConfig
 from ramify.config.schema_eval import EvalRecipe, SamplingSection
 from ramify.config.schema_rollout import (
-    BernoulliBranching,
     BranchingSection,
-    NoBranching,
     RolloutSection,
-    ThresholdBranching,
 )
 from ramify.config.schema_tools import SandboxSection
 
@@ -27,7 +26,7 @@ ROLLOUT = {"problems_per_step": 1, "n": 4, "m": 2, "max_tokens": 9, "max_calls":
 )
 def test_the_papers_threshold_is_a_rise(given, rise):
     rule = BRANCHING.validate_python({"name": "threshold", **given})
-    assert rule == ThresholdBranching(name="threshold", min_rise=rise)
+    assert rule == ThresholdConfig(name="threshold", min_rise=rise)
     # alpha + beta * rise > tau is rise > min_rise.
     if "tau" in given:
         assert given["alpha"] + given["beta"] * rule.min_rise == pytest.approx(given["tau"])
@@ -55,10 +54,8 @@ def test_a_threshold_that_cannot_be_read(given, told):
 
 
 def test_names_alone_are_rules():
-    assert BRANCHING.validate_python("none") == NoBranching(name="none")
-    assert BRANCHING.validate_python("bernoulli") == BernoulliBranching(
-        name="bernoulli", alpha=0.5, beta=0.335
-    )
+    assert BRANCHING.validate_python("none") == FlatConfig(name="none")
+    assert BRANCHING.validate_python("bernoulli") == BernoulliConfig(name="bernoulli", alpha=0.5, beta=0.335)
 
 
 def test_as_many_roots_as_trajectories_and_no_more():

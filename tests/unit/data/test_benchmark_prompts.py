@@ -6,7 +6,7 @@ import pytest
 from ramify.chat.tags import TAG_NAMES, callable_tools, parse_turn, split_completion
 from ramify.core.messages import Calls, Final, Message, Problem, ToolSpec
 from ramify.core.tree import Source
-from ramify.data.benchmark_prompts import LANGUAGES, instructed, instructions
+from ramify.data.benchmarks import LANGUAGES, instructed, instructions
 
 ALL_TOOLS = ({"search", "python"}, {"search"}, {"python"}, set[str]())
 CHINESE = re.compile("[\u4e00-\u9fff]")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.errors import DataError
-from ramify.data.benchmark_golds import read_golds
+from ramify.data.benchmark_files import read_golds
 from ramify.data.benchmarks import BENCHMARKS, load_benchmark, parse_dataset
 from ramify.data.overlap import fold_question, read_questions
 

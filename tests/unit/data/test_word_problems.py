@@ -6,12 +6,13 @@ import pytest
 
 from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
 from ramify.core.errors import DataError
-from ramify.data.countries import countries, passages
 from ramify.data.word_problems import (
     KINDS,
     WordFlaws,
+    countries,
     demonstration_rows,
     make_word_problem,
+    passages,
     problem_rows,
 )
 
@@ -122,3 +123,24 @@ def test_results_stand_in_their_tags():
 def test_a_search_that_does_not_find_a_fact_is_told():
     with pytest.raises(DataError, match=r"area|capital|population"):
         list(demonstration_rows(6, 0, lambda query: "nothing"))
+
+
+def test_the_facts_are_those_of_the_package():
+    from countryinfo import CountryInfo
+
+    assert len(countries()) > 100
+    for country in countries():
+        table = CountryInfo(country.name).info()
+        assert (table["capital"], table["area"], table["population"]) == (
+            country.capital,
+            country.area,
+            country.population,
+        )
+
+
+def test_a_passage_for_each_fact():
+    rows = list(passages())
+    assert len(rows) == 3 * len(countries()) == len({row["id"] for row in rows})
+    texts = {row["id"]: row["text"] for row in rows}
+    assert texts["France/capital"] == "The capital of France is Paris."
+    assert texts["France/area"] == "The area of France is 640679 square kilometres."

@@ -6,7 +6,7 @@ import pytest
 from ramify.core.errors import ConfigError
 from ramify.data.problems import load_problems
 from ramify.data.world import WorldSettings, build_world, split_editions
-from ramify.data.world_editions import HELD_OUT_NAMES, TO_NAME, TRAINING_NAMES
+from ramify.data.world_questions import HELD_OUT_NAMES, TO_NAME, TRAINING_NAMES
 from ramify.tools.passage_index import PassageIndex
 
 SMALL = WorldSettings(num_train=60, num_dev=40, num_test=60, num_seen=30, num_demo_editions=4)

@@ -1,7 +1,6 @@
 import pytest
 
-from ramify.data.world_editions import LEVELS, RELATIONS, make_edition
-from ramify.data.world_questions import evaluate, make_question
+from ramify.data.world_questions import LEVELS, RELATIONS, evaluate, make_edition, make_question
 
 EDITION = make_edition("any", LEVELS[3])
 

@@ -13,7 +13,7 @@ from ramify.core.messages import Message, Problem
 from ramify.core.tree import TreeKey
 from ramify.data.demonstrator import write_demonstrations
 from ramify.data.world import WorldSettings, build_world
-from ramify.data.world_editions import HELD_OUT_NAMES, OPERATORS, SYNONYMS, TRAINING_NAMES
+from ramify.data.world_questions import HELD_OUT_NAMES, OPERATORS, SYNONYMS, TRAINING_NAMES
 from ramify.data.world_tokenizer import TAGS, train_world_tokenizer
 from ramify.tools.passage_index import PassageIndex
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.errors import DataError
-from ramify.eval.evaluation import majority, make_evaluation
-from ramify.eval.summary import Price, summarise, to_csv
+from ramify.eval.evaluation import Price, majority, make_evaluation, summarise, to_csv
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=5), st.integers(1, 4))

@@ -26,7 +26,7 @@ SURROGATES = {
     "clip": ClippedSurrogate(0.2, 0.28, 3.0),
     "aepo_clip": StopGradientClip(0.2, 0.28, 3.0),
     "gppo": GppoSurrogate(0.2, 0.28),
-    "cispo": CispoSurrogate(None, 0.28),
+    "cispo": CispoSurrogate(clip_low=None, clip_high=0.28),
     "gspo": GspoSurrogate(3e-4, 4e-4),
 }
 WEIGHTINGS = (

@@ -1,11 +1,14 @@
 """The metrics log: appended, read back, cut at a resume."""
 
+import json
 import time
 
 import pytest
 
+from ramify.core.call_clock import HeldUp
 from ramify.core.errors import DataError
-from ramify.obs.metrics import MetricsLog, curve, read_metrics
+from ramify.core.protocols import Event
+from ramify.obs.metrics import MetricsLog, TimingLog, curve, read_metrics
 
 
 def test_append_and_read_back(tmp_path):
@@ -100,3 +103,19 @@ def test_bad_line_is_named(tmp_path, line):
         DataError, match=r"metrics\.jsonl row 2: .*; put the file back from a copy, or delete this line"
     ):
         read_metrics(path)
+
+
+def test_flush_writes_and_forgets(tmp_path):
+    log = TimingLog()
+    log.emit(Event("tool", (3, 1), "0.0", 0.25, {"cache": "hit"}))
+    log.emit(Event("turn", (3, 1), "0", 1.5))
+    log.flush(tmp_path / "timing" / "3.jsonl", HeldUp(1.5, 0.25))
+    log.emit(Event("turn", (4, 0), "1", 2.0))
+    log.flush(tmp_path / "timing" / "4.jsonl", HeldUp(0.0, 0.0))
+    first = [json.loads(line) for line in (tmp_path / "timing" / "3.jsonl").read_text().splitlines()]
+    assert first == [
+        {"kind": "event_loop", "seconds": 1.5, "longest": 0.25},
+        {"kind": "tool", "tree": [3, 1], "node": "0.0", "seconds": 0.25, "fields": {"cache": "hit"}},
+        {"kind": "turn", "tree": [3, 1], "node": "0", "seconds": 1.5, "fields": {}},
+    ]
+    assert len((tmp_path / "timing" / "4.jsonl").read_text().splitlines()) == 2

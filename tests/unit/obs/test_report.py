@@ -10,9 +10,8 @@ import pytest
 from obs_trees import HOSTILE, SMALL_REWARDS, big_tree, small_tree
 
 from ramify.core.draws import stream, uniform
-from ramify.obs.report import Curves, write_report
+from ramify.obs.report import Curves, draw_tree, write_report
 from ramify.obs.trace import TracedTree
-from ramify.obs.tree_drawing import draw_tree
 
 VOID = {"meta", "br", "img", "link", "input"}
 KEYS = {

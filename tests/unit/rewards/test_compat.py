@@ -8,7 +8,7 @@ from ramify.core.messages import Message, Problem
 from ramify.core.tree import Node, Source, StopReason, Trajectory
 from ramify.rewards import compat_arpo as arpo
 from ramify.rewards import compat_toolstar as toolstar
-from ramify.rewards.compat_reward import CompatReward
+from ramify.rewards.trajectory_rewards import CompatReward
 
 ANSWER = "<think> t </think><answer> \\boxed{%s} </answer>"
 

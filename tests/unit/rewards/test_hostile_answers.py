@@ -58,7 +58,7 @@ def test_megabytes_are_scored_soon(what: str) -> None:
     ):
         assert {SCORES[name](prediction, golds) for name in SCORED} == {0.0}
     response = f"<think> t </think><answer> \\boxed{{{text}}} </answer>"
-    assert text_reward(response, "5").correct == 0.0
+    assert text_reward(response, "5").parts["correct"] == 0.0
     assert text_scores(response, "5", "math")["lenient"] == 0.0
     assert time.process_time() - began < 60
 

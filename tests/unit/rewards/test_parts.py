@@ -7,11 +7,10 @@ from ramify.chat.tags import parse_turn
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Calls, Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Node, Source, StopReason, Trajectory
-from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
-from ramify.rewards.functions import FunctionPart, load_reward
 from ramify.rewards.judge import question_of
-from ramify.rewards.parts import JudgePart, PartsReward, WeightedPart
+from ramify.rewards.parts import FunctionPart, JudgePart, PartsReward, WeightedPart, load_reward
+from ramify.rewards.trajectory_rewards import AnswerReward
 
 
 def ended(answer: str, golds=("5",), status: ToolStatus | None = None, **info) -> Trajectory:

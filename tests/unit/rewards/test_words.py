@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.rewards.numerals import canonical, chinese_number, in_digits
-from ramify.rewards.word_scores import contains, lenient_f1
-from ramify.rewards.words import words
+from ramify.rewards.answer_scores import contains, lenient_f1
+from ramify.rewards.words import canonical, chinese_number, in_digits, words
 
 SAME = [
     ("Frank Lowy.", "Frank Lowy"), ('"Frank Lowy"', "Frank Lowy"), ("**Frank Lowy**", "Frank Lowy"), ("FRANK LOWY", "Frank Lowy"),

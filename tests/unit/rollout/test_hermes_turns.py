@@ -56,7 +56,7 @@ def test_calls_of_one_turn_run_in_order_and_their_results_are_one_node(folder, b
 
 def test_what_cannot_be_run_is_told(folder):
     turn = f"{call('lookup', key='a')}\n<tool_call>\nsearch a\n</tool_call>\n{call('search', query='b')}"
-    tree, _ = played(folder, FlatBrancher(0), turn, n=1)
+    tree, _ = played(folder, FlatBrancher(probe_tokens=0), turn, n=1)
     (trajectory,) = tree.trajectories
     assert [(made.name, result.status) for made, result in trajectory.exchanges] == [
         ("lookup", ToolStatus.UNKNOWN_TOOL),
@@ -68,7 +68,7 @@ def test_what_cannot_be_run_is_told(folder):
 
 def test_a_turn_with_more_calls_than_are_left_ends_the_trajectory(folder):
     turn = "\n".join([call("search", query="a")] * 3)
-    tree, _ = played(folder, FlatBrancher(0), turn, n=1, max_calls=2)
+    tree, _ = played(folder, FlatBrancher(probe_tokens=0), turn, n=1, max_calls=2)
     (trajectory,) = tree.trajectories
     assert (trajectory.stop, trajectory.exchanges) == (StopReason.CALLS, ())
     assert isinstance(trajectory.leaf.turn, Calls)
@@ -83,6 +83,6 @@ def test_a_turn_with_more_calls_than_are_left_ends_the_trajectory(folder):
     ],
 )
 def test_how_a_trajectory_ends(folder, turn, stop, parsed):
-    tree, _ = played(folder, FlatBrancher(0), turn, n=1)
+    tree, _ = played(folder, FlatBrancher(probe_tokens=0), turn, n=1)
     (trajectory,) = tree.trajectories
     assert (trajectory.stop, trajectory.leaf.turn) == (stop, parsed)

@@ -69,7 +69,7 @@ def test_a_policy_calls_with_json_reads_the_result_and_answers(tokenizer_folder,
     def play(context, seed):
         return ScriptedTurn(turns[context.count("\n</result>")])
 
-    parts = own_agent(tokenizer_folder, tool_from(lookup), play, FlatBrancher(3), 1, max_calls=4)
+    parts = own_agent(tokenizer_folder, tool_from(lookup), play, FlatBrancher(probe_tokens=3), 1, max_calls=4)
     (tree,) = asyncio.run(grow_trees(parts, [problem()], 0))
     (trajectory,) = tree.trajectories
     assert trajectory.stop is StopReason.ANSWERED

@@ -1,6 +1,7 @@
 """Functions of the user's own as tools: what is read of them, and what comes of calls. Functions that cannot be tools, and settings that cannot hold: one line at start."""
 
 import asyncio
+import contextvars
 import functools
 import json
 import threading
@@ -106,6 +107,20 @@ def test_the_settings_are_in_the_spec():
 def test_a_function_that_blocks_gets_converted_arguments(arguments, text):
     result = ask(tool_from(lookup), arguments)
     assert (result.call_id, result.status, result.text) == ("c", ToolStatus.OK, text)
+
+
+def test_a_function_that_blocks_sees_the_context_of_its_call():
+    who = contextvars.ContextVar("who", default="nobody")
+
+    def see() -> str:
+        """Sees."""
+        return who.get()
+
+    async def run():
+        who.set("the caller")
+        return await (await tool_from(see).open(PROBLEM)).call(ToolCall("c", "see", {}))
+
+    assert asyncio.run(run()).text == "the caller"
 
 
 def test_a_coroutine_function_runs_in_the_loop():

@@ -87,16 +87,21 @@ def test_prefixes_are_put_before_texts(corpus: Path) -> None:
 def test_vectors_are_kept_and_made_anew_when_they_do_not_fit(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "vectors"
 
-    def count(model: str = "count") -> int:
+    def count(model: str = "count", prefix: str = "") -> int:
         embed = CountingEmbedder()
         notes: list[str] = []
-        provider = DenseSearch(corpus, embed, model=model, folder=folder, note=notes.append)
+        provider = DenseSearch(
+            corpus, embed, model=model, passage_prefix=prefix, folder=folder, note=notes.append
+        )
         made = len(embed.texts)
         assert len(notes) == bool(made)
         assert found(provider, "grey", 1) == ["d"]
         return made
 
     assert (count(), count(), count("other"), count("other")) == (4, 0, 4, 0)
+    assert (count(prefix="p: "), count(prefix="p: ")) == (4, 0)
+    corpus.write_text(corpus.read_text().replace("blue", "pink"))
+    assert count() == 4
     for file in folder.iterdir():
         file.write_bytes(file.read_bytes()[:50])
     assert (count(), count()) == (4, 0)

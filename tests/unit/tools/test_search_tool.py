@@ -102,6 +102,12 @@ def test_a_call_without_a_query_is_malformed(local: LocalSearch, arguments: dict
     assert ask(SearchTool(local, None, 4, 100, True, 5.0), arguments).status is ToolStatus.MALFORMED
 
 
+def test_a_call_that_was_malformed_before_is_not_looked_up(local: LocalSearch) -> None:
+    session = asyncio.run(SearchTool(local).open(Problem("q", (Message.of("user", "?"),), ("a",))))
+    result = asyncio.run(session.call(ToolCall("c1", "search", {"query": "laru"}, "it is cut")))
+    assert (result.status, result.text) == (ToolStatus.MALFORMED, "search: it is cut")
+
+
 def test_spec_names_the_argument_and_the_deadline(local: LocalSearch) -> None:
     spec = SearchTool(local, None, 4, 100, True, 2.5).spec
     assert (spec.name, spec.forks, spec.timeout_seconds) == ("search", True, 2.5)

@@ -123,10 +123,6 @@ def _answer(answer: Mapping[str, object]) -> None:
     sys.stdout.flush()
 
 
-if __name__ == "__main__":
-    main()
-
-
 _STATUS = Path("/proc/self/status")
 
 
@@ -140,3 +136,7 @@ def peak_memory_bytes() -> int:
         return 1024 * int(line.split()[1])
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+if __name__ == "__main__":
+    main()

@@ -6,8 +6,7 @@ About half an hour on two cores of a CPU, minutes on a GPU.
 from functools import partial
 from pathlib import Path
 
-from ramify.data.countries import passages
-from ramify.data.word_problems import demonstration_rows, problem_rows
+from ramify.data.word_problems import demonstration_rows, passages, problem_rows
 from ramify.data.world import write_rows
 from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model
 from ramify.obs.console import RunConsole

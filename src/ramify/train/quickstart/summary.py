@@ -10,7 +10,7 @@ from ramify import __version__
 from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.eval.evaluation import Evaluation
-from ramify.eval.intervals import Interval
+from ramify.eval.statistics import Interval
 from ramify.obs.branch_metrics import branch_totals, entropy_warnings
 from ramify.obs.metrics import MetricsRow, curve, read_metrics
 from ramify.obs.report import AfterTraining, BranchSummary, ByStage, Curves, Estimate, PhaseSeconds, Report

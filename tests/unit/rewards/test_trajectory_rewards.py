@@ -1,16 +1,30 @@
+"""Rewards of recorded trajectories."""
+
 import asyncio
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from ramify.chat.tags import parse_turn
+from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Calls, Message, ParsedTurn, Problem, ToolCall, ToolResult, ToolStatus
+from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Node, Source, StopReason, Trajectory, node_id
-from ramify.rewards.answer_reward import AnswerReward
 from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.trajectory_rewards import AnswerReward, LengthReward, OverlongReward, score_tree
+from random_trees import node, tree_of
 
 OK = ToolStatus.OK
 ANSWER = "<think> so </think><answer> \\boxed{Frank Lowy} </answer>"
+MAX, MARGIN = 100, 40
+TREE = tree_of(
+    [
+        node((), Source.PROMPT, [2]),
+        node((0,), Source.POLICY, [3], leaf=True),
+        node((1,), Source.POLICY, [4], leaf=True),
+    ]
+)
 
 
 def policy(depth: int, text: str, turn: ParsedTurn | None = None, stop: StopReason | None = None) -> Node:
@@ -140,3 +154,98 @@ def test_a_turn_split_by_new_weights_is_read_whole() -> None:
     head, tail = ANSWER[:30], ANSWER[30:]
     nodes = (*whole.nodes[:-1], policy(3, head), policy(4, tail, parse_turn(ANSWER, {}), StopReason.ANSWERED))
     assert score(Trajectory(whole.problem, nodes)) == [1.0]
+
+
+def written(count, stop=StopReason.ANSWERED, results=0):
+    """A prompt, a turn, a tool result of so many tokens, a turn; `count` tokens by the policy."""
+    first = count // 3
+    last = count - first
+    nodes = (
+        Node("", (), None, Source.PROMPT, tuple(range(500)), "long prompt"),
+        Node("0", (0,), "", Source.POLICY, (1,) * first, "", (-1.0,) * first),
+        Node("0.0", (0, 0), "0", Source.TOOL, (2,) * results, ""),
+        Node("0.0.0", (0, 0, 0), "0.0", Source.POLICY, (1,) * last, "", (-1.0,) * last, stop=stop),
+    )
+    return Trajectory(Problem("p", (Message.of("user", "?"),), ("a",)), nodes)
+
+
+class Constant:
+    async def score(self, trajectories):
+        return tuple(Reward(0.75, {"correct": 0.75}, {"0": 1.0}) for _ in trajectories)
+
+
+def punishments(trajectories):
+    rewards = asyncio.run(OverlongReward(Constant(), MAX, MARGIN).score(trajectories))
+    for reward in rewards:
+        assert reward.value == 0.75 + reward.parts["overlong"]
+        assert reward.parts == {"correct": 0.75, "overlong": reward.parts["overlong"]}
+        assert reward.events == {"0": 1.0}
+    return [reward.parts["overlong"] for reward in rewards]
+
+
+def test_equation_13_of_dapo():
+    lengths = [0, 1, 59, 60, 61, 70, 80, 99, 100]
+
+    def textbook(length):
+        if length <= MAX - MARGIN:
+            return 0.0
+        if length <= MAX:
+            return ((MAX - MARGIN) - length) / MARGIN
+        return -1.0
+
+    found = punishments([written(length) for length in lengths])
+    np.testing.assert_array_equal(found, [textbook(length) for length in lengths])
+    assert found[lengths.index(80)] == -0.5
+    assert found[-1] == -1.0
+
+
+@pytest.mark.parametrize("stop", StopReason)
+def test_a_trajectory_that_was_cut_has_the_whole_punishment_however_short(stop):
+    expected = -1.0 if stop.truncated else 0.0
+    assert punishments([written(9, stop)]) == [expected]
+
+
+def test_only_what_the_policy_wrote_counts():
+    assert punishments([written(60, results=300)]) == [0.0]
+
+
+def test_the_margin_may_be_the_whole_length_and_no_more():
+    (reward,) = asyncio.run(OverlongReward(LengthReward(), 100, 100).score([written(50)]))
+    assert reward.parts == {"plumbing_length": 0.05, "overlong": -0.5}
+    for margin in (0, 101):
+        with pytest.raises(ConfigError, match="expected 1 to max_tokens = 100"):
+            OverlongReward(LengthReward(), 100, margin)
+
+
+def test_the_plumbing_reward_counts_what_the_policy_wrote():
+    rewards = asyncio.run(
+        LengthReward().score([written(n, StopReason.TOKENS) for n in (0, 16, 17, 1000, 5000)])
+    )
+    assert [reward.value for reward in rewards] == [0.0, 0.016, 0.017, 1.0, 1.0]
+    assert rewards[1].parts == {"plumbing_length": 0.016}
+
+
+class Gives:
+    """The same rewards for every tree."""
+
+    def __init__(self, *rewards):
+        self.rewards = rewards
+
+    async def score(self, trajectories):
+        return self.rewards[: len(trajectories)]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_number_that_is_none_is_told_with_its_problem_and_trajectory(bad):
+    good = Reward(1.0, {"correct": 1.0})
+    with pytest.raises(DataError, match=r"problem 'p', trajectory '1': .* value = (nan|inf)"):
+        asyncio.run(score_tree(Gives(good, Reward(bad, {"correct": 1.0})), TREE))
+    with pytest.raises(DataError, match=r"problem 'p', trajectory '0': .* correct = (nan|inf)"):
+        asyncio.run(score_tree(Gives(Reward(0.0, {"correct": bad}), good), TREE))
+    with pytest.raises(DataError, match=r"problem 'p', trajectory '0': .* returned 0 = (nan|inf)"):
+        asyncio.run(score_tree(Gives(Reward(0.0, {}, {"0": bad}), good), TREE))
+
+
+def test_other_rewards_are_handed_on():
+    rewards = (Reward(1.0, {"correct": 0.5}), Reward(-1.0, {}, {"0": 0.25}))
+    assert asyncio.run(score_tree(Gives(*rewards), TREE)) == ScoredTree(TREE, rewards)

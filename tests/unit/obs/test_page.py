@@ -3,7 +3,7 @@
 import itertools
 import re
 
-from ramify.obs.charts import HEIGHT, LABEL_GAP, WIDTH, Bar, BarGroup, Line, bar_chart, line_chart
+from ramify.obs.page import HEIGHT, LABEL_GAP, WIDTH, Bar, BarGroup, Line, bar_chart, line_chart
 
 
 def points_of(svg):

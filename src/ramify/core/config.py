@@ -1,0 +1,122 @@
+"""Settings that a component owns and a recipe sets: their base class, and types for their values.
+
+Each number has a smallest and a largest value, and `true` is not a number. The bounds are far outside of what anybody
+trains with. Values beyond them would later overflow, hang or fill memory. pydantic reads the types and checks a recipe's
+values; nothing here imports it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Settings of a component; pydantic refuses unknown keys."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Bounds of a number, which must be finite and neither a text nor a boolean; without bounds for true and false."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+        """Pydantic's schema of the number."""
+        bounds = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        finite = {"allow_inf_nan": False} if source is float else {}
+        return {**handler(source), "strict": True, **finite, **bounds}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A check of a valid value: returns it, or raises ValueError."""
+
+    check: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+        """Pydantic's schema with the check behind it."""
+        function = {"type": "no-info", "function": self.check}
+        return {"type": "function-after", "function": function, "schema": handler(source)}
+
+
+Switch = Annotated[bool, Within()]
+
+# Whole numbers.
+
+Count = Annotated[int, Within(ge=0, le=2**31 - 1)]
+PositiveInt = Annotated[int, Within(ge=1, le=2**31 - 1)]
+Tokens = Annotated[int, Within(ge=1, le=2**24)]
+"""Tokens of a sequence or a row."""
+Calls = Annotated[int, Within(ge=0, le=2**16)]
+"""Tool calls of one trajectory."""
+Trajectories = Annotated[int, Within(ge=1, le=4096)]
+"""Trajectories of one tree."""
+Reserved = Annotated[int, Within(ge=1, le=2**16)]
+"""Counts of things that each take memory: slots, ranks, attempts, passages of an answer."""
+Rounds = Annotated[int, Within(ge=1, le=1000)]
+"""Rounds of growing within one step."""
+Threads = Annotated[int, Within(ge=1, le=512)]
+Attempts = Annotated[int, Within(ge=1, le=20)]
+"""Attempts of one request to a service."""
+Level = Annotated[int, Within(ge=0, le=4)]
+"""Isolation level of the sandbox."""
+Seed = Annotated[int, Within(ge=-(2**63), le=2**63 - 1)]
+
+# Shares, probabilities and edges below one.
+
+Fraction = Annotated[float, Within(ge=0, le=1)]
+PositiveFraction = Annotated[float, Within(ge=1e-9, le=1)]
+BelowOne = Annotated[float, Within(ge=0, lt=1)]
+InsideOne = Annotated[float, Within(ge=1e-9, lt=1)]
+
+# Factors and coefficients.
+
+Weight = Annotated[float, Within(ge=0, le=1000)]
+PositiveWeight = Annotated[float, Within(gt=0, le=1000)]
+SignedWeight = Annotated[float, Within(ge=-1000, le=1000)]
+FromOne = Annotated[float, Within(ge=1, le=1000)]
+AboveOne = Annotated[float, Within(gt=1, le=1000)]
+Magnitude = Annotated[float, Within(ge=1e-9, le=1e6)]
+"""The alpha of an adapter, the norm of a gradient."""
+LearningRate = Annotated[float, Within(ge=1e-12, le=10)]
+"""With a smaller rate no float32 weight changes."""
+
+# Times, entropies, temperatures.
+
+Seconds = Annotated[float, Within(ge=1e-3, le=1e6)]
+Days = Annotated[float, Within(ge=1e-6, le=1e5)]
+Rate = Annotated[float, Within(ge=1e-6, le=1e5)]
+"""Requests per second."""
+Nats = Annotated[float, Within(gt=0, le=20)]
+"""An entropy; no vocabulary reaches 20 nats."""
+
+
+def _not_tiny(temperature: float) -> float:
+    if 0 < temperature < 1e-3:
+        raise ValueError(f"expected 0 (greedy) or at least 0.001, got {temperature}")
+    return temperature
+
+
+Temperature = Annotated[float, Within(ge=0, le=100), Checked(_not_tiny)]
+"""Divides the logits; 0 is greedy."""
+
+
+def _usable(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("expected a path without a null character")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        # Recipes are UTF-8, so one with this path could not be saved in the run's folder.
+        raise ValueError("expected a path in UTF-8; give the file or folder another name") from None
+    return path
+
+
+UserPath = Annotated[Path, Checked(_usable)]

@@ -1,0 +1,259 @@
+"""Statistics of an evaluation: pass@k, 95 % intervals over problems, paired comparisons, agreement with a judge."""
+
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+import mpmath
+import numpy as np
+
+from ramify.core.draws import stream
+from ramify.core.records import Floats
+
+NUM_RESAMPLES = 2000
+_RESAMPLES_AT_ONCE = 100
+_Z = NormalDist().inv_cdf(0.975)
+_MAX_ENUMERATED = 14
+_DRAWS = 20_000
+_DRAWS_AT_ONCE = 500
+Table: TypeAlias = dict[str, float | None]
+
+RIGHT_FROM: Mapping[str, float] = MappingProxyType(
+    {"em": 1.0, "f1": 0.5, "lenient": 1.0, "acc": 1.0, "math_equal": 1.0}
+)
+"""The value from which a score counts as "right". The one for F1 is our choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over `n` problems with the bounds of its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def mean_interval(per_problem: Sequence[float], seed: int) -> Interval:
+    """The mean of a score over problems: Wilson's interval if every problem's score is 0 or 1, else the bootstrap.
+
+    `per_problem` holds one number for each problem: its pass@k, or the mean over its attempts. `benchmarks/evaluation`
+    simulates the coverage of both intervals.
+
+    Raises:
+        ValueError: There are no problems.
+    """
+    if set(per_problem) <= {0.0, 1.0}:
+        return wilson_share(sum(per_problem), len(per_problem))
+    return bootstrap_mean(per_problem, seed)
+
+
+def wilson_share(successes: float, n: int) -> Interval:
+    """The score interval of a share (Wilson 1927); its width is above 0 even if all problems are correct, or none.
+
+    Raises:
+        ValueError: There are no problems.
+    """
+    if n == 0:
+        raise ValueError("an interval needs at least one problem")
+    share = successes / n
+    middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
+    # At shares of 0 and 1 one bound equals the share, except for rounding.
+    return Interval(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)), n)
+
+
+def bootstrap_mean(per_problem: Sequence[float], seed: int) -> Interval:
+    """The expanded percentile bootstrap of a mean over problems (Hesterberg 2015, section 4.1), from 2,000 resamples.
+
+    Attempts at one problem are not independent, so whole problems are resampled. With few problems, plain percentiles
+    give too narrow an interval: their spread lacks the factor sqrt(n / (n - 1)), and they correspond to normal
+    quantiles instead of Student's t. The expanded percentiles correct both. One problem, or equal scores, give a width
+    of 0.
+
+    Raises:
+        ValueError: There are no problems.
+    """
+    values = np.asarray(per_problem, np.float64)
+    n = len(values)
+    if n == 0:
+        raise ValueError("an interval needs at least one problem")
+    generator = np.random.default_rng(stream("bootstrap", seed))
+    means = np.concatenate(
+        [
+            values[generator.integers(n, size=(_RESAMPLES_AT_ONCE, n))].mean(axis=1)
+            for _ in range(NUM_RESAMPLES // _RESAMPLES_AT_ONCE)
+        ]
+    )
+    tail = NormalDist().cdf(-math.sqrt(n / (n - 1)) * _student_t(n - 1)) if n > 1 else 0.025
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Interval(float(values.mean()), float(low), float(high), n)
+
+
+@functools.cache
+def _student_t(degrees: int) -> float:
+    """The 97.5 % quantile of Student's t."""
+
+    def excess(t: mpmath.mpf) -> mpmath.mpf:
+        return mpmath.betainc(degrees / 2, 0.5, 0, degrees / (degrees + t * t), regularized=True) - 0.05
+
+    return float(mpmath.findroot(excess, (1.5, 15.0), solver="anderson"))
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """Probability that at least one of k samples, drawn without replacement from n with c correct, is correct.
+
+    1 - C(n - c, k) / C(n, k), computed as a product without overflow or cancellation (Chen et al. 2021,
+    arXiv 2107.03374, equation 1).
+
+    Raises:
+        ValueError: Not 1 <= k <= n, or not 0 <= c <= n.
+    """
+    if not 1 <= k <= num_samples:
+        raise ValueError(
+            f"pass@{k} needs at least {max(k, 1)} samples a problem and k >= 1; got {num_samples}"
+        )
+    if not 0 <= num_correct <= num_samples:
+        raise ValueError(f"{num_correct} correct of {num_samples} samples")
+    all_wrong = 1.0
+    for drawn in range(k):
+        all_wrong *= max(num_samples - num_correct - drawn, 0) / (num_samples - drawn)
+    return 1.0 - all_wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Second minus first, a mean over problems.
+
+    Attributes:
+        first, second: Means over the n problems.
+        value, low, high: Their difference and its 95 % bootstrap interval, from resampling pairs of scores.
+        p_value: Two-sided p-value of the hypothesis that the two scores of each problem are exchangeable.
+        method: "mcnemar" (exact; used if all nonzero differences have the same size, as with single attempts),
+            "permutation" (exact, all signs) or "permutation_sampled" (20,000 random draws of the signs).
+        n: Number of problems.
+        better, worse: Number of problems on which the second is better, worse.
+    """
+
+    first: float
+    second: float
+    value: float
+    low: float
+    high: float
+    p_value: float
+    method: Literal["mcnemar", "permutation", "permutation_sampled"]
+    n: int
+    better: int
+    worse: int
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float], seed: int) -> Difference:
+    """Compare two lists of scores of the same problems, in the same order.
+
+    Uses McNemar's test (1947) in its exact, binomial form where it applies, else Fisher's sign-flip test.
+
+    Raises:
+        ValueError: There are no problems, or the lists differ in length.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} scores against {len(second)}: expected one of each for every problem")
+    left, right = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    differences = right - left
+    interval = bootstrap_mean(differences.tolist(), seed)
+    low, high = interval.low, interval.high
+    if low == high:
+        # Equal differences on n problems say little about the other problems (Wilson's bound for 0 of n).
+        most = wilson_share(0, len(differences)).high
+        low, high = max(low - most, -1.0), min(high + most, 1.0)
+    # 1e-12: means of the same attempts in another order may differ in the last bit.
+    moved = differences[np.abs(differences) > 1e-12]
+    better, worse = int((moved > 0).sum()), int((moved < 0).sum())
+    p_value, method = _test(moved, better, seed)
+    return Difference(
+        float(left.mean()),
+        float(right.mean()),
+        interval.value,
+        low,
+        high,
+        p_value,
+        method,
+        len(left),
+        better,
+        worse,
+    )
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Adjust the p-values of several comparisons to control the family-wise error rate (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return tuple(adjusted)
+
+
+def _test(
+    moved: Floats, better: int, seed: int
+) -> tuple[float, Literal["mcnemar", "permutation", "permutation_sampled"]]:
+    sizes = np.abs(moved)
+    if not len(moved) or np.allclose(sizes, sizes[0], rtol=1e-9, atol=0):
+        return _binomial(min(better, len(moved) - better), len(moved)), "mcnemar"
+    seen = abs(float(moved.sum())) * (1 - 1e-12)
+    if len(moved) <= _MAX_ENUMERATED:
+        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=len(moved))))
+        return float((np.abs(signs @ sizes) >= seen).mean()), "permutation"
+    generator = np.random.default_rng(stream("sign flips", seed))
+    extreme = 0
+    for _ in range(_DRAWS // _DRAWS_AT_ONCE):
+        signs = generator.integers(2, size=(_DRAWS_AT_ONCE, len(moved))) * 2.0 - 1.0
+        extreme += int((np.abs(signs @ sizes) >= seen).sum())
+    # The observed signs count as one of the draws, so that no p-value is 0.
+    return (extreme + 1) / (_DRAWS + 1), "permutation_sampled"
+
+
+def _binomial(fewer: int, n: int) -> float:
+    """Probability of at most `fewer` or at least n - `fewer` heads among n fair coins."""
+    tail = sum(math.comb(n, count) for count in range(fewer + 1))
+    return min(1.0, float(2 * tail / 2**n))
+
+
+def judge_agreement(parts: Sequence[Mapping[str, float]]) -> dict[str, Table]:
+    """For each score that some answer has, the 2 x 2 table of its verdicts and the judge's, for a summary.
+
+    Answers without a verdict are in no cell. `rate` is the share on which both agree; None if the table is empty.
+
+    Args:
+        parts: The scores of each answer by name; an answer without "judge" got no verdict.
+    """
+    return {
+        name: _table([answer for answer in parts if name in answer], name, edge)
+        for name, edge in RIGHT_FROM.items()
+        if any(name in answer for answer in parts)
+    }
+
+
+def kappa(both_right: int, judge_only: int, score_only: int, both_wrong: int) -> float | None:
+    """Cohen's kappa: 1 is full agreement, 0 agreement by chance; None if chance alone would agree on everything."""
+    n = both_right + judge_only + score_only + both_wrong
+    judge, score = both_right + judge_only, both_right + score_only
+    chance = (judge * score + (n - judge) * (n - score)) / n**2 if n else 1.0
+    return None if chance == 1.0 else ((both_right + both_wrong) / n - chance) / (1.0 - chance)
+
+
+def _table(answers: Sequence[Mapping[str, float]], name: str, edge: float) -> Table:
+    both = [(answer["judge"] >= 0.5, answer[name] >= edge) for answer in answers if "judge" in answer]
+    cells = [both.count(cell) for cell in ((True, True), (True, False), (False, True), (False, False))]
+    return {
+        "right_from": edge,
+        "n": len(both),
+        "without_verdict": len(answers) - len(both),
+        **dict(zip(("both_right", "judge_only", "score_only", "both_wrong"), cells, strict=True)),
+        "rate": (cells[0] + cells[3]) / len(both) if both else None,
+        "kappa": kappa(*cells),
+    }

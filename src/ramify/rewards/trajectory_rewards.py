@@ -1,0 +1,182 @@
+"""Rewards of recorded trajectories: for their answers, for their length, and as the papers' released code pays them.
+
+All read the record and never look for tags in the text; only `CompatReward` scores the text, since the released code does.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ramify.core.errors import ConfigError, DataError
+from ramify.core.messages import ToolStatus
+from ramify.core.protocols import RewardFn
+from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import StopReason, Trajectory, Tree
+from ramify.rewards import compat_arpo as arpo
+from ramify.rewards import compat_toolstar as toolstar
+from ramify.rewards.answer_scores import AnswerScore
+from ramify.rewards.extract import answer_of, has_closed_box
+
+SEARCH_AND_PYTHON = frozenset({"search", "python"})
+_UNUSABLE = frozenset({ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL})
+_TOKENS_FOR_FULL_REWARD = 1000
+_MATH_SOURCE = "grpo_math"
+"""The `data_source` that Tool-Star scores as mathematics; all others get word F1."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReward:
+    r"""`correct_weight` * correct + `format_weight` * format + bonus; `malformed` if not well formed.
+
+    With its defaults it is the hierarchical reward of ARPO's RL stage (arXiv 2507.19849): -1 if the trajectory is not well
+    formed; 0 if the answer does not match; else the score of the match, plus a bonus for using both tools.
+
+    A trajectory is well formed if the policy ended with an answer that has a closed `\boxed{...}`, and each of its calls
+    could be parsed and named a tool. The bonus requires a correct answer (partly correct is enough) and a successful call
+    of each of `bonus_tools`; calls that were refused, failed or found nothing do not count.
+
+    Parts: `correct` (the trained score; 0 if not well formed and `malformed` is set), `format` (0 or 1), `bonus`, and
+    each of `reported`.
+
+    Attributes:
+        trained: The score that counts, in [0, 1].
+        reported: Further scores that are only reported, by name.
+        correct_weight, format_weight: Weights of these parts.
+        bonus: Added for using all of `bonus_tools`.
+        bonus_tools: Names of the tools.
+        malformed: Reward if not well formed; None: scored like the rest, with a format of 0.
+    """
+
+    trained: AnswerScore
+    reported: Mapping[str, AnswerScore] = field(default_factory=dict)
+    correct_weight: float = 1.0
+    format_weight: float = 0.0
+    bonus: float = 0.1
+    bonus_tools: frozenset[str] = SEARCH_AND_PYTHON
+    malformed: float | None = -1.0
+
+    async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
+        """One reward for each trajectory, in order. Runs in a thread, since a score may wait for math-verify."""
+        return await asyncio.to_thread(lambda: [self._score(trajectory) for trajectory in trajectories])
+
+    def _score(self, trajectory: Trajectory) -> Reward:
+        answer, golds = answer_of(trajectory), trajectory.problem.answer
+        others = {name: score(answer, golds) for name, score in self.reported.items()}
+        well_formed = (
+            trajectory.stop is StopReason.ANSWERED
+            and has_closed_box(trajectory.final_answer)
+            and all(call.malformed is None for node in trajectory.policy_nodes for call in node.calls)
+            and all(result.status not in _UNUSABLE for _, result in trajectory.exchanges)
+        )
+        if not well_formed and self.malformed is not None:
+            return Reward(self.malformed, {"correct": 0.0, "format": 0.0, "bonus": 0.0, **others})
+        correct = self.trained(answer, golds)
+        worked = {call.name for call, result in trajectory.exchanges if result.status is ToolStatus.OK}
+        bonus = self.bonus if correct > 0 and worked >= self.bonus_tools else 0.0
+        value = self.correct_weight * correct + self.format_weight * well_formed + bonus
+        return Reward(value, {"correct": correct, "format": float(well_formed), "bonus": bonus, **others})
+
+
+@dataclass(frozen=True, slots=True)
+class LengthReward:
+    """Response tokens / 1000, at most 1: for testing the pipeline, not a measure of quality.
+
+    It differs between trajectories of different length, so even an untrained model gets a nonzero gradient.
+    Parts: `plumbing_length`, the value itself.
+    """
+
+    async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
+        """One reward for each trajectory, in order."""
+        values = [min(1.0, trajectory.num_written / _TOKENS_FOR_FULL_REWARD) for trajectory in trajectories]
+        return tuple(Reward(value, {"plumbing_length": value}) for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class OverlongReward:
+    """Another reward plus DAPO's penalty for length (arXiv 2503.14476, equation 13): 0 up to max - margin response tokens, then falling linearly to -1 at max.
+
+    With |y| the number of response tokens, without tool results: 0 if |y| <= max - margin; (max - margin - |y|) / margin
+    up to max; -1 for any trajectory that was truncated (by tokens, calls or a deadline). Parts: those of `inner`, and
+    `overlong`.
+
+    Attributes:
+        inner: The reward to which the penalty is added.
+        max_tokens: The limit of a trajectory: tokens after its prompt.
+        margin: How many tokens below the limit the penalty begins.
+
+    Raises:
+        ConfigError: The margin is not within 1 to `max_tokens`.
+    """
+
+    inner: RewardFn
+    max_tokens: int
+    margin: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.margin <= self.max_tokens:
+            raise ConfigError(
+                f"overlong_margin: expected 1 to max_tokens = {self.max_tokens}, got {self.margin}"
+            )
+
+    async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
+        """One reward for each trajectory, in order."""
+        return tuple(map(self._shaped, trajectories, await self.inner.score(trajectories)))
+
+    def _shaped(self, trajectory: Trajectory, reward: Reward) -> Reward:
+        allowed = self.max_tokens - self.margin
+        penalty = (
+            -1.0 if trajectory.stop.truncated else min(0.0, (allowed - trajectory.num_written) / self.margin)
+        )
+        return replace(reward, value=reward.value + penalty, parts={**reward.parts, "overlong": penalty})
+
+
+@dataclass(frozen=True, slots=True)
+class CompatReward:
+    """The reward that ARPO's or Tool-Star's code would give the text of each trajectory.
+
+    Parts: `correct` (word F1, or 1 for equal mathematics), `format` (whether the text passed their format check).
+    """
+
+    system: Literal["arpo", "toolstar"]
+
+    async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
+        """One reward for each trajectory, in order."""
+        return tuple(self._score(trajectory) for trajectory in trajectories)
+
+    def _score(self, trajectory: Trajectory) -> Reward:
+        text = "".join(node.text for node in trajectory.nodes[1:]).replace(toolstar.END_OF_TURN, "")
+        golds = list(trajectory.problem.answer)
+        if self.system == "arpo":
+            found = arpo.reward(text, golds)
+        elif trajectory.problem.info.get("data_source") != _MATH_SOURCE:
+            found = toolstar.reward(text, golds)
+        else:
+            ended = text + toolstar.END_OF_TURN if trajectory.stop is StopReason.ANSWERED else text
+            found = toolstar.math_reward(ended, golds[0] if golds else None)
+            is_equal = found["reason"] == "correct answer"
+            wrong = found["reason"].startswith("format good")  # type: ignore[union-attr]
+            return Reward(
+                float(found["score"]), {"correct": float(is_equal), "format": float(is_equal or wrong)}
+            )
+        score, reason = float(found["score"]), str(found["reason"])
+        f1 = score - arpo.BONUS if "at the same time" in reason else max(score, 0.0)
+        return Reward(score, {"correct": f1, "format": float(score >= 0)})
+
+
+async def score_tree(reward: RewardFn, tree: Tree) -> ScoredTree:
+    """The tree with the rewards of its leaves.
+
+    Raises:
+        DataError: A value, a part or an event is not a finite number.
+    """
+    rewards = tuple(await reward.score(tree.trajectories))
+    for trajectory, given in zip(tree.trajectories, rewards, strict=True):
+        for name, number in (("value", given.value), *given.parts.items(), *given.events.items()):
+            if not math.isfinite(number):
+                raise DataError(
+                    f"problem {tree.problem.id!r}, trajectory {trajectory.leaf.id!r}: the reward function returned "
+                    f"{name} = {number}, expected a finite number; mend the function, or the answer in the data"
+                )
+    return ScoredTree(tree, rewards)
