@@ -151,7 +151,7 @@ def _openai(
     section: OpenAIEngineSection, renderer: "ChatRenderer", context_tokens: int, note: Callable[[str], None]
 ) -> Engine:
     from ramify.config.build_services import http_client
-    from ramify.engines.openai_engine import OpenAIEngine
+    from ramify.engines.openai import OpenAIEngine
     from ramify.net.secrets import read_key
 
     key = None if section.key_variable is None else read_key(section.key_variable)

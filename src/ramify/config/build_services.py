@@ -116,7 +116,7 @@ def chat_model(
     Raises:
         MachineError: The environment variable with its key is not set.
     """
-    from ramify.engines.openai_chat import OpenAIChat
+    from ramify.engines.openai import OpenAIChat
 
     key = None if key_variable is None else _key(key_variable, offline)
     return OpenAIChat(

@@ -3,11 +3,11 @@
 import logging
 import os
 import re
+import unicodedata
 from collections.abc import Sequence
 from urllib.parse import quote, quote_plus
 
 from ramify.core.errors import MachineError
-from ramify.core.terminal import printable
 
 _names: dict[str, str] = {}
 """Each hidden text, and the name shown in its place."""
@@ -97,3 +97,20 @@ class _Redacted(logging.Filter):
 _filter = _Redacted()
 for _logger in _LIBRARY_LOGGERS:
     logging.getLogger(_logger).addFilter(_filter)
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Escape (`\x1b`, `\u202e`) every character that does not print as itself, except those in `keep`.
+
+    These are control and format characters, which move the cursor or reorder text, and lone surrogates, which no stream
+    can encode.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c in keep or c.isprintable() or unicodedata.category(c) == "Zs" else _spelled(c) for c in text
+    )
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

@@ -11,7 +11,7 @@ from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import EngineError, ServiceDownError
 from ramify.core.messages import Message, Problem, ToolResult, ToolStatus
 from ramify.core.records import Finish, Request
-from ramify.engines.openai_engine import OpenAIEngine
+from ramify.engines.openai import OpenAIEngine
 from ramify.net.client import HttpClient, HttpSettings
 
 pytestmark = pytest.mark.integration

@@ -1,6 +1,9 @@
-"""A text engine behind any OpenAI-compatible endpoint, for evaluation and making data, never for training.
+"""Any OpenAI-compatible endpoint, as a chat model (`OpenAIChat`) or as a text engine (`OpenAIEngine`).
 
-It uses POST {base_url}/completions, since chat endpoints cannot continue in the middle of an assistant's message. The
+The chat model takes text and gives text, for summaries, judges and helpers. The engine is for evaluation and making data,
+never for training.
+
+The engine uses POST {base_url}/completions, since chat endpoints cannot continue in the middle of an assistant's message. The
 context is sent as token ids if a probe shows that the service reads them as we do (`_PROBE`). Otherwise it is sent as
 text, in which the service recognises special tokens by their spelling; so special tokens that are only spelled out, by a
 web page or a data set, are broken up first.
@@ -14,10 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ramify.chat.renderer import ChatRenderer
 from ramify.core.errors import EngineError
+from ramify.core.messages import Message
 from ramify.core.protocols import Json
-from ramify.core.records import Completion, EngineInfo, Finish, Request
+from ramify.core.records import Completion, EngineInfo, Finish, Request, TokenUsage
 from ramify.net.client import Answer, HttpClient
-from ramify.net.failures import RequestFailedError
+from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.net.secrets import redact
 
 _FILTERED = "content_filter"
 """Finish reason of a turn that the service's filter stopped; the turn counts as ended there."""
@@ -25,6 +30,119 @@ _SEED_BITS = (1 << 31) - 1
 """Bits of a seed that every service accepts."""
 _PROBE = "Paris, 12 plus 30 is 42; caf\u00e9 \u4e2d\u6587 (x < y)"
 """If a service echoes this text for our tokenizer's ids of it, it reads ids, with the same meaning as our tokenizer."""
+
+
+class OpenAIChat:
+    """Implements `ramify.core.protocols.ChatModel` with POST {base_url}/chat/completions."""
+
+    def __init__(
+        self,
+        client: HttpClient,
+        *,
+        base_url: str,
+        model: str,
+        key: str | None = None,
+        extra: Mapping[str, Json] | None = None,
+    ) -> None:
+        """Open no connection yet.
+
+        Args:
+            client: HTTP client for this service alone, with the key as one of its secrets.
+            base_url: Address up to the version, such as "http://127.0.0.1:8000/v1".
+            model: Name of the model at the service.
+            key: Key of the service, or None.
+            extra: More fields for each request, such as {"top_p": 0.95}.
+        """
+        self._client, self._model, self._key = client, model, key
+        self._url = f"{base_url.rstrip('/')}/chat/completions"
+        self._extra = dict(extra or {})
+        self.usage = TokenUsage()
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._model
+
+    async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
+        """The answer's text, without the reasoning before it.
+
+        Raises:
+            RequestFailedError: This request failed, the model refused it, or the answer has no text.
+            ServiceDownError: The service is down, or refuses the key.
+        """
+        body: dict[str, Json] = {
+            **self._extra,
+            "model": self._model,
+            "messages": [{"role": message.role, "content": message.text} for message in messages],
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+        }
+        answer = await self._client.post_json(self._url, body, headers=_bearer(self._key))
+        read = answer.json()
+        if isinstance(read, Mapping):
+            self._count(read.get("usage"))
+        return _text(answer, read)
+
+    async def close(self) -> None:
+        """Free connections; closing twice is allowed."""
+        await self._client.close()
+
+    def _count(self, usage: Json) -> None:
+        counted = usage if isinstance(usage, Mapping) else {}
+        self.usage = TokenUsage(
+            self.usage.answers + 1,
+            self.usage.prompt_tokens + _number(counted.get("prompt_tokens")),
+            self.usage.completion_tokens + _number(counted.get("completion_tokens")),
+        )
+
+
+def _text(answer: Answer, read: Json) -> str:
+    choice = _first_choice(read)
+    message = None if choice is None else choice.get("message")
+    if choice is None or not isinstance(message, Mapping):
+        raise answer.malformed("expected choices with a message")
+    if message.get("refusal") or choice.get("finish_reason") == "content_filter":
+        raise _said_nothing(answer, "the model refused to answer")
+    text = _after_thinking(_content(message.get("content")))
+    if not text:
+        raise _no_text(answer, choice, message)
+    return text
+
+
+def _content(content: Json) -> str:
+    """The text of a message: a string, or the text parts of a list; "" for null."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _after_thinking(content: str) -> str:
+    """The text after the reasoning, if a server leaves that in; a template may have opened it in the prompt."""
+    text = content.encode("utf-8", "replace").decode("utf-8").strip()
+    opened = text.startswith("<think>")
+    before, closed, after = text.partition("</think>")
+    if closed and (opened or "<think>" not in before):
+        return after.strip()
+    return "" if opened else text
+
+
+def _no_text(answer: Answer, choice: Mapping[str, Json], message: Mapping[str, Json]) -> RequestFailedError:
+    if choice.get("finish_reason") == "length":
+        return _said_nothing(answer, "the model wrote no answer within max_tokens; raise it")
+    reasoned = message.get("reasoning_content") or message.get("reasoning")
+    return _said_nothing(answer, f"the model wrote {'reasoning and ' if reasoned else ''}no text")
+
+
+def _said_nothing(answer: Answer, detail: str) -> RequestFailedError:
+    """The model gave no text, and the service did its part: its client does not count the request as failed."""
+    return RequestFailedError(FailureKind.MALFORMED, redact(f"{answer.where}: {detail}"), answer.status)
+
+
+def _number(value: Json) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 class OpenAIEngine:
@@ -125,8 +243,7 @@ class OpenAIEngine:
         return isinstance(text, str) and text.strip().startswith(_PROBE)
 
     async def _post(self, body: Mapping[str, Json]) -> Answer:
-        headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
-        return await self._client.post_json(self._url, body, headers=headers)
+        return await self._client.post_json(self._url, body, headers=_bearer(self._key))
 
     async def load_weights(self, source: str, version: int) -> None:
         """Always fails, because a service has weights of its own.
@@ -186,12 +303,6 @@ def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
     return (text + stop, Finish.STOP) if isinstance(stop, str) and stop in stops else (text, Finish.EOS)
 
 
-def _first_choice(read: Json) -> Mapping[str, Json] | None:
-    choices = read.get("choices") if isinstance(read, Mapping) else None
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    return choice if isinstance(choice, Mapping) else None
-
-
 def _left_open(text: str, stops: Sequence[str]) -> str | None:
     """The stop string that closes the tag opened last; None: no tag is open, so the turn ended by itself.
 
@@ -203,3 +314,13 @@ def _left_open(text: str, stops: Sequence[str]) -> str | None:
         if stop.startswith("</") and f"<{stop[2:-1]}>" in text
     ]
     return max(opened)[1] if opened else None
+
+
+def _first_choice(read: Json) -> Mapping[str, Json] | None:
+    choices = read.get("choices") if isinstance(read, Mapping) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    return choice if isinstance(choice, Mapping) else None
+
+
+def _bearer(key: str | None) -> dict[str, str]:
+    return {} if key is None else {"authorization": f"Bearer {key}"}
