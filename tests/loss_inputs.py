@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from ramify.algos.losses import LossInputs, PathInputs
+from ramify.algos.losses import LossInputs, SequenceInputs
 
 
 def token_inputs(plus, minus, log_ratio, paths=None, weight=None, ref=None, dtype=torch.float32):
@@ -34,7 +34,7 @@ def path_inputs(mean_log_ratio, advantages, weights=None, num_written=None):
     advantages = np.array(advantages, dtype=np.float64)
     length = np.full(len(advantages), 5) if num_written is None else np.array(num_written)
     old = -1.5 * length
-    return PathInputs(
+    return SequenceInputs(
         policy_logprobs=old + np.array(mean_log_ratio) * length,
         old_logprobs=old,
         ref_logprobs=None,

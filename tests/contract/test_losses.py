@@ -39,17 +39,17 @@ DTYPES = (torch.float32, torch.float64)
 def surrogate(request):
     objective = build_objective(AlgorithmSection(loss=TOKEN_LOSSES[request.param], **ESTIMATOR))
     (loss,) = objective.token_losses
-    assert objective.path_loss is None
+    assert objective.sequence_loss is None
     return loss
 
 
 @pytest.fixture(params=PATH_LOSSES)
-def path_loss(request):
+def sequence_loss(request):
     loss = {"name": PATH_LOSSES[request.param]["name"]}
     section = AlgorithmSection(loss=loss, aggregation="sequence_mean", **ESTIMATOR)
     objective = build_objective(section)
     assert objective.token_losses == ()
-    return objective.path_loss
+    return objective.sequence_loss
 
 
 @pytest.fixture(params=PENALTIES)
@@ -138,14 +138,14 @@ def test_a_logprob_that_is_no_number_is_not_hidden(surrogate):
     assert not surrogate(given).loss.isfinite()
 
 
-def test_on_policy_a_path_has_the_slope_of_its_mean_token(path_loss):
-    output = path_loss(path_inputs([0.0] * 3, [1.0, -2.0, 3.0], [1.0, 2.0, 0.5], [5, 4, 2]))
-    assert output.slopes == pytest.approx([-1 / 5, 4 / 4, -1.5 / 2])
+def test_on_policy_a_path_has_the_slope_of_its_mean_token(sequence_loss):
+    output = sequence_loss(path_inputs([0.0] * 3, [1.0, -2.0, 3.0], [1.0, 2.0, 0.5], [5, 4, 2]))
+    assert output.gradients == pytest.approx([-1 / 5, 4 / 4, -1.5 / 2])
     assert output.loss == pytest.approx(-(1 - 4 + 1.5))
     assert output.sums["clip_fraction"] == 0
 
 
-def test_slopes_are_the_derivative_of_the_loss(path_loss):
+def test_slopes_are_the_derivative_of_the_loss(sequence_loss):
     rng = np.random.default_rng(5)
     means, advantages, weights = rng.uniform(-0.5, 0.5, 20), rng.normal(size=20), rng.uniform(0, 2, 20)
     given = path_inputs(means, advantages, weights, rng.integers(1, 9, 20))
@@ -153,39 +153,39 @@ def test_slopes_are_the_derivative_of_the_loss(path_loss):
         step = np.zeros(20)
         step[j] = 1e-6
         above, below = (
-            path_loss(replace(given, policy_logprobs=given.policy_logprobs + sign * step)).loss
+            sequence_loss(replace(given, policy_logprobs=given.policy_logprobs + sign * step)).loss
             for sign in (1, -1)
         )
-        assert (above - below) / 2e-6 == pytest.approx(path_loss(given).slopes[j], abs=1e-7)
+        assert (above - below) / 2e-6 == pytest.approx(sequence_loss(given).gradients[j], abs=1e-7)
 
 
-def test_a_path_loss_is_linear_in_weights_and_zero_without_credit(path_loss):
+def test_a_path_loss_is_linear_in_weights_and_zero_without_credit(sequence_loss):
     rng = np.random.default_rng(6)
     given = path_inputs(rng.uniform(-0.5, 0.5, 9), rng.normal(size=9))
-    doubled = path_loss(replace(given, weights=2 * given.weights))
-    assert doubled.loss == pytest.approx(2 * path_loss(given).loss)
-    assert doubled.slopes == pytest.approx(2 * path_loss(given).slopes)
+    doubled = sequence_loss(replace(given, weights=2 * given.weights))
+    assert doubled.loss == pytest.approx(2 * sequence_loss(given).loss)
+    assert doubled.gradients == pytest.approx(2 * sequence_loss(given).gradients)
     for nothing in ({"weights": np.zeros(9)}, {"advantages": np.zeros(9)}):
-        output = path_loss(replace(given, **nothing))
+        output = sequence_loss(replace(given, **nothing))
         assert (output.loss, output.sums["clip_fraction"]) == (0, 0)
-        assert not output.slopes.any()
+        assert not output.gradients.any()
 
 
 @pytest.mark.parametrize("mean", [30.0, 1000.0, -30.0, -1000.0])
-def test_extreme_paths_are_finite(path_loss, mean):
-    output = path_loss(path_inputs([mean, mean], [1.0, -1.0]))
-    assert np.isfinite([output.loss, *output.slopes]).all()
+def test_extreme_paths_are_finite(sequence_loss, mean):
+    output = sequence_loss(path_inputs([mean, mean], [1.0, -1.0]))
+    assert np.isfinite([output.loss, *output.gradients]).all()
 
 
-def test_a_path_without_tokens_adds_nothing(path_loss):
-    output = path_loss(path_inputs([0.0, 0.1], [4.0, -1.0], num_written=[0, 3]))
-    alone = path_loss(path_inputs([0.1], [-1.0], num_written=[3]))
+def test_a_path_without_tokens_adds_nothing(sequence_loss):
+    output = sequence_loss(path_inputs([0.0, 0.1], [4.0, -1.0], num_written=[0, 3]))
+    alone = sequence_loss(path_inputs([0.1], [-1.0], num_written=[3]))
     assert output.loss == alone.loss
-    assert output.slopes.tolist() == [0.0, *alone.slopes]
+    assert output.gradients.tolist() == [0.0, *alone.gradients]
 
 
-def test_a_path_that_is_no_number_is_not_hidden(path_loss):
-    assert not np.isfinite(path_loss(path_inputs([float("nan"), 0.0], [1.0, 1.0])).loss)
+def test_a_path_that_is_no_number_is_not_hidden(sequence_loss):
+    assert not np.isfinite(sequence_loss(path_inputs([float("nan"), 0.0], [1.0, 1.0])).loss)
 
 
 def test_a_penalty_weighs_tokens_and_looks_at_no_advantage(penalty):

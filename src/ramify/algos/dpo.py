@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ramify.algos.losses import PathInputs, PathOutput
+from ramify.algos.losses import SequenceInputs, SequenceOutput
 from ramify.core.errors import ConfigError
 from ramify.core.records import AnnotatedTree, Reward, TrainingTree
 from ramify.core.tree import Node, Tree, make_tree, node_id
@@ -34,7 +34,7 @@ class DpoLoss:
 
     @property
     def needs_paths(self) -> bool:
-        """True: see `PathLoss`."""
+        """True: see `SequenceLoss`."""
         return True
 
     @property
@@ -42,7 +42,7 @@ class DpoLoss:
         """True: the loss of a step is divided by its number of pairs."""
         return True
 
-    def __call__(self, inputs: PathInputs) -> PathOutput:
+    def __call__(self, inputs: SequenceInputs) -> SequenceOutput:
         """Loss and gradients of the pairs of a step.
 
         Divided by the number of trajectories, the sums are means over pairs: `accuracy` (share of pairs whose chosen
@@ -65,9 +65,9 @@ class DpoLoss:
             "chosen_reward": rewards[:, 0],
             "rejected_reward": rewards[:, 1],
         }
-        return PathOutput(
+        return SequenceOutput(
             loss=float(np.logaddexp(0.0, -margins).sum()),
-            slopes=np.stack([-slope, slope], axis=1).ravel(),
+            gradients=np.stack([-slope, slope], axis=1).ravel(),
             # Twice, because the sums are divided by the number of trajectories, and each pair has two.
             sums={name: 2.0 * float(values.sum()) for name, values in means.items()},
         )

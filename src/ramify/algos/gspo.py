@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ramify.algos.configs import GspoConfig
-from ramify.algos.losses import MAX_LOG_RATIO, PathInputs, PathOutput
+from ramify.algos.losses import MAX_LOG_RATIO, SequenceInputs, SequenceOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class GspoSurrogate(GspoConfig):
 
     @property
     def needs_paths(self) -> bool:
-        """True: see `PathLoss`."""
+        """True: see `SequenceLoss`."""
         return True
 
-    def __call__(self, inputs: PathInputs) -> PathOutput:
+    def __call__(self, inputs: SequenceInputs) -> SequenceOutput:
         """The loss of one optimizer step; `clip_fraction`: share of trajectories that are clipped."""
         length = np.maximum(inputs.num_written, 1)
         mean = (inputs.policy_logprobs - inputs.old_logprobs) / length
@@ -34,8 +34,8 @@ class GspoSurrogate(GspoConfig):
         clipped = too_high | too_low
         held = np.where(too_high, 1 + self.clip_high, np.where(too_low, 1 - self.clip_low, ratio))
         moves = ~clipped & (np.abs(mean) <= MAX_LOG_RATIO)
-        return PathOutput(
+        return SequenceOutput(
             loss=float(-(credit * held).sum()),
-            slopes=np.where(moves, -credit * ratio / length, 0.0),
+            gradients=np.where(moves, -credit * ratio / length, 0.0),
             sums={"clip_fraction": float(clipped.sum())},
         )

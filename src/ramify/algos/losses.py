@@ -83,7 +83,7 @@ class TokenLoss(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PathInputs:
+class SequenceInputs:
     """The trajectories of one optimizer step; logprobs are sums over their written tokens, in nats. [J] each
 
     `ref_logprobs` is None if neither a penalty nor the loss needs them. The fields other than logprobs are those of
@@ -100,21 +100,21 @@ class PathInputs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PathOutput:
+class SequenceOutput:
     """A sequence loss, its gradient and its metrics.
 
     Attributes:
         loss: Sum over trajectories, not divided by anything.
-        slopes: Gradient: d loss / d (sum of policy logprobs) of each trajectory. [J]
+        gradients: Gradient: d loss / d (sum of policy logprobs) of each trajectory. [J]
         sums: Sums over trajectories, to be divided by their number.
     """
 
     loss: float
-    slopes: Floats
+    gradients: Floats
     sums: Mapping[str, float]
 
 
-class PathLoss(Protocol):
+class SequenceLoss(Protocol):
     """A sequence loss: its gradient depends on sums over whole trajectories."""
 
     @property
@@ -122,12 +122,12 @@ class PathLoss(Protocol):
         """True; a token loss lacks this attribute."""
         ...
 
-    def __call__(self, inputs: PathInputs) -> PathOutput:
+    def __call__(self, inputs: SequenceInputs) -> SequenceOutput:
         """The loss of one optimizer step, in float64."""
         ...
 
 
-PolicyLoss: TypeAlias = TokenLoss | PathLoss
+PolicyLoss: TypeAlias = TokenLoss | SequenceLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +161,10 @@ class Objective:
 
     def paths(self, trees: Sequence[TrainingTree]) -> PathCredit | None:
         """The trajectories of an optimizer step, if the surrogate is a sequence loss."""
-        return None if self.path_loss is None else path_credit(trees, self.weighting)
+        return None if self.sequence_loss is None else path_credit(trees, self.weighting)
 
     @property
-    def path_loss(self) -> PathLoss | None:
+    def sequence_loss(self) -> SequenceLoss | None:
         """The surrogate, if it is a sequence loss."""
         return self.surrogate if _needs_paths(self.surrogate) else None  # type: ignore[return-value]
 

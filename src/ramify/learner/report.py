@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import torch
 
-from ramify.algos.losses import MAX_LOG_RATIO, LossOutput, PathOutput
+from ramify.algos.losses import MAX_LOG_RATIO, LossOutput, SequenceOutput
 from ramify.core.records import PackedRow
 from ramify.learner.ranks import max_over_ranks, sum_over_ranks
 
@@ -81,7 +81,7 @@ class Totals:
         self.loss += float(output.loss.detach())
         self._count(**{f"loss.{key}": float(value) for key, value in output.sums.items()})
 
-    def add_path_loss(self, output: PathOutput, num_trajectories: int) -> None:
+    def add_sequence_loss(self, output: SequenceOutput, num_trajectories: int) -> None:
         """Add the loss of a step on whole trajectories."""
         self.loss += output.loss
         self._count(

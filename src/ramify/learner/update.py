@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ramify.algos.losses import LossInputs, LossOutput, Objective, PathInputs
+from ramify.algos.losses import LossInputs, LossOutput, Objective, SequenceInputs
 from ramify.core.errors import TrainingError
 from ramify.core.records import Floats, Ints, PackedRow, PathCredit, TrainingTree
 from ramify.learner.forward import PassSettings, backward_row, forward_row
@@ -107,9 +107,9 @@ class Learner:
         self.step += 1
         self.optimizers.zero_grad()
         totals = Totals()
-        slopes = self._path_slopes(rows, paths, totals)
+        gradients = self._path_gradients(rows, paths, totals)
         for row in rows:
-            self._accumulate(row, denominator, slopes, totals)
+            self._accumulate(row, denominator, gradients, totals)
         sums = totals.over_ranks()
         outcome: Outcome = "empty"
         norm = 0.0
@@ -141,11 +141,11 @@ class Learner:
                 "learner.optimizer.rate, or the coefficient of a KL or entropy term"
             )
 
-    def _path_slopes(
+    def _path_gradients(
         self, rows: Sequence[PackedRow], paths: PathCredit | None, totals: Totals
     ) -> Floats | None:
         """d loss / d (sum of policy logprobs) of each trajectory, for a surrogate on whole trajectories. [J]"""
-        loss = self._objective.path_loss
+        loss = self._objective.sequence_loss
         if loss is None:
             return None
         if paths is None:
@@ -154,7 +154,7 @@ class Learner:
         # A rank without rows has no trajectories, or none that it learns from: its sums are empty or zero.
         has_ref = all(row.ref_logprobs is not None for row in rows)
         output = loss(
-            PathInputs(
+            SequenceInputs(
                 policy_logprobs=_path_sums(rows, self.logprobs(rows), size),
                 old_logprobs=_path_sums(rows, [row.old_logprobs for row in rows], size),
                 ref_logprobs=_path_sums(
@@ -168,11 +168,13 @@ class Learner:
                 tree=paths.tree,
             )
         )
-        totals.add_path_loss(output, size)
-        return output.slopes
+        totals.add_sequence_loss(output, size)
+        return output.gradients
 
-    def _accumulate(self, row: PackedRow, denominator: float, slopes: Floats | None, totals: Totals) -> None:
-        token_slopes = None if slopes is None else _token_slopes(row, slopes)
+    def _accumulate(
+        self, row: PackedRow, denominator: float, gradients: Floats | None, totals: Totals
+    ) -> None:
+        token_gradients = None if gradients is None else _token_gradients(row, gradients)
 
         def loss(some: Ints, logprobs: torch.Tensor, entropies: torch.Tensor | None) -> torch.Tensor:
             assert entropies is not None
@@ -190,8 +192,8 @@ class Learner:
             for output in outputs:
                 totals.add_token_loss(output)
             terms = [output.loss for output in outputs]
-            if token_slopes is not None:
-                terms.append((self._tensor(token_slopes[some]) * logprobs).sum())
+            if token_gradients is not None:
+                terms.append((self._tensor(token_gradients[some]) * logprobs).sum())
             return sum(terms, logprobs.new_zeros(())) / denominator
 
         logprobs, entropies = backward_row(self.model, row, self._pass, loss)
@@ -222,8 +224,8 @@ def _path_sums(rows: Sequence[PackedRow], tokens: Sequence[Floats], size: int) -
     return sums
 
 
-def _token_slopes(row: PackedRow, slopes: Floats) -> Floats:
-    """For each written token, the sum of the slopes of the trajectories through it. [W]"""
+def _token_gradients(row: PackedRow, gradients: Floats) -> Floats:
+    """For each written token, the sum of the gradients of the trajectories through it. [W]"""
     return np.concatenate(
-        [np.empty(0), *(np.full(span.stop - span.start, slopes[span.paths].sum()) for span in row.spans)]
+        [np.empty(0), *(np.full(span.stop - span.start, gradients[span.paths].sum()) for span in row.spans)]
     )

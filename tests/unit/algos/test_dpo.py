@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
-from ramify.algos.losses import Objective, PathInputs
+from ramify.algos.losses import Objective, SequenceInputs
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Source
 from random_trees import annotated, node, tree_of
@@ -13,7 +13,7 @@ from random_trees import annotated, node, tree_of
 
 def inputs(policy, reference, tree=None):
     size = len(policy)
-    return PathInputs(
+    return SequenceInputs(
         policy_logprobs=np.array(policy),
         old_logprobs=np.zeros(size),
         ref_logprobs=None if reference is None else np.array(reference),
@@ -30,7 +30,7 @@ def test_loss_slopes_and_sums_by_hand():
     losses = [math.log(1 + math.exp(-1.5)), math.log(1 + math.exp(1.0))]
     assert out.loss == pytest.approx(sum(losses), rel=1e-15)
     slopes = [0.5 / (1 + math.exp(1.5)), 0.5 / (1 + math.exp(-1.0))]
-    np.testing.assert_allclose(out.slopes, [-slopes[0], slopes[0], -slopes[1], slopes[1]], rtol=1e-15)
+    np.testing.assert_allclose(out.gradients, [-slopes[0], slopes[0], -slopes[1], slopes[1]], rtol=1e-15)
     means = {name: value / 4 for name, value in out.sums.items()}
     assert means == pytest.approx(
         {"accuracy": 0.5, "margin": 0.25, "chosen_reward": 0.25, "rejected_reward": 0.0}
@@ -41,7 +41,7 @@ def test_slopes_are_the_derivatives():
     rng = np.random.default_rng(0)
     policy, reference, step = rng.normal(size=8), rng.normal(size=8), 1e-5
     loss = DpoLoss(0.7)
-    slopes = loss(inputs(policy, reference)).slopes
+    slopes = loss(inputs(policy, reference)).gradients
     for j in range(8):
         ends = []
         for sign in (1, -1):
@@ -55,7 +55,7 @@ def test_slopes_are_the_derivatives():
 def test_margins_far_from_zero_stay_finite(far):
     out = DpoLoss(1.0)(inputs([far, 0.0], [0.0, 0.0]))
     assert out.loss == pytest.approx(max(-far, 0.0))
-    np.testing.assert_allclose(out.slopes, [-1.0, 1.0] if far < 0 else [0.0, 0.0])
+    np.testing.assert_allclose(out.gradients, [-1.0, 1.0] if far < 0 else [0.0, 0.0])
 
 
 def test_a_tie_is_no_success():

@@ -311,12 +311,12 @@ def test_estimators(recipe, setting, built):
 def test_losses(recipe, setting, built):
     objective = build_objective(algorithm(recipe, f"loss={setting}"))
     assert (objective.surrogate, objective.penalties) == (built, ())
-    assert objective.path_loss is None
+    assert objective.sequence_loss is None
 
 
 def test_a_loss_on_whole_paths(recipe):
     objective = build_objective(algorithm(recipe, "loss={name='gspo'}", "aggregation=sequence_mean"))
-    assert objective.path_loss == GspoSurrogate(3e-4, 4e-4)
+    assert objective.sequence_loss == GspoSurrogate(3e-4, 4e-4)
     assert objective.token_losses == ()
 
 
