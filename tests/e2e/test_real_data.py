@@ -74,7 +74,7 @@ def test_one_step_of_the_recipe(settings, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "repaired \\boxed in 10000 prompts" in said
     assert "dropped 1 row with a blank answer: row 5274" in said
-    assert "algorithm.loss.dual_clip do not act" in said
+    assert "the ratio is 1: algorithm.loss.dual_clip does not act" in said
     (row,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert row["update/grad_norm"] > 0
     assert row["update/steps"] == 1

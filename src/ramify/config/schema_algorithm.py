@@ -199,8 +199,7 @@ class AlgorithmSection(Section):
         recomputes = self.old == "recompute"
         if problems_per_minibatch < problems_per_step or not (is_local or recomputes):
             return ()
-        clips = [key for key in ("clip_low", "clip_high") if getattr(self.loss, key, None) is not None]
-        idle = []
+        idle = [f"algorithm.loss.{key}" for key in ("clip_low", "clip_high") if is_changed(self.loss, key)]
         if self.loss.name != "clip":
             idle.append(f'algorithm.loss.name = "{self.loss.name}"')
         elif self.loss.dual_clip is not None:
@@ -209,10 +208,8 @@ class AlgorithmSection(Section):
             idle.append('algorithm.advantage = "hard"')
         if recomputes and is_local and self.correction is None:
             idle.append('algorithm.old = "recompute"')
-        if not idle and not any(is_changed(self.loss, key) for key in clips):
-            # Only the usual clip, which does no harm.
+        if not idle:
             return ()
-        idle = [*(f"algorithm.loss.{key}" for key in clips), *idle]
         return (
             f"note: with one optimizer step a rollout (learner.problems_per_minibatch = {problems_per_minibatch}) the ratio "
             f"is 1: {' and '.join(idle)} do{'es' if len(idle) == 1 else ''} not act",
