@@ -135,6 +135,12 @@ class TimingLog:
         """Keep one event in memory."""
         self._events.append(event)
 
+    def take(self, tree: tuple[int, int]) -> tuple[Event, ...]:
+        """Remove and return the events of one tree (its step and slot), in the order in which they came."""
+        taken = tuple(event for event in self._events if event.tree == tree)
+        self._events = [event for event in self._events if event.tree != tree]
+        return taken
+
     def flush(self, path: Path, held_up: HeldUp) -> None:
         """Write the events since the last flush as JSON lines (`timing/STEP.jsonl`) and drop them from memory.
 
