@@ -24,10 +24,10 @@ from transformers import (
 from ramify.core.errors import DataError, RamifyError
 from ramify.modeling.adapter_files import load_adapter, save_adapter
 from ramify.modeling.attention import ATTENTION_NAME
-from ramify.modeling.lean_layers import keep_less
 from ramify.modeling.lora import has_adapters
 from ramify.modeling.model_config import check_architecture, is_adapter_folder, read_object_file, whole_folder
 from ramify.modeling.quiet import quiet_transformers
+from ramify.modeling.recompute import recompute_activations
 from ramify.modeling.weight_files import StoredTensor, stored_tensors
 
 _SHARD = "5GB"
@@ -100,7 +100,7 @@ def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
     with quiet_transformers():
         model = _read_weights(folder, record, stored, dtype, ATTENTION_NAME if packs else "sdpa")
     _check_values(model, stored, folder)
-    keep_less(model)
+    recompute_activations(model)
     return model
 
 
