@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, DataError
-from ramify.core.json_text import MAX_DEPTH, parse_json, parse_object
-from ramify.core.plain_files import read_small_file
+from ramify.core.foreign_files import MAX_DEPTH, parse_json, parse_object, read_small_file
 
 LOCK = ".lock"
 RECIPE = "recipe.toml"

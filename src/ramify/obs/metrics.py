@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import DataError
-from ramify.core.plain_files import read_small_file
+from ramify.core.foreign_files import read_small_file
 from ramify.core.protocols import Event
 from ramify.obs.files import append_line, dump_line, parse_line, read_text, replace_lines
 
