@@ -197,15 +197,12 @@ def _calls(trajectory: Trajectory) -> tuple[CallRecord, ...]:
 
 def _tokens(trajectory: Trajectory) -> TokenCounts:
     sizes = dict.fromkeys(Source, 0)
-    context = sent = 0
+    sent = 0
     turn_open = False
-    for node in trajectory.nodes:
-        if node.opens_context:
-            context = 0
+    for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True):
         is_policy = node.source is Source.POLICY
-        if is_policy and not turn_open:
-            sent += context
+        if is_policy and not (turn_open and node.context == "parent"):
+            sent += sum(size for _, size in context.parts[:-1])
         turn_open = is_policy
         sizes[node.source] += len(node.token_ids)
-        context += len(node.token_ids)
     return TokenCounts(sizes[Source.PROMPT], sizes[Source.POLICY], sizes[Source.TOOL], sent)

@@ -11,6 +11,7 @@ from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolResu
 from ramify.core.records import Finish
 from ramify.core.tree import (
     BranchDecision,
+    Context,
     Entropy,
     Node,
     Source,
@@ -121,7 +122,7 @@ class _Reply:
     stop: StopReason | None = None
     results: tuple[ToolResult, ...] = ()
     token_ids: tuple[int, ...] = ()
-    opens_context: bool = False
+    context: Context = "parent"
 
 
 class TreeGrower:
@@ -309,7 +310,7 @@ class TreeGrower:
         reply = _Reply(StopReason.TOKENS) if is_cut else await self._answer(state, node)
         fresh = await self._fresh_context(state, node, reply)
         if fresh is not None:
-            return replace(reply, stop=None, token_ids=fresh, opens_context=True)
+            return replace(reply, stop=None, token_ids=fresh, context="fresh")
         if reply.stop is None and len(node.token_ids) + len(reply.token_ids) >= room:
             return _Reply(StopReason.TOKENS)
         return reply
@@ -347,7 +348,7 @@ class TreeGrower:
         self._add(node)
         self._add(answer)
         state = state.with_tokens(state.path, node.token_ids)
-        if reply.opens_context:
+        if reply.context == "fresh":
             self._contexts[node.id] = state.context
             state = replace(state, context=())
         state = state.with_tokens(answer.path, answer.token_ids)
@@ -373,7 +374,7 @@ class TreeGrower:
             reply.token_ids,
             self._parts.renderer.decode(reply.token_ids),
             results=reply.results,
-            opens_context=reply.opens_context,
+            context=reply.context,
         )
 
     def _add(self, node: Node) -> None:
