@@ -155,7 +155,7 @@ def _summary(
     roots = [rule.num_roots(N, tree.trajectories[:1]) for tree in exact]
     return Measured(
         rule=name,
-        settings=section.branching.model_dump(mode="json", exclude_none=True),
+        settings={key: value for key, value in section.branching.values().items() if value is not None},
         first_roots=(min(roots), max(roots)),
         roots=figures["group/roots"],
         branches=figures["branch/taken"] / len(exact),

@@ -16,7 +16,7 @@ from ramify.algos.configs import (
     TreeGrpoConfig,
 )
 from ramify.algos.corrections import ImportanceCorrection
-from ramify.config.schema_parts import Section, is_changed
+from ramify.config.schema_parts import Section
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.config import (
     PositiveWeight,
@@ -199,7 +199,7 @@ class AlgorithmSection(Section):
         recomputes = self.old == "recompute"
         if problems_per_minibatch < problems_per_step or not (is_local or recomputes):
             return ()
-        idle = [f"algorithm.loss.{key}" for key in ("clip_low", "clip_high") if is_changed(self.loss, key)]
+        idle = [f"algorithm.loss.{key}" for key in ("clip_low", "clip_high") if self.loss.is_changed(key)]
         if self.loss.name != "clip":
             idle.append(f'algorithm.loss.name = "{self.loss.name}"')
         elif self.loss.dual_clip is not None:

@@ -4,7 +4,6 @@ A required field has no default; an unknown key is refused. Paths are relative t
 """
 
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -19,7 +18,6 @@ from pydantic import (
 from ramify.core.config import (
     BelowOne,
     Calls,
-    Config,
     Count,
     Fraction,
     LearningRate,
@@ -68,15 +66,6 @@ def refuse_all(*checks: Callable[[], None]) -> None:
             found.append(str(error))
     if found:
         raise ValueError("\n".join(found))
-
-
-def is_changed(section: Section | Config, key: str) -> bool:
-    """Whether a key differs from its default. (Its presence says nothing: a resolved recipe has every key.)"""
-    if isinstance(section, Section):
-        default = type(section).model_fields[key].default
-    else:
-        default = next(field.default for field in fields(section) if field.name == key)
-    return bool(getattr(section, key) != default)
 
 
 Dialect = Literal["tags", "hermes"]

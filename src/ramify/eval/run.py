@@ -20,7 +20,6 @@ from ramify.config.build_tools import Toolbox, build_tools
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_parts import LocalEngineSection
-from ramify.config.schema_reward import ScoreName
 from ramify.core.call_clock import HeldUp
 from ramify.core.closing import close_all
 from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
@@ -53,6 +52,7 @@ from ramify.obs.console import RunConsole
 from ramify.obs.files import claimed_folder, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
+from ramify.rewards.configs import ScoreName
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.settings import AgentParts

@@ -14,9 +14,9 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import (
     ScriptedEngineSection,
 )
-from ramify.config.schema_reward import LengthRewardSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
+from ramify.rewards.configs import LengthRewardConfig
 
 TRAIN = """\
 [model]
@@ -480,7 +480,7 @@ def test_another_name_drops_what_only_the_old_form_knows(recipe):
     assert branching == FlatConfig(name="none")
     recipe.write_text(TRAIN.replace('name = "length"', 'name = "compat"\nsystem = "arpo"'))
     assert load(recipe, "reward.name=compat").reward.system == "arpo"
-    assert load(recipe, "reward.name=length").reward == LengthRewardSection(name="length")
+    assert load(recipe, "reward.name=length").reward == LengthRewardConfig()
     two_steps = TRAIN.replace("problems_per_minibatch = 2", "problems_per_minibatch = 1")
     recipe.write_text(two_steps.replace('name = "clip"', 'name = "clip", dual_clip = 3.0'))
     assert load(recipe, "algorithm.loss.name=gppo").algorithm.loss == GppoConfig()
