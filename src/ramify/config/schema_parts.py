@@ -38,7 +38,9 @@ from ramify.modeling.hub import local_folder
 class Section(BaseModel):
     """A table of a recipe."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=False, allow_inf_nan=False, defer_build=True
+    )
 
     @model_validator(mode="before")
     @classmethod
