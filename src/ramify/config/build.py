@@ -199,16 +199,8 @@ def build_limits(section: LimitsSection, n: int, top_p: float = 1.0) -> "Rollout
     """The limits of a tree with n leaves; only an evaluation samples with `top_p` below 1."""
     from ramify.rollout.settings import RolloutLimits
 
-    return RolloutLimits(
-        n=n,
-        max_tokens=section.max_tokens,
-        max_calls=section.max_calls,
-        temperature=section.temperature,
-        top_p=top_p,
-        max_result_chars=section.max_result_chars,
-        trajectory_seconds=section.trajectory_seconds,
-        step_seconds=section.step_seconds,
-    )
+    shared = {name: getattr(section, name) for name in LimitsSection.model_fields}
+    return RolloutLimits(n=n, top_p=top_p, **shared)
 
 
 def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Schedule]":
@@ -292,17 +284,14 @@ def _surrogate(section: LossSection) -> "PolicyLoss":
     from ramify.algos.grpo import ClippedSurrogate
     from ramify.algos.gspo import GspoSurrogate
 
-    match section:
-        case ClipConfig():
-            return ClippedSurrogate(**section.values())
-        case StopGradientClipConfig():
-            return StopGradientClip(**section.values())
-        case GppoConfig():
-            return GppoSurrogate(**section.values())
-        case CispoConfig():
-            return CispoSurrogate(**section.values())
-        case GspoConfig():
-            return GspoSurrogate(**section.values())
+    kinds: dict[type, type[PolicyLoss]] = {
+        ClipConfig: ClippedSurrogate,
+        StopGradientClipConfig: StopGradientClip,
+        GppoConfig: GppoSurrogate,
+        CispoConfig: CispoSurrogate,
+        GspoConfig: GspoSurrogate,
+    }
+    return kinds[type(section)](**section.values())
 
 
 def wanted_annotations(section: AlgorithmSection) -> "Wanted":

@@ -20,7 +20,6 @@ from ramify.rewards.configs import (
 
 if TYPE_CHECKING:
     from ramify.rewards.judge import Judge
-    from ramify.rewards.parts import WeightedPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +56,13 @@ def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> 
         from ramify.rewards.trajectory_rewards import LengthReward
 
         return BuiltReward(LengthReward())
+    from ramify.rewards.parts import JudgePart, PartsReward, WeightedPart, load_reward
+
     base = None if isinstance(section, PartsRewardConfig) else _base(section, reported)
     parts: list[WeightedPart] = []
     notes: list[str] = []
     identities: dict[str, Json] = {}
     for own in section.own:
-        from ramify.rewards.parts import WeightedPart, load_reward
-
         part, sha256 = load_reward(own)
         parts.append(WeightedPart(part, own.weight))
         identities[part.name] = {"sha256": sha256}
@@ -71,16 +70,12 @@ def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> 
     judge: Judge | None = None
     resources: tuple[Closable, ...] = ()
     if section.judge is not None:
-        from ramify.rewards.parts import JudgePart, WeightedPart
-
         judge, resources = _judge(section.judge)
         identities["judge"] = dict(judge.identity)
         parts.append(WeightedPart(JudgePart(judge.score), section.judge.weight))
     if not parts:
         assert base is not None
         return BuiltReward(base)
-    from ramify.rewards.parts import PartsReward
-
     return BuiltReward(PartsReward(base, parts), judge, tuple(notes), identities, resources)
 
 

@@ -152,11 +152,7 @@ class AlgorithmSection(Section):
     def refuse_idle(self, rollout: RolloutSection, has_exact_entropy: bool) -> None:
         """Refuse settings that have no effect on the rollout's trees.
 
-        `has_exact_entropy` says whether the engine provides exact entropies.
-
-        Raises:
-            ValueError: A setting has no effect.
-        """
+        `has_exact_entropy` says whether the engine provides exact entropies (ValueError)."""
         estimator, entropy, margin = self.estimator, self.entropy_advantage, self.overlong_margin
         if rollout.n == 1 and estimator.needs_group:
             raise ValueError(

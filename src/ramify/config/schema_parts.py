@@ -208,11 +208,7 @@ class TrainingRunSection(RunSection):
 
 
 def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:
-    """Refuse deadlines in a deterministic run, because what they cut off differs from run to run.
-
-    Raises:
-        ValueError: A deterministic run has a deadline for trajectories or steps.
-    """
+    """Refuse deadlines in a deterministic run, because what they cut off differs from run to run (ValueError)."""
     for key in ("trajectory_seconds", "step_seconds"):
         if run.deterministic and getattr(limits, key) is not None:
             raise ValueError(
@@ -221,11 +217,7 @@ def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:
 
 
 def refuse_idle_rates(optimizer: OptimizerSection, trains_adapter: bool) -> None:
-    """Refuse learning rates for parameters that an adapter does not have.
-
-    Raises:
-        ValueError: There is such a rate.
-    """
+    """Refuse learning rates for parameters that an adapter does not have (ValueError)."""
     for key in ("vector_rate", "embedding_rate"):
         if trains_adapter and getattr(optimizer, key) is not None:
             raise ValueError(

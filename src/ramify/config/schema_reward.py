@@ -25,11 +25,7 @@ RewardSection = Annotated[
 
 
 def refuse_compat_reward(model: ModelSection, reward: RewardSection) -> None:
-    """Refuse the reward of the papers' code for a dialect that it cannot read.
-
-    Raises:
-        ValueError: It would find no answer in any trajectory.
-    """
+    """Refuse the reward of the papers' code for a dialect that it cannot read (ValueError)."""
     if reward.reads_tags_only and model.dialect != "tags":
         raise ValueError(
             f'reward.name: "{reward.name}" reads tags only, expected another reward with model.dialect = "{model.dialect}"'
@@ -37,11 +33,7 @@ def refuse_compat_reward(model: ModelSection, reward: RewardSection) -> None:
 
 
 def refuse_idle_bonus(reward: RewardSection, tools: ToolsSection) -> None:
-    """Refuse a bonus for using search and Python where a tool of the two is missing.
-
-    Raises:
-        ValueError: It could never be given.
-    """
+    """Refuse a bonus for using search and Python where a tool of the two is missing (ValueError)."""
     has_both = tools.search is not None and tools.python is not None
     if not has_both and getattr(reward, "bonus", None) and reward.is_changed("bonus"):
         raise ValueError(

@@ -66,11 +66,7 @@ class ToolsSection(Section):
 
 
 def refuse_idle_sandbox(tools: ToolsSection, sandbox: "SandboxSection") -> None:
-    """Refuse settings of the sandbox without the Python tool, the only one that uses it.
-
-    Raises:
-        ValueError: The recipe configures a sandbox but no Python tool.
-    """
+    """Refuse settings of the sandbox without the Python tool, the only one that uses it (ValueError)."""
     has_tools = tools.search is not None or bool(tools.own)
     if has_tools and tools.python is None and sandbox != SandboxSection():
         raise ValueError(

@@ -50,11 +50,7 @@ class GuardConfig(Config):
             )
 
     def refuse_idle(self, n: int, max_calls: int) -> None:
-        """Refuse thresholds that trees of `n` trajectories with at most `max_calls` calls break always, or never.
-
-        Raises:
-            ValueError: There is such a threshold.
-        """
+        """Refuse thresholds that trees of `n` trajectories with at most `max_calls` calls break always, or never (ValueError)."""
         if self.max_zero_variance is not None and n == 1:
             raise ValueError(
                 "guard.max_zero_variance: groups of one trajectory never vary, so every step would break it; leave it out"
