@@ -67,14 +67,11 @@ def test_packed_rows_give_the_logprobs_of_each_context_alone(models, trees):
     stock, ours = models
     learner = learner_for(ours, NegativeLogLikelihood())
     rows = pack(credited(trees, [supervised_credit(tree) for tree in trees]), 100_000)
+    plain = [plain_logprobs(stock, tree) for tree in trees]
     expected = [
-        plain[node.id, i]
-        for tree in trees
-        for plain in [plain_logprobs(stock, tree)]
-        for node in tree.nodes
-        if node.source is Source.POLICY
-        for i in range(len(node.token_ids))
+        plain[span.tree][span.node, i] for span in rows[0].spans for i in range(span.stop - span.start)
     ]
+    assert len(expected) == sum(map(len, plain))
     assert learner.logprobs(rows)[0] == pytest.approx(expected, abs=2e-5)
 
 
@@ -82,7 +79,8 @@ def test_positions_restart_and_no_context_attends_to_another(trees):
     for tree in trees:
         (row,) = pack(credited([tree], [supervised_credit(tree)]), 100_000)
         place, starts = 0, {}
-        for node in tree.nodes:
+        # Depth-first, the fresh contexts behind the prompt's.
+        for node in sorted(tree.nodes, key=lambda n: [o.id for o in tree.path_to(n) if o.context == "fresh"]):
             starts[node.id] = place
             place += len(node.token_ids)
         assert place == len(row.token_ids)
@@ -96,7 +94,7 @@ def test_positions_restart_and_no_context_attends_to_another(trees):
                 assert row.positions[rows].tolist() == list(range(len(rows)))
                 last = next(i for i, s in enumerate(row.segments) if s.start <= rows[-1] < s.stop)
                 assert [at for at in attended[last] if at <= rows[-1]] == rows
-        openings = [n for n in tree.nodes if n.opens_context]
+        openings = [n for n in tree.nodes if n.context == "fresh"]
         assert openings
         assert all(row.positions[starts[n.id]] == 0 for n in openings)
 

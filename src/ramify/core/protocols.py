@@ -63,7 +63,7 @@ class Renderer(Protocol):
         """Fingerprint of the tokenizer. An engine with another tokenizer would decode the same ids to other text."""
         ...
 
-    def start(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+    def start(self, problem: Problem) -> tuple[int, ...]:
         """Tokens of the prompt, up to where the policy starts to write."""
         ...
 

@@ -1,16 +1,17 @@
 """Growing the tree of one problem: every trajectory advances on its own, and branches as the budget allows."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from ramify.core.errors import EngineError
-from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolResult, ToolSpec
+from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolResult
 from ramify.core.records import Finish
 from ramify.core.tree import (
     BranchDecision,
+    Context,
     Entropy,
     Node,
     Source,
@@ -30,47 +31,78 @@ from ramify.rollout.waits import SlotGate
 Value = TypeVar("Value")
 
 
-async def grow_trees(
-    parts: AgentParts,
-    problems: Sequence[Problem],
-    step: int,
-    on_tree: Callable[[Tree], None] | None = None,
-    *,
-    first_slot: int = 0,
-    attempt: int = 0,
-) -> tuple[Tree, ...]:
-    """Grow one tree for each problem, concurrently; returns them in the order of the problems.
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A tree to grow: the problem, and the key that names its random streams, whatever else grows at the same time."""
+
+    problem: Problem
+    key: TreeKey
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A complete tree, and the wall time from its first request to its last token, in seconds."""
+
+    tree: Tree
+    seconds: float
+
+
+def planned_step(
+    problems: Sequence[Problem], step: int, *, first_slot: int = 0, attempt: int = 0
+) -> tuple[Planned, ...]:
+    """One tree for each problem of a step.
 
     Args:
-        parts: The agent.
-        problems: One batch.
-        step: Step of the run; with the place in the batch and the attempt it names the random streams.
-        on_tree: Called with each tree as soon as it is complete (for progress).
-        first_slot: Place of the first problem, if a step grows more trees than these.
+        problems: The problems, in the order of the data.
+        step: Step of the run.
+        first_slot: Place of the first problem, if the step grows more trees than these.
         attempt: Round of growing within the step.
+    """
+    return tuple(
+        Planned(problem, TreeKey(step, slot, attempt)) for slot, problem in enumerate(problems, first_slot)
+    )
+
+
+async def grow_trees(parts: AgentParts, problems: Sequence[Problem], step: int) -> tuple[Tree, ...]:
+    """Grow one tree for each problem of a step, concurrently; returns them in the order of the problems.
 
     Raises:
         EngineError: The engine broke its contract, or a prompt does not fit its context.
         ConfigError: The branching rule's numbers do not fit n or each other.
     """
-    gate = SlotGate(parts.slots)
-    seconds = parts.limits.step_seconds
-    ends = None if seconds is None else asyncio.get_running_loop().time() + seconds
 
-    async def grow(slot: int, problem: Problem) -> Tree:
+    async def whole(grown: Grown) -> Tree:
+        return grown.tree
+
+    return await grow_planned(parts, planned_step(problems, step), whole)
+
+
+async def grow_planned(
+    parts: AgentParts, planned: Sequence[Planned], then: Callable[[Grown], Awaitable[Value]]
+) -> tuple[Value, ...]:
+    """Grow trees concurrently, in this order where the engine has too few slots for all.
+
+    `then` gets each tree when it is complete and holds no slot any more, and may wait for a judge or a disk meanwhile.
+    Returns what it returned, in the order of `planned`. `limits.step_seconds` counts from this call.
+
+    Raises:
+        EngineError: The engine broke its contract, or a prompt does not fit its context.
+        ConfigError: The branching rule's numbers do not fit n or each other.
+    """
+    gate, loop = SlotGate(parts.slots), asyncio.get_running_loop()
+    seconds = parts.limits.step_seconds
+    ends = None if seconds is None else loop.time() + seconds
+
+    async def grow(one: Planned) -> Value:
         async with gate.tree(parts.limits.n) as trajectory_ended:
-            tree = await TreeGrower(
-                parts, problem, TreeKey(step, slot, attempt), ends, trajectory_ended
-            ).grow()
-        if on_tree is not None:
-            on_tree(tree)
-        return tree
+            began = loop.time()
+            tree = await TreeGrower(parts, one.problem, one.key, ends, trajectory_ended).grow()
+            grown = Grown(tree, loop.time() - began)
+        return await then(grown)
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(grow(slot, problem)) for slot, problem in enumerate(problems, first_slot)
-            ]
+            tasks = [group.create_task(grow(one)) for one in planned]
     except BaseExceptionGroup as failures:
         raise first_failure(failures) from failures
     return tuple(task.result() for task in tasks)
@@ -90,7 +122,7 @@ class _Reply:
     stop: StopReason | None = None
     results: tuple[ToolResult, ...] = ()
     token_ids: tuple[int, ...] = ()
-    opens_context: bool = False
+    context: Context = "parent"
 
 
 class TreeGrower:
@@ -115,8 +147,7 @@ class TreeGrower:
 
     async def grow(self) -> Tree:
         """Run until every trajectory has ended."""
-        specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self._parts.tools.values())
-        prompt = self._parts.renderer.start(self._problem, specs)
+        prompt = self._parts.renderer.start(self._problem)
         if len(prompt) >= self._parts.engine.info().context_tokens:
             raise EngineError(
                 f"problem {self._problem.id!r}: the prompt has {len(prompt)} tokens, the engine's context "
@@ -279,7 +310,7 @@ class TreeGrower:
         reply = _Reply(StopReason.TOKENS) if is_cut else await self._answer(state, node)
         fresh = await self._fresh_context(state, node, reply)
         if fresh is not None:
-            return replace(reply, stop=None, token_ids=fresh, opens_context=True)
+            return replace(reply, stop=None, token_ids=fresh, context="fresh")
         if reply.stop is None and len(node.token_ids) + len(reply.token_ids) >= room:
             return _Reply(StopReason.TOKENS)
         return reply
@@ -317,7 +348,7 @@ class TreeGrower:
         self._add(node)
         self._add(answer)
         state = state.with_tokens(state.path, node.token_ids)
-        if reply.opens_context:
+        if reply.context == "fresh":
             self._contexts[node.id] = state.context
             state = replace(state, context=())
         state = state.with_tokens(answer.path, answer.token_ids)
@@ -343,7 +374,7 @@ class TreeGrower:
             reply.token_ids,
             self._parts.renderer.decode(reply.token_ids),
             results=reply.results,
-            opens_context=reply.opens_context,
+            context=reply.context,
         )
 
     def _add(self, node: Node) -> None:

@@ -9,6 +9,7 @@ from ramify.config.build import build_learning, build_objective, build_optimizer
 from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
+from ramify.data.order import ProblemOrder
 from ramify.learner.guard import Guard
 from ramify.learner.learning import Learning
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
@@ -31,6 +32,7 @@ class RlRun:
     folder: RunFolder
     loop: AgentLoop
     actor: Actor
+    order: ProblemOrder
     publisher: SharedPublisher
     learning: Learning
     saver: Saver
@@ -49,7 +51,7 @@ def build_rl(
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     start = starting_point(folder, recipe, console)
-    task = build_task(recipe, recipe.model.folder, console)
+    task = build_task(recipe, console)
     manifest = task_manifest(recipe, task, start.tokenizer)
     folder.take_up(recipe, manifest, console.note)
     rollout = recipe.rollout
@@ -92,6 +94,7 @@ def build_rl(
         folder=folder,
         loop=loop,
         actor=actor,
+        order=ProblemOrder(len(task.problems), recipe.run.seed),
         publisher=SharedPublisher(actor.agent.engine),
         learning=build_learning(recipe, learner, minibatches),
         saver=begin_run(folder, recipe, start, state, learner, steps, manifest),

@@ -46,7 +46,7 @@ def test_a_trajectory_of_two_contexts_is_what_the_engine_saw(tokenizer_folder, b
         first, second = trajectory.segments
         opening = second.nodes[0]
         assert opening.source is Source.TOOL
-        assert opening.opens_context
+        assert opening.context == "fresh"
         assert opening.parent == first.nodes[-1].id
         assert opening.text == parts.renderer.decode(opening.token_ids)
         assert opening.text.startswith(first.nodes[0].text)
@@ -71,7 +71,7 @@ def test_branches_hang_at_the_fresh_context(tokenizer_folder, branch_at):
     for decision in taken:
         path = tree.path_to(tree.by_id[decision.node])
         opening = path[-1] if branch_at == "before_probe" else path[-2]
-        assert opening.opens_context
+        assert opening.context == "fresh"
         children = tree.children[decision.node]
         assert len(children) == 1 + decision.taken
 
@@ -133,7 +133,7 @@ def test_a_malformed_end_can_be_repaired(tokenizer_folder):
         assert (wrong.stop, opening.results) == (None, ())
         assert isinstance(wrong.turn, Malformed)
         assert right.turn == Final("\\boxed{ 42 }")
-        assert opening.opens_context
+        assert opening.context == "fresh"
         assert trajectory.num_written == len(wrong.token_ids) + len(right.token_ids)
     stops = [trajectory.leaf.stop for trajectory in rewriter.asked]
     assert sorted(map(str, stops)) == ["answered"] * 2 + ["malformed"] * 2
