@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from train_recipes import load, refusal
 
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig
@@ -87,23 +88,6 @@ def recipe(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text(TRAIN)
     return path
-
-
-def load(recipe, *overrides):
-    return load_recipe(TrainRecipe, recipe, overrides)
-
-
-def refusal(recipe, *overrides, text=None):
-    """The one line that a wrong recipe gives, without the file's name in front."""
-    if text is not None:
-        recipe.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        load(recipe, *overrides)
-    message = str(caught.value)
-    assert "\n" not in message
-    front = f"{recipe}: "
-    assert message.startswith(front)
-    return message.removeprefix(front)
 
 
 def test_a_recipe_with_its_defaults(recipe):
