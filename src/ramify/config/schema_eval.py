@@ -27,6 +27,7 @@ from ramify.core.config import (
     PositiveInt,
     Reserved,
     ServiceUrl,
+    Switch,
     Tokens,
     Variable,
     Weight,
@@ -53,7 +54,7 @@ class EvalDataSection(Section):
     """
 
     test: Dataset
-    instructions: bool | None = None
+    instructions: Switch | None = None
     limit: PositiveInt | None = None
     max_prompt_tokens: Tokens
 

@@ -5,7 +5,7 @@ A required field has no default; an unknown key is refused. Paths are relative t
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -26,6 +26,7 @@ from ramify.core.config import (
     Reserved,
     Seconds,
     Seed,
+    Switch,
     Temperature,
     Threads,
     Tokens,
@@ -41,17 +42,6 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=False, allow_inf_nan=False, defer_build=True
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _true_or_false(cls, table: Any) -> Any:  # noqa: ANN401 - any TOML value
-        """Accept only true and false for a switch; pydantic would also accept 0 or "yes"."""
-        for name, field in cls.model_fields.items() if isinstance(table, dict) else ():
-            kinds = get_args(field.annotation) or (field.annotation,)
-            given = table.get(name, False)
-            if bool in kinds and not isinstance(given, bool) and not (given is None and type(None) in kinds):
-                raise ValueError(f"{name}: expected true or false, got {given!r:.80}")
-        return table
 
 
 def refuse_all(*checks: Callable[[], None]) -> None:
@@ -192,7 +182,7 @@ class RunSection(Section):
     dir: UserPath
     seed: Seed = 0
     threads: Threads | None = None
-    deterministic: bool = False
+    deterministic: Switch = False
 
 
 class TrainingRunSection(RunSection):

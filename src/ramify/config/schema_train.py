@@ -18,7 +18,7 @@ from ramify.config.schema_parts import (
 from ramify.config.schema_reward import RewardSection, refuse_compat_reward, refuse_idle_bonus
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_tools import SandboxSection, ToolsSection, refuse_idle_sandbox
-from ramify.core.config import PositiveInt, Tokens, UserPath
+from ramify.core.config import PositiveInt, Switch, Tokens, UserPath
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
 
 
@@ -55,9 +55,9 @@ class PreflightSection(Section):
     With `allow_zero_variance` the run starts even then. Without the table there is no preflight.
     """
 
-    enabled: bool = True
+    enabled: Switch = True
     problems: PositiveInt = 8
-    allow_zero_variance: bool = False
+    allow_zero_variance: Switch = False
 
 
 class TrainRecipe(Section):
