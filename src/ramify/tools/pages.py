@@ -8,13 +8,14 @@ against a local server with the same protocol, not on the real service).
 import asyncio
 import re
 from collections.abc import Mapping
+from ipaddress import ip_network
 from typing import Final, Protocol
 
 import httpx
 
 from ramify.core.call_clock import place_in
 from ramify.core.protocols import Cache, CacheKey, Json
-from ramify.net.addresses import GuardedTransport, check_url, parse_networks
+from ramify.net.addresses import GuardedTransport, check_url
 from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.configs import BrowserConfig
@@ -134,9 +135,6 @@ class GuardedPages:
         Args:
             config: Limits.
             transport: Opens connections; None: a `GuardedTransport`, which checks every address.
-
-        Raises:
-            ConfigError: A text in `networks` is not a network.
         """
         self._config = config
         limits = HttpSettings(
@@ -148,7 +146,7 @@ class GuardedPages:
         )
         # The wait for a slot does not count toward a page's time limit.
         self._slots = asyncio.Semaphore(config.in_flight)
-        guarded = transport or GuardedTransport(parse_networks(config.networks))
+        guarded = transport or GuardedTransport(tuple(map(ip_network, config.networks)))
         self._client = HttpClient("pages", limits, transport=guarded, many_hosts=True)
         self._reader = DocumentReader(max_chars=config.max_chars)
 
