@@ -28,6 +28,7 @@ from ramify.rollout.agent_loop import agent_loop
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts, RolloutLimits
 from ramify.sandbox.pool import open_sandbox
+from ramify.tools.configs import PythonConfig
 from ramify.tools.python import PythonTool
 
 _STEP_SECONDS = 0.5
@@ -86,7 +87,7 @@ class _ToolEvents:
 def roll_out(trajectories: int, step_seconds: float) -> SlowRollout:
     """Trajectories that each call a program of one `print` twice, on an engine that needs so long for a step."""
     events, sandbox = _ToolEvents(), open_sandbox(0)
-    tool = PythonTool(sandbox, timeout_seconds=5.0)
+    tool = PythonTool(sandbox, PythonConfig(timeout_seconds=5.0))
     with tempfile.TemporaryDirectory() as name:
         write_tiny_model(Path(name))
         texts = Texts(Path(name))

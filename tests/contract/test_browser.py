@@ -17,9 +17,9 @@ from ramify.core.protocols import Hit
 from ramify.engines.openai import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.tools.browser import BrowseSettings, BrowsingSearch, OpenPage, PageSummary, SummarySettings
-from ramify.tools.pages import GuardedPages, GuardedSettings, Pages
-from ramify.tools.passage_near import PassageSettings
+from ramify.tools.browser import BrowsingSearch, OpenPage, PageSummary
+from ramify.tools.configs import BrowserConfig, SummaryConfig
+from ramify.tools.pages import GuardedPages, Pages
 from ramify.tools.search import NOTHING_FOUND, SearchTool
 
 pytestmark = pytest.mark.integration
@@ -80,13 +80,16 @@ def browse(
 
         async def main():
             client = HttpClient("the summary model", HttpSettings(attempts=1))
-            pages = Pages(GuardedPages(GuardedSettings(networks=("127.0.0.1/32",), **guarded)))
+            pages = Pages(GuardedPages(BrowserConfig(networks=("127.0.0.1/32",), **guarded)))
             summary = (
-                PageSummary(OpenAIChat(client, base_url=models.url, model="m"), SummarySettings())
+                PageSummary(
+                    OpenAIChat(client, base_url=models.url, model="m"),
+                    SummaryConfig(url=models.url, model="m"),
+                )
                 if reply
                 else None
             )
-            tool = BrowsingSearch(SearchTool(provider, top_k=10), pages, browse_settings, summary)
+            tool = BrowsingSearch(SearchTool(provider), pages, browse_settings or BrowserConfig(), summary)
             session = await tool.open(PROBLEM)
             try:
                 if work is not None:
@@ -109,7 +112,7 @@ HITS = [("Its mayor is <b>Bado</b>", "Laru", "/laru"), ("Weather of the north", 
 
 
 def test_documents_are_numbered_and_hold_the_passage_near_the_snippet():
-    settings = BrowseSettings(passage=PassageSettings(context_chars=40, head_chars=60))
+    settings = BrowserConfig(context_chars=40, head_chars=60)
     result, provider, asked, _ = browse(towns, HITS, browse_settings=settings, query=' "mayor"  of Laru')
     assert provider.asked == [("mayor of Laru", 10, "towns")]
     assert {request.path for request in asked} == {"/laru", "/weather"}
@@ -162,7 +165,7 @@ def test_pages_that_are_late_are_left_out():
             waiting.wait(20)
         return towns(asked)
 
-    result, *_ = browse(answer, HITS, browse_settings=BrowseSettings(pages_seconds=3.0))
+    result, *_ = browse(answer, HITS, browse_settings=BrowserConfig(pages_seconds=3.0))
     waiting.set()
     assert [one["read"] for one in result.info["pages"]] == ["ok", "timeout"]
 
@@ -264,7 +267,8 @@ def test_a_summary_that_is_late_gives_way_to_the_documents():
         waiting.wait(20)
         return summary_of(asked)
 
-    result, *_ = browse(towns, HITS, reply=reply, browse_settings=BrowseSettings(summary_seconds=0.5))
+    config = BrowserConfig(summary=SummaryConfig(url="http://x", model="m"), summary_seconds=0.5)
+    result, *_ = browse(towns, HITS, reply=reply, browse_settings=config)
     waiting.set()
     assert result.info["summary"] == "timeout"
 
@@ -278,8 +282,9 @@ def open_page(answer, arguments, **settings):
     with serve(answer) as server:
 
         async def main():
-            pages = Pages(GuardedPages(GuardedSettings(networks=("127.0.0.1/32",))))
-            tool = OpenPage(pages, **settings)
+            config = BrowserConfig(networks=("127.0.0.1/32",), **settings)
+            pages = Pages(GuardedPages(config))
+            tool = OpenPage(pages, config)
             session = await (await tool.open(PROBLEM)).fork()
             try:
                 url = arguments.get("url")
@@ -296,7 +301,7 @@ def open_page(answer, arguments, **settings):
 
 
 def test_a_page_is_opened_at_its_beginning_or_near_some_words():
-    settings = {"passage": PassageSettings(context_chars=30, head_chars=40)}
+    settings = {"context_chars": 30, "head_chars": 40}
     head = open_page(towns, {"url": "/laru"}, **settings)
     assert (head.status, head.info) == (ToolStatus.OK, {"near": False})
     assert head.text.splitlines()[0].startswith("Title: T Sentence number 0")
@@ -331,7 +336,7 @@ def test_a_page_that_is_late_is_a_timeout():
         waiting.wait(20)
         return towns(asked)
 
-    result = open_page(answer, {"url": "/laru"}, timeout_seconds=0.5)
+    result = open_page(answer, {"url": "/laru"}, pages_seconds=0.5)
     waiting.set()
     assert (result.status, result.info) == (ToolStatus.TIMEOUT, {"failed": "timeout"})
 
@@ -340,7 +345,7 @@ def test_a_page_that_is_late_is_a_timeout():
 def renderer(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("browser") / "tokenizer"
     write_tokenizer(folder, tags_are_tokens=request.param)
-    tool = BrowsingSearch(SearchTool(Provider([])), Pages(GuardedPages(GuardedSettings())))
+    tool = BrowsingSearch(SearchTool(Provider([])), Pages(GuardedPages(BrowserConfig())), BrowserConfig())
     return TagRenderer(ChatTokenizer(folder), [tool.spec])
 
 

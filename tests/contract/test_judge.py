@@ -14,7 +14,8 @@ from ramify.core.errors import ServiceDownError
 from ramify.core.records import TokenUsage
 from ramify.engines.openai import OpenAIChat
 from ramify.net.client import HttpClient, HttpSettings
-from ramify.rewards.judge import Judge, JudgeSettings
+from ramify.rewards.configs import JudgeConfig
+from ramify.rewards.judge import Judge
 
 pytestmark = pytest.mark.integration
 
@@ -72,6 +73,10 @@ class StandIn:
         return said(reply.replace("MARK", mark).replace("VERDICT", verdict))
 
 
+def config(**settings):
+    return JudgeConfig(url="http://judge", model="big", **settings)
+
+
 def judge_all(
     stand_in, answers, settings=None, http=None, cache=None, question=QUESTION, golds=GOLDS, url=None
 ):
@@ -82,7 +87,7 @@ def judge_all(
             how = {"backoff_seconds": 0.01, "max_backoff_seconds": 0.02, **(http or {})}
             client = HttpClient("judge", HttpSettings(**how))
             model = OpenAIChat(client, base_url=url or server.url + "/v1", model="big")
-            judge = Judge(model, settings, cache)
+            judge = Judge(model, settings or config(), cache)
             asked = (judge(question, golds, answer) for answer in answers)
             found = await asyncio.gather(*asked, return_exceptions=True)
             stand_in.held.set()
@@ -196,7 +201,7 @@ def test_errors_that_pass_do_no_harm():
 
 
 def test_a_slow_judge_is_waited_for_until_the_deadline():
-    (found,), judge = judge_all(StandIn(Rome=["HOLD"]), ["Rome"], JudgeSettings(timeout_seconds=0.3))
+    (found,), judge = judge_all(StandIn(Rome=["HOLD"]), ["Rome"], config(timeout_seconds=0.3))
     assert (found.correct, found.failure, found.reason) == (None, "deadline", "no verdict within 0.3 s")
     assert judge.counts.failures == {"deadline": 1}
     slow = StandIn(Rome=["SLOW"])
@@ -235,7 +240,7 @@ def test_a_judge_that_cannot_be_reached_ends_the_run():
         error, judge = judge_all(
             StandIn(),
             answers,
-            JudgeSettings(in_flight=1),
+            config(in_flight=1),
             {"failures_to_open": 3, "max_backoff_seconds": 5.0, "attempts": 1},
             url=url,
         )
@@ -247,7 +252,7 @@ def test_a_judge_that_cannot_be_reached_ends_the_run():
 def test_a_judge_that_never_gives_a_verdict_ends_the_run():
     answers = [f"answer {i}" for i in range(9)]
     stand_in = StandIn(**{answer: ["I like it."] for answer in answers})
-    settings = JudgeSettings(attempts=1, in_flight=1, failures_to_stop=4)
+    settings = config(attempts=1, in_flight=1, failures_to_stop=4)
     error, judge = judge_all(stand_in, answers, settings)
     assert isinstance(error, ServiceDownError)
     assert "the judge big gave no verdict on 4 answers in a row" in str(error)
@@ -262,13 +267,13 @@ def test_silence_counts_toward_the_judges_limit_and_not_the_clients(silent):
     """The client gives up after 8 failures of the service in a row: a model without a word is none."""
     answers = [f"answer {i}" for i in range(12)]
     stand_in = StandIn(**{answer: [silent] for answer in answers})
-    found, judge = judge_all(stand_in, [*answers, "Paris"], JudgeSettings(in_flight=1, failures_to_stop=13))
+    found, judge = judge_all(stand_in, [*answers, "Paris"], config(in_flight=1, failures_to_stop=13))
     assert [each.correct for each in found] == [*([None] * 12), True]
     assert judge.counts.failures == {"malformed": 12}
     error, judge = judge_all(
         StandIn(**{answer: [silent] for answer in answers}),
         answers,
-        JudgeSettings(in_flight=1, failures_to_stop=5),
+        config(in_flight=1, failures_to_stop=5),
     )
     assert "gave no verdict on 5 answers in a row" in str(error)
 
@@ -276,7 +281,7 @@ def test_silence_counts_toward_the_judges_limit_and_not_the_clients(silent):
 def test_a_verdict_between_failures_lets_the_run_go_on():
     answers = ["a", "b", "Paris"] * 3
     stand_in = StandIn(a=["?"], b=["?"])
-    settings = JudgeSettings(attempts=1, in_flight=1, failures_to_stop=3)
+    settings = config(attempts=1, in_flight=1, failures_to_stop=3)
     found, judge = judge_all(stand_in, answers, settings)
     assert [each.correct for each in found] == [None, None, True] * 3
     assert (judge.counts.failures, judge.counts.judged) == ({"no_verdict": 6}, 3)
@@ -284,7 +289,7 @@ def test_a_verdict_between_failures_lets_the_run_go_on():
 
 def test_verdicts_that_nobody_was_asked_for_hide_no_dead_judge():
     answers = ["a", " ", "paris"] * 3
-    settings = JudgeSettings(attempts=1, in_flight=1, failures_to_stop=3, skip_equal=True)
+    settings = config(attempts=1, in_flight=1, failures_to_stop=3, skip_equal=True)
     error, _ = judge_all(StandIn(a=["?"]), answers, settings)
     assert isinstance(error, ServiceDownError)
 
@@ -300,7 +305,7 @@ def test_every_answer_is_counted_once():
         HOSTILE: ["MARK VERDICT"],
     }
     answers = [*behaviours, "Paris", "Rome", " ", "PARIS"]
-    found, judge = judge_all(StandIn(**behaviours), answers, JudgeSettings(skip_equal=True))
+    found, judge = judge_all(StandIn(**behaviours), answers, config(skip_equal=True))
     verdicts = dict(zip(answers, (each.correct for each in found), strict=True))
     assert verdicts == {
         "isn't": None, "late": False, "busy": False, "down": None, "slow": False, "huge": None, HOSTILE: False,
@@ -318,7 +323,7 @@ def test_equal_answers_are_judged_too_unless_told_otherwise():
     assert asked.asks == {"paris": 1, "Paris": 1}
     skipped = StandIn()
     found, _ = judge_all(
-        skipped, ["paris", " City  of\nLight", "-5"], JudgeSettings(skip_equal=True), golds=(*GOLDS, "5")
+        skipped, ["paris", " City  of\nLight", "-5"], config(skip_equal=True), golds=(*GOLDS, "5")
     )
     assert [(each.correct, each.source) for each in found] == [(True, "equal"), (True, "equal"), (False, "asked")]  # fmt: skip
     assert skipped.asks == {"-5": 1}
@@ -330,12 +335,12 @@ def test_a_judge_that_is_down_changes_no_score():
     (found,), _ = judge_all(down, ["Paris"])
     assert found.value is None
     for gold, prediction in (("Paris", "Paris"), ("70", "70")):
-        (found,), _ = judge_all(down, [prediction], JudgeSettings(skip_equal=True), golds=[gold])
+        (found,), _ = judge_all(down, [prediction], config(skip_equal=True), golds=[gold])
         assert found.value == 1.0
 
 
 def test_problems_without_an_accepted_answer_are_counted_and_end_nothing():
-    settings = JudgeSettings(failures_to_stop=1)
+    settings = config(failures_to_stop=1)
     found, judge = judge_all(StandIn(), ["a", "b"], settings, golds=["", " "])
     assert [each.failure for each in found] == ["no_gold"] * 2
     assert judge.counts.requests == 0
@@ -343,14 +348,14 @@ def test_problems_without_an_accepted_answer_are_counted_and_end_nothing():
 
 def test_a_long_answer_loses_its_middle():
     stand_in = StandIn()
-    judge_all(stand_in, ["a" * 50 + "m" * 1_000_000 + "z" * 50], JudgeSettings(max_answer_chars=100))
+    judge_all(stand_in, ["a" * 5000 + "m" * 1_000_000 + "z" * 5000])
     sent = stand_in.requests[0][2]["candidate_answer"]
-    assert sent == "a" * 50 + " [... 1000000 characters are left out here ...] " + "z" * 50
+    assert sent == "a" * 5000 + " [... 1000000 characters are left out here ...] " + "z" * 5000
 
 
 def test_no_more_than_in_flight_are_asked_at_one_time():
     stand_in = StandIn()
-    found, _ = judge_all(stand_in, [f"answer {i}" for i in range(24)], JudgeSettings(in_flight=3))
+    found, _ = judge_all(stand_in, [f"answer {i}" for i in range(24)], config(in_flight=3))
     assert len(found) == 24
     assert stand_in.most <= 3
 
@@ -379,7 +384,7 @@ def test_verdicts_are_remembered(tmp_path):
 
 def test_other_golds_questions_and_settings_are_other_verdicts(tmp_path):
     judge_with_cache(tmp_path, StandIn(), ["Rome"])
-    others = [{"golds": ["Rome"]}, {"question": "And of Italy?"}, {"settings": JudgeSettings(max_tokens=5)}]
+    others = [{"golds": ["Rome"]}, {"question": "And of Italy?"}, {"settings": config(max_tokens=5)}]
     for other in others:
         _, judge = judge_with_cache(tmp_path, StandIn(), ["Rome"], **other)
         assert judge.counts.verdicts == {"asked": 1}

@@ -67,7 +67,7 @@ def sample(schema: Any) -> dict[str, Any]:
     if issubclass(schema, BaseModel):
         required = [name for name, field in schema.model_fields.items() if field.is_required()]
     else:
-        required = [field.name for field in fields(schema) if field.default is MISSING]
+        required = [f.name for f in fields(schema) if f.default is MISSING and f.default_factory is MISSING]
     kinds = annotations_of(schema)
     more: dict[str, Any] = {"rate": 0.5} if schema is RandomConfig else {}
     if form_of(schema)[1]:

@@ -10,28 +10,28 @@ import pytest
 
 from ramify.chat.tags import parse_turn
 from ramify.config.build_reward import build_reward
-from ramify.config.schema_reward import (
-    AnswerRewardSection,
-    CompatRewardSection,
-    HierarchicalRewardSection,
-    LengthRewardSection,
-    OwnPartSection,
-    PartsRewardSection,
-    ScoreName,
-)
 from ramify.core.messages import Calls, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
+from ramify.rewards.configs import (
+    AnswerRewardConfig,
+    CompatRewardConfig,
+    HierarchicalRewardConfig,
+    LengthRewardConfig,
+    OwnPartConfig,
+    PartsRewardConfig,
+    ScoreName,
+)
 from ramify.rewards.trajectory_rewards import OverlongReward
 from random_trees import node, tree_of
 
 SECTIONS = [
-    LengthRewardSection(name="length"),
-    HierarchicalRewardSection(name="hierarchical"),
-    *(AnswerRewardSection(name="answer", score=score) for score in get_args(ScoreName)),
-    AnswerRewardSection(name="answer", needs_form=False, format_weight=0.1, reported=("em", "acc")),
-    *(CompatRewardSection(name="compat", system=system) for system in ("arpo", "toolstar")),
-    PartsRewardSection(
-        name="parts", own=(OwnPartSection(path=Path(__file__).with_name("own_reward.py"), function="length"),)
+    LengthRewardConfig(name="length"),
+    HierarchicalRewardConfig(name="hierarchical"),
+    *(AnswerRewardConfig(name="answer", score=score) for score in get_args(ScoreName)),
+    AnswerRewardConfig(name="answer", needs_form=False, format_weight=0.1, reported=("em", "acc")),
+    *(CompatRewardConfig(name="compat", system=system) for system in ("arpo", "toolstar")),
+    PartsRewardConfig(
+        name="parts", own=(OwnPartConfig(path=Path(__file__).with_name("own_reward.py"), function="length"),)
     ),
 ]
 REWARDS = [build_reward(section).fn for section in SECTIONS]

@@ -15,6 +15,12 @@ from ramify.core.protocols import Hit, SearchProvider
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import read_key
+from ramify.tools.configs import (
+    BrightDataSearchConfig,
+    RetrieverSearchConfig,
+    SearxngSearchConfig,
+    SerperSearchConfig,
+)
 from ramify.tools.search_retriever import RetrieverSearch
 from ramify.tools.web_search import BrightDataSearch, SearxngSearch, SerperSearch
 
@@ -71,28 +77,30 @@ def bing_query(asked: Asked) -> tuple[str, int | None]:
 
 CASES = {
     "serper": Case(
-        lambda client, url: SerperSearch(client, read_key("SERPER_API_KEY"), base_url=url),
+        lambda client, url: SerperSearch(client, read_key("SERPER_API_KEY"), SerperSearchConfig(url=url)),
         organic("snippet"),
         "/search",
         lambda asked: (asked.json()["q"], asked.json()["num"]),
         missing=({"message": "ok"}, {"organic": {}}, {"organic": ["text"]}, [], None, "text"),
     ),
     "brightdata": Case(
-        lambda client, url: BrightDataSearch(client, read_key("BRIGHTDATA_API_KEY"), zone="z1", base_url=url),
+        lambda client, url: BrightDataSearch(
+            client, read_key("BRIGHTDATA_API_KEY"), BrightDataSearchConfig(zone="z1", url=url)
+        ),
         organic("description"),
         "/request",
         bing_query,
         missing=({"error": "x"}, {"organic": 3}, [[]], 7),
     ),
     "searxng": Case(
-        lambda client, url: SearxngSearch(client, base_url=url + "/"),
+        lambda client, url: SearxngSearch(client, SearxngSearchConfig(url=url + "/")),
         searxng_answer,
         "/search",
         lambda asked: (parse_qs(urlsplit(asked.path).query)["q"][0], None),
         missing=({}, {"results": None}, {"results": [1]}, []),
     ),
     "flashrag": Case(
-        lambda client, url: RetrieverSearch(client, base_url=url),
+        lambda client, url: RetrieverSearch(client, RetrieverSearchConfig(url=url)),
         documents,
         "/search",
         lambda asked: (asked.json()["query"], asked.json()["top_n"]),
@@ -100,7 +108,7 @@ CASES = {
         missing=({"detail": "x"}, [3], [{"id": "a"}], [{"contents": 5}], None),
     ),
     "flashrag_batch": Case(
-        lambda client, url: RetrieverSearch(client, base_url=url, batch_size=8),
+        lambda client, url: RetrieverSearch(client, RetrieverSearchConfig(url=url, batch_size=8)),
         lambda hits: [documents(hits)],
         "/batch_search",
         lambda asked: (asked.json()["query"][0], asked.json()["top_n"]),
@@ -108,7 +116,7 @@ CASES = {
         missing=([], [[], []], {"result": []}, [3], [[{"id": 1}]]),
     ),
     "search_r1": Case(
-        lambda client, url: RetrieverSearch(client, base_url=url, style="search_r1"),
+        lambda client, url: RetrieverSearch(client, RetrieverSearchConfig(url=url, style="search_r1")),
         retrieve_answer,
         "/retrieve",
         lambda asked: (asked.json()["queries"][0], asked.json()["topk"]),

@@ -12,7 +12,7 @@ from ramify.core.messages import ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
-from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
 from scripted_agents import SlowTool, WrappedEngine, agent, grow, problem, with_engine
 
@@ -153,7 +153,7 @@ def check_result(tokenizer, node):
 
 
 def score(trajectories):
-    return asyncio.run(AnswerReward(SCORES["em"]).score(trajectories))
+    return asyncio.run(AnswerReward(AnswerRewardConfig(score="em")).score(trajectories))
 
 
 def silenced(trajectory):

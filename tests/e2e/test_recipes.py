@@ -15,10 +15,10 @@ from ramify.cli import main
 from ramify.config.load import load_recipe, read_toml, toml_text
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.tree import Source
+from ramify.learner.guard import Guard
 from ramify.modeling.model_config import ADAPTER_WEIGHTS
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
-from ramify.train.guard import Guard
 from random_trees import annotated
 
 RECIPES = {

@@ -10,18 +10,17 @@ from ramify.algos.dpo import DpoLoss
 from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
-from ramify.config.schema_train import GuardSection
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source
 from ramify.data.order import DataCursor
 from ramify.learner.annotate import Wanted
+from ramify.learner.guard import Guard, GuardConfig
 from ramify.learner.learning import Learning
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.obs.console import RunConsole
 from ramify.train.dpo import prefer
-from ramify.train.guard import Guard
 from ramify.train.rl_parts import RlRun
 from ramify.train.state import LoopState
 from ramify.train.step import learn
@@ -68,7 +67,7 @@ def compare(numbers):
 def look(numbers, grown):
     """Metric and value of what the guard found, and how many updates were made."""
     batch = Batch(tuple(_batch(numbers)), frozenset(), 1, DataCursor())
-    guard = Guard(GuardSection(max_zero_variance=0.5), max_tokens=100)
+    guard = Guard(GuardConfig(max_zero_variance=0.5), max_tokens=100)
     console = RunConsole(io.StringIO())
     run = RlRun(None, console, None, None, None, None, _learning(), None, guard, 1)
     learned = learn(run, LoopState(), batch, grown)

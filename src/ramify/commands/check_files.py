@@ -9,17 +9,13 @@ from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
 from ramify.config.schema_rollout import RolloutSection
-from ramify.config.schema_tools import (
-    DenseSearchSection,
-    LocalSearchSection,
-    OwnToolSection,
-    ToolsSection,
-)
+from ramify.config.schema_tools import ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
+from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnToolConfig
 
 
 def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True) -> None:
@@ -114,14 +110,14 @@ def require_tools(section: ToolsSection) -> None:
     """Raise ConfigError unless there is at least one tool and the files of all tools exist."""
     if section.search is None and section.python is None and not section.own:
         raise ConfigError("tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool")
-    if isinstance(section.search, LocalSearchSection | DenseSearchSection):
+    if isinstance(section.search, LocalSearchConfig | DenseSearchConfig):
         require_file("tools.search.corpus", section.search.corpus)
     require_own_tools(section.own)
     if section.cache is not None and section.cache.mode == "replay_or_fail":
         require_file("tools.cache.path", section.cache.path)
 
 
-def require_own_tools(sections: Sequence[OwnToolSection]) -> None:
+def require_own_tools(sections: Sequence[OwnToolConfig]) -> None:
     """Raise ConfigError unless the file of each tool of the user's own is there."""
     for own in sections:
         require_file("tools.own.path", own.path)

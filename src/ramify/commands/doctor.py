@@ -6,7 +6,7 @@ import importlib
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -195,15 +195,16 @@ async def _open(task: _Task) -> None:
     """
     from ramify.config.build_reward import build_reward
     from ramify.config.build_tools import build_tools
-    from ramify.config.schema_reward import LengthRewardSection
+    from ramify.rewards.configs import RewardConfig
 
     tools, reward = task.tools, task.reward
     cache = tools.cache
     if cache is not None and cache.mode != "replay_or_fail" and not cache.path.exists():
         tools = tools.model_copy(update={"cache": None})
-    judge = None if isinstance(reward, LengthRewardSection) else reward.judge
-    if judge is not None and judge.cache is not None and not judge.cache.exists():
-        reward = reward.model_copy(update={"judge": judge.model_copy(update={"cache": None})})
+    judge = reward.judge
+    has_new_cache = judge is not None and judge.cache is not None and not judge.cache.exists()
+    if isinstance(reward, RewardConfig) and judge is not None and has_new_cache:
+        reward = replace(reward, judge=replace(judge, cache=None))
     scoring = build_reward(reward)
     try:
         await build_tools(tools, task.sandbox).close()

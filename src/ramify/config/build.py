@@ -4,8 +4,8 @@ Imports are inside the functions, so that checking a recipe loads none of the li
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ramify.algos.branch_aepo import BalancedBrancher, BalancedConfig
 from ramify.algos.branch_arpo import BernoulliBrancher, BernoulliConfig, ThresholdBrancher, ThresholdConfig
@@ -42,7 +42,6 @@ from ramify.config.schema_parts import (
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import LiveCount
-from ramify.core.config import Config
 from ramify.core.messages import ToolSpec
 from ramify.core.protocols import Brancher, Engine, Estimator, EventSink, RewardFn
 
@@ -156,7 +155,7 @@ def _openai(
 
     key = None if section.key_variable is None else read_key(section.key_variable)
     return OpenAIEngine(
-        http_client("engine", section.http, *([key] if key else [])),
+        http_client("engine", section.http, key),
         renderer,
         base_url=section.url,
         model=section.model,
@@ -178,17 +177,17 @@ def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
     m = section.m or section.n
     match section.branching:
         case FlatConfig() as config:
-            return FlatBrancher(**_values(config))
+            return FlatBrancher(**config.values())
         case ThresholdConfig() as config:
-            return ThresholdBrancher(m=m, **_values(config))
+            return ThresholdBrancher(m=m, **config.values())
         case BernoulliConfig() as config:
-            return BernoulliBrancher(m=m, **_values(config))
+            return BernoulliBrancher(m=m, **config.values())
         case RandomConfig(rate_from=run) as config:
             if run is not None:
                 config = replace(config, rate=read_rate(run), rate_from=None)
-            return RandomBrancher(m=m, **_values(config))
+            return RandomBrancher(m=m, **config.values())
         case BalancedConfig() as config:
-            return BalancedBrancher(**_values(config))
+            return BalancedBrancher(**config.values())
         case ReleasedArpoConfig() as config:
             return ReleasedArpoBrancher(m=m, config=config, statistic=ReleasedStatistic(config, vocab_size))
         case ReleasedAepoConfig() as config:
@@ -196,25 +195,12 @@ def build_brancher(section: RolloutSection, vocab_size: int) -> Brancher:
             return ReleasedAepoBrancher(m=section.m, config=config, statistic=statistic)
 
 
-def _values(config: Config) -> dict[str, Any]:
-    """The settings of a component that inherits them, as arguments."""
-    return {field.name: getattr(config, field.name) for field in fields(config)}
-
-
 def build_limits(section: LimitsSection, n: int, top_p: float = 1.0) -> "RolloutLimits":
     """The limits of a tree with n leaves; only an evaluation samples with `top_p` below 1."""
     from ramify.rollout.settings import RolloutLimits
 
-    return RolloutLimits(
-        n=n,
-        max_tokens=section.max_tokens,
-        max_calls=section.max_calls,
-        temperature=section.temperature,
-        top_p=top_p,
-        max_result_chars=section.max_result_chars,
-        trajectory_seconds=section.trajectory_seconds,
-        step_seconds=section.step_seconds,
-    )
+    shared = {name: getattr(section, name) for name in LimitsSection.model_fields}
+    return RolloutLimits(n=n, top_p=top_p, **shared)
 
 
 def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Schedule]":
@@ -249,14 +235,14 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
     estimator: Estimator
     match section.estimator:
         case GroupConfig() as config:
-            estimator = GroupRelative(section.shared, **_values(config))
+            estimator = GroupRelative(section.shared, **config.values())
         case TreeGrpoConfig() as config:
-            estimator = TreeGrpo(section.shared, **_values(config))
+            estimator = TreeGrpo(section.shared, **config.values())
         case NodeValueConfig() as config:
-            estimator = NodeValue(section.shared, **_values(config))
+            estimator = NodeValue(section.shared, **config.values())
         case ReinforcePlusPlusConfig() as config:
             # It applies the KL penalty per token, so that each token is charged only for itself and later tokens.
-            estimator = ReinforcePlusPlus(section.shared, **_values(config), kl_coefficient=kl)
+            estimator = ReinforcePlusPlus(section.shared, **config.values(), kl_coefficient=kl)
     if kl and not isinstance(section.estimator, ReinforcePlusPlusConfig):
         estimator = KlInReward(estimator, kl)
     if section.entropy_advantage is not None:
@@ -298,17 +284,14 @@ def _surrogate(section: LossSection) -> "PolicyLoss":
     from ramify.algos.grpo import ClippedSurrogate
     from ramify.algos.gspo import GspoSurrogate
 
-    match section:
-        case ClipConfig():
-            return ClippedSurrogate(**_values(section))
-        case StopGradientClipConfig():
-            return StopGradientClip(**_values(section))
-        case GppoConfig():
-            return GppoSurrogate(**_values(section))
-        case CispoConfig():
-            return CispoSurrogate(**_values(section))
-        case GspoConfig():
-            return GspoSurrogate(**_values(section))
+    kinds: dict[type, type[PolicyLoss]] = {
+        ClipConfig: ClippedSurrogate,
+        StopGradientClipConfig: StopGradientClip,
+        GppoConfig: GppoSurrogate,
+        CispoConfig: CispoSurrogate,
+        GspoConfig: GspoSurrogate,
+    }
+    return kinds[type(section)](**section.values())
 
 
 def wanted_annotations(section: AlgorithmSection) -> "Wanted":

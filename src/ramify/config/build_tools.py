@@ -2,29 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ramify.config.build_services import build_provider, chat_model, http_client, page_source
-from ramify.config.schema_tools import (
-    BrowserSection,
-    ChatSection,
-    HttpSection,
-    OwnToolSection,
-    PythonSection,
-    SandboxSection,
-    SearchSection,
-    ToolsSection,
-)
+from ramify.config.build_services import build_cache, build_provider, chat_model, http_client, page_source
+from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.closing import Closable, close_all
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolSpec
-from ramify.core.protocols import Cache, ChatModel, Json, Sandbox, SearchProvider, Tool
-
-if TYPE_CHECKING:
-    from ramify.tools.functions import LoadedTool
-    from ramify.tools.pages import PageSource
-    from ramify.tools.search import SearchTool
-
+from ramify.core.protocols import Json, Sandbox, Tool
+from ramify.net.configs import HttpConfig
+from ramify.tools.configs import OwnToolConfig, PythonConfig
 
 _OURS = ("search", "open_page", "python")
 """ramify's tools in the order in which prompts list them."""
@@ -53,23 +39,6 @@ class Toolbox:
     async def close(self) -> None:
         """Close the resources in reverse order."""
         await close_all(reversed(self.resources))
-
-
-def build_search(
-    section: SearchSection, provider: SearchProvider, cache: Cache | None = None
-) -> "SearchTool":
-    """The search tool; the caller closes the provider."""
-    from ramify.tools.search import SearchTool
-
-    return SearchTool(
-        provider,
-        cache,
-        top_k=section.top_k,
-        snippet_chars=section.snippet_chars,
-        page_labels=section.page_labels,
-        timeout_seconds=section.timeout_seconds,
-        hedge_seconds=section.hedge_seconds,
-    )
 
 
 def build_tools(
@@ -128,7 +97,7 @@ def show_tools(section: ToolsSection) -> ShownTools:
     if section.browser is not None and section.browser.open_page:
         ours.append(browser.OPEN_PAGE_SPEC)
     if section.python is not None:
-        ours.append(python_spec(section.python.stateful, section.python.timeout_seconds))
+        ours.append(python_spec(section.python))
     built = _Build(lambda _: None)
     for own in section.own:
         built.own(own)
@@ -148,55 +117,31 @@ class _Build:
 
     def search(self, section: ToolsSection) -> None:
         """Add search, or the browser in its place."""
-        assert section.search is not None
+        from ramify.tools.search import SearchTool
+
+        config, browser = section.search, section.browser
+        assert config is not None
         offline = section.cache is not None and section.cache.mode == "replay_or_fail"
-        provider = build_provider(section.search, offline, self._note)
+        provider = build_provider(config, offline, self._note)
         self.resources.append(provider)
         self.identities["search"] = {"provider": provider.name, **provider.identity}
-        source = None if section.browser is None else page_source(section.browser)
-        summary = None if section.browser is None else section.browser.summary
-        model = None if summary is None else _summary_model(summary, offline)
-        self.resources.extend(each for each in (source, model) if each is not None)
-        cache = None
-        if section.cache is not None:
-            from ramify.config.build_services import build_cache
-
-            cache = build_cache(section.cache)
-            self.resources.append(cache)
-        plain = build_search(section.search, provider, cache)
-        if section.browser is None:
+        source = None if browser is None else page_source(browser)
+        asked = None if browser is None else browser.summary
+        model = None if asked is None else chat_model("tools.browser.summary", asked, offline)
+        cache = None if section.cache is None else build_cache(section.cache)
+        self.resources.extend(each for each in (source, model, cache) if each is not None)
+        plain = SearchTool(provider, cache, config)
+        if browser is None or source is None:
             self._add("search", plain)
             return
-        assert source is not None
-        self._browser(section.browser, plain, source, model, cache)
-
-    def _browser(
-        self,
-        section: BrowserSection,
-        search: "SearchTool",
-        source: "PageSource",
-        model: ChatModel | None,
-        cache: Cache | None,
-    ) -> None:
-        from ramify.tools.browser import (
-            BrowseSettings,
-            BrowsingSearch,
-            OpenPage,
-            PageSummary,
-            SummarySettings,
-        )
+        from ramify.tools.browser import BrowsingSearch, OpenPage, PageSummary
         from ramify.tools.pages import Pages
-        from ramify.tools.passage_near import PassageSettings
 
-        pages, summary = Pages(source, cache), None
-        if section.summary is not None and model is not None:
-            how = SummarySettings(section.summary.max_tokens, section.summary.temperature)
-            summary = PageSummary(model, how, cache)
-        passage = PassageSettings(section.context_chars, section.head_chars)
-        settings = BrowseSettings(section.pages_seconds, section.summary_seconds, passage)
-        self._add("search", BrowsingSearch(search, pages, settings, summary))
-        if section.open_page:
-            self._add("open_page", OpenPage(pages, passage, section.pages_seconds))
+        pages = Pages(source, cache)
+        summary = None if asked is None or model is None else PageSummary(model, asked, cache)
+        self._add("search", BrowsingSearch(plain, pages, browser, summary))
+        if browser.open_page:
+            self._add("open_page", OpenPage(pages, browser))
 
     def _add(self, name: str, tool: Tool) -> None:
         if name in self.tools:
@@ -205,54 +150,25 @@ class _Build:
             )
         self.tools[name] = tool
 
-    def python(self, section: PythonSection, sandbox: SandboxSection) -> None:
+    def python(self, config: PythonConfig, sandbox: SandboxSection) -> None:
         """Add the Python tool and its sandbox."""
         from ramify.tools.python import PythonTool
 
-        opened = _open_sandbox(sandbox, section.timeout_seconds)
+        opened = _open_sandbox(sandbox, config.timeout_seconds)
         self.resources.append(opened)
         self.identities["python"] = {"sandbox_level": opened.level}
-        tool = PythonTool(
-            opened,
-            timeout_seconds=section.timeout_seconds,
-            max_output_chars=section.max_output_chars,
-            stateful=section.stateful,
-        )
-        self._add("python", tool)
+        self._add("python", PythonTool(opened, config))
 
-    def own(self, section: OwnToolSection) -> Tool:
+    def own(self, config: OwnToolConfig) -> Tool:
         """Add a tool of the user's own."""
-        loaded = load_own(section)
+        from ramify.tools.functions import load_tool
+
+        loaded = load_tool(config)
         name = loaded.tool.spec.name
         self._add(name, loaded.tool)
         self.identities[name] = {"file": str(loaded.path), "sha256": loaded.sha256}
-        self.notes.append(f"tool {name}: {section.function} of {loaded.path}, sha256 {loaded.sha256[:16]}")
+        self.notes.append(f"tool {name}: {config.function} of {loaded.path}, sha256 {loaded.sha256[:16]}")
         return loaded.tool
-
-
-def _summary_model(section: ChatSection, offline: bool) -> ChatModel:
-    name = "tools.browser.summary"
-    return chat_model(name, section.url, section.model, section.key_variable, section.http, offline)
-
-
-def load_own(section: OwnToolSection) -> "LoadedTool":
-    """Load a tool from a function or class in the user's file.
-
-    Raises:
-        ConfigError: The file or the function cannot be used.
-    """
-    from ramify.tools.functions import load_tool
-
-    return load_tool(
-        section.path,
-        section.function,
-        section.args,
-        name=section.name,
-        timeout_seconds=section.timeout_seconds,
-        hedge_seconds=section.hedge_seconds,
-        in_prompt=section.in_prompt,
-        max_threads=section.max_threads,
-    )
 
 
 def _open_sandbox(section: SandboxSection, timeout_seconds: float) -> Sandbox:
@@ -265,9 +181,9 @@ def _open_sandbox(section: SandboxSection, timeout_seconds: float) -> Sandbox:
 
     key = None if section.key_variable is None else read_key(section.key_variable)
     # A second attempt would run the program twice.
-    http = HttpSection(timeout_seconds=timeout_seconds + _SERVICE_SECONDS, attempts=1)
+    http = HttpConfig(timeout_seconds=timeout_seconds + _SERVICE_SECONDS, attempts=1)
     return RemoteSandbox(
-        http_client("sandbox", http, *([key] if key else [])),
+        http_client("sandbox", http, key),
         base_url=section.url,
         declared_level=section.level or 0,
         headers={"Authorization": f"Bearer {key}"} if key else None,

@@ -29,37 +29,31 @@ FORM_KEYS = ("name", "provider")
 _NAMED_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*: ")
 
 _ELSEWHERE = {
-    "learning_rate": "rate",
-    "lr": "rate",
-    "warmup": "warmup_steps",
-    "num_warmup_steps": "warmup_steps",
-    "clip_grad_norm": "max_grad_norm",
-    "gradient_clip": "max_grad_norm",
-    "model_name_or_path": "path",
-    "name_or_path": "path",
-    "torch_dtype": "dtype",
-    "lora_rank": "rank",
-    "r": "rank",
-    "lora_alpha": "alpha",
-    "target_modules": "targets",
-    "num_epochs": "epochs",
-    "num_train_epochs": "epochs",
-    "max_steps": "steps",
-    "total_steps": "steps",
-    "output_dir": "dir",
-    "save_steps": "save_every",
-    "train_files": "train",
-    "max_length": "max_tokens",
-    "max_response_length": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "max_prompt_length": "max_prompt_tokens",
-    "train_batch_size": "problems_per_step",
-    "mini_batch_size": "problems_per_minibatch",
-    "num_generations": "n",
-    "group_size": "n",
-    "rollout_n": "n",
-    "initial_rollouts": "m",
-    "beam_size": "children",
+    theirs: ours
+    for line in """
+rate: learning_rate lr
+warmup_steps: warmup num_warmup_steps
+max_grad_norm: clip_grad_norm gradient_clip
+path: model_name_or_path name_or_path
+dtype: torch_dtype
+rank: lora_rank r
+alpha: lora_alpha
+targets: target_modules
+epochs: num_epochs num_train_epochs
+steps: max_steps total_steps
+dir: output_dir
+save_every: save_steps
+train: train_files
+max_tokens: max_length max_response_length max_new_tokens
+max_prompt_tokens: max_prompt_length
+problems_per_step: train_batch_size
+problems_per_minibatch: mini_batch_size
+n: num_generations group_size rollout_n
+m: initial_rollouts
+children: beam_size
+""".strip().splitlines()
+    for ours, others in [line.split(": ")]
+    for theirs in others.split()
 }
 """Keys of other trainers, and our names for them."""
 

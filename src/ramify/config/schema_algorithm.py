@@ -16,7 +16,7 @@ from ramify.algos.configs import (
     TreeGrpoConfig,
 )
 from ramify.algos.corrections import ImportanceCorrection
-from ramify.config.schema_parts import Section, is_changed
+from ramify.config.schema_parts import Section
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.config import (
     PositiveWeight,
@@ -152,11 +152,7 @@ class AlgorithmSection(Section):
     def refuse_idle(self, rollout: RolloutSection, has_exact_entropy: bool) -> None:
         """Refuse settings that have no effect on the rollout's trees.
 
-        `has_exact_entropy` says whether the engine provides exact entropies.
-
-        Raises:
-            ValueError: A setting has no effect.
-        """
+        `has_exact_entropy` says whether the engine provides exact entropies (ValueError)."""
         estimator, entropy, margin = self.estimator, self.entropy_advantage, self.overlong_margin
         if rollout.n == 1 and estimator.needs_group:
             raise ValueError(
@@ -199,7 +195,7 @@ class AlgorithmSection(Section):
         recomputes = self.old == "recompute"
         if problems_per_minibatch < problems_per_step or not (is_local or recomputes):
             return ()
-        idle = [f"algorithm.loss.{key}" for key in ("clip_low", "clip_high") if is_changed(self.loss, key)]
+        idle = [f"algorithm.loss.{key}" for key in ("clip_low", "clip_high") if self.loss.is_changed(key)]
         if self.loss.name != "clip":
             idle.append(f'algorithm.loss.name = "{self.loss.name}"')
         elif self.loss.dual_clip is not None:

@@ -17,15 +17,22 @@ from ramify.config.schema_parts import (
 )
 from ramify.config.schema_reward import RewardSection, refuse_compat_reward
 from ramify.config.schema_tools import (
-    HttpSection,
-    Name,
     SandboxSection,
-    ServiceUrl,
     ToolsSection,
-    Variable,
     refuse_idle_sandbox,
 )
-from ramify.core.config import PositiveFraction, PositiveInt, Reserved, Tokens, Weight
+from ramify.core.config import (
+    Name,
+    PositiveFraction,
+    PositiveInt,
+    Reserved,
+    ServiceUrl,
+    Switch,
+    Tokens,
+    Variable,
+    Weight,
+)
+from ramify.net.configs import HttpConfig
 
 
 def _as_text(value: object) -> object:
@@ -47,7 +54,7 @@ class EvalDataSection(Section):
     """
 
     test: Dataset
-    instructions: bool | None = None
+    instructions: Switch | None = None
     limit: PositiveInt | None = None
     max_prompt_tokens: Tokens
 
@@ -88,7 +95,7 @@ class OpenAIEngineSection(Section):
     model: Name
     key_variable: Variable | None = None
     slots: Reserved = 64
-    http: HttpSection = HttpSection(timeout_seconds=600.0, in_flight=256)
+    http: HttpConfig = HttpConfig(timeout_seconds=600.0, in_flight=256)
 
 
 EvalEngineSection = Annotated[

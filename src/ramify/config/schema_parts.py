@@ -4,9 +4,8 @@ A required field has no default; an unknown key is refused. Paths are relative t
 """
 
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -19,7 +18,6 @@ from pydantic import (
 from ramify.core.config import (
     BelowOne,
     Calls,
-    Config,
     Count,
     Fraction,
     LearningRate,
@@ -28,6 +26,7 @@ from ramify.core.config import (
     Reserved,
     Seconds,
     Seed,
+    Switch,
     Temperature,
     Threads,
     Tokens,
@@ -40,18 +39,9 @@ from ramify.modeling.hub import local_folder
 class Section(BaseModel):
     """A table of a recipe."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _true_or_false(cls, table: Any) -> Any:  # noqa: ANN401 - any TOML value
-        """Accept only true and false for a switch; pydantic would also accept 0 or "yes"."""
-        for name, field in cls.model_fields.items() if isinstance(table, dict) else ():
-            kinds = get_args(field.annotation) or (field.annotation,)
-            given = table.get(name, False)
-            if bool in kinds and not isinstance(given, bool) and not (given is None and type(None) in kinds):
-                raise ValueError(f"{name}: expected true or false, got {given!r:.80}")
-        return table
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=False, allow_inf_nan=False, defer_build=True
+    )
 
 
 def refuse_all(*checks: Callable[[], None]) -> None:
@@ -68,15 +58,6 @@ def refuse_all(*checks: Callable[[], None]) -> None:
             found.append(str(error))
     if found:
         raise ValueError("\n".join(found))
-
-
-def is_changed(section: Section | Config, key: str) -> bool:
-    """Whether a key differs from its default. (Its presence says nothing: a resolved recipe has every key.)"""
-    if isinstance(section, Section):
-        default = type(section).model_fields[key].default
-    else:
-        default = next(field.default for field in fields(section) if field.name == key)
-    return bool(getattr(section, key) != default)
 
 
 Dialect = Literal["tags", "hermes"]
@@ -201,7 +182,7 @@ class RunSection(Section):
     dir: UserPath
     seed: Seed = 0
     threads: Threads | None = None
-    deterministic: bool = False
+    deterministic: Switch = False
 
 
 class TrainingRunSection(RunSection):
@@ -217,11 +198,7 @@ class TrainingRunSection(RunSection):
 
 
 def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:
-    """Refuse deadlines in a deterministic run, because what they cut off differs from run to run.
-
-    Raises:
-        ValueError: A deterministic run has a deadline for trajectories or steps.
-    """
+    """Refuse deadlines in a deterministic run, because what they cut off differs from run to run (ValueError)."""
     for key in ("trajectory_seconds", "step_seconds"):
         if run.deterministic and getattr(limits, key) is not None:
             raise ValueError(
@@ -230,11 +207,7 @@ def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:
 
 
 def refuse_idle_rates(optimizer: OptimizerSection, trains_adapter: bool) -> None:
-    """Refuse learning rates for parameters that an adapter does not have.
-
-    Raises:
-        ValueError: There is such a rate.
-    """
+    """Refuse learning rates for parameters that an adapter does not have (ValueError)."""
     for key in ("vector_rate", "embedding_rate"):
         if trains_adapter and getattr(optimizer, key) is not None:
             raise ValueError(

@@ -114,11 +114,7 @@ class RolloutSection(LimitsSection):
         return self.branching.branches and (self.m or 1) != self.n and self.max_calls > 0
 
     def refuse_idle_rule(self) -> None:
-        """Refuse a branching rule that can never branch, or not into as many children as it asks for.
-
-        Raises:
-            ValueError: The rule cannot.
-        """
+        """Refuse a branching rule that can never branch, or not into as many children as it asks for (ValueError)."""
         rule = self.branching
         if not rule.branches:
             return

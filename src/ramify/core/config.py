@@ -5,10 +5,13 @@ trains with. Values beyond them would later overflow, hang or fill memory. pydan
 values; nothing here imports it.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,14 @@ class Config:
     """Settings of a component; pydantic refuses unknown keys."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    def values(self) -> dict[str, Any]:
+        """The settings by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def is_changed(self, key: str) -> bool:
+        """Whether a key differs from its default. (Its presence says nothing: a resolved recipe has every key.)"""
+        return bool(getattr(self, key) != next(field.default for field in fields(self) if field.name == key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +46,29 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A check of a valid value: returns it, or raises ValueError."""
+class Length:
+    """Bounds of a text's length."""
 
-    check: Callable[[Any], Any]
+    least: int
+    most: int
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-        """Pydantic's schema with the check behind it."""
+        """Pydantic's schema of the text."""
+        return {**handler(source), "min_length": self.least, "max_length": self.most}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A check of a value: returns it, or raises ValueError. `first`: it gets any value, else those of the type."""
+
+    check: Callable[[Any], Any]
+    first: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+        """Pydantic's schema with the check before or behind it."""
         function = {"type": "no-info", "function": self.check}
-        return {"type": "function-after", "function": function, "schema": handler(source)}
+        kind = "function-before" if self.first else "function-after"
+        return {"type": kind, "function": function, "schema": handler(source)}
 
 
 Switch = Annotated[bool, Within()]
@@ -120,3 +145,49 @@ def _usable(path: Path) -> Path:
 
 
 UserPath = Annotated[Path, Checked(_usable)]
+
+# Names, addresses.
+
+Name = Annotated[str, Length(1, 200)]
+_VARIABLE = re.compile(r"(?=.*(KEY|TOKEN|SECRET|PASSWORD))[A-Z][A-Z0-9_]{0,63}")
+
+
+def _variable(name: Any) -> str:  # noqa: ANN401 - any TOML value
+    """The name of an environment variable; anything that may be a key is refused and not shown."""
+    if isinstance(name, str) and _VARIABLE.fullmatch(name):
+        return name
+    raise ValueError(
+        "expected the name of an environment variable, in capitals, with KEY, TOKEN, SECRET or PASSWORD in it, such as "
+        "JUDGE_API_KEY; the given value is not shown, because it may be the key itself"
+    )
+
+
+Variable = Annotated[str, Checked(_variable, first=True)]
+"""Name of an environment variable with a key; keys come from nowhere else."""
+
+
+def _address(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in ("http", "https") and parts.hostname
+        secret = parts.username or parts.password or parts.query or parts.fragment
+        _ = parts.port
+    except ValueError:
+        named = secret = None
+    if not named:
+        raise ValueError("expected an address such as http://127.0.0.1:8000")
+    if secret:
+        raise ValueError("expected an address without a key; keys come from the environment")
+    return url
+
+
+def _network(text: str) -> str:
+    try:
+        ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"expected a network such as 10.1.0.0/16 ({error})") from None
+    return text
+
+
+ServiceUrl = Annotated[str, Checked(_address)]
+Network = Annotated[str, Checked(_network)]

@@ -16,7 +16,6 @@ from ramify.config.build_reward import build_reward
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_parts import LocalEngineSection
-from ramify.config.schema_reward import ScoreName
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
 from ramify.core.messages import Problem
@@ -49,6 +48,7 @@ from ramify.obs.files import RECIPE, claimed_folder, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.metrics import TimingLog
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
+from ramify.rewards.configs import ScoreName
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.grow import Planned

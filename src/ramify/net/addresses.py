@@ -16,7 +16,6 @@ from typing import Final, TypeAlias
 
 import httpx
 
-from ramify.core.errors import ConfigError
 from ramify.net.connections import trusted
 from ramify.net.failures import FailureKind, RequestFailedError
 
@@ -116,21 +115,6 @@ _NEVER: Final = (
         ("224.0.0.0/4", "240.0.0.0/4", "0.0.0.0/8", "ff00::/8", "::/128", "2001::/32", "2002::/16"),
     ),
 )
-
-
-def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Networks such as "10.1.0.0/16" that may be fetched though they are not public.
-
-    Raises:
-        ConfigError: One of the texts is not a network.
-    """
-    networks = []
-    for text in texts:
-        try:
-            networks.append(ip_network(text))
-        except ValueError as error:
-            raise ConfigError(f"{text!r} is no network such as 10.1.0.0/16: {error}") from None
-    return tuple(networks)
 
 
 def is_allowed(address: Address, also: Sequence[Network] = ()) -> bool:

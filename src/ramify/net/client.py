@@ -17,6 +17,7 @@ import tenacity
 from ramify.core.call_clock import place_in, queued
 from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Json
+from ramify.net.configs import HttpConfig
 from ramify.net.connections import NetworkThread, open_connections, read_body
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.limits import Breaker, Pace
@@ -27,34 +28,24 @@ _SHOWN = 160
 """Most characters of a service's own error text that a message quotes."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings(HttpConfig):
     """Limits and retries for one service.
 
     Attributes:
-        timeout_seconds: Limit for one attempt, from opening a connection to the last byte.
-        attempts: Most attempts for one request; only failures that may be temporary are retried.
         backoff_seconds: Wait before the second attempt. It doubles with each further attempt; random jitter of up to
             `backoff_seconds` is added.
         max_backoff_seconds: The longest wait, even if the service asks for a longer one.
         max_bytes: Limit for a decompressed body.
-        requests_per_second: Rate limit; attempts are spaced evenly. None: no limit.
-        in_flight: Most concurrent attempts.
-        max_requests: Most attempts over this client's life, since each may be billed; None: no limit.
         failures_to_open: Failed requests in a row after which the service counts as down. What counts are failures of
             the service itself: no answer or a cut one, HTTP 429 and 5xx, an answer that breaks its documentation.
             A request that its caller cancels counts too, if an attempt had failed or ran for at least half of
             `timeout_seconds`.
     """
 
-    timeout_seconds: float = 20.0
-    attempts: int = 3
     backoff_seconds: float = 0.5
     max_backoff_seconds: float = 20.0
     max_bytes: int = 2_000_000
-    requests_per_second: float | None = None
-    in_flight: int = 16
-    max_requests: int | None = None
     failures_to_open: int = 8
 
 

@@ -14,6 +14,7 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import Cache, CacheKey, ChatModel, Json
 from ramify.core.records import TokenUsage
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.rewards.configs import JudgeConfig
 from ramify.rewards.judge_prompt import PROMPT_VERSION, judge_messages, marked_verdict
 
 JudgeSource: TypeAlias = Literal["asked", "cache", "equal", "blank", "none"]
@@ -21,29 +22,8 @@ JudgeSource: TypeAlias = Literal["asked", "cache", "equal", "blank", "none"]
 
 _TEMPERATURE = 0.0
 _REASON_CHARS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeSettings:
-    """How to ask a judge.
-
-    Attributes:
-        max_tokens: Most tokens of a reply, including its thinking.
-        attempts: Most requests for one verdict, if replies do not have the required form.
-        in_flight: Most answers that are judged at the same time.
-        timeout_seconds: Time limit for one verdict with all its attempts, not counting the wait for a free slot.
-        failures_to_stop: After so many answers in a row without a verdict, the run ends.
-        max_answer_chars: Most characters of the judged answer; the middle of a longer one is cut out.
-        skip_equal: Whether an answer that equals an accepted answer, but for case and blanks, is right without asking.
-    """
-
-    max_tokens: int = 4096
-    attempts: int = 3
-    in_flight: int = 16
-    timeout_seconds: float = 120.0
-    failures_to_stop: int = 32
-    max_answer_chars: int = 10_000
-    skip_equal: bool = False
+_ANSWER_CHARS = 10_000
+"""Most characters of the judged answer; the middle of a longer one is cut out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +96,10 @@ class JudgeCounts:
 class Judge:
     """Judges answers through a chat model. Tasks of one event loop may share it."""
 
-    def __init__(
-        self, model: ChatModel, settings: JudgeSettings | None = None, cache: Cache | None = None
-    ) -> None:
+    def __init__(self, model: ChatModel, config: JudgeConfig, cache: Cache | None = None) -> None:
         """Whoever creates `model` and `cache` closes them."""
-        self._model, self._cache = model, cache
-        self._settings = settings or JudgeSettings()
-        self._slots = asyncio.Semaphore(self._settings.in_flight)
+        self._model, self._cache, self._config = model, cache, config
+        self._slots = asyncio.Semaphore(config.in_flight)
         self._failed_in_a_row = 0
         self.counts = JudgeCounts()
 
@@ -133,10 +110,10 @@ class Judge:
             "model": self._model.name,
             "prompt": PROMPT_VERSION,
             "temperature": _TEMPERATURE,
-            "max_tokens": self._settings.max_tokens,
-            "attempts": self._settings.attempts,
-            "max_answer_chars": self._settings.max_answer_chars,
-            "skip_equal": self._settings.skip_equal,
+            "max_tokens": self._config.max_tokens,
+            "attempts": self._config.attempts,
+            "max_answer_chars": _ANSWER_CHARS,
+            "skip_equal": self._config.skip_equal,
         }
 
     async def score(self, problem: Problem, answer: str) -> float | None:
@@ -154,17 +131,17 @@ class Judge:
             judgement = Judgement(None, "there is no accepted answer", "none", "no_gold")
         elif not prediction.strip():
             judgement = Judgement(False, "there is no answer", "blank")
-        elif self._settings.skip_equal and _folded(prediction) in map(_folded, accepted):
+        elif self._config.skip_equal and _folded(prediction) in map(_folded, accepted):
             judgement = Judgement(True, "an accepted answer, letter for letter", "equal")
         else:
             judgement = await self._in_time(
-                question.strip(), accepted, _cut(prediction.strip(), self._settings.max_answer_chars)
+                question.strip(), accepted, _cut(prediction.strip(), _ANSWER_CHARS)
             )
         self._count(judgement)
         return judgement
 
     async def _in_time(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
-        seconds = self._settings.timeout_seconds
+        seconds = self._config.timeout_seconds
         async with self._slots:
             try:
                 async with asyncio.timeout(seconds):
@@ -175,7 +152,7 @@ class Judge:
     async def _ask(self, question: str, golds: Sequence[str], prediction: str) -> Judgement:
         """Ask until a reply has the required form; the HTTP client has already retried other failures."""
         failed = Judgement(None, "the judge's reply does not end with a verdict", "none", "no_verdict")
-        for attempt in range(self._settings.attempts):
+        for attempt in range(self._config.attempts):
             try:
                 found, source = await self._reply(question, golds, prediction, attempt)
             except RequestFailedError as error:
@@ -204,7 +181,7 @@ class Judge:
         parameters: dict[str, Json] = {
             "prompt": PROMPT_VERSION,
             "temperature": _TEMPERATURE,
-            "max_tokens": self._settings.max_tokens,
+            "max_tokens": self._config.max_tokens,
             "attempt": attempt,
         }
         request = json.dumps([question, list(golds), prediction], ensure_ascii=False)
@@ -220,7 +197,7 @@ class Judge:
         try:
             reply = await self._model.complete(
                 judge_messages(question, golds, prediction, mark),
-                max_tokens=self._settings.max_tokens,
+                max_tokens=self._config.max_tokens,
                 temperature=_TEMPERATURE,
             )
         finally:
@@ -240,7 +217,7 @@ class Judge:
         self.counts.failures[judgement.failure] += 1
         self.counts.last_failure = judgement.reason
         self._failed_in_a_row += judgement.failure != "no_gold"
-        if self._failed_in_a_row >= self._settings.failures_to_stop:
+        if self._failed_in_a_row >= self._config.failures_to_stop:
             raise ServiceDownError(
                 f"the judge {self._model.name} gave no verdict on {self._failed_in_a_row} answers in a row, the last "
                 f"time: {judgement.failure}: {judgement.reason}; check its model and its service"

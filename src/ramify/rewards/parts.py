@@ -11,7 +11,6 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from ramify.core.errors import ConfigError, DataError
@@ -19,6 +18,7 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import RewardFn
 from ramify.core.records import Reward
 from ramify.core.tree import Trajectory
+from ramify.rewards.configs import OwnPartConfig
 from ramify.rewards.extract import answer_of
 from ramify.user_files import load_function, one_line
 
@@ -211,19 +211,17 @@ class FunctionPart:
         return number
 
 
-def load_reward(
-    path: Path, function: str, args: Mapping[str, Any], *, name: str | None = None
-) -> tuple[FunctionPart, str]:
+def load_reward(config: OwnPartConfig) -> tuple[FunctionPart, str]:
     """A function in a Python file as a part, and the SHA-256 of the file.
 
     Raises:
-        ConfigError: The file cannot be run or has no such function, or the function cannot take `args`.
+        ConfigError: The file cannot be run or has no such function, or the function cannot take its `args`.
     """
-    loaded = load_function(path, function)
+    loaded = load_function(config.path, config.function)
     try:
-        return FunctionPart(loaded.function, name or function, args), loaded.sha256
+        return FunctionPart(loaded.function, config.name or config.function, config.args), loaded.sha256
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{config.path}: {error}") from None
 
 
 def _takes_all(parameters: Mapping[str, inspect.Parameter]) -> bool:

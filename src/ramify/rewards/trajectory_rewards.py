@@ -5,8 +5,8 @@ All read the record and never look for tags in the text; only `CompatReward` sco
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ramify.core.errors import ConfigError, DataError
@@ -16,7 +16,8 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import StopReason, Trajectory, Tree
 from ramify.rewards import compat_arpo as arpo
 from ramify.rewards import compat_toolstar as toolstar
-from ramify.rewards.answer_scores import AnswerScore
+from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.configs import AnswerRewardConfig, ScoreName
 from ramify.rewards.extract import answer_of, has_closed_box
 
 SEARCH_AND_PYTHON = frozenset({"search", "python"})
@@ -35,27 +36,14 @@ class AnswerReward:
 
     A trajectory is well formed if the policy ended with an answer that has a closed `\boxed{...}`, and each of its calls
     could be parsed and named a tool. The bonus requires a correct answer (partly correct is enough) and a successful call
-    of each of `bonus_tools`; calls that were refused, failed or found nothing do not count.
+    of search and of python; calls that were refused, failed or found nothing do not count.
 
-    Parts: `correct` (the trained score; 0 if not well formed and `malformed` is set), `format` (0 or 1), `bonus`, and
-    each of `reported`.
-
-    Attributes:
-        trained: The score that counts, in [0, 1].
-        reported: Further scores that are only reported, by name.
-        correct_weight, format_weight: Weights of these parts.
-        bonus: Added for using all of `bonus_tools`.
-        bonus_tools: Names of the tools.
-        malformed: Reward if not well formed; None: scored like the rest, with a format of 0.
+    Parts: `correct` (the trained score; 0 if not well formed, unless `needs_form` is off), `format` (0 or 1), `bonus`, and
+    each of the reported scores: those of the recipe, and `also`.
     """
 
-    trained: AnswerScore
-    reported: Mapping[str, AnswerScore] = field(default_factory=dict)
-    correct_weight: float = 1.0
-    format_weight: float = 0.0
-    bonus: float = 0.1
-    bonus_tools: frozenset[str] = SEARCH_AND_PYTHON
-    malformed: float | None = -1.0
+    config: AnswerRewardConfig = AnswerRewardConfig()
+    also: Sequence[ScoreName] = ()
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
         """One reward for each trajectory, in order. Runs in a thread, since a score may wait for math-verify."""
@@ -63,19 +51,22 @@ class AnswerReward:
 
     def _score(self, trajectory: Trajectory) -> Reward:
         answer, golds = answer_of(trajectory), trajectory.problem.answer
-        others = {name: score(answer, golds) for name, score in self.reported.items()}
+        config = self.config
+        others: dict[str, float] = {
+            name: SCORES[name](answer, golds) for name in (*config.reported, *self.also)
+        }
         well_formed = (
             trajectory.stop is StopReason.ANSWERED
             and has_closed_box(trajectory.final_answer)
             and all(call.malformed is None for node in trajectory.policy_nodes for call in node.calls)
             and all(result.status not in _UNUSABLE for _, result in trajectory.exchanges)
         )
-        if not well_formed and self.malformed is not None:
-            return Reward(self.malformed, {"correct": 0.0, "format": 0.0, "bonus": 0.0, **others})
-        correct = self.trained(answer, golds)
+        if not well_formed and config.needs_form:
+            return Reward(config.malformed, {"correct": 0.0, "format": 0.0, "bonus": 0.0, **others})
+        correct = SCORES[config.score](answer, golds)
         worked = {call.name for call, result in trajectory.exchanges if result.status is ToolStatus.OK}
-        bonus = self.bonus if correct > 0 and worked >= self.bonus_tools else 0.0
-        value = self.correct_weight * correct + self.format_weight * well_formed + bonus
+        bonus = config.bonus if correct > 0 and worked >= SEARCH_AND_PYTHON else 0.0
+        value = config.correct_weight * correct + config.format_weight * well_formed + bonus
         return Reward(value, {"correct": correct, "format": float(well_formed), "bonus": bonus, **others})
 
 

@@ -13,7 +13,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Final
@@ -22,9 +22,10 @@ from ramify.chat.data_messages import data_message
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Cache, CacheKey, ChatModel, Hit, Json, ToolSession
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.tools.configs import BrowserConfig, SummaryConfig
 from ramify.tools.documents import Document
 from ramify.tools.pages import Pages
-from ramify.tools.passage_near import PassageSettings, passage_near
+from ramify.tools.passage_near import passage_near
 from ramify.tools.search import NOTHING_FOUND, SearchTool, clean, collection_of, failed_search, query_of
 from ramify.tools.search import SPEC as SEARCH_SPEC
 from ramify.tools.stateless import StatelessSession
@@ -46,30 +47,16 @@ and after it the facts as plain text, without tags, and nothing else. If the pag
 "No helpful information found." there."""
 
 
-@dataclass(frozen=True, slots=True)
-class SummarySettings:
-    """How summaries are made.
-
-    Attributes:
-        max_tokens: Most tokens of the reply, including its thinking.
-        temperature: Sampling temperature of the model.
-        max_chars: Most characters of a summary; a longer one is cut.
-    """
-
-    max_tokens: int = 4096
-    temperature: float = 0.6
-    max_chars: int = 8000
+_SUMMARY_CHARS: Final = 8000
+"""Most characters of a summary; a longer one is cut."""
 
 
 class PageSummary:
     """Asks a chat model what pages say about a query."""
 
-    def __init__(
-        self, model: ChatModel, settings: SummarySettings | None = None, cache: Cache | None = None
-    ) -> None:
+    def __init__(self, model: ChatModel, config: SummaryConfig, cache: Cache | None = None) -> None:
         """Whoever creates `model` and `cache` closes them."""
-        self._model, self._cache = model, cache
-        self._settings = settings or SummarySettings()
+        self._model, self._cache, self._config = model, cache, config
 
     async def of(self, query: str, blocks: Sequence[Mapping[str, Json]]) -> str:
         """What `blocks` say about `query`.
@@ -81,9 +68,9 @@ class PageSummary:
         if self._cache is None:
             return await self._fresh(query, blocks)
         parameters: dict[str, Json] = {
-            "max_tokens": self._settings.max_tokens,
-            "temperature": self._settings.temperature,
-            "max_chars": self._settings.max_chars,
+            "max_tokens": self._config.max_tokens,
+            "temperature": self._config.temperature,
+            "max_chars": _SUMMARY_CHARS,
             "instructions": _INSTRUCTIONS,
         }
         request = json.dumps([query, *blocks], ensure_ascii=False, sort_keys=True)
@@ -101,10 +88,10 @@ class PageSummary:
         mark = secrets.token_hex(8)
         reply = await self._model.complete(
             summary_prompt(query, blocks, mark),
-            max_tokens=self._settings.max_tokens,
-            temperature=self._settings.temperature,
+            max_tokens=self._config.max_tokens,
+            temperature=self._config.temperature,
         )
-        return facts_of(reply, mark)[: self._settings.max_chars].rstrip()
+        return facts_of(reply, mark)[:_SUMMARY_CHARS].rstrip()
 
 
 def summary_prompt(query: str, blocks: Sequence[Mapping[str, Json]], mark: str) -> tuple[Message, ...]:
@@ -140,21 +127,6 @@ SPEC = replace(SEARCH_SPEC, description="Search for pages and read the best ones
 """As prompts show it; the deadline is the recipe's."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrowseSettings:
-    """How a search reads pages.
-
-    Attributes:
-        pages_seconds: Time limit for reading all pages, concurrently; pages that take longer are left out.
-        summary_seconds: Time limit for the summary.
-        passage: Which part of a page is kept.
-    """
-
-    pages_seconds: float = 30.0
-    summary_seconds: float = 60.0
-    passage: PassageSettings = field(default_factory=PassageSettings)
-
-
 class BrowsingSearch:
     """Implements `ramify.core.protocols.Tool`; it replaces the plain search that it wraps.
 
@@ -165,7 +137,7 @@ class BrowsingSearch:
         self,
         search: SearchTool,
         pages: Pages,
-        settings: BrowseSettings | None = None,
+        config: BrowserConfig,
         summary: PageSummary | None = None,
     ) -> None:
         """The time limit of a call is the search's limit plus those for the pages and the summary.
@@ -173,14 +145,14 @@ class BrowsingSearch:
         Args:
             search: Finds hits; it decides how many, and which answers are cached.
             pages: Reads the pages of the hits.
-            settings: Limits.
+            config: Limits.
             summary: Summarises the passages. None: the policy sees the passages themselves.
         """
         self._search, self._pages, self._summary = search, pages, summary
-        self._settings = settings or BrowseSettings()
-        seconds = search.timeout_seconds + self._settings.pages_seconds
+        self._config = config
+        seconds = search.config.timeout_seconds + config.pages_seconds
         if summary is not None:
-            seconds += self._settings.summary_seconds
+            seconds += config.summary_seconds
         self._spec = replace(SPEC, timeout_seconds=seconds + _GRACE_SECONDS)
 
     @property
@@ -202,7 +174,7 @@ class BrowsingSearch:
         if isinstance(query, ToolResult):
             return query
         try:
-            async with asyncio.timeout(self._search.timeout_seconds):
+            async with asyncio.timeout(self._search.config.timeout_seconds):
                 found = await self._search.find(query, collection)
         except TimeoutError:
             return failed_search(call.id, RequestFailedError(FailureKind.TIMEOUT, "no hits in time"))
@@ -238,7 +210,7 @@ class BrowsingSearch:
         if not hit.url:
             return "no address"
         try:
-            async with asyncio.timeout(self._settings.pages_seconds):
+            async with asyncio.timeout(self._config.pages_seconds):
                 return await self._pages.read(hit.url)
         except TimeoutError:
             return FailureKind.TIMEOUT.value
@@ -249,14 +221,14 @@ class BrowsingSearch:
         block: dict[str, Json] = {"document": number, "title": hit.title, "url": hit.url, "snippet": hit.text}
         if isinstance(document, Document):
             block["title"] = hit.title or document.title
-            block["content"] = passage_near(document.text, hit.text, self._settings.passage).text
+            block["content"] = passage_near(document.text, hit.text, self._config).text
         return {name: value for name, value in block.items() if value != ""}
 
     async def _shown(self, query: str, blocks: Sequence[Mapping[str, Json]]) -> tuple[str, dict[str, Json]]:
         if self._summary is None:
             return as_documents(blocks), {}
         try:
-            async with asyncio.timeout(self._settings.summary_seconds):
+            async with asyncio.timeout(self._config.summary_seconds):
                 return await self._summary.of(query, blocks), {"summary": "ok"}
         except TimeoutError:
             failed = FailureKind.TIMEOUT
@@ -313,12 +285,9 @@ OPEN_PAGE_SPEC = ToolSpec(
 class OpenPage:
     """Implements `ramify.core.protocols.Tool`. Whoever creates `pages` closes it."""
 
-    def __init__(
-        self, pages: Pages, passage: PassageSettings | None = None, timeout_seconds: float = 30.0
-    ) -> None:
-        self._pages, self._seconds = pages, timeout_seconds
-        self._passage = passage or PassageSettings()
-        self._spec = replace(OPEN_PAGE_SPEC, timeout_seconds=timeout_seconds + _GRACE_SECONDS)
+    def __init__(self, pages: Pages, config: BrowserConfig) -> None:
+        self._pages, self._config = pages, config
+        self._spec = replace(OPEN_PAGE_SPEC, timeout_seconds=config.pages_seconds + _GRACE_SECONDS)
 
     @property
     def spec(self) -> ToolSpec:
@@ -340,17 +309,17 @@ class OpenPage:
             reason = call.malformed or "expected a text argument 'url', and 'near' only as text"
             return ToolResult(call.id, ToolStatus.MALFORMED, f"open_page: {reason}")
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._config.pages_seconds):
                 document = await self._pages.read(url)
         except TimeoutError:
             failed = RequestFailedError(
-                FailureKind.TIMEOUT, f"it was not there after {self._seconds:g} seconds"
+                FailureKind.TIMEOUT, f"it was not there after {self._config.pages_seconds:g} seconds"
             )
         except RequestFailedError as error:
             failed = error
         else:
             # In a thread: finding the passage takes a while and must not block the event loop.
-            passage = await asyncio.to_thread(passage_near, document.text, near, self._passage)
+            passage = await asyncio.to_thread(passage_near, document.text, near, self._config)
             head = f"Title: {document.title}\n" if document.title else ""
             return ToolResult(call.id, ToolStatus.OK, f"{head}{passage.text}", {"near": passage.f1 > 0})
         status = ToolStatus.TIMEOUT if failed.kind is FailureKind.TIMEOUT else ToolStatus.ERROR

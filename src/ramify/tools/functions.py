@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.protocols import Tool, ToolSession
+from ramify.tools.configs import OwnToolConfig
 from ramify.tools.daemon_threads import DaemonThreads, Job
 from ramify.tools.signatures import Callee, bind, read_docstring, read_parameters
 from ramify.tools.stateless import StatelessSession
@@ -286,27 +287,19 @@ class LoadedTool:
     sha256: str
 
 
-def load_tool(
-    path: Path,
-    function: str,
-    args: Mapping[str, Any],
-    **settings: Any,  # noqa: ANN401 - those of `tool_from`
-) -> LoadedTool:
+def load_tool(config: OwnToolConfig) -> LoadedTool:
     """Make a tool from a function or class in a Python file.
 
     Two tools from one file share its module. The folder of the file is not searched for other modules.
 
-    Args:
-        path: The file.
-        function: Name of the function or class in the file.
-        args, settings: As in `tool_from`.
-
     Raises:
         ConfigError: The file cannot be read or run, or has no such tool; one line that begins with the path.
     """
+    settings = config.values()
+    path, function = settings.pop("path"), settings.pop("function")
     loaded = load_function(path, function)
     try:
-        tool = tool_from(loaded.function, args=args, **settings)
+        tool = tool_from(loaded.function, **settings)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return LoadedTool(tool, path, loaded.sha256)

@@ -8,16 +8,17 @@ against a local server with the same protocol, not on the real service).
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Final, Protocol
 
 import httpx
 
 from ramify.core.call_clock import place_in
 from ramify.core.protocols import Cache, CacheKey, Json
-from ramify.net.addresses import GuardedTransport, check_url, parse_networks
+from ramify.net.addresses import GuardedTransport, check_url
 from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.tools.configs import BrowserConfig
 from ramify.tools.documents import Document, DocumentReader, charset_of, kind_of
 from ramify.tools.passage_near import count_words
 
@@ -120,55 +121,34 @@ _ACCEPTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GuardedSettings:
-    """How pages are fetched.
-
-    Attributes:
-        timeout_seconds: From the request to the last byte, including redirects and a second attempt.
-        max_bytes: Most bytes of a decompressed page; a larger page is refused.
-        max_redirects: Most redirects to follow; each address is checked.
-        max_chars: Most characters of a page's text; the rest is cut.
-        in_flight: Most pages fetched at the same time.
-        user_agent: The User-Agent header; many sites refuse programs that do not look like a browser.
-        networks: Networks that may be fetched although they are not public, such as "10.1.0.0/16" of an intranet.
-    """
-
-    timeout_seconds: float = 20.0
-    max_bytes: int = 10_000_000
-    max_redirects: int = 5
-    max_chars: int = 50_000
-    in_flight: int = 64
-    user_agent: str = "Mozilla/5.0 (compatible; ramify)"
-    networks: tuple[str, ...] = ()
+_USER_AGENT: Final = "Mozilla/5.0 (compatible; ramify)"
+"""Many sites refuse programs that do not look like a browser."""
+_MAX_REDIRECTS: Final = 5
 
 
 class GuardedPages:
     """Implements `PageSource` with requests from this machine."""
 
-    def __init__(self, settings: GuardedSettings, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, config: BrowserConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """Open no connection yet.
 
         Args:
-            settings: Limits.
+            config: Limits.
             transport: Opens connections; None: a `GuardedTransport`, which checks every address.
-
-        Raises:
-            ConfigError: A text in `networks` is not a network.
         """
-        self._settings = settings
+        self._config = config
         limits = HttpSettings(
-            timeout_seconds=settings.timeout_seconds,
+            timeout_seconds=config.page_seconds,
             attempts=2,
             max_backoff_seconds=2.0,
-            max_bytes=settings.max_bytes,
-            in_flight=settings.in_flight,
+            max_bytes=config.max_bytes,
+            in_flight=config.in_flight,
         )
         # The wait for a slot does not count toward a page's time limit.
-        self._slots = asyncio.Semaphore(settings.in_flight)
-        guarded = transport or GuardedTransport(parse_networks(settings.networks))
+        self._slots = asyncio.Semaphore(config.in_flight)
+        guarded = transport or GuardedTransport(tuple(map(ip_network, config.networks)))
         self._client = HttpClient("pages", limits, transport=guarded, many_hosts=True)
-        self._reader = DocumentReader(max_chars=settings.max_chars)
+        self._reader = DocumentReader(max_chars=config.max_chars)
 
     @property
     def name(self) -> str:
@@ -178,7 +158,7 @@ class GuardedPages:
     @property
     def identity(self) -> Mapping[str, Json]:
         """Everything that a page's text depends on besides its address."""
-        return {"max_chars": self._settings.max_chars, "user_agent": self._settings.user_agent}
+        return {"max_chars": self._config.max_chars, "user_agent": _USER_AGENT}
 
     async def read(self, url: str) -> Document:
         """Fetch a page and read its text.
@@ -187,10 +167,10 @@ class GuardedPages:
             RequestFailedError: The page cannot be fetched, or has no text.
         """
         try:
-            async with place_in(self._slots), asyncio.timeout(self._settings.timeout_seconds):
+            async with place_in(self._slots), asyncio.timeout(self._config.page_seconds):
                 answer = await self._fetch(url)
         except TimeoutError:
-            seconds = self._settings.timeout_seconds
+            seconds = self._config.page_seconds
             raise RequestFailedError(FailureKind.TIMEOUT, f"no page within {seconds:g} s") from None
         kind = kind_of(answer.content_type, answer.body)
         return await self._reader.read(kind, charset_of(answer.content_type), answer.body)
@@ -201,9 +181,9 @@ class GuardedPages:
         await self._reader.close()
 
     async def _fetch(self, url: str) -> Answer:
-        headers = {"accept": _ACCEPTED, "user-agent": self._settings.user_agent}
+        headers = {"accept": _ACCEPTED, "user-agent": _USER_AGENT}
         address = check_url(url)
-        for _ in range(self._settings.max_redirects + 1):
+        for _ in range(_MAX_REDIRECTS + 1):
             answer = await self._client.get(str(address), headers=headers)
             if answer.status < 300:
                 return answer
@@ -215,7 +195,7 @@ class GuardedPages:
                 raise RequestFailedError(
                     FailureKind.REDIRECTS, "it redirects to an invalid address"
                 ) from None
-        raise RequestFailedError(FailureKind.REDIRECTS, f"more than {self._settings.max_redirects} redirects")
+        raise RequestFailedError(FailureKind.REDIRECTS, f"more than {_MAX_REDIRECTS} redirects")
 
 
 # No pattern here matches across an opening bracket, so that a text of many brackets does not take quadratic time.

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ramify.tools.configs import BrowserConfig
+
 _CJK: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _RUN: Final = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
 _LATIN_RUN: Final = re.compile(r"[a-z0-9]+")
@@ -24,27 +26,6 @@ _SENTENCE_END: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class PassageSettings:
-    """How a passage is found.
-
-    Attributes:
-        context_chars: Characters kept on either side of the sentence.
-        head_chars: Characters of the page's beginning that are kept if no sentence is near enough.
-        searched_chars: How much of the page is searched, from its beginning.
-        min_f1: The sentence's F1 must be above this.
-    """
-
-    context_chars: int = 3000
-    head_chars: int = 6000
-    searched_chars: int = 50_000
-    min_f1: float = 0.2
-
-    def __post_init__(self) -> None:
-        if min(self.context_chars, self.head_chars, self.searched_chars) < 1 or not 0 <= self.min_f1 < 1:
-            raise ValueError(f"sizes must be at least 1 and min_f1 in [0, 1): {self}")
-
-
-@dataclass(frozen=True, slots=True)
 class Passage:
     """A part of a page; `f1` is the F1 of its sentence, or 0 for the beginning of the page."""
 
@@ -52,19 +33,24 @@ class Passage:
     f1: float
 
 
-def passage_near(text: str, snippet: str, settings: PassageSettings) -> Passage:
-    """The passage of `text` around the sentence nearest to `snippet`; of equally near sentences the first."""
+def passage_near(
+    text: str, snippet: str, config: BrowserConfig, *, searched_chars: int = 50_000, min_f1: float = 0.2
+) -> Passage:
+    """The passage of `text` around the sentence nearest to `snippet`; of equally near sentences the first.
+
+    The first `searched_chars` characters are searched, and the sentence's F1 must be above `min_f1`.
+    """
     wanted = words(_MARKUP.sub("", snippet))
-    best, at = settings.min_f1, None
-    for start, end in sentences(text[: settings.searched_chars]) if wanted else ():
+    best, at = min_f1, None
+    for start, end in sentences(text[:searched_chars]) if wanted else ():
         here = words(text[start:end])
         f1 = 2 * len(wanted & here) / (len(wanted) + len(here))
         if f1 > best:
             best, at = f1, (start, end)
     if at is None:
-        return Passage(text[: settings.head_chars].strip(), 0.0)
-    first = max(0, at[0] - settings.context_chars)
-    return Passage(text[first : at[1] + settings.context_chars].strip(), best)
+        return Passage(text[: config.head_chars].strip(), 0.0)
+    first = max(0, at[0] - config.context_chars)
+    return Passage(text[first : at[1] + config.context_chars].strip(), best)
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:

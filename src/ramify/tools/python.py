@@ -18,6 +18,7 @@ from typing import Final
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Sandbox, SandboxResult, SandboxStatus, ToolSession
 from ramify.net.failures import RequestFailedError
+from ramify.tools.configs import PythonConfig
 from ramify.tools.stateless import StatelessSession
 
 MARGIN_SECONDS = 10.0
@@ -44,46 +45,27 @@ _PARAMETERS = {
 }
 
 
-def python_spec(stateful: bool, timeout_seconds: float = 10.0) -> ToolSpec:
-    """The tool as prompts show it, with the deadline for programs of at most `timeout_seconds`."""
+def python_spec(config: PythonConfig) -> ToolSpec:
+    """The tool as prompts show it, with the deadline."""
     return ToolSpec(
         "python",
-        _DESCRIPTION.format(state=_GOES_ON if stateful else _AFRESH),
+        _DESCRIPTION.format(state=_GOES_ON if config.stateful else _AFRESH),
         _PARAMETERS,
         forks=True,
-        timeout_seconds=timeout_seconds + MARGIN_SECONDS,
+        timeout_seconds=config.timeout_seconds + MARGIN_SECONDS,
     )
 
 
 class PythonTool:
-    """Implements `ramify.core.protocols.Tool` with a sandbox. Whoever creates the sandbox closes it.
+    """Implements `ramify.core.protocols.Tool` with a sandbox. Whoever creates the sandbox closes it."""
 
-    `timeout_seconds` limits each program's wall time; `max_output_chars` limits the text of a result, without its notes.
-    `stateful` keeps the state between the calls of a trajectory.
-    """
-
-    def __init__(
-        self,
-        sandbox: Sandbox,
-        timeout_seconds: float = 10.0,
-        max_output_chars: int = 8192,
-        *,
-        stateful: bool = False,
-    ) -> None:
-        self._sandbox = sandbox
-        self._stateful = stateful
-        self._max_output_chars = max_output_chars
-        self._program_seconds = timeout_seconds
-        self._spec = python_spec(stateful, timeout_seconds)
-
-    @property
-    def spec(self) -> ToolSpec:
-        """Name, description, parameters, deadline."""
-        return self._spec
+    def __init__(self, sandbox: Sandbox, config: PythonConfig) -> None:
+        self._sandbox, self._config = sandbox, config
+        self.spec = python_spec(config)
 
     async def open(self, problem: Problem) -> ToolSession:  # noqa: ARG002 - all problems start alike
         """Start a session."""
-        return _StatefulSession(self) if self._stateful else StatelessSession(self.run)
+        return _StatefulSession(self) if self._config.stateful else StatelessSession(self.run)
 
     async def run(self, call: ToolCall, cells: Sequence[str] = ()) -> ToolResult:
         """Run one program, after `cells`.
@@ -96,7 +78,7 @@ class PythonTool:
             reason = call.malformed or 'expected one argument "code" with the program as text'
             return ToolResult(call.id, ToolStatus.MALFORMED, f"The call could not be read: {reason}.")
         try:
-            result = await self._sandbox.run(code, self._program_seconds, cells)
+            result = await self._sandbox.run(code, self._config.timeout_seconds, cells)
         except RequestFailedError as error:
             text = "The program was not run: the sandbox service failed."
             return ToolResult(call.id, ToolStatus.ERROR, text, {"failure": error.kind.value})
@@ -104,7 +86,7 @@ class PythonTool:
         info: dict[str, object] = {"sandbox_level": result.level}
         if result.remote:
             info["sandbox"] = "remote"
-        if self._stateful:
+        if self._config.stateful:
             info |= {"state": "replayed", "cells": len(cells)}
         if result.failed_cell is not None:
             info |= {"state": "reset", "failed_cell": result.failed_cell}
@@ -120,15 +102,15 @@ class PythonTool:
         if result.status is SandboxStatus.TIMEOUT:
             return (
                 ToolStatus.TIMEOUT,
-                f"The program was stopped: it ran longer than {self._program_seconds:g} seconds.",
+                f"The program was stopped: it ran longer than {self._config.timeout_seconds:g} seconds.",
             )
         output = _ADDRESS.sub("at 0x...", result.stdout).rstrip()
         if result.status is SandboxStatus.OK:
             if not output:
                 return ToolStatus.EMPTY, "The program printed nothing."
-            return ToolStatus.OK, _keep_head(output, self._max_output_chars)
+            return ToolStatus.OK, _keep_head(output, self._config.max_output_chars)
         lines = _ADDRESS.sub("at 0x...", result.stderr).rstrip().splitlines()
-        room = self._max_output_chars // 2 if output else self._max_output_chars
+        room = self._config.max_output_chars // 2 if output else self._config.max_output_chars
         reason = (
             _keep_tail("\n".join(lines[-_ERROR_LINES:]), room)
             if lines

@@ -10,6 +10,7 @@ from typing import Any
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Cache, CacheKey, Hit, Json, SearchProvider, ToolSession
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.tools.configs import SearchConfig
 from ramify.tools.stateless import StatelessSession
 
 NOTHING_FOUND = "No search results found."
@@ -73,28 +74,19 @@ class SearchAnswer:
 class SearchTool:
     """Searches for passages or pages.
 
-    The answer has at most `top_k` distinct texts, one per line, each cut to `snippet_chars` characters. With
-    `page_labels` a line reads "Page 1: ...", as in the papers' tool (arXiv 2507.19849, released code). If the provider
-    has collections, a problem whose info names a "collection" sees only the passages of that collection. A call that
-    has not answered after `hedge_seconds` is made a second time.
+    If the provider has collections, a problem whose info names a "collection" sees only the passages of that collection.
     """
 
     provider: SearchProvider
     cache: Cache | None = None
-    top_k: int = 10
-    snippet_chars: int = 1000
-    page_labels: bool = True
-    timeout_seconds: float = 60.0
-    hedge_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.top_k < 1 or self.snippet_chars < 1:
-            raise ValueError(f"top_k {self.top_k} and snippet_chars {self.snippet_chars} must be at least 1")
+    config: SearchConfig = SearchConfig()
 
     @property
     def spec(self) -> ToolSpec:
         """Name, description, parameters, deadline."""
-        return replace(SPEC, timeout_seconds=self.timeout_seconds, hedge_seconds=self.hedge_seconds)
+        return replace(
+            SPEC, timeout_seconds=self.config.timeout_seconds, hedge_seconds=self.config.hedge_seconds
+        )
 
     async def find(self, query: str, collection: str | None) -> Sequence[Hit] | str:
         """The provider's hits, or the text from an imported cache. An empty query is not sent, and finds nothing.
@@ -107,12 +99,12 @@ class SearchTool:
         if not cleaned:
             return ()
         if self.cache is None:
-            return await self.provider.search(cleaned, self.top_k, collection)
+            return await self.provider.search(cleaned, self.config.top_k, collection)
 
         async def ask() -> Json:
-            return [asdict(hit) for hit in await self.provider.search(cleaned, self.top_k, collection)]
+            return [asdict(hit) for hit in await self.provider.search(cleaned, self.config.top_k, collection)]
 
-        key = cache_key(self.provider, self.top_k, collection, query)
+        key = cache_key(self.provider, self.config.top_k, collection, query)
         return _remembered(await self.cache.fetch(key, ask))
 
     async def look_up(self, query: str, collection: str | None) -> SearchAnswer:
@@ -121,13 +113,13 @@ class SearchTool:
         if isinstance(found, str):
             return SearchAnswer(found)
         shown: dict[str, str] = {}
-        for hit in found[: self.top_k]:
-            snippet = " ".join(hit.text.split())[: self.snippet_chars].rstrip()
+        for hit in found[: self.config.top_k]:
+            snippet = " ".join(hit.text.split())[: self.config.snippet_chars].rstrip()
             if snippet:
                 shown.setdefault(snippet, hit.id)
         if not shown:
             return SearchAnswer(NOTHING_FOUND)
-        lines = [f"Page {i}: {s}" for i, s in enumerate(shown, 1)] if self.page_labels else list(shown)
+        lines = [f"Page {i}: {s}" for i, s in enumerate(shown, 1)] if self.config.page_labels else list(shown)
         return SearchAnswer("\n".join(lines), tuple(shown.values()))
 
     async def open(self, problem: Problem) -> ToolSession:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ramify.core.errors import DataError, MachineError
 from ramify.core.protocols import Hit, Json
+from ramify.tools.configs import DenseSearchConfig
 from ramify.tools.passages import PassageReader
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -30,11 +31,8 @@ class DenseSearch:
     """Implements `ramify.core.protocols.SearchProvider`; compares each query with every passage.
 
     Args:
-        path: JSONL file of passages, as for `local`; it is held in memory.
+        config: The file of passages, as for `local`, is held in memory.
         embed: Maps texts to vectors; called by one thread at a time.
-        model: Name of the embedding model; part of the cache key and of the vector file's name.
-        query_prefix, passage_prefix: Put before each text, as in the model's training (E5: "query: ", "passage: ").
-        folder: Folder that stores the vectors of the passages for the next run; None: they are not stored.
         note: Called with a line for people before passages are embedded.
 
     Raises:
@@ -44,17 +42,9 @@ class DenseSearch:
     name = "dense"
 
     def __init__(
-        self,
-        path: Path,
-        embed: Embed,
-        *,
-        model: str,
-        query_prefix: str = "",
-        passage_prefix: str = "",
-        folder: Path | None = None,
-        note: Callable[[str], None] = lambda _: None,
+        self, config: DenseSearchConfig, embed: Embed, note: Callable[[str], None] = lambda _: None
     ) -> None:
-        self._embed, self._prefix = embed, query_prefix
+        self._embed, self._prefix, path = embed, config.query_prefix, config.corpus
         reader = PassageReader(path)
         rows = list(reader.rows())
         if not rows:
@@ -69,14 +59,14 @@ class DenseSearch:
         self._turn = threading.Lock()
         self.identity: Mapping[str, Json] = {
             "corpus": reader.fingerprint,
-            "model": model,
-            "query_prefix": query_prefix,
-            "passage_prefix": passage_prefix,
+            "model": config.model,
+            "query_prefix": config.query_prefix,
+            "passage_prefix": config.passage_prefix,
         }
-        texts = [passage_prefix + passage.text for passage in self._passages]
-        named = "\0".join((model, passage_prefix, reader.fingerprint)).encode()
+        texts = [config.passage_prefix + passage.text for passage in self._passages]
+        named = "\0".join((config.model, config.passage_prefix, reader.fingerprint)).encode()
         digest = hashlib.blake2b(named, digest_size=16).hexdigest()
-        kept = None if folder is None else folder / f"{digest}.npy"
+        kept = None if config.index is None else config.index / f"{digest}.npy"
         self._vectors = _vectors(
             texts, embed, kept, lambda: note(f"{path}: embedding {len(texts):,} passages")
         )

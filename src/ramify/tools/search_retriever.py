@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Hit, Json
 from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import RequestFailedError
-
-RetrieverStyle: TypeAlias = Literal["flashrag", "search_r1"]
-"""POST /search and /batch_search {query, top_n, return_score}; or POST /retrieve {queries, topk, return_scores}."""
+from ramify.tools.configs import RetrieverSearchConfig
 
 _BATCH_SECONDS = 0.01
 _Group: TypeAlias = tuple[int, str | None]
@@ -25,30 +23,16 @@ class _Waiting:
 
 
 class RetrieverSearch:
-    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
-
-    Args:
-        client: The client for the service.
-        base_url: Address of the service, without the route.
-        style: The routes of the service.
-        batch_size: Most queries in one request; queries within 10 ms are sent together. 1: no batching.
-    """
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes."""
 
     name = "retriever"
 
-    def __init__(
-        self,
-        client: HttpClient,
-        *,
-        base_url: str,
-        style: RetrieverStyle = "flashrag",
-        batch_size: int = 1,
-    ) -> None:
-        self._client, self._base, self._style = client, base_url.rstrip("/"), style
-        self._batch_size = batch_size
+    def __init__(self, client: HttpClient, config: RetrieverSearchConfig) -> None:
+        self._client, self._base, self._style = client, config.url.rstrip("/"), config.style
+        self._batch_size = config.batch_size
         self._waiting: dict[_Group, list[_Waiting]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.identity: Mapping[str, Json] = {"address": self._base, "style": style}
+        self.identity: Mapping[str, Json] = {"address": self._base, "style": config.style}
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:
         """At most `top_k` passages; `collection` is sent too, for services that support it (`ramify search-serve`)."""

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from ramify.core.errors import ServiceDownError
 from ramify.core.protocols import Hit, Json
 from ramify.net.client import Answer, HttpClient
+from ramify.tools.configs import BrightDataSearchConfig, SearxngSearchConfig, SerperSearchConfig
 
 _ATTRIBUTES = r"""(?:\s+[\w:-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>]+))*"""
 _INLINE = re.compile(
@@ -93,42 +94,23 @@ _CHINESE = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]")
 
 
 class BrightDataSearch:
-    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
-
-    Args:
-        client: The client for the service; it redacts the key from messages.
-        key: The key, sent as a bearer token.
-        zone: The account's zone; it must be a zone for search results.
-        country: Bing's `cc`.
-        market: Bing's `mkt` and `setLang`; None: zh-CN for a query with Chinese characters, else en-US.
-        base_url: Address of the service.
-    """
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes; `key` is sent as a bearer token."""
 
     name = "brightdata"
 
-    def __init__(
-        self,
-        client: HttpClient,
-        key: str,
-        *,
-        zone: str,
-        country: str = "us",
-        market: str | None = None,
-        base_url: str = "https://api.brightdata.com",
-    ) -> None:
-        self._client, self._key, self._zone = client, key, zone
-        self._country, self._market = country, market
-        self._address = f"{base_url.rstrip('/')}/request"
+    def __init__(self, client: HttpClient, key: str, config: BrightDataSearchConfig) -> None:
+        self._client, self._key, self._config = client, key, config
+        self._address = f"{config.url.rstrip('/')}/request"
         self.identity: Mapping[str, Json] = {
             "address": self._address,
             "engine": "bing",
-            "country": country,
-            "market": market,
+            "country": config.country,
+            "market": config.market,
         }
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:  # noqa: ARG002 - has none
         """At most `top_k` organic results."""
-        body: dict[str, Json] = {"zone": self._zone, "url": self._page(query, top_k), "format": "raw"}
+        body: dict[str, Json] = {"zone": self._config.zone, "url": self._page(query, top_k), "format": "raw"}
         headers = {"Authorization": f"Bearer {self._key}"}
         answer = await self._client.post_json(self._address, body, headers=headers)
         return read_hits(answer, _BING_FIELDS, top_k)
@@ -138,8 +120,8 @@ class BrightDataSearch:
         await self._client.close()
 
     def _page(self, query: str, top_k: int) -> str:
-        market = self._market or ("zh-CN" if _CHINESE.search(query) else "en-US")
-        asked = {"q": query, "mkt": market, "setLang": market, "cc": self._country, "brd_json": "1"}
+        market = self._config.market or ("zh-CN" if _CHINESE.search(query) else "en-US")
+        asked = {"q": query, "mkt": market, "setLang": market, "cc": self._config.country, "brd_json": "1"}
         if top_k > _RESULTS_OF_A_PAGE:
             asked["count"] = str(top_k)
         return f"{_BING}?{urlencode(asked)}"
@@ -149,25 +131,14 @@ _GOOGLE_FIELDS = ResultFields("organic", "snippet", "link", besides=("searchPara
 
 
 class SerperSearch:
-    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
-
-    `key` is sent in the header X-API-KEY; `country` and `language` are Google's `gl` and `hl`.
-    """
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes; `key` is sent as X-API-KEY."""
 
     name = "serper"
 
-    def __init__(
-        self,
-        client: HttpClient,
-        key: str,
-        *,
-        country: str = "us",
-        language: str = "en",
-        base_url: str = "https://google.serper.dev",
-    ) -> None:
+    def __init__(self, client: HttpClient, key: str, config: SerperSearchConfig) -> None:
         self._client, self._key = client, key
-        self._address = f"{base_url.rstrip('/')}/search"
-        self._place = {"gl": country, "hl": language}
+        self._address = f"{config.url.rstrip('/')}/search"
+        self._place = {"gl": config.country, "hl": config.language}
         self.identity: Mapping[str, Json] = {"address": self._address, **self._place}
 
     async def search(self, query: str, top_k: int, collection: str | None) -> Sequence[Hit]:  # noqa: ARG002 - has none
@@ -185,26 +156,14 @@ _SEARXNG_FIELDS = ResultFields("results", "content", "url")
 
 
 class SearxngSearch:
-    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes.
-
-    `base_url` is the address of the instance. `engines` and `categories` are comma-separated lists as in SearXNG's API;
-    "" leaves the choice to the instance.
-    """
+    """Implements `ramify.core.protocols.SearchProvider` with a client, which it closes."""
 
     name = "searxng"
 
-    def __init__(
-        self,
-        client: HttpClient,
-        *,
-        base_url: str,
-        language: str = "en",
-        engines: str = "",
-        categories: str = "",
-    ) -> None:
+    def __init__(self, client: HttpClient, config: SearxngSearchConfig) -> None:
         self._client = client
-        self._address = f"{base_url.rstrip('/')}/search"
-        asked = {"language": language, "engines": engines, "categories": categories}
+        self._address = f"{config.url.rstrip('/')}/search"
+        asked = {"language": config.language, "engines": config.engines, "categories": config.categories}
         self._asked = {name: value for name, value in asked.items() if value}
         self.identity: Mapping[str, Json] = {"address": self._address, **self._asked}
 

@@ -10,12 +10,12 @@ from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.data.order import ProblemOrder
+from ramify.learner.guard import Guard
 from ramify.learner.learning import Learning
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.rollout.agent_loop import AgentLoop
-from ramify.train.guard import Guard
 from ramify.train.manifest import task_manifest
 from ramify.train.resume import begin_run, restore, starting_point
 from ramify.train.row_memory import prepare_rows

@@ -20,8 +20,8 @@ from ramify.learner.checkpoint import (
     save_checkpoint,
 )
 from ramify.learner.checkpoint_files import all_finite
+from ramify.learner.guard import GuardState
 from ramify.learner.update import Learner
-from ramify.train.guard import GuardState
 from ramify.train.run_folder import RunFolder, RunIdentity
 
 NaturalNumber = Annotated[int, Field(ge=0, lt=1 << 63)]

@@ -8,13 +8,13 @@ from ramify.actor.batch import Batch
 from ramify.core.errors import TrainingError
 from ramify.core.records import TrainingTree
 from ramify.learner.checkpoint import checkpoint_folder
+from ramify.learner.guard import Action, Violation
 from ramify.learner.ranks import max_over_ranks
 from ramify.learner.report import UpdateReport
 from ramify.obs.branch_metrics import branch_notes, entropy_warnings
 from ramify.obs.console import Phase
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
-from ramify.train.guard import Action, Violation
 from ramify.train.rl_parts import RlRun
 from ramify.train.state import LoopState
 

@@ -19,7 +19,7 @@ from ramify.engines.scripted import ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.console import Phase
 from ramify.obs.metrics import TimingLog
-from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward, LengthReward
 from scripted_agents import agent, problem, with_latencies
 
@@ -56,7 +56,7 @@ def rollout_of(folder, latency_seed=0):
         400,
         BuiltReward(LengthReward()),
     )
-    return Actor(task, parts, TimingLog(), AnswerReward(SCORES["em"]))
+    return Actor(task, parts, TimingLog(), AnswerReward(AnswerRewardConfig(score="em")))
 
 
 def taken(rollout, *, size=4, max_attempts=3, cursor=START):

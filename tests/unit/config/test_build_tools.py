@@ -83,6 +83,13 @@ def test_an_address_that_cannot_be_asked_or_holds_a_key(url):
         ToolsSection.model_validate({"search": {"provider": "searxng", "url": url}})
 
 
+@pytest.mark.parametrize("network", ["here", "10.1", "10.1.0.1/16"])
+def test_a_broken_network(network):
+    tables = {"search": {"provider": "serper"}, "browser": {"networks": [network]}}
+    with pytest.raises(ValueError, match="expected a network such as"):
+        ToolsSection.model_validate(tables)
+
+
 def test_two_tools_of_one_name(tmp_path):
     (tmp_path / "own.py").write_text('def python(code: str) -> str:\n    """Run."""\n    return code\n')
     section = ToolsSection.model_validate(

@@ -1,41 +1,8 @@
 """Numbers that would overflow, hang or fill the memory later: refused when the recipe is read, by the key's name."""
 
 import pytest
+from train_recipes import load, refusal
 
-from ramify.config.load import load_recipe
-from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import ConfigError
-
-RECIPE = """\
-[model]
-path = "models/tiny"
-lora = { rank = 4, alpha = 8.0 }
-[data]
-train = "train.jsonl"
-max_prompt_tokens = 512
-[run]
-dir = "runs/a"
-[rollout]
-problems_per_step = 4
-n = 8
-m = 3
-max_tokens = 256
-max_calls = 3
-branching = "threshold"
-[engine]
-name = "local"
-[tools.search]
-corpus = "passages.jsonl"
-[tools.python]
-[reward]
-name = "hierarchical"
-[algorithm]
-estimator = { name = "group" }
-loss = { name = "clip" }
-[learner]
-problems_per_minibatch = 2
-optimizer = { rate = 1e-3 }
-"""
 NO_INTEGER = "expected a valid integer, got"
 NO_NUMBER = "expected a valid number, got"
 PAPERS = "rollout.branching: expected alpha, beta and tau together, as numbers (finite, -1000 to 1000)"
@@ -44,25 +11,6 @@ BALANCED = ("rollout.branching=balanced", "rollout.m=")
 
 def most(number):
     return f"expected a number less than or equal to {number}, got"
-
-
-@pytest.fixture
-def recipe(tmp_path):
-    path = tmp_path / "recipe.toml"
-    path.write_text(RECIPE)
-    return path
-
-
-def load(recipe, *overrides):
-    return load_recipe(TrainRecipe, recipe, overrides)
-
-
-def refusal(recipe, *overrides):
-    with pytest.raises(ConfigError) as caught:
-        load(recipe, *overrides)
-    told = str(caught.value)
-    assert "\n" not in told
-    return told.removeprefix(f"{recipe}: ")
 
 
 @pytest.mark.parametrize(

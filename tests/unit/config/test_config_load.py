@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from train_recipes import load, refusal
 
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig
@@ -14,9 +15,9 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import (
     ScriptedEngineSection,
 )
-from ramify.config.schema_reward import LengthRewardSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
+from ramify.rewards.configs import LengthRewardConfig
 
 TRAIN = """\
 [model]
@@ -87,23 +88,6 @@ def recipe(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text(TRAIN)
     return path
-
-
-def load(recipe, *overrides):
-    return load_recipe(TrainRecipe, recipe, overrides)
-
-
-def refusal(recipe, *overrides, text=None):
-    """The one line that a wrong recipe gives, without the file's name in front."""
-    if text is not None:
-        recipe.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        load(recipe, *overrides)
-    message = str(caught.value)
-    assert "\n" not in message
-    front = f"{recipe}: "
-    assert message.startswith(front)
-    return message.removeprefix(front)
 
 
 def test_a_recipe_with_its_defaults(recipe):
@@ -480,7 +464,7 @@ def test_another_name_drops_what_only_the_old_form_knows(recipe):
     assert branching == FlatConfig(name="none")
     recipe.write_text(TRAIN.replace('name = "length"', 'name = "compat"\nsystem = "arpo"'))
     assert load(recipe, "reward.name=compat").reward.system == "arpo"
-    assert load(recipe, "reward.name=length").reward == LengthRewardSection(name="length")
+    assert load(recipe, "reward.name=length").reward == LengthRewardConfig()
     two_steps = TRAIN.replace("problems_per_minibatch = 2", "problems_per_minibatch = 1")
     recipe.write_text(two_steps.replace('name = "clip"', 'name = "clip", dual_clip = 3.0'))
     assert load(recipe, "algorithm.loss.name=gppo").algorithm.loss == GppoConfig()

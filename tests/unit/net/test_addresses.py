@@ -5,13 +5,12 @@ import ssl
 import subprocess
 import sys
 import textwrap
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 import httpx
 import pytest
 
-from ramify.core.errors import ConfigError
-from ramify.net.addresses import GuardedTransport, Lookups, check_url, is_allowed, parse_networks
+from ramify.net.addresses import GuardedTransport, Lookups, check_url, is_allowed
 from ramify.net.failures import FailureKind, RequestFailedError
 
 PUBLIC = ["93.184.215.14", "1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"]
@@ -52,7 +51,7 @@ def test_all_others_are_not(text):
 
 
 def test_a_network_of_the_recipe_opens_itself_alone():
-    also = parse_networks(["10.1.0.0/16", "fd12::/32"])
+    also = [*map(ip_network, ["10.1.0.0/16", "fd12::/32"])]
     assert [is_allowed(ip_address(a), also) for a in ("10.1.9.9", "10.2.0.1", "fd12::1", "fd13::1")] == [
         True,
         False,
@@ -65,12 +64,7 @@ def test_a_network_of_the_recipe_opens_itself_alone():
 @pytest.mark.parametrize("text", METADATA)
 def test_no_recipe_opens_link_local_multicast_or_metadata(text):
     for also in (["0.0.0.0/0", "::/0"], ["fd00::/8"]):
-        assert not is_allowed(ip_address(text), parse_networks(also))
-
-
-def test_a_broken_network_is_a_mistake_of_the_recipe():
-    with pytest.raises(ConfigError, match=r"'10\.1' is no network"):
-        parse_networks(["10.1"])
+        assert not is_allowed(ip_address(text), [*map(ip_network, also)])
 
 
 @pytest.mark.parametrize(
@@ -210,7 +204,7 @@ def test_a_certificate_is_checked_for_the_host_and_not_for_the_address(certifica
         server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=serving)
         url = f"https://{host}:{server.sockets[0].getsockname()[1]}/"
         inner = httpx.AsyncHTTPTransport(verify=trusting, limits=httpx.Limits(max_keepalive_connections=0))
-        transport = GuardedTransport(parse_networks(["127.0.0.1/32"]), resolver=resolver, inner=inner)
+        transport = GuardedTransport([ip_network("127.0.0.1/32")], resolver=resolver, inner=inner)
         async with server, httpx.AsyncClient(transport=transport, trust_env=False) as client:
             try:
                 return (await client.get(url)).status_code

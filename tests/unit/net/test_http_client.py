@@ -5,13 +5,14 @@ import threading
 import time
 from dataclasses import replace
 from email.utils import formatdate
+from ipaddress import ip_network
 
 import pytest
 from http_scripts import FAST, Clock, drip, failure, get, run, script
 
 from loopback import Reply, as_json
 from ramify.core.errors import ServiceDownError
-from ramify.net.addresses import GuardedTransport, parse_networks
+from ramify.net.addresses import GuardedTransport
 from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import read_key
@@ -36,7 +37,7 @@ def test_get_sends_parameters_and_headers_and_gives_the_answer() -> None:
 )
 @pytest.mark.parametrize("guarded", [False, True])
 def test_the_query_of_an_address_arrives_as_it_is_spelled(query: str, guarded: bool) -> None:
-    transport = GuardedTransport(parse_networks(["127.0.0.0/8"])) if guarded else None
+    transport = GuardedTransport([ip_network("127.0.0.0/8")]) if guarded else None
     with script(as_json(1)) as server:
         get(FAST, f"{server.url}/a%20b?{query}", transport=transport)
     assert server.asked[0].path == f"/a%20b?{query}"

@@ -5,13 +5,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from ipaddress import ip_network
 
 import pytest
 from http_scripts import FAST, Clock, drip, get, run, script
 
 from loopback import Asked, Reply, as_json, serve
 from ramify.core.errors import MachineError, ServiceDownError
-from ramify.net.addresses import GuardedTransport, parse_networks
+from ramify.net.addresses import GuardedTransport
 from ramify.net.client import HttpClient
 from ramify.net.failures import RequestFailedError
 
@@ -287,6 +288,6 @@ def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(
 def test_where_addresses_are_guarded_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("ALL_PROXY", "HTTP_PROXY"):
         monkeypatch.setenv(variable, "socks5://127.0.0.1:1")
-    guarded = GuardedTransport(parse_networks(["127.0.0.0/8"]))
+    guarded = GuardedTransport([ip_network("127.0.0.0/8")])
     with script(as_json("ok")) as server:
         assert get(FAST, server.url, transport=guarded, many_hosts=True).json() == "ok"

@@ -7,7 +7,7 @@ from ramify.chat.tags import parse_turn
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Calls, Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Node, Source, StopReason, Trajectory
-from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.configs import AnswerRewardConfig, OwnPartConfig
 from ramify.rewards.judge import question_of
 from ramify.rewards.parts import FunctionPart, JudgePart, PartsReward, WeightedPart, load_reward
 from ramify.rewards.trajectory_rewards import AnswerReward
@@ -37,13 +37,8 @@ def run(reward, *trajectories):
 
 
 def test_scores_are_weighted_and_others_reported() -> None:
-    reward = AnswerReward(
-        SCORES["math_equal"],
-        {"em": SCORES["em"]},
-        correct_weight=2.0,
-        format_weight=0.5,
-        bonus=0.25,
-    )
+    weights = {"correct_weight": 2.0, "format_weight": 0.5, "bonus": 0.25}
+    reward = AnswerReward(AnswerRewardConfig(score="math_equal", reported=("em",), **weights))
     [half] = run(reward, ended("\\boxed{\\frac{10}{2}}", status=ToolStatus.OK))
     assert half.value == 2.0 + 0.5 + 0.25
     assert half.parts == {"correct": 1.0, "format": 1.0, "bonus": 0.25, "em": 0.0}
@@ -51,12 +46,17 @@ def test_scores_are_weighted_and_others_reported() -> None:
 
 @pytest.mark.parametrize("status", [s for s in ToolStatus if s is not ToolStatus.OK])
 def test_calls_that_did_nothing_earn_no_bonus(status: ToolStatus) -> None:
-    [found] = run(AnswerReward(SCORES["em"], malformed=None), ended("\\boxed{5}", status=status))
+    [found] = run(
+        AnswerReward(AnswerRewardConfig(score="em", needs_form=False)), ended("\\boxed{5}", status=status)
+    )
     assert found.parts["bonus"] == 0.0
 
 
 def test_what_is_not_well_formed_may_be_scored_like_the_rest() -> None:
-    strict, lenient = (AnswerReward(SCORES["em"], format_weight=0.5, malformed=m) for m in (-1.0, None))
+    strict, lenient = (
+        AnswerReward(AnswerRewardConfig(score="em", format_weight=0.5, needs_form=needs))
+        for needs in (True, False)
+    )
     assert [r.value for r in run(strict, ended("5"), ended("\\boxed{5}"))] == [-1.0, 1.5]
     assert [r.value for r in run(lenient, ended("5"), ended("6"), ended("\\boxed{5}"))] == [1.0, 0.0, 1.5]
 
@@ -71,7 +71,7 @@ def test_judge_and_functions_are_added_by_weight() -> None:
         ]
 
     reward = PartsReward(
-        AnswerReward(SCORES["em"]),
+        AnswerReward(AnswerRewardConfig(score="em")),
         [WeightedPart(JudgePart(judge), 2.0), WeightedPart(FunctionPart(length, "length"), 0.0)],
     )
     right, other, silent = run(
@@ -141,7 +141,8 @@ def test_mistakes_name_the_reward() -> None:
     with pytest.raises(ConfigError, match="at least one part"):
         PartsReward(None, [])
     named = PartsReward(
-        AnswerReward(SCORES["em"]), [WeightedPart(FunctionPart(lambda completions: [0.0], "format"))]
+        AnswerReward(AnswerRewardConfig(score="em")),
+        [WeightedPart(FunctionPart(lambda completions: [0.0], "format"))],
     )
     with pytest.raises(DataError, match="'format' as one of the built-in"):
         run(named, ended("5"))
@@ -150,13 +151,13 @@ def test_mistakes_name_the_reward() -> None:
 def test_a_function_is_loaded_from_a_file(tmp_path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def short(completions, limit=5):\n    return [len(c) < limit for c in completions]\n")
-    part, sha256 = load_reward(file, "short", {"limit": 100}, name="brief")
+    part, sha256 = load_reward(OwnPartConfig(path=file, function="short", args={"limit": 100}, name="brief"))
     assert (part.name, len(sha256)) == ("brief", 64)
     assert asyncio.run(part.values([ended("5")])) == [1.0]
     with pytest.raises(ConfigError, match=r"mine\.py: no function or class 'long'"):
-        load_reward(file, "long", {})
+        load_reward(OwnPartConfig(path=file, function="long"))
     with pytest.raises(ConfigError, match=r"mine\.py: reward short: args\.size"):
-        load_reward(file, "short", {"size": 1})
+        load_reward(OwnPartConfig(path=file, function="short", args={"size": 1}))
 
 
 def test_the_question_of_a_problem() -> None:

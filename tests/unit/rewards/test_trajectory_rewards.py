@@ -11,7 +11,7 @@ from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Calls, Message, ParsedTurn, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Node, Source, StopReason, Trajectory, node_id
-from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward, LengthReward, OverlongReward, score_tree
 from random_trees import node, tree_of
 
@@ -63,7 +63,7 @@ def trajectory(
 
 
 def score(*trajectories: Trajectory) -> list[float]:
-    rewards = asyncio.run(AnswerReward(SCORES["answer"]).score(trajectories))
+    rewards = asyncio.run(AnswerReward().score(trajectories))
     for reward in rewards:
         earned = reward.parts["correct"] + reward.parts["bonus"]
         assert reward.value == (earned if reward.parts["format"] else -1.0)
@@ -82,7 +82,9 @@ def test_a_batch_keeps_its_order() -> None:
 
 def test_parts_are_the_match_the_format_and_the_bonus() -> None:
     [reward] = asyncio.run(
-        AnswerReward(SCORES["em"], bonus=0.25).score([trajectory([("search", OK), ("python", OK)])])
+        AnswerReward(AnswerRewardConfig(score="em", bonus=0.25)).score(
+            [trajectory([("search", OK), ("python", OK)])]
+        )
     )
     assert reward.value == 1.25
     assert reward.parts == {"correct": 1.0, "format": 1.0, "bonus": 0.25}

@@ -13,7 +13,7 @@ from ramify.core.messages import ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
-from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
 from random_trees import training
 from scripted_agents import RecordingEngine, agent, grow_one, script, with_engine
@@ -155,7 +155,7 @@ def test_a_turn_cut_by_its_tokens_within_the_probe_is_no_candidate(model_folder)
 
 
 def score(tree):
-    return asyncio.run(AnswerReward(SCORES["em"]).score(tree.trajectories))
+    return asyncio.run(AnswerReward(AnswerRewardConfig(score="em")).score(tree.trajectories))
 
 
 @pytest.mark.parametrize("probe", [1, 4, 9])

@@ -12,7 +12,7 @@ from ramify.core.records import Afresh, GoOn
 from ramify.core.tree import Cut, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
-from ramify.rewards.answer_scores import SCORES
+from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
 from scripted_agents import (
     Backtracks,
@@ -88,7 +88,7 @@ def test_the_trace_gives_two_contexts_back_and_the_reward_sees_the_whole_traject
     tokenizer_folder, tmp_path
 ):
     tree = grow_one(folding(tokenizer_folder))
-    rewards = tuple(asyncio.run(AnswerReward(SCORES["em"]).score(tree.trajectories)))
+    rewards = tuple(asyncio.run(AnswerReward(AnswerRewardConfig(score="em")).score(tree.trajectories)))
     answered = [t.stop is StopReason.ANSWERED for t in tree.trajectories]
     assert [reward.value >= 1.0 for reward in rewards] == answered
     both = [{call.name for call, _ in t.exchanges} == {"search", "python"} for t in tree.trajectories]

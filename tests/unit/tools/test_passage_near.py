@@ -1,7 +1,8 @@
 # ruff: noqa: RUF001 - full-width characters are what is tested
 import pytest
 
-from ramify.tools.passage_near import PassageSettings, count_words, passage_near, sentences, words
+from ramify.tools.configs import BrowserConfig
+from ramify.tools.passage_near import count_words, passage_near, sentences, words
 
 FILLER = "The weather was mild that year. " * 400
 TEXT = f"{FILLER}Laru is a harbour town, and its mayor is Bado. {FILLER}"
@@ -35,7 +36,7 @@ def test_words_are_folded_and_distinct_and_pairs_in_chinese():
 
 
 def test_the_passage_lies_around_the_nearest_sentence():
-    found = passage_near(TEXT, "Its <b>mayor</b> is Bado, of Laru town", PassageSettings(context_chars=50))
+    found = passage_near(TEXT, "Its <b>mayor</b> is Bado, of Laru town", BrowserConfig(context_chars=50))
     sentence = "Laru is a harbour town, and its mayor is Bado."
     assert sentence in found.text
     assert len(found.text) <= 100 + len(sentence) + 1
@@ -44,33 +45,33 @@ def test_the_passage_lies_around_the_nearest_sentence():
 
 
 def test_the_beginning_is_taken_when_nothing_is_near_enough():
-    found = passage_near(TEXT, "quantum chromodynamics", PassageSettings(head_chars=31))
+    found = passage_near(TEXT, "quantum chromodynamics", BrowserConfig(head_chars=31))
     assert (found.text, found.f1) == ("The weather was mild that year.", 0.0)
-    assert passage_near(TEXT, "", PassageSettings(head_chars=3)).text == "The"
+    assert passage_near(TEXT, "", BrowserConfig(head_chars=3)).text == "The"
 
 
 def test_the_bar_must_be_exceeded():
     text = "one two three four five. six seven eight nine ten."
-    exactly = passage_near(text, "six a b c d", PassageSettings(min_f1=0.2))
+    exactly = passage_near(text, "six a b c d", BrowserConfig(), min_f1=0.2)
     assert exactly.f1 == 0.0
-    assert passage_near(text, "six a b c d", PassageSettings(min_f1=0.19)).f1 == pytest.approx(0.2)
+    assert passage_near(text, "six a b c d", BrowserConfig(), min_f1=0.19).f1 == pytest.approx(0.2)
 
 
 def test_only_so_much_is_searched():
     near = "its mayor is Bado"
     at = TEXT.index("Laru")
-    assert passage_near(TEXT, near, PassageSettings(searched_chars=at)).f1 == 0.0
-    assert passage_near(TEXT, near, PassageSettings(searched_chars=at + 100)).f1 > 0.2
+    assert passage_near(TEXT, near, BrowserConfig(), searched_chars=at).f1 == 0.0
+    assert passage_near(TEXT, near, BrowserConfig(), searched_chars=at + 100).f1 > 0.2
 
 
 def test_the_first_of_equals_is_taken():
     text = "Bado rules. Filler filler. Bado rules."
-    assert passage_near(text, "Bado rules", PassageSettings(context_chars=1)).text.startswith("Bado rules.")
+    assert passage_near(text, "Bado rules", BrowserConfig(context_chars=1)).text.startswith("Bado rules.")
 
 
 def test_chinese_passages_are_found():
     text = "天气很好。" * 300 + "拉鲁市的市长是巴多。" + "天气很好。" * 300
-    found = passage_near(text, "市长是巴多", PassageSettings(context_chars=10))
+    found = passage_near(text, "市长是巴多", BrowserConfig(context_chars=10))
     assert "拉鲁市的市长是巴多。" in found.text
     assert len(found.text) == 30
 
@@ -79,11 +80,3 @@ def test_words_are_counted_up_to_a_limit():
     assert count_words("one two, three", 20) == 3
     assert count_words("北京大学 one", 20) == 5
     assert count_words("a " * 1000, 20) == 20
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"context_chars": 0}, {"head_chars": 0}, {"searched_chars": -1}, {"min_f1": 1.0}]
-)
-def test_settings_that_cannot_be(wrong):
-    with pytest.raises(ValueError, match="sizes must be"):
-        PassageSettings(**wrong)

@@ -8,6 +8,7 @@ import pytest
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.sandbox.jail import Limits
 from ramify.sandbox.pool import ProcessSandbox, open_sandbox
+from ramify.tools.configs import PythonConfig
 from ramify.tools.python import MARGIN_SECONDS, PythonTool
 
 PROBLEM = Problem("p", (Message.of("user", "?"),), ("1",))
@@ -23,7 +24,8 @@ class Bench:
 
     def send(self, call: ToolCall, **settings) -> ToolResult:
         async def main():
-            session = await PythonTool(self.sandbox, **settings).open(PROBLEM)
+            config = PythonConfig(**{"max_output_chars": 8192, **settings})
+            session = await PythonTool(self.sandbox, config).open(PROBLEM)
             result = await session.call(call)
             await session.close()
             return result
@@ -40,7 +42,7 @@ def bench():
 
 
 def test_the_spec_names_one_argument(bench):
-    spec = PythonTool(bench.sandbox, timeout_seconds=7).spec
+    spec = PythonTool(bench.sandbox, PythonConfig(timeout_seconds=7)).spec
     assert (spec.name, spec.forks, spec.timeout_seconds) == ("python", True, 7 + MARGIN_SECONDS)
     assert list(spec.parameters["properties"]) == spec.parameters["required"] == ["code"]
 
@@ -125,7 +127,7 @@ def test_calls_without_code_are_malformed(bench):
 
 def test_sessions_keep_nothing_and_forks_are_independent(bench):
     async def main():
-        session = await PythonTool(bench.sandbox).open(PROBLEM)
+        session = await PythonTool(bench.sandbox, PythonConfig()).open(PROBLEM)
         await session.call(ToolCall("a", "python", {"code": "x = 1"}))
         fork = await session.fork()
         await session.close()
@@ -156,7 +158,7 @@ def play(bench, work, **settings):
     runner, sandbox = bench.runner, bench.sandbox
 
     async def main():
-        session = await PythonTool(sandbox, stateful=True, **settings).open(PROBLEM)
+        session = await PythonTool(sandbox, PythonConfig(stateful=True, **settings)).open(PROBLEM)
         return await work(session)
 
     return runner.run(main())
@@ -274,5 +276,8 @@ def test_a_program_that_cannot_be_run_again_costs_one_call(bench, way):
 
 
 def test_the_model_is_told_what_is_kept(bench):
-    assert "Each call starts afresh." in PythonTool(bench.sandbox).spec.description
-    assert "of earlier calls are there" in PythonTool(bench.sandbox, stateful=True).spec.description
+    assert "Each call starts afresh." in PythonTool(bench.sandbox, PythonConfig()).spec.description
+    assert (
+        "of earlier calls are there"
+        in PythonTool(bench.sandbox, PythonConfig(stateful=True)).spec.description
+    )

@@ -10,6 +10,7 @@ from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolSta
 from ramify.core.protocols import SandboxStatus
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.tools.configs import PythonConfig
 from ramify.tools.python import PythonTool
 from ramify.tools.remote_sandbox import RemoteSandbox
 from sandbox_service import answer
@@ -112,7 +113,7 @@ def test_a_service_that_always_fails_ends_the_run():
 
 def call(reply, **settings):
     async def work(sandbox):
-        session = await PythonTool(sandbox).open(PROBLEM)
+        session = await PythonTool(sandbox, PythonConfig()).open(PROBLEM)
         return await session.call(ToolCall("c", "python", {"code": "1"}))
 
     return ask(reply, work, **settings)[0]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ramify.core.errors import DataError, MachineError
+from ramify.tools.configs import DenseSearchConfig
 from ramify.tools.search_dense import DenseSearch, Vectors, load_embedder
 
 ROWS = [
@@ -46,7 +47,7 @@ def found(provider: DenseSearch, query: str, top_k: int = 10, collection: str | 
 
 
 def test_the_nearest_come_first_and_ties_in_file_order(corpus: Path) -> None:
-    provider = DenseSearch(corpus, CountingEmbedder(), model="count")
+    provider = DenseSearch(DenseSearchConfig(corpus=corpus, model="count"), CountingEmbedder())
     assert found(provider, "red green") == ["a", "c", "b", "d"]
     assert found(provider, "red green", 1) == ["a"]
     assert found(provider, "grey", 1) == ["d"]
@@ -60,7 +61,7 @@ def test_it_finds_what_a_plain_loop_finds(tmp_path: Path) -> None:
     path = tmp_path / "many.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     embed = CountingEmbedder()
-    provider = DenseSearch(path, embed, model="count")
+    provider = DenseSearch(DenseSearchConfig(corpus=path, model="count"), embed)
     vectors = embed(texts)
     for query in ("w1 w2", "w3", "w4 w4 w5 w6"):
         (asked,) = embed([query])
@@ -71,14 +72,17 @@ def test_it_finds_what_a_plain_loop_finds(tmp_path: Path) -> None:
 
 
 def test_a_collection_restricts(corpus: Path) -> None:
-    provider = DenseSearch(corpus, CountingEmbedder(), model="count")
+    provider = DenseSearch(DenseSearchConfig(corpus=corpus, model="count"), CountingEmbedder())
     assert found(provider, "red green", collection="two") == ["c", "b"]
     assert found(provider, "red green", collection="none") == []
 
 
 def test_prefixes_are_put_before_texts(corpus: Path) -> None:
     embed = CountingEmbedder()
-    provider = DenseSearch(corpus, embed, model="e5", query_prefix="query: ", passage_prefix="passage: ")
+    provider = DenseSearch(
+        DenseSearchConfig(corpus=corpus, model="e5", query_prefix="query: ", passage_prefix="passage: "),
+        embed,
+    )
     found(provider, "red")
     assert embed.texts[0] == "passage: red green"
     assert embed.texts[-1] == "query: red"
@@ -91,7 +95,9 @@ def test_vectors_are_kept_and_made_anew_when_they_do_not_fit(corpus: Path, tmp_p
         embed = CountingEmbedder()
         notes: list[str] = []
         provider = DenseSearch(
-            corpus, embed, model=model, passage_prefix=prefix, folder=folder, note=notes.append
+            DenseSearchConfig(corpus=corpus, model=model, passage_prefix=prefix, index=folder),
+            embed,
+            notes.append,
         )
         made = len(embed.texts)
         assert len(notes) == bool(made)
@@ -114,21 +120,21 @@ def test_vectors_are_kept_and_made_anew_when_they_do_not_fit(corpus: Path, tmp_p
 def test_a_folder_that_cannot_be_made_is_named(corpus: Path) -> None:
     embed = CountingEmbedder()
     with pytest.raises(DataError, match="cannot be made"):
-        DenseSearch(corpus, embed, model="count", folder=corpus / "below a file")
+        DenseSearch(DenseSearchConfig(corpus=corpus, model="count", index=corpus / "below a file"), embed)
     assert embed.texts == []
 
 
 def test_an_empty_file_is_refused(corpus: Path) -> None:
     corpus.write_text("\n")
     with pytest.raises(DataError, match="empty"):
-        DenseSearch(corpus, CountingEmbedder(), model="count")
+        DenseSearch(DenseSearchConfig(corpus=corpus, model="count"), CountingEmbedder())
 
 
 def test_identity_tells_models_and_corpora_apart(corpus: Path) -> None:
-    one = DenseSearch(corpus, CountingEmbedder(), model="a").identity
-    assert one != DenseSearch(corpus, CountingEmbedder(), model="b").identity
+    one = DenseSearch(DenseSearchConfig(corpus=corpus, model="a"), CountingEmbedder()).identity
+    assert one != DenseSearch(DenseSearchConfig(corpus=corpus, model="b"), CountingEmbedder()).identity
     corpus.write_text('{"text": "x"}\n')
-    assert one != DenseSearch(corpus, CountingEmbedder(), model="a").identity
+    assert one != DenseSearch(DenseSearchConfig(corpus=corpus, model="a"), CountingEmbedder()).identity
 
 
 INSTALLED = importlib.util.find_spec("sentence_transformers") is not None

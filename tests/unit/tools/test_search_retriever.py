@@ -10,6 +10,7 @@ from loopback import Asked, Loopback, Reply, as_json, serve
 from ramify.core.protocols import Hit, SearchProvider
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import RequestFailedError
+from ramify.tools.configs import RetrieverSearchConfig
 from ramify.tools.search_retriever import RetrieverSearch
 
 pytestmark = pytest.mark.integration
@@ -22,7 +23,7 @@ def batched(
 
     async def main(url: str) -> Any:
         client = HttpClient("retriever", HttpSettings(timeout_seconds=10.0, attempts=1))
-        provider = RetrieverSearch(client, base_url=url, batch_size=8)
+        provider = RetrieverSearch(client, RetrieverSearchConfig(url=url, batch_size=8))
         try:
             return await work(provider)
         finally:

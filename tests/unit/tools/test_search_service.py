@@ -14,6 +14,7 @@ import uvicorn
 from ramify.core.protocols import Hit
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.tools.configs import RetrieverSearchConfig
 from ramify.tools.passage_index import LocalSearch, PassageIndex
 from ramify.tools.search_retriever import RetrieverSearch
 from ramify.tools.search_service import MAX_BODY_BYTES, make_app
@@ -148,7 +149,8 @@ def test_our_client_finds_what_the_local_index_finds(
 
     async def main() -> tuple[list[Sequence[Hit]], list[Sequence[Hit]]]:
         there = RetrieverSearch(
-            HttpClient("retriever", HttpSettings()), base_url=url, style=style, batch_size=batch_size
+            HttpClient("retriever", HttpSettings()),
+            RetrieverSearchConfig(url=url, style=style, batch_size=batch_size),
         )
         here = LocalSearch(index)
         asked = [(query, collection) for query in queries for collection in (None, "e1", "other")]
@@ -162,7 +164,7 @@ def test_our_client_finds_what_the_local_index_finds(
 
 def test_our_client_reports_a_wrong_request(url: str) -> None:
     async def main() -> None:
-        there = RetrieverSearch(HttpClient("retriever", HttpSettings()), base_url=url)
+        there = RetrieverSearch(HttpClient("retriever", HttpSettings()), RetrieverSearchConfig(url=url))
         try:
             await there.search("q", 5000, None)
         finally:

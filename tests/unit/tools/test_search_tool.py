@@ -12,6 +12,7 @@ from ramify.core.errors import ServiceDownError
 from ramify.core.messages import Message, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.protocols import Hit, Json
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.tools.configs import SearchConfig
 from ramify.tools.passage_index import LocalSearch, PassageIndex
 from ramify.tools.search import SearchTool, cache_key, clean, normalise
 
@@ -45,7 +46,10 @@ def ask(tool: SearchTool, arguments: Mapping[str, Any], **info: object) -> ToolR
 
 
 def test_lines_are_distinct_collapsed_passages(local: LocalSearch) -> None:
-    result = ask(SearchTool(local, None, 4, 100, False, 5.0), {"query": "laru area"})
+    result = ask(
+        SearchTool(local, config=SearchConfig(top_k=4, snippet_chars=100, page_labels=False)),
+        {"query": "laru area"},
+    )
     assert result.status is ToolStatus.OK
     assert result.call_id == "c1"
     assert result.text.splitlines() == ["Laru area 56 .", "Laru area 12 .", "Laru age 31 ."]
@@ -53,7 +57,7 @@ def test_lines_are_distinct_collapsed_passages(local: LocalSearch) -> None:
 
 
 def test_page_labels_count_from_one(local: LocalSearch) -> None:
-    result = ask(SearchTool(local, None, 4, 100, True, 5.0), {"query": "laru age"})
+    result = ask(SearchTool(local, config=SearchConfig(top_k=4, snippet_chars=100)), {"query": "laru age"})
     assert result.text.splitlines()[0] == "Page 1: Laru age 31 ."
     assert result.text.splitlines()[1].startswith("Page 2: Laru area")
 
@@ -80,12 +84,12 @@ def test_blanks_are_a_malformed_call_and_a_query_of_marks_finds_nothing(local: L
 
 
 def test_snippets_are_cut_and_top_k_holds(local: LocalSearch) -> None:
-    result = ask(SearchTool(local, None, 1, 6, True, 5.0), {"query": "laru age"})
+    result = ask(SearchTool(local, config=SearchConfig(top_k=1, snippet_chars=6)), {"query": "laru age"})
     assert result.text == "Page 1: Laru a"
 
 
 def test_a_problem_sees_its_collection_only(local: LocalSearch) -> None:
-    tool = SearchTool(local, None, 4, 100, False, 5.0)
+    tool = SearchTool(local, config=SearchConfig(top_k=4, snippet_chars=100, page_labels=False))
     assert ask(tool, {"query": "laru area"}, collection="e2").info == {"passages": ["p3"]}
     assert ask(tool, {"query": "laru area"}, collection="none").status is ToolStatus.EMPTY
     assert ask(tool, {"query": "laru area"}, collection=None).status is ToolStatus.OK
@@ -93,13 +97,16 @@ def test_a_problem_sees_its_collection_only(local: LocalSearch) -> None:
 
 @pytest.mark.parametrize("query", ["", "zebra", "(((", "\ud800", "\x00"])
 def test_no_hit_is_an_empty_result(local: LocalSearch, query: str) -> None:
-    result = ask(SearchTool(local, None, 4, 100, True, 5.0), {"query": query})
+    result = ask(SearchTool(local, config=SearchConfig(top_k=4, snippet_chars=100)), {"query": query})
     assert (result.status, result.text) == (ToolStatus.EMPTY, "No search results found.")
 
 
 @pytest.mark.parametrize("arguments", [{}, {"query": None}, {"query": ["laru"]}])
 def test_a_call_without_a_query_is_malformed(local: LocalSearch, arguments: dict[str, Any]) -> None:
-    assert ask(SearchTool(local, None, 4, 100, True, 5.0), arguments).status is ToolStatus.MALFORMED
+    assert (
+        ask(SearchTool(local, config=SearchConfig(top_k=4, snippet_chars=100)), arguments).status
+        is ToolStatus.MALFORMED
+    )
 
 
 def test_a_call_that_was_malformed_before_is_not_looked_up(local: LocalSearch) -> None:
@@ -109,16 +116,11 @@ def test_a_call_that_was_malformed_before_is_not_looked_up(local: LocalSearch) -
 
 
 def test_spec_names_the_argument_and_the_deadline(local: LocalSearch) -> None:
-    spec = SearchTool(local, None, 4, 100, True, 2.5).spec
+    spec = SearchTool(local, config=SearchConfig(top_k=4, snippet_chars=100, timeout_seconds=2.5)).spec
     assert (spec.name, spec.forks, spec.timeout_seconds) == ("search", True, 2.5)
     assert spec.parameters["required"] == ["query"]
     assert spec.hedge_seconds is None
-    assert SearchTool(local, hedge_seconds=1.5).spec.hedge_seconds == 1.5
-
-
-def test_limits_below_one_are_refused(local: LocalSearch) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        SearchTool(local, None, 0, 100, True, 5.0)
+    assert SearchTool(local, config=SearchConfig(hedge_seconds=1.5)).spec.hedge_seconds == 1.5
 
 
 class Scripted:
@@ -175,7 +177,7 @@ def test_nothing_is_asked_for_an_empty_query(query: str) -> None:
 
 def test_the_provider_gets_the_clean_query_and_the_cache_the_normalised_one() -> None:
     provider, cache = Scripted([Hit("1", "A  b", "T", "http://x")]), KeptAnswers()
-    tool = SearchTool(provider, cache, top_k=3)
+    tool = SearchTool(provider, cache, SearchConfig(top_k=3))
     first = ask(tool, {"query": ' "C++"  Vs\tJava '})
     assert provider.asked == ["C++ Vs Java"]
     assert ask(tool, {"query": "c++ vs JAVA"}) == first
@@ -189,7 +191,10 @@ def test_the_provider_gets_the_clean_query_and_the_cache_the_normalised_one() ->
 
 def test_collection_and_top_k_are_part_of_the_key() -> None:
     provider, cache = Scripted([Hit("1", "a")]), KeptAnswers()
-    for tool in (SearchTool(provider, cache, top_k=3), SearchTool(provider, cache, top_k=4)):
+    for tool in (
+        SearchTool(provider, cache, SearchConfig(top_k=3)),
+        SearchTool(provider, cache, SearchConfig(top_k=4)),
+    ):
         for collection in ("one", "two", None):
             ask(tool, {"query": "q"}, collection=collection)
     assert len(provider.asked) == len(cache.answers) == 6
@@ -197,7 +202,7 @@ def test_collection_and_top_k_are_part_of_the_key() -> None:
 
 def test_a_remembered_text_is_shown_as_it_is() -> None:
     provider, cache = Scripted([]), KeptAnswers()
-    tool = SearchTool(provider, cache, top_k=1, snippet_chars=3)
+    tool = SearchTool(provider, cache, SearchConfig(top_k=1, snippet_chars=3))
     key = cache_key(provider, 1, None, "Old  Query")
     cache.answers[json.dumps([key.tool, key.provider, key.parameters, key.request], sort_keys=True)] = (
         "Page 1: one \nPage 2: two"
@@ -245,7 +250,10 @@ def test_hits_without_text_are_left_out() -> None:
 
 def test_a_provider_that_gives_more_than_asked_is_cut() -> None:
     hits = [Hit(str(i), f"text {i}") for i in range(9)]
-    assert ask(SearchTool(Scripted(hits), top_k=2), {"query": "q"}).text == "Page 1: text 0\nPage 2: text 1"
+    assert (
+        ask(SearchTool(Scripted(hits), config=SearchConfig(top_k=2)), {"query": "q"}).text
+        == "Page 1: text 0\nPage 2: text 1"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Message, Problem, ToolCall
+from ramify.tools.configs import OwnToolConfig
 from ramify.tools.functions import load_tool
 
 PROBLEM = Problem("p", (Message.of("user", "?"),), ())
@@ -47,9 +48,13 @@ def write(tmp_path, text, name="my_tools.py"):
     return path
 
 
+def load(path, function, args=None, **settings):
+    return load_tool(OwnToolConfig(path=path, function=function, args=args or {}, **settings))
+
+
 def test_a_function_of_a_file(tmp_path):
     path = write(tmp_path, FILE)
-    loaded = load_tool(path, "lookup", {"table": {"a": 3}}, timeout_seconds=2.0)
+    loaded = load(path, "lookup", {"table": {"a": 3}}, timeout_seconds=2.0)
     assert (loaded.path, loaded.sha256) == (path, hashlib.sha256(path.read_bytes()).hexdigest())
     assert (loaded.tool.spec.name, loaded.tool.spec.timeout_seconds) == ("lookup", 2.0)
     assert list(loaded.tool.spec.parameters["properties"]) == ["key", "within"]
@@ -61,10 +66,10 @@ def test_a_function_of_a_file(tmp_path):
 
 def test_two_tools_of_a_file_share_it_and_a_changed_file_is_another(tmp_path):
     path = write(tmp_path, FILE)
-    tools = [load_tool(path, name, {}).tool for name in ("lookup", "count")]
+    tools = [load(path, name).tool for name in ("lookup", "count")]
     ask(tools[0], {"key": "a"})
     assert ask(tools[1], {}).text == "1"
-    changed = load_tool(write(tmp_path, FILE + "\n"), "count", {}, name="n").tool
+    changed = load(write(tmp_path, FILE + "\n"), "count", name="n").tool
     assert (changed.spec.name, ask(changed, {}).text) == ("n", "0")
 
 
@@ -97,7 +102,7 @@ def test_mistakes_are_one_line_that_names_the_file(tmp_path, text, function, arg
         write(tmp_path, text)
     before = set(sys.modules)
     with pytest.raises(ConfigError) as caught:
-        load_tool(path, function, args)
+        load(path, function, args)
     assert str(caught.value).startswith(f"{path}{told}")
     assert "\n" not in str(caught.value)
     if "running it failed" in told:
@@ -106,4 +111,4 @@ def test_mistakes_are_one_line_that_names_the_file(tmp_path, text, function, arg
 
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(ConfigError, match="expected a Python file: Is a directory"):
-        load_tool(tmp_path, "f", {})
+        load(tmp_path, "f")

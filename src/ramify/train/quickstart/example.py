@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 from ramify.config import shipped_recipes
 from ramify.config.build_services import build_provider
-from ramify.config.build_tools import build_search
 from ramify.config.load import check_recipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import SftRecipe
-from ramify.config.schema_tools import LocalSearchSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.obs.console import RunConsole
+from ramify.tools.configs import LocalSearchConfig
+from ramify.tools.search import SearchTool
 
 Settings: TypeAlias = Mapping[str, Any]
 """Values by the dotted key of a recipe."""
@@ -108,8 +108,8 @@ def eval_recipe(
 def search_tool(name: str, passages: Path) -> Iterator[Callable[[str | None, str], str]]:
     """The search tool of an example's RL recipe: (collection, query) -> the text that the agent would get."""
     table = _read(f"{name}_rl.toml")["tools"]["search"]
-    section = LocalSearchSection.model_validate({**table, "corpus": passages})
-    search = build_search(section, build_provider(section, offline=False))
+    section = LocalSearchConfig(**{**table, "corpus": passages})
+    search = SearchTool(build_provider(section, offline=False), config=section)
     with asyncio.Runner() as runner:
         yield lambda collection, query: runner.run(search.look_up(query, collection)).text
 

@@ -8,7 +8,67 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ramify.config.schema_train import GuardSection
+from ramify.core.config import BelowOne, Config, Count, Nats, PositiveInt, Switch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardConfig(Config):
+    """Thresholds that tell when a run has collapsed, and what to do then; a threshold that is left out is not checked.
+
+    `max_repetition`, `max_invalid_calls`, `max_zero_variance`: the metrics `health/repetition`,
+    `health/invalid_calls` and `group/zero_variance`. `max_length`: `health/written` as a share of
+    `rollout.max_tokens`. `min_entropy`: `health/entropy`, nats. `max_non_finite`: `update/non_finite`. `max_fall`: how far
+    the share of right answers (`reward/part/correct`, over about 64 problems) may fall from its best, as a part of it.
+
+    After `patience` consecutive steps that break a threshold, the run goes back to the last good checkpoint; after
+    `max_fallbacks` such fallbacks it stops. With `after_passing` a threshold is checked only after the first step
+    within it: a model that starts beyond it has not collapsed, it has yet to learn. `keep_good` keeps the last good
+    checkpoint (at first that of step 0) in addition to those that `run.keep_last` keeps.
+    """
+
+    enabled: Switch = True
+    after_passing: Switch = False
+    keep_good: Switch = True
+    patience: PositiveInt = 3
+    max_fallbacks: Count = 2
+    max_repetition: BelowOne | None = None
+    max_length: BelowOne | None = None
+    max_invalid_calls: BelowOne | None = None
+    max_zero_variance: BelowOne | None = None
+    max_fall: BelowOne | None = None
+    min_entropy: Nats | None = None
+    max_non_finite: Count | None = None
+
+    def __post_init__(self) -> None:
+        thresholds = sorted(name for name in self.values() if name.startswith(("max_", "min_")))
+        thresholds.remove("max_fallbacks")
+        if self.enabled and all(getattr(self, name) is None for name in thresholds):
+            raise ValueError(f"expected at least one of {thresholds}, or no such section")
+        if self.max_fallbacks and not self.keep_good:
+            raise ValueError(
+                "max_fallbacks: keep_good = false leaves no checkpoint to go back to; set max_fallbacks = 0"
+            )
+
+    def refuse_idle(self, n: int, max_calls: int) -> None:
+        """Refuse thresholds that trees of `n` trajectories with at most `max_calls` calls break always, or never (ValueError)."""
+        if self.max_zero_variance is not None and n == 1:
+            raise ValueError(
+                "guard.max_zero_variance: groups of one trajectory never vary, so every step would break it; leave it out"
+            )
+        if self.max_invalid_calls is not None and not self.after_passing and max_calls == 0:
+            raise ValueError("guard.max_invalid_calls: rollout.max_calls = 0 allows no calls; leave it out")
+
+
+DEFAULT_GUARD = GuardConfig(
+    after_passing=True,
+    keep_good=False,
+    max_fallbacks=0,
+    max_repetition=0.6,
+    max_length=0.95,
+    max_invalid_calls=0.9,
+    max_fall=0.9,
+)
+"""Used if a recipe has no `[guard]`. No healthy run comes near its thresholds, so it stops only runs that are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +160,16 @@ class Guard:
     """Pure decisions on metrics.
 
     Attributes:
-        section: The thresholds.
+        config: The thresholds.
         max_tokens: Most tokens of a trajectory, for `max_length`.
     """
 
-    section: GuardSection
+    config: GuardConfig
     max_tokens: int
 
     def start(self) -> GuardState:
         """Before the first step."""
-        return GuardState(keeps=self.section.keep_good)
+        return GuardState(keeps=self.config.keep_good)
 
     def look(
         self, metrics: Mapping[str, float | None], passed: Sequence[str] | None = None
@@ -118,7 +178,7 @@ class Guard:
 
         `passed` are the settings whose thresholds a step was within before; None: all count.
         """
-        counts = passed if passed is not None and self.section.after_passing else None
+        counts = passed if passed is not None and self.config.after_passing else None
         broken = (
             found
             for found, is_broken in self._measured(metrics)
@@ -133,14 +193,14 @@ class Guard:
 
     def _measured(self, metrics: Mapping[str, float | None]) -> Iterator[tuple[Violation, bool]]:
         """Every threshold with the value of its metric, and whether that breaks it."""
-        section = self.section
+        config = self.config
         upper = (
-            ("health/repetition", 1.0, "max_repetition", section.max_repetition),
-            ("health/written", 1.0 / self.max_tokens, "max_length", section.max_length),
-            ("health/invalid_calls", 1.0, "max_invalid_calls", section.max_invalid_calls),
-            ("group/zero_variance", 1.0, "max_zero_variance", section.max_zero_variance),
-            ("reward/fall", 1.0, "max_fall", section.max_fall),
-            ("update/non_finite", 1.0, "max_non_finite", section.max_non_finite),
+            ("health/repetition", 1.0, "max_repetition", config.max_repetition),
+            ("health/written", 1.0 / self.max_tokens, "max_length", config.max_length),
+            ("health/invalid_calls", 1.0, "max_invalid_calls", config.max_invalid_calls),
+            ("group/zero_variance", 1.0, "max_zero_variance", config.max_zero_variance),
+            ("reward/fall", 1.0, "max_fall", config.max_fall),
+            ("update/non_finite", 1.0, "max_non_finite", config.max_non_finite),
         )
         for metric, scale, setting, threshold in upper:
             value = metrics.get(metric)
@@ -148,9 +208,9 @@ class Guard:
                 yield Violation(metric, value * scale, setting, threshold), value * scale > threshold
         # Over all sampled tokens: the update's own entropy leaves out dead groups, and has no value if all are dead.
         entropy = metrics.get("health/entropy")
-        if section.min_entropy is not None and entropy is not None:
-            found = Violation("health/entropy", entropy, "min_entropy", section.min_entropy)
-            yield found, entropy < section.min_entropy
+        if config.min_entropy is not None and entropy is not None:
+            found = Violation("health/entropy", entropy, "min_entropy", config.min_entropy)
+            yield found, entropy < config.min_entropy
 
     def count(self, state: GuardState, found: Violation | None) -> tuple[GuardState, Action]:
         """The new state and what the run does next, given what `look` found in a step."""
@@ -159,9 +219,9 @@ class Guard:
             return replace(state, in_a_row=0, candidate=None, last_good=passed), Action.GO_ON
         # The candidate's weights are suspect: the run never falls back to a checkpoint that violated a threshold.
         worse = replace(state, in_a_row=state.in_a_row + 1, is_clean=False, candidate=None)
-        if worse.in_a_row < self.section.patience:
+        if worse.in_a_row < self.config.patience:
             return worse, Action.GO_ON
-        if worse.fallbacks >= self.section.max_fallbacks:
+        if worse.fallbacks >= self.config.max_fallbacks:
             return worse, Action.STOP
         # The running share is that of weights which the run gives up.
         forgot = replace(worse, in_a_row=0, fallbacks=worse.fallbacks + 1, right=0.0, weight=0.0)

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from ramify.config.schema_train import DEFAULT_GUARD, GuardSection
-from ramify.train.guard import Action, Guard, GuardState, Violation
+from ramify.learner.guard import DEFAULT_GUARD, Action, Guard, GuardConfig, GuardState, Violation
 
 EVERY = {
     "max_repetition": 0.5,
@@ -29,7 +28,7 @@ BAD = Violation("health/repetition", 0.9, "max_repetition", 0.5)
 
 
 def guard(**settings):
-    return Guard(GuardSection.model_validate(settings or EVERY), max_tokens=100)
+    return Guard(GuardConfig(**(settings or EVERY)), max_tokens=100)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_with_rare_checkpoints_one_violation_spoils_the_window():
 )
 def test_thresholds_that_cannot_act_are_refused(settings, told):
     with pytest.raises(ValidationError, match=told):
-        GuardSection.model_validate(settings)
+        TypeAdapter(GuardConfig).validate_python(settings)
 
 
 def falls(shares, problems):

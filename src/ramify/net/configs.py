@@ -1,0 +1,44 @@
+"""Settings of services, apart from their clients, because those import httpx and checking a recipe does not."""
+
+from dataclasses import dataclass
+
+from ramify.core.config import (
+    Attempts,
+    Config,
+    Name,
+    PositiveInt,
+    Rate,
+    Reserved,
+    Seconds,
+    ServiceUrl,
+    Variable,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig(Config):
+    """How to call a service.
+
+    Attributes:
+        timeout_seconds: Limit for one attempt, from opening a connection to the last byte.
+        attempts: Most attempts for one request; only failures that may be temporary are retried.
+        requests_per_second: Rate limit; attempts are spaced evenly. None: no limit.
+        in_flight: Most concurrent attempts.
+        max_requests: Most attempts over a run, since each may be billed; None: no limit.
+    """
+
+    timeout_seconds: Seconds = 20.0
+    attempts: Attempts = 3
+    requests_per_second: Rate | None = None
+    in_flight: Reserved = 16
+    max_requests: PositiveInt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatConfig(Config):
+    """A model at an OpenAI-compatible endpoint; `key_variable` is the environment variable with its key, if any."""
+
+    url: ServiceUrl
+    model: Name
+    key_variable: Variable | None = None
+    http: HttpConfig = HttpConfig(timeout_seconds=60.0)

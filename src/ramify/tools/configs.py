@@ -1,0 +1,219 @@
+"""Settings of the tools and what they use, apart from their code, which imports much that checking a recipe does not need."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ramify.core.config import (
+    Config,
+    Days,
+    Name,
+    Network,
+    PositiveInt,
+    Reserved,
+    Seconds,
+    ServiceUrl,
+    Switch,
+    Temperature,
+    Threads,
+    Tokens,
+    UserPath,
+)
+from ramify.net.configs import ChatConfig, HttpConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallConfig(Config):
+    """Time for a call; one that has not answered after `hedge_seconds` is made a second time."""
+
+    timeout_seconds: Seconds = 60.0
+    hedge_seconds: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if self.hedge_seconds is not None and self.hedge_seconds >= self.timeout_seconds:
+            raise ValueError(f"hedge_seconds: expected less than timeout_seconds = {self.timeout_seconds:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchConfig(CallConfig):
+    """Settings of the search tool with any provider.
+
+    An answer has at most `top_k` distinct texts, one per line, each cut to `snippet_chars` characters. `page_labels`
+    writes "Page i: " before each, as the papers' tool does (arXiv 2507.19849, released code).
+    """
+
+    top_k: Reserved = 10
+    snippet_chars: PositiveInt = 1000
+    page_labels: Switch = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSearchConfig(SearchConfig):
+    """Passages of a JSONL file, ranked by BM25; `index` is the folder for the index of a large file."""
+
+    provider: Literal["local"] = "local"
+    corpus: UserPath
+    index: UserPath | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseSearchConfig(SearchConfig):
+    """Passages of a JSONL file, ranked by the dot product of embeddings; `model` is a model for sentence-transformers.
+
+    Set the prefixes that the model was trained with (E5: "query: " and "passage: "). `index` is a folder for vectors.
+    """
+
+    provider: Literal["dense"] = "dense"
+    corpus: UserPath
+    model: Name
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    index: UserPath | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieverSearchConfig(SearchConfig):
+    """A retriever service with the API of Tool-Star and FlashRAG, or that of Search-R1; `url` is without the route.
+
+    flashrag: POST /search and /batch_search {query, top_n, return_score}; search_r1: POST /retrieve {queries, topk,
+    return_scores}. Up to `batch_size` queries within 10 ms are sent in one request.
+    """
+
+    provider: Literal["retriever"] = "retriever"
+    url: ServiceUrl
+    style: Literal["flashrag", "search_r1"] = "flashrag"
+    batch_size: Reserved = 1
+    http: HttpConfig = HttpConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrightDataSearchConfig(SearchConfig):
+    """Bing through Bright Data; the key is in BRIGHTDATA_API_KEY.
+
+    `zone` must be the account's zone for search results. `country` is Bing's `cc`, `market` its `mkt` and `setLang`;
+    without a market: zh-CN for a query with Chinese characters, else en-US.
+    """
+
+    provider: Literal["brightdata"] = "brightdata"
+    zone: Name
+    country: Name = "us"
+    market: Name | None = None
+    url: ServiceUrl = "https://api.brightdata.com"
+    http: HttpConfig = HttpConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SerperSearchConfig(SearchConfig):
+    """Google through Serper; the key is in SERPER_API_KEY. `country` and `language` are Google's `gl` and `hl`."""
+
+    provider: Literal["serper"] = "serper"
+    country: Name = "us"
+    language: Name = "en"
+    url: ServiceUrl = "https://google.serper.dev"
+    http: HttpConfig = HttpConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearxngSearchConfig(SearchConfig):
+    """A SearXNG instance; `engines` and `categories` are comma-separated lists, empty for the instance's defaults."""
+
+    provider: Literal["searxng"] = "searxng"
+    url: ServiceUrl
+    language: Name = "en"
+    engines: str = ""
+    categories: str = ""
+    http: HttpConfig = HttpConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryConfig(ChatConfig):
+    """The model that collects facts from pages; `max_tokens` limits its reply, with its thinking."""
+
+    max_tokens: Tokens = 4096
+    temperature: Temperature = 0.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrowserConfig(Config):
+    """Opens the pages of search results: returns the passage near each snippet, or a `summary` model's notes on them.
+
+    Attributes:
+        source: Fetch pages directly (guarded), or through the Jina reader (with the key in JINA_API_KEY, if set).
+        open_page: Whether there is a separate tool that opens an address.
+        page_seconds: Time limit of one page, from the request to the last byte, with redirects and a second attempt.
+        pages_seconds: Time limit for reading all pages of an answer; pages that take longer are left out.
+        max_bytes: Most bytes of a decompressed page; a larger page is refused.
+        max_chars: Most characters of a page's text; the rest is cut.
+        context_chars: Characters kept on either side of the sentence nearest to the snippet.
+        head_chars: Characters of the page's beginning that are kept if no sentence is near enough.
+        in_flight: Most pages fetched at the same time.
+        networks: Networks that may be fetched although they are not public, such as "10.1.0.0/16" of an intranet.
+        summary: The model that sums the passages up. None: the policy sees the passages themselves.
+        summary_seconds: Time limit for the summary.
+    """
+
+    source: Literal["guarded", "jina"] = "guarded"
+    open_page: Switch = False
+    page_seconds: Seconds = 20.0
+    pages_seconds: Seconds = 30.0
+    max_bytes: PositiveInt = 10_000_000
+    max_chars: PositiveInt = 50_000
+    context_chars: PositiveInt = 3000
+    head_chars: PositiveInt = 6000
+    in_flight: Reserved = 64
+    networks: tuple[Network, ...] = ()
+    summary: SummaryConfig | None = None
+    summary_seconds: Seconds = 60.0
+
+    def __post_init__(self) -> None:
+        for key, other, acts in (
+            ("networks", 'source = "guarded"', self.source == "guarded"),
+            ("max_bytes", 'source = "guarded"', self.source == "guarded"),
+            ("summary_seconds", "summary", self.summary is not None),
+        ):
+            if not acts and self.is_changed(key):
+                raise ValueError(f"{key}: acts with {other} only; leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonConfig(Config):
+    """The Python tool: a program's wall time, and the length of a result without its notes.
+
+    `stateful` keeps variables within a trajectory.
+    """
+
+    timeout_seconds: Seconds = 120.0
+    max_output_chars: PositiveInt = 4000
+    stateful: Switch = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnToolConfig(CallConfig):
+    """A function or class of the user's own; arguments set in `args` are hidden from the model.
+
+    `in_prompt` adds its description to every prompt; otherwise the problems' own messages must describe it.
+    """
+
+    path: UserPath
+    function: Name
+    args: dict[str, Any] = field(default_factory=dict)
+    name: Name | None = None
+    in_prompt: Switch = True
+    max_threads: Threads = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig(Config):
+    """A cache for answers of search, pages and summaries, in a file that runs may share.
+
+    With `mode` record, replay or replay_or_fail, `path` is a cassette, which records or replays answers.
+    """
+
+    path: UserPath
+    mode: Literal["cache", "record", "replay", "replay_or_fail"] = "cache"
+    days: Days = 30.0
+    empty_days: Days = 1.0
+
+    def __post_init__(self) -> None:
+        for key in ("days", "empty_days"):
+            if self.mode != "cache" and self.is_changed(key):
+                raise ValueError(f'{key}: acts with mode = "cache" only; answers in a cassette do not expire')
