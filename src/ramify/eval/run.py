@@ -241,7 +241,7 @@ class _Run:
                     for group in groups:
                         if _group_size(self.recipe) is not None:
                             # Clear the engine's cache: what is left of the last group would change the numerics.
-                            await agent.engine.load_weights("shared", 0)
+                            await agent.engine.load_weights(0)
                         await make_attempts(agent, self.reward.fn, group, keep)
         if self.reward.judge is not None:
             self.console.note(self.reward.judge.counts.line())
