@@ -23,6 +23,7 @@ MAY_CHANGE = frozenset(
         "run.threads",
         "data.epochs",
         "engine.slots",
+        "engine.weights",
         "learner.token_budget",
         "model.device",
         "preflight.enabled",
