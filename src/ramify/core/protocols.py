@@ -35,8 +35,18 @@ class Engine(Protocol):
         """Continue the request's ids. Cancelling the call frees its resources at once."""
         ...
 
-    async def load_weights(self, source: str, version: int) -> None:
-        """Take new weights from `source` (a folder, or "shared" for the learner's own) and drop cached state."""
+    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:
+        """Logprob of each token after the first, given those before it, as requests at this temperature have it.
+
+        Shapes: [T] -> [T - 1], T at least 2, nats. `EngineInfo.logprob_tolerance` says how exact it is.
+
+        Raises:
+            EngineError: The engine cannot score (it states no tolerance), not these ids, or it is closed.
+        """
+        ...
+
+    async def load_weights(self, version: int) -> None:
+        """Its weights are now those of `version`, put where it reads them: drop all that was computed from older ones."""
         ...
 
     def info(self) -> EngineInfo:
@@ -45,6 +55,18 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Stop and free everything."""
+        ...
+
+
+class Publisher(Protocol):
+    """How the learner's weights reach the engine: the only part of a run that sees both."""
+
+    async def publish(self, version: int) -> None:
+        """Have the engine use the learner's weights as they are now, under this version number.
+
+        Raises:
+            EngineError: Sequences are being written, or the engine computes something else than the learner.
+        """
         ...
 
 

@@ -115,6 +115,8 @@ class EngineInfo:
 
     `tokenizer` is the fingerprint of the tokenizer whose ids it uses (`chat.tokenizer`). Without `exact_ids` its tokens
     are an encoding of the returned text. They need not be the sampled ones, and the logprobs mean nothing.
+    `logprob_tolerance` is the most that a token's logprob may differ from that of another exact pass over the same
+    weights, nats; None: the engine cannot `score`.
     """
 
     name: str
@@ -125,6 +127,7 @@ class EngineInfo:
     policy_version: int
     tokenizer: str
     exact_ids: bool = True
+    logprob_tolerance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
