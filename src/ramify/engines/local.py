@@ -28,7 +28,7 @@ from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
 from ramify.core.tree import Entropy
 from ramify.engines.model_step import ModelStep, cache_shape
 from ramify.engines.sampling import Sampled, Sampler, sample
-from ramify.engines.slot_attention import DecodeRows, Stretch, group_rows
+from ramify.engines.slot_attention import DecodeRows, PrefillChunk, group_rows
 from ramify.engines.slots import Match, SlotTable
 from ramify.modeling.load import packs_trees
 
@@ -86,7 +86,7 @@ class LocalEngine:
         Args:
             model: The model; each `load_weights` takes its weights as they are then.
             tokenizer: Finds stop strings and the end of a turn.
-            num_slots: Sequences that can be active at once; parked contexts use the other slots.
+            num_slots: Sequences that can be active at once; released contexts use the other slots.
             context_tokens: Length of the longest sequence.
             live: In deterministic mode, the number of living trajectories: the engine steps only when all of
                 them wait for it, and admits requests in the order of priorities.
@@ -293,8 +293,8 @@ class LocalEngine:
     @torch.inference_mode()
     def _step(self) -> "list[tuple[_Sequence, Completion]]":
         """One step of the model for all sequences that can continue; returns those that it ended."""
-        stretches = self._admit()
-        fresh = {stretch.row for stretch in stretches}
+        chunks = self._admit()
+        fresh = {chunk.row for chunk in chunks}
         if self._decode is None and len(fresh) < len(self._active):
             rows = np.array([row for row in self._active if row not in fresh], np.int64)
             if self._table.on_cpu_in_float32:
@@ -304,16 +304,16 @@ class LocalEngine:
         decode = self._decode
         writers = [self._active[row] for row in decode.rows.tolist()] if decode is not None else []
         tokens = np.array([s.turn[-1] if s.num_written else s.ids[-1] for s in writers], np.int64)
-        logits = self._model_step(decode, tokens, stretches)
-        self.counters.prefilled += sum(stretch.size - 1 for stretch in stretches)
+        logits = self._model_step(decode, tokens, chunks)
+        self.counters.prefilled += sum(chunk.size - 1 for chunk in chunks)
         self.counters.written += len(self._active)
         self.counters.steps += 1
         if fresh:
-            writers += [self._active[stretch.row] for stretch in stretches]
+            writers += [self._active[chunk.row] for chunk in chunks]
             self._decode = None
         return self._take(writers, self._sample(writers, logits))
 
-    def _admit(self) -> list[Stretch]:
+    def _admit(self) -> list[PrefillChunk]:
         """Give rows to waiting requests; returns the contexts to feed (of requests that feed more than one token)."""
         if not self._waiting:
             return []
@@ -335,16 +335,16 @@ class LocalEngine:
                 pending.add(rest.tobytes())
             ready.append(sequence)
             matches.append(match)
-        stretches: list[Stretch] = []
-        seats = self._table.seat([sequence.ids for sequence in ready], matches)
-        for sequence, seat in zip(ready, seats, strict=True):
-            sequence.row = seat.row
-            self._active[seat.row] = sequence
+        chunks: list[PrefillChunk] = []
+        allocated = self._table.allocate([sequence.ids for sequence in ready], matches)
+        for sequence, place in zip(ready, allocated, strict=True):
+            sequence.row = place.row
+            self._active[place.row] = sequence
             self._waiting.remove(sequence)
-            if seat.length < len(sequence.ids) - 1:
-                stretches.append(Stretch(seat.row, seat.length, len(sequence.ids)))
+            if place.length < len(sequence.ids) - 1:
+                chunks.append(PrefillChunk(place.row, place.length, len(sequence.ids)))
             self._decode = None
-        return stretches
+        return chunks
 
     def _sample(self, writers: list[_Sequence], logits: torch.Tensor) -> Sampled:
         return self._sampler(
@@ -391,8 +391,8 @@ class LocalEngine:
         )
 
     def _release(self, sequence: _Sequence) -> None:
-        """Park the sequence's row."""
-        self._table.park(sequence.row)
+        """Release the sequence's row."""
+        self._table.release(sequence.row)
         del self._active[sequence.row]
         sequence.row = -1
         self._decode = None

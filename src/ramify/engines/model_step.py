@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from ramify.engines.decoder import Decoder
-from ramify.engines.slot_attention import DecodeRows, StepAttention, Stretch
+from ramify.engines.slot_attention import DecodeRows, PrefillChunk, StepAttention
 from ramify.engines.slots import CacheShape, SlotTable
 
 _LEAST_LENGTH = 256
@@ -171,17 +171,17 @@ class ModelStep:
         self._decoder = self._graphs = None
 
     def __call__(
-        self, decode: DecodeRows | None, tokens: npt.NDArray[np.int64], stretches: Sequence[Stretch]
+        self, decode: DecodeRows | None, tokens: npt.NDArray[np.int64], chunks: Sequence[PrefillChunk]
     ) -> torch.Tensor:
-        """Feed one token for each of the decode rows, then the stretches.
+        """Feed one token for each of the decode rows, then the chunks.
 
         Args:
             decode: The decode rows, in order; None if there are none.
             tokens: Tokens of the decode rows. [B]
-            stretches: Stretches of new context, whose tokens are already in the table.
+            chunks: Prefill chunks, whose tokens are already in the table.
 
         Returns:
-            Logits of the next token of the decode rows, then of the stretches. [B + number of stretches, V]
+            Logits of the next token of the decode rows, then of the chunks. [B + number of chunks, V]
         """
         decoder = self._prepare()
         parts: list[torch.Tensor] = []
@@ -189,8 +189,8 @@ class ModelStep:
             parts.append(self._graphs.logits(decode.rows, tokens))
             self._table.append(decode.rows, tokens)
             decode, tokens = None, tokens[:0]
-        if decode is not None or stretches:
-            parts.append(self._feed(decoder, decode, tokens, stretches))
+        if decode is not None or chunks:
+            parts.append(self._feed(decoder, decode, tokens, chunks))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     @torch.inference_mode()
@@ -204,7 +204,9 @@ class ModelStep:
         table = SlotTable(shape, self._table.keys.dtype, self._table.keys.device)
         table.tokens[0] = token_ids
         decoder = self._prepare()
-        hidden = _hidden(decoder, table, None, token_ids[:0].astype(np.int64), [Stretch(0, 0, size)])[:-1]
+        hidden = _hidden(decoder, table, None, token_ids[:0].astype(np.int64), [PrefillChunk(0, 0, size)])[
+            :-1
+        ]
         following = torch.from_numpy(token_ids[1:, None].astype(np.int64)).to(hidden.device)
         found = []
         for start in range(0, size - 1, _SCORED_AT_ONCE):
@@ -230,18 +232,18 @@ class ModelStep:
         decoder: Decoder,
         decode: DecodeRows | None,
         tokens: npt.NDArray[np.int64],
-        stretches: Sequence[Stretch],
+        chunks: Sequence[PrefillChunk],
     ) -> torch.Tensor:
-        hidden = _hidden(decoder, self._table, decode, tokens, stretches)
-        if stretches:
-            # Logits in the middle of a stretch are not needed.
-            ends = len(tokens) + np.cumsum([stretch.size for stretch in stretches]) - 1
+        hidden = _hidden(decoder, self._table, decode, tokens, chunks)
+        if chunks:
+            # Logits in the middle of a chunk are not needed.
+            ends = len(tokens) + np.cumsum([chunk.size for chunk in chunks]) - 1
             last = np.concatenate([np.arange(len(tokens)), ends])
             hidden = hidden[torch.from_numpy(last).to(hidden.device)]
         if decode is not None:
             self._table.append(decode.rows, tokens)
-        for stretch in stretches:
-            self._table.lengths[stretch.row] = stretch.stop
+        for chunk in chunks:
+            self._table.lengths[chunk.row] = chunk.stop
         return decoder.logits(hidden)
 
 
@@ -250,9 +252,9 @@ def _hidden(
     table: SlotTable,
     decode: DecodeRows | None,
     tokens: npt.NDArray[np.int64],
-    stretches: Sequence[Stretch],
+    chunks: Sequence[PrefillChunk],
 ) -> torch.Tensor:
     """Last hidden states of the tokens of a step, whose keys and values are written into the table. [T, H]"""
-    attend = StepAttention(table, decode, stretches)
-    fed = np.concatenate([tokens, *(table.tokens[s.row, s.start : s.stop] for s in stretches)])
+    attend = StepAttention(table, decode, chunks)
+    fed = np.concatenate([tokens, *(table.tokens[s.row, s.start : s.stop] for s in chunks)])
     return decoder.hidden(torch.from_numpy(fed).to(attend.places.device), attend.places, attend)

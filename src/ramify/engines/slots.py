@@ -1,6 +1,6 @@
 """Slots: rows of one key-value store, with the tokens that each row holds.
 
-A row never moves. An active row belongs to a sequence in progress. A parked row keeps its tokens until the row is
+A row never moves. An active row belongs to a sequence in progress. A released row keeps its tokens until the row is
 needed, and a request that starts with them continues from there. Matching is by token ids alone.
 """
 
@@ -96,7 +96,7 @@ class SlotTable:
         return self.shape.num_slots - int(self.active.sum())
 
     def clear(self) -> None:
-        """Forget every parked token, and when each row was last used. Call it only while no row is active."""
+        """Forget every released token, and when each row was last used. Call it only while no row is active."""
         # When, because the row that a sequence gets decides its place in the batch, and so the last bits of its logits.
         self.lengths[:] = 0
         self._last_used[:] = 0
@@ -109,7 +109,7 @@ class SlotTable:
     def longest_prefix(self, token_ids: TokenIds) -> Match:
         """The row whose computed tokens share the longest prefix with `token_ids`.
 
-        On a tie a parked row that holds nothing else comes first (it can be taken as it is), then the lowest index.
+        On a tie a released row that holds nothing else comes first (it can be taken as it is), then the lowest index.
         """
         size = len(token_ids)
         if not size:
@@ -121,21 +121,21 @@ class SlotTable:
         whole = best & ~self.active & (self.lengths == most)
         return Match(int(np.argmax(whole if whole.any() else best)), int(most))
 
-    def seat(self, contexts: Sequence[TokenIds], matches: Sequence[Match]) -> list[Match]:
+    def allocate(self, contexts: Sequence[TokenIds], matches: Sequence[Match]) -> list[Match]:
         """Give each context an active row that holds as much of it as any row does, but never its last token.
 
-        A context that continues the whole of a parked row takes that row as it is. The others get the least needed
+        A context that continues the whole of a released row takes that row as it is. The others get the least needed
         row, filled from the row that matches best.
 
         Args:
             contexts: At most `num_free`.
             matches: The longest prefix of each context without its last token, as of now.
         """
-        seats: dict[int, Match] = {}
+        allocated: dict[int, Match] = {}
         for index, match in enumerate(matches):
             if match.length and not self.active[match.row] and self.lengths[match.row] == match.length:
-                seats[index] = self._take(contexts[index], match.row, match.length)
-        rest = [index for index in range(len(contexts)) if index not in seats]
+                allocated[index] = self._take(contexts[index], match.row, match.length)
+        rest = [index for index in range(len(contexts)) if index not in allocated]
         sources = {matches[index].row for index in rest if matches[index].length}
         overwritten: set[int] = set()
         for index, row in zip(rest, self._least_needed(sources) if rest else [], strict=False):
@@ -144,9 +144,9 @@ class SlotTable:
                 match = self.longest_prefix(contexts[index][:-1])
             if match.length and match.row != row:
                 self._store[:, :, row, :, : match.length] = self._store[:, :, match.row, :, : match.length]
-            seats[index] = self._take(contexts[index], row, match.length)
+            allocated[index] = self._take(contexts[index], row, match.length)
             overwritten.add(row)
-        return [seats[index] for index in range(len(contexts))]
+        return [allocated[index] for index in range(len(contexts))]
 
     def _take(self, token_ids: TokenIds, row: int, length: int) -> Match:
         self.tokens[row, : len(token_ids)] = token_ids
@@ -159,19 +159,19 @@ class SlotTable:
         self.tokens[rows, self.lengths[rows]] = token_ids
         self.lengths[rows] += 1
 
-    def park(self, row: int) -> None:
-        """Park the row of a sequence that has ended or paused; its tokens stay."""
+    def release(self, row: int) -> None:
+        """Release the row of a sequence that has ended or paused; its tokens stay."""
         self.active[row] = False
         self._clock += 1
         self._last_used[row] = self._clock
 
     def _least_needed(self, wanted: set[int]) -> list[int]:
-        """Parked rows, in the order in which they may be overwritten.
+        """Released rows, in the order in which they may be overwritten.
 
         Empty rows come first, then rows whose tokens another row holds too (nothing would have to be recomputed), then
         the least recently used; rows that are `wanted` as sources come last.
         """
-        parked = np.flatnonzero(~self.active)
+        released = np.flatnonzero(~self.active)
         redundant = self._redundant()
         keys = [
             (
@@ -180,7 +180,7 @@ class SlotTable:
                 self._last_used[row],
                 row,
             )
-            for row in parked
+            for row in released
         ]
         return [int(key[-1]) for key in sorted(keys)]
 

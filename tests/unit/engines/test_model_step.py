@@ -1,4 +1,4 @@
-"""A step computes what the model computes, however its tokens are split into rows and stretches."""
+"""A step computes what the model computes, however its tokens are split into rows and chunks."""
 
 import copy
 import json
@@ -10,7 +10,7 @@ import torch
 from model_folders import write_model
 from ramify.engines.decoder import Decoder
 from ramify.engines.model_step import Bucket, ModelStep, StaticStep, bucket_for, cache_shape
-from ramify.engines.slot_attention import DecodeRows, PrefixGroup, Stretch
+from ramify.engines.slot_attention import DecodeRows, PrefillChunk, PrefixGroup
 from ramify.engines.slots import CacheShape, SlotTable
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
@@ -61,7 +61,7 @@ def fill(model, table, step):
     step(
         None,
         np.zeros(0, np.int64),
-        [Stretch(row, 0, len(ids) - 1) for row, ids in enumerate(contexts) if row],
+        [PrefillChunk(row, 0, len(ids) - 1) for row, ids in enumerate(contexts) if row],
     )
     return contexts
 
@@ -80,7 +80,9 @@ def test_rows_that_write_beside_stretches_that_continue(folder, groups):
     table.keys[:, 4], table.values[:, 4] = table.keys[:, 1], table.values[:, 1]
     fed = np.array([contexts[2][-1], contexts[1][-1], 77])
     logits = step(
-        DecodeRows(rows, groups), fed, [Stretch(3, len(contexts[3]) - 1, len(longer)), Stretch(0, 0, 10)]
+        DecodeRows(rows, groups),
+        fed,
+        [PrefillChunk(3, len(contexts[3]) - 1, len(longer)), PrefillChunk(0, 0, 10)],
     )
     wanted = [contexts[2], contexts[1], [*contexts[1][:-1], 77], longer, contexts[0]]
     for got, ids in zip(logits, wanted, strict=True):
@@ -135,7 +137,7 @@ def test_weights_are_those_of_the_last_change(folder):
 
     def logits():
         with torch.inference_mode():
-            return step(None, np.zeros(0, np.int64), [Stretch(0, 0, 4)])[0]
+            return step(None, np.zeros(0, np.int64), [PrefillChunk(0, 0, 4)])[0]
 
     old = logits()
     with torch.no_grad():
@@ -160,7 +162,7 @@ def test_an_adapter_around_a_linear_module_is_called(folder):
     table = table_of(model)
     table.tokens[0, :4] = [5, 6, 7, 8]
     with torch.inference_mode():
-        logits = ModelStep(model, table)(None, np.zeros(0, np.int64), [Stretch(0, 0, 4)])[0]
+        logits = ModelStep(model, table)(None, np.zeros(0, np.int64), [PrefillChunk(0, 0, 4)])[0]
     torch.testing.assert_close(logits, expected(model, [5, 6, 7, 8]), atol=2e-5, rtol=1e-4)
 
 
@@ -180,7 +182,7 @@ def test_rotary_embeddings_of_other_kinds(tmp_path, rope):
     table = table_of(model)
     table.tokens[0, :6] = ids = [5, 6, 7, 8, 90, 91]
     with torch.inference_mode():
-        logits = ModelStep(model, table)(None, np.zeros(0, np.int64), [Stretch(0, 0, 6)])[0]
+        logits = ModelStep(model, table)(None, np.zeros(0, np.int64), [PrefillChunk(0, 0, 6)])[0]
     torch.testing.assert_close(logits, expected(model, ids), atol=2e-5, rtol=1e-4)
 
 

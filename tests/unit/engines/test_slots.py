@@ -11,8 +11,8 @@ def table(num_slots=4):
     return SlotTable(shape, torch.float32, torch.device("cpu"))
 
 
-def seat(slots, *contexts):
-    return slots.seat(contexts, [slots.longest_prefix(ids[:-1]) for ids in contexts])
+def allocated(slots, *contexts):
+    return slots.allocate(contexts, [slots.longest_prefix(ids[:-1]) for ids in contexts])
 
 
 def context(*ids):
@@ -20,38 +20,38 @@ def context(*ids):
 
 
 def hold(slots, *contexts):
-    """Seat contexts one by one, compute all of their tokens and park them; returns their rows."""
+    """Allocate rows to contexts one by one, compute all of their tokens and release them; returns their rows."""
     rows = []
     for ids in contexts:
-        (place,) = seat(slots, context(*ids, 0))
+        (place,) = allocated(slots, context(*ids, 0))
         slots.lengths[place.row] = len(ids)
         slots.keys[0, place.row, 0, : len(ids), 0] = torch.tensor(ids, dtype=torch.float32)
         rows.append(place.row)
-        slots.park(place.row)
+        slots.release(place.row)
     return rows
 
 
 def test_after_a_change_of_weights_rows_are_given_out_as_by_a_new_table():
     used, new = table(), table()
-    rows = [match.row for match in seat(used, context(1, 2), context(3, 4), context(5, 6))]
+    rows = [match.row for match in allocated(used, context(1, 2), context(3, 4), context(5, 6))]
     for row in reversed(rows):
-        used.park(row)
+        used.release(row)
     used.clear()
     for several in ([context(7, 8), context(9, 1)], [context(2, 3)]):
-        assert seat(used, *several) == seat(new, *several)
+        assert allocated(used, *several) == allocated(new, *several)
 
 
 def test_a_continuation_takes_its_row_as_it_is():
     slots = table()
     rows = hold(slots, (1, 2), (3, 4))
-    assert seat(slots, context(3, 4, 5)) == [Match(rows[1], 2)]
+    assert allocated(slots, context(3, 4, 5)) == [Match(rows[1], 2)]
     assert slots.num_free == 3
 
 
 def test_a_branch_copies_what_it_shares_and_leaves_the_rest():
     slots = table()
     (row,) = hold(slots, (1, 2, 3, 4))
-    (place,) = seat(slots, context(1, 2, 9, 9))
+    (place,) = allocated(slots, context(1, 2, 9, 9))
     assert place.row != row
     assert place.length == 2
     assert slots.keys[0, place.row, 0, :3, 0].tolist() == [1, 2, 0]
@@ -61,7 +61,7 @@ def test_a_branch_copies_what_it_shares_and_leaves_the_rest():
 def test_two_continuations_of_one_row():
     slots = table()
     (row,) = hold(slots, (1, 2, 3))
-    first, second = seat(slots, context(1, 2, 3, 4), context(1, 2, 3, 5))
+    first, second = allocated(slots, context(1, 2, 3, 4), context(1, 2, 3, 5))
     assert first == Match(row, 3)
     assert second.length == 3
     assert slots.keys[0, second.row, 0, :3, 0].tolist() == [1, 2, 3]
@@ -70,20 +70,20 @@ def test_two_continuations_of_one_row():
 def test_what_another_row_holds_too_is_overwritten_before_anything_that_would_be_lost():
     slots = table(3)
     rows = hold(slots, (1, 2), (3, 4, 5))
-    (twin,) = seat(slots, context(3, 4, 9))
-    slots.park(twin.row)
+    (twin,) = allocated(slots, context(3, 4, 9))
+    slots.release(twin.row)
     assert slots.lengths[twin.row] == 2
-    assert seat(slots, context(8, 8))[0].row == twin.row
+    assert allocated(slots, context(8, 8))[0].row == twin.row
     assert slots.lengths[rows].tolist() == [2, 3]
 
 
 def test_of_equal_rows_one_stays():
     slots = table(3)
     hold(slots, (1, 2), (3, 4))
-    places = seat(slots, context(3, 4, 5), context(3, 4, 6))
+    places = allocated(slots, context(3, 4, 5), context(3, 4, 6))
     for place in places:
-        slots.park(place.row)
-    seat(slots, context(8, 8))
+        slots.release(place.row)
+    allocated(slots, context(8, 8))
     assert slots.longest_prefix(context(3, 4)).length == 2
     assert slots.longest_prefix(context(1, 2)).length == 2
 
@@ -91,16 +91,16 @@ def test_of_equal_rows_one_stays():
 def test_without_duplicates_the_row_used_least_recently_goes():
     slots = table(2)
     rows = hold(slots, (1, 2), (3, 4))
-    (again,) = seat(slots, context(1, 2, 9))
-    slots.park(again.row)
-    assert seat(slots, context(8, 8))[0].row == rows[1]
+    (again,) = allocated(slots, context(1, 2, 9))
+    slots.release(again.row)
+    assert allocated(slots, context(8, 8))[0].row == rows[1]
 
 
 def test_a_row_that_another_request_needs_is_taken_last():
     slots = table(2)
     rows = hold(slots, (1, 2, 3), (5, 6))
     # The first request needs a row of its own; the least recently used one is the second request's source.
-    places = seat(slots, context(7, 7), context(1, 2, 9))
+    places = allocated(slots, context(7, 7), context(1, 2, 9))
     assert places[0].row == rows[1]
     assert places[1] == Match(rows[0], 2)
 
@@ -111,13 +111,13 @@ def test_kept_keys_are_those_of_the_kept_tokens(seed):
     slots = table(3)
     for _ in range(60):
         ids = random.integers(1, 3, random.integers(2, 8)).astype(np.int32)
-        (place,) = seat(slots, ids)
+        (place,) = allocated(slots, ids)
         kept = slots.keys[0, place.row, 0, : place.length, 0].tolist()
         assert kept == ids[: place.length].tolist()
         assert place.length < len(ids)
         slots.keys[0, place.row, 0, : len(ids), 0] = torch.from_numpy(ids).float()
         slots.lengths[place.row] = random.integers(place.length, len(ids) + 1)
-        slots.park(place.row)
+        slots.release(place.row)
 
 
 def test_slots_that_no_memory_holds_are_told_with_their_size():
