@@ -128,7 +128,7 @@ class Agent:
         before = replace(self._engine.counters)
         problems = [self.texts.problem(f"p{index}", size) for index, size in enumerate(prompts)]
         started, cpu_started = time.perf_counter(), time.process_time()
-        self._runner.run(self._parts.engine.load_weights("shared", self._step))
+        self._runner.run(self._parts.engine.load_weights(self._step))
         # Every run draws the same numbers, so that runs differ in time only.
         trees = self._runner.run(grow_trees(self._parts, problems, 0))
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import uniform
-from ramify.core.records import Completion, EngineInfo, Finish, Request
+from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
 from ramify.core.tree import Entropy
 
 TurnOf = Callable[[Request], Sequence[int]]
@@ -116,9 +116,13 @@ class _Player:
             version_runs=((0, len(tokens)),),
         )
 
-    async def load_weights(self, source: str, version: int) -> None:
+    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:
+        """There are no logprobs."""
+        raise NotImplementedError(f"no logprobs of {len(token_ids)} tokens at temperature {temperature}")
+
+    async def load_weights(self, version: int) -> None:
         """There are no weights."""
-        raise NotImplementedError(f"no weights to load from {source} as version {version}")
+        raise NotImplementedError(f"no weights to load as version {version}")
 
     def info(self) -> EngineInfo:
         """Room for everybody."""

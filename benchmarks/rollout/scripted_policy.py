@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
-from ramify.core.records import Completion, EngineInfo, Request
+from ramify.core.records import Completion, EngineInfo, Floats, Request
 from ramify.engines.local import LocalEngine
 from ramify.engines.sampling import Sampled, sample
 
@@ -59,9 +59,13 @@ class ScriptedPolicy:
             self._sampler.play(request.seed, len(request.token_ids), self._turn_of(request))
         return await self.engine.generate(request)
 
-    async def load_weights(self, source: str, version: int) -> None:
+    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:
+        """Of the engine."""
+        return await self.engine.score(token_ids, temperature)
+
+    async def load_weights(self, version: int) -> None:
         """Drop what is cached, as after an update."""
-        await self.engine.load_weights(source, version)
+        await self.engine.load_weights(version)
 
     def info(self) -> EngineInfo:
         """Of the engine."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from model_folders import write_model
 from ramify.chat.tokenizer import ChatTokenizer
@@ -36,7 +37,7 @@ def make_engine(request, tmp_path_factory):
             return ScriptedEngine(tokenizer, script, context_tokens=400)
         return LocalEngine(model, tokenizer, num_slots=slots, context_tokens=400)
 
-    make.tokenizer = tokenizer
+    make.tokenizer, make.folder = tokenizer, folder
     return make
 
 
@@ -108,7 +109,7 @@ def test_new_weights_carry_their_version(make_engine):
     engine = make_engine()
 
     async def main():
-        await engine.load_weights("shared", 5)
+        await engine.load_weights(5)
         done = await engine.generate(ask(make_engine.tokenizer, "solve"))
         await engine.close()
         return done
@@ -116,6 +117,75 @@ def test_new_weights_carry_their_version(make_engine):
     done = play(engine, main())
     assert done.version_runs == ((5, len(done.token_ids)),)
     assert engine.info().policy_version == 5
+
+
+IDS = [5, 9, 33, 60, 81, 12, 7, 7, 40, 101, 599, 0, 2, 17] * 20
+
+
+@pytest.mark.parametrize(("size", "temperature"), [(2, 1.0), (40, 0.7), (280, 1.6)])
+def test_scores_are_the_logprobs_of_transformers_own_pass_or_refused(make_engine, size, temperature):
+    engine, ids = make_engine(), IDS[:size]
+
+    async def main():
+        try:
+            return await engine.score(ids, temperature)
+        finally:
+            await engine.close()
+
+    if engine.info().logprob_tolerance is None:
+        with pytest.raises(EngineError, match="cannot score"):
+            play(engine, main())
+        return
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(make_engine.folder)(torch.tensor([ids])).logits[0, :-1]
+    plain = torch.log_softmax(logits / temperature, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    scored = play(engine, main())
+    assert scored.dtype == np.float64
+    np.testing.assert_allclose(scored, plain.numpy(), atol=1e-5, rtol=0)
+
+
+def test_scores_are_those_that_requests_report_and_change_nothing_for_them(make_engine):
+    engine = make_engine()
+    if engine.info().logprob_tolerance is None:
+        pytest.skip("this engine does not score")
+    request = ask(make_engine.tokenizer, "the capital of France is", temperature=0.8)
+    (undisturbed,) = run(make_engine(), request)
+
+    async def main():
+        await engine.score(IDS[:30])
+        done, _ = await asyncio.gather(engine.generate(request), engine.score(IDS))
+        scored = await engine.score([*request.token_ids, *done.token_ids], request.temperature)
+        await engine.close()
+        return done, scored
+
+    done, scored = play(engine, main())
+    assert done == undisturbed
+    np.testing.assert_allclose(scored[-len(done.token_ids) :], done.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("ids", [[], [5], [5, 600], [-1, 5], [5] * 401])
+def test_ids_that_cannot_be_scored_are_refused(make_engine, ids):
+    engine = make_engine()
+
+    async def main():
+        try:
+            await engine.score(ids)
+        finally:
+            await engine.close()
+
+    with pytest.raises(EngineError, match=r"2 to 400 token ids from 0 to 599|cannot score"):
+        play(engine, main())
+
+
+def test_a_closed_engine_does_not_score(make_engine):
+    engine = make_engine()
+
+    async def main():
+        await engine.close()
+        await engine.score(IDS[:5])
+
+    with pytest.raises(EngineError, match=r"closed|cannot score"):
+        play(engine, main())
 
 
 def test_a_request_that_cannot_fit_is_refused_by_local_engines(make_engine):
@@ -144,7 +214,7 @@ def test_logprobs_under_an_adapter_are_the_learners_before_and_after_an_update(t
     async def main():
         written = []
         for version in range(3):
-            await engine.load_weights("shared", version)
+            await engine.load_weights(version)
             done = await engine.generate(request)
             logprobs = learner_logprobs(model, request.token_ids, done.token_ids)
             np.testing.assert_allclose(done.logprobs, logprobs.detach().numpy(), atol=1e-4)

@@ -1,5 +1,7 @@
 """Trees that were really grown, with contexts opened in mid-trajectory, against plain passes over each context."""
 
+import itertools
+
 import numpy as np
 import pytest
 from plain_sums import advantage, leaves_below, loss_weight, surrogate, trajectory_logprobs
@@ -16,19 +18,22 @@ from ramify.learner.pack import pack
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from random_trees import credited, random_advantages, supervised_credit, training, with_behavior
-from scripted_agents import FoldsMemory, agent, grow, problem, tokenizer_of
+from scripted_agents import Backtracks, FoldsMemory, agent, grow, problem
 
 TEMPERATURE = 0.8
 
 
-@pytest.fixture(scope="module", params=["before_probe", "after_probe"])
+@pytest.fixture(
+    scope="module", params=itertools.product(("before_probe", "after_probe"), ("folds", "backtracks"))
+)
 def trees(request, model_folder):
+    branch_at, kind = request.param
+    rewriter = FoldsMemory(1) if kind == "folds" else Backtracks(1)
     rule = ThresholdBrancher(m=2, min_rise=-0.2, children=1, probe_tokens=3)
-    rewriter = FoldsMemory(tokenizer_of(model_folder), 1)
-    parts = agent(model_folder, rule, n=5, rewriter=rewriter, branch_at=request.param)
+    parts = agent(model_folder, rule, n=5, rewriters=(rewriter,), branch_at=branch_at)
     grown, _ = grow(parts, [problem("p0"), problem("p1", "solve the number sum")])
     split = any(len(t.policy_nodes) > 1 + len(t.exchanges) for tree in grown for t in tree.trajectories)
-    assert split == (request.param == "after_probe")
+    assert split == (branch_at == "after_probe")
     assert {len(t.segments) for tree in grown for t in tree.trajectories} == {1, 2}
     assert any(decision.taken for tree in grown for decision in tree.decisions)
     return grown
@@ -75,6 +80,10 @@ def test_packed_rows_give_the_logprobs_of_each_context_alone(models, trees):
     assert learner.logprobs(rows)[0] == pytest.approx(expected, abs=2e-5)
 
 
+FOLDED = [("before_probe", "folds"), ("after_probe", "folds")]
+
+
+@pytest.mark.parametrize("trees", FOLDED, indirect=True)
 def test_positions_restart_and_no_context_attends_to_another(trees):
     for tree in trees:
         (row,) = pack(credited([tree], [supervised_credit(tree)]), 100_000)

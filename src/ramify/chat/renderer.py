@@ -103,6 +103,10 @@ class ChatRenderer(ABC):
         """Tokens of `prompt_text`; control tokens that a message spells are encoded as ordinary text."""
         return self.controls.chat_ids(self._messages(problem), self._template_tools())
 
+    def insert(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text that may hold the dialect's tags; what it spells of control tokens is ordinary text."""
+        return self.controls.encode(text)
+
     def foreign_control(self, problem: Problem, *completions: str) -> str | None:
         """A control token that the prompt's messages, the tools or a demonstration of the problem spell, or None."""
         tools = map(_as_json, self._template_tools())

@@ -11,7 +11,13 @@ from typing import Any, TypeAlias
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_parts import LocalEngineSection, LoraSection, ModelSection, TrainedModelSection
+from ramify.config.schema_parts import (
+    LocalEngineSection,
+    LoraSection,
+    ModelSection,
+    TrainedModelSection,
+    TrainingEngineSection,
+)
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, num_steps
 from ramify.modeling.hub import is_fetched
@@ -262,6 +268,8 @@ def memory_by_sizes(
             row_tokens = largest_row(recipe)
             row = row_bytes(config, row_tokens, size, device)
     if isinstance(engine, LocalEngineSection):
+        if work.trains and isinstance(engine, TrainingEngineSection) and engine.weights == "copy":
+            parts["the engine's copy of the weights"] = parts["weights"] + parts.get("adapter", 0)
         if device == "cpu" and size == _FLOAT:
             parts["weights in the engine's order"] = parameters * size
         if config is not None:

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
     from ramify.modeling.hub import is_hub_id
     from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model, require_fetching
     from ramify.obs.console import RunConsole
-    from ramify.obs.files import make_folder, require_new_folder
+    from ramify.obs.files import UNFINISHED, claimed_folder, require_new_folder
 
     name, out = options.name, options.out
     packaged = PACKAGED_MODELS.get(name)
@@ -39,13 +39,13 @@ def run(options: argparse.Namespace) -> None:
         )
     if packaged is not None:
         require_fetching(packaged)
-    require_new_folder("--out", out)
-    is_new = not out.exists()
-    make_folder("--out", out)
     console = RunConsole()
-    try:
+    with claimed_folder("--out", out, lambda: require_new_folder("--out", out)):
+        for left in out.glob(f".fetch-*{UNFINISHED}"):
+            # Of a fetch that was killed.
+            shutil.rmtree(left)
         # Inside the folder, which may be a link or a disk of its own.
-        with tempfile.TemporaryDirectory(dir=out, prefix=".fetch-") as scratch:
+        with tempfile.TemporaryDirectory(dir=out, prefix=".fetch-", suffix=UNFINISHED) as scratch:
             folder = Path(scratch, "model")
             folder.mkdir()
             if packaged is not None:
@@ -58,9 +58,6 @@ def run(options: argparse.Namespace) -> None:
                 _fetch_from_hub(Path(name), folder)
             for file in folder.iterdir():
                 file.replace(out / file.name)
-    finally:
-        if is_new and not any(out.iterdir()):
-            out.rmdir()
     console.note(f"model: {out}")
 
 

@@ -3,10 +3,17 @@
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
 
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.config.schema_parts import LoraSection, ModelSection, TrainedModelSection
+from ramify.config.schema_parts import (
+    EngineSection,
+    LoraSection,
+    ModelSection,
+    TrainedModelSection,
+    TrainingEngineSection,
+)
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -155,6 +162,16 @@ def _adapt(model: "PreTrainedModel", section: LoraSection, path: Path, seed: int
             f"model.lora: expected the settings of the adapter at {path} (rank = {found.rank}, alpha = {found.alpha}, "
             f"targets = {list(found.targets)}) or no such section"
         )
+
+
+def build_engine_model(section: EngineSection, model: "PreTrainedModel") -> "PreTrainedModel":
+    """The model that a training run's engine computes with: the learner's, or a frozen copy (`engine.weights`).
+
+    In a copy, tied weights are tied, and an adapter lies beside its base.
+    """
+    if isinstance(section, TrainingEngineSection) and section.weights == "copy":
+        return deepcopy(model).requires_grad_(False)
+    return model
 
 
 def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Reference":

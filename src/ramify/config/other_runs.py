@@ -13,10 +13,24 @@ from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
 from ramify.obs.manifest import MANIFEST, Difference, differences
 
-MAY_CHANGE = frozenset({
-    "run.dir", "run.steps", "run.save_every", "run.keep_last", "run.keep_best", "run.threads", "data.epochs", "engine.slots",
-    "learner.token_budget", "model.device", "preflight.enabled", "preflight.problems", "preflight.allow_zero_variance",
-})  # fmt: skip
+MAY_CHANGE = frozenset(
+    {
+        "run.dir",
+        "run.steps",
+        "run.save_every",
+        "run.keep_last",
+        "run.keep_best",
+        "run.threads",
+        "data.epochs",
+        "engine.slots",
+        "engine.weights",
+        "learner.token_budget",
+        "model.device",
+        "preflight.enabled",
+        "preflight.problems",
+        "preflight.allow_zero_variance",
+    }
+)
 """The length of the run, which checkpoints are kept, and how the work is placed on the machine."""
 
 _ROUNDS = frozenset({"run.threads", "engine.slots", "learner.token_budget", "model.device"})

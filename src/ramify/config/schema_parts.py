@@ -121,6 +121,16 @@ class LocalEngineSection(Section):
     slots: Reserved = 128
 
 
+class TrainingEngineSection(LocalEngineSection):
+    """The engine of a training run in this process.
+
+    Its `weights` are the learner's own ("shared"), or those of a model of its own, into which the learner's are copied
+    after each step and compared on a fixed prompt ("copy").
+    """
+
+    weights: Literal["shared", "copy"] = "shared"
+
+
 class ScriptedEngineSection(Section):
     """An engine that plays the turns of a script file (see engines/scripted.py)."""
 
@@ -130,7 +140,7 @@ class ScriptedEngineSection(Section):
     script: UserPath
 
 
-EngineSection = Annotated[LocalEngineSection | ScriptedEngineSection, Field(discriminator="name")]
+EngineSection = Annotated[TrainingEngineSection | ScriptedEngineSection, Field(discriminator="name")]
 
 
 class LimitsSection(Section):

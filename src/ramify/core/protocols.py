@@ -10,12 +10,14 @@ from typing import Any, Protocol, TypeAlias
 
 from ramify.core.messages import Message, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.records import (
+    Afresh,
     AnnotatedTree,
     BatchSums,
     BranchCandidate,
     Completion,
     EngineInfo,
     Floats,
+    GoOn,
     Proposal,
     Request,
     Reward,
@@ -33,8 +35,18 @@ class Engine(Protocol):
         """Continue the request's ids. Cancelling the call frees its resources at once."""
         ...
 
-    async def load_weights(self, source: str, version: int) -> None:
-        """Take new weights from `source` (a folder, or "shared" for the learner's own) and drop cached state."""
+    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:
+        """Logprob of each token after the first, given those before it, as requests at this temperature have it.
+
+        Shapes: [T] -> [T - 1], T at least 2, nats. `EngineInfo.logprob_tolerance` says how exact it is.
+
+        Raises:
+            EngineError: The engine cannot score (it states no tolerance), not these ids, or it is closed.
+        """
+        ...
+
+    async def load_weights(self, version: int) -> None:
+        """Its weights are now those of `version`, put where it reads them: drop all that was computed from older ones."""
         ...
 
     def info(self) -> EngineInfo:
@@ -43,6 +55,18 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Stop and free everything."""
+        ...
+
+
+class Publisher(Protocol):
+    """How the learner's weights reach the engine: the only part of a run that sees both."""
+
+    async def publish(self, version: int) -> None:
+        """Have the engine use the learner's weights as they are now, under this version number.
+
+        Raises:
+            EngineError: Sequences are being written, or the engine computes something else than the learner.
+        """
         ...
 
 
@@ -65,6 +89,10 @@ class Renderer(Protocol):
 
     def start(self, problem: Problem) -> tuple[int, ...]:
         """Tokens of the prompt, up to where the policy starts to write."""
+        ...
+
+    def insert(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text that goes into a context as it is; what it spells of control tokens is ordinary text."""
         ...
 
     def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
@@ -236,13 +264,24 @@ class RewardFn(Protocol):
 
 
 class ContextRewriter(Protocol):
-    """Replaces the context in the middle of a trajectory: repair tools, folded memory, templates that rewrite history."""
+    """Has a trajectory go on from elsewhere: repair tools, folded memory, templates that rewrite history."""
 
-    async def rewrite(self, trajectory: Trajectory) -> tuple[int, ...] | None:
-        """The tokens of a fresh context to continue from; None: the context stays as it is.
+    @property
+    def name(self) -> str:
+        """What events and messages call it."""
+        ...
+
+    @property
+    def budget(self) -> int:
+        """Most rewritten contexts of one trajectory; beyond it the rewriter is not asked."""
+        ...
+
+    async def rewrite(self, trajectory: Trajectory) -> GoOn | Afresh | None:
+        """Where to go on; None: the context stays as it is.
 
         Called after each tool result (the last node is the tool's) and before the policy or a limit ends the
-        trajectory (the last node has its stop reason). A fresh context counts in full in the trajectory's tokens.
+        trajectory (the last node has its stop reason). Tokens, calls and depth that were spent stay spent, and the tools
+        keep their state. An exception is an event, and the trajectory goes on without the rewriter.
         """
         ...
 

@@ -13,7 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ramify.core.tree import Entropy, NodePath, Source, Tree
+from ramify.core.messages import Message
+from ramify.core.tree import Cut, Entropy, NodePath, Source, Tree
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -94,11 +95,28 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
+class GoOn:
+    """Go on from `cut`, a place on the path, after adding `text` (it may be empty). In mid-turn, the text joins the turn."""
+
+    cut: Cut
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Afresh:
+    """Go on from a fresh context that holds these messages."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """What an engine can do: vocabulary, context in tokens, concurrent sequences, exact entropies, weight version.
 
     `tokenizer` is the fingerprint of the tokenizer whose ids it uses (`chat.tokenizer`). Without `exact_ids` its tokens
     are an encoding of the returned text. They need not be the sampled ones, and the logprobs mean nothing.
+    `logprob_tolerance` is the most that a token's logprob may differ from that of another exact pass over the same
+    weights, nats; None: the engine cannot `score`.
     """
 
     name: str
@@ -109,6 +127,7 @@ class EngineInfo:
     policy_version: int
     tokenizer: str
     exact_ids: bool = True
+    logprob_tolerance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

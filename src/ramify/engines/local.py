@@ -11,6 +11,7 @@ and take effect between two steps.
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ from ramify.chat.stops import StopMatcher
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.closing import LiveCount
 from ramify.core.errors import ConfigError, EngineError
-from ramify.core.records import Completion, EngineInfo, Finish, Request
+from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
 from ramify.core.tree import Entropy
 from ramify.engines.model_step import ModelStep, cache_shape
 from ramify.engines.sampling import Sampled, Sampler, sample
@@ -33,6 +34,9 @@ from ramify.modeling.load import packs_trees
 
 _TURNS_AFTER_AN_END = 8
 """Iterations of the event loop between a step that ended sequences and the next step."""
+
+_TOLERANCE, _TOLERANCE_16_BITS = 1e-3, 1.0
+"""Largest difference of a token's logprob from another exact pass, nats, in float32 and 16 bits (docs/numerics.md, 7)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -147,14 +151,30 @@ class LocalEngine:
         finally:
             self._give_up(sequence)
 
-    async def load_weights(self, source: str, version: int) -> None:
-        """Use the learner's current weights and drop cached keys and values.
+    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:
+        """Logprob of each token after the first. Computed between two steps; slots and what they hold stay. [T] -> [T - 1]
 
         Raises:
-            EngineError: The source is not "shared" (this engine holds no weights of its own), or sequences are active.
+            EngineError: Fewer than two tokens, more than the context, or other ids than the model's; the engine is closed.
         """
-        if source != "shared":
-            raise EngineError(f"the local engine shares the learner's weights and cannot load {source!r}")
+        ids, most = np.array(token_ids, np.int64), self._table.shape.context_tokens
+        if self._closed:
+            raise EngineError("the engine is closed: make a new one to score tokens")
+        if not 2 <= len(ids) <= most or ids.min() < 0 or ids.max() >= self._vocab_size:
+            raise EngineError(
+                f"expected 2 to {most} token ids from 0 to {self._vocab_size - 1} to score, got {len(ids)}"
+            )
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._thread, self._model_step.score, ids.astype(np.int32), temperature
+        )
+
+    async def load_weights(self, version: int) -> None:
+        """Use the model's current weights and drop cached keys and values.
+
+        Raises:
+            EngineError: Sequences are active.
+        """
         written = sum(sequence.row >= 0 for sequence in self._open)
         if written:
             raise EngineError(
@@ -181,6 +201,7 @@ class LocalEngine:
             self._entropy_top_k is None,
             self._version,
             self._tokenizer.fingerprint,
+            logprob_tolerance=_TOLERANCE if self._table.keys.dtype == torch.float32 else _TOLERANCE_16_BITS,
         )
 
     async def close(self) -> None:

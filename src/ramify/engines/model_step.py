@@ -8,7 +8,7 @@ against the documentation of torch.cuda.CUDAGraph; the bucketing and the static 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from ramify.engines.slots import CacheShape, SlotTable
 
 _LEAST_LENGTH = 256
 _WARM_UPS = 3
+_SCORED_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,27 @@ class ModelStep:
             parts.append(self._feed(decoder, decode, tokens, stretches))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
+    @torch.inference_mode()
+    def score(self, token_ids: npt.NDArray[np.int32], temperature: float) -> npt.NDArray[np.float64]:
+        """Logprob of each token after the first, nats; the table stays as it is. [T] -> [T - 1]
+
+        Temperature 0 gives those at temperature 1, as sampling does.
+        """
+        size = len(token_ids)
+        shape = replace(self._table.shape, num_slots=1, context_tokens=size)
+        table = SlotTable(shape, self._table.keys.dtype, self._table.keys.device)
+        table.tokens[0] = token_ids
+        decoder = self._prepare()
+        hidden = _hidden(decoder, table, None, token_ids[:0].astype(np.int64), [Stretch(0, 0, size)])[:-1]
+        following = torch.from_numpy(token_ids[1:, None].astype(np.int64)).to(hidden.device)
+        found = []
+        for start in range(0, size - 1, _SCORED_AT_ONCE):
+            part = slice(start, start + _SCORED_AT_ONCE)
+            scores = decoder.logits(hidden[part]).float() / (temperature or 1.0)
+            found.append(torch.log_softmax(scores, dim=-1).gather(1, following[part])[:, 0])
+        scored: npt.NDArray[np.float64] = torch.cat(found).double().cpu().numpy()
+        return scored
+
     def _prepare(self) -> Decoder:
         if self._decoder is None:
             self._decoder = Decoder(self._model, self._table.spare_position + 1)
@@ -210,9 +232,7 @@ class ModelStep:
         tokens: npt.NDArray[np.int64],
         stretches: Sequence[Stretch],
     ) -> torch.Tensor:
-        attend = StepAttention(self._table, decode, stretches)
-        fed = np.concatenate([tokens, *(self._table.tokens[s.row, s.start : s.stop] for s in stretches)])
-        hidden = decoder.hidden(torch.from_numpy(fed).to(attend.places.device), attend.places, attend)
+        hidden = _hidden(decoder, self._table, decode, tokens, stretches)
         if stretches:
             # Logits in the middle of a stretch are not needed.
             ends = len(tokens) + np.cumsum([stretch.size for stretch in stretches]) - 1
@@ -223,3 +243,16 @@ class ModelStep:
         for stretch in stretches:
             self._table.lengths[stretch.row] = stretch.stop
         return decoder.logits(hidden)
+
+
+def _hidden(
+    decoder: Decoder,
+    table: SlotTable,
+    decode: DecodeRows | None,
+    tokens: npt.NDArray[np.int64],
+    stretches: Sequence[Stretch],
+) -> torch.Tensor:
+    """Last hidden states of the tokens of a step, whose keys and values are written into the table. [T, H]"""
+    attend = StepAttention(table, decode, stretches)
+    fed = np.concatenate([tokens, *(table.tokens[s.row, s.start : s.stop] for s in stretches)])
+    return decoder.hidden(torch.from_numpy(fed).to(attend.places.device), attend.places, attend)

@@ -19,7 +19,7 @@ from ramify.chat.renderer import ChatRenderer
 from ramify.core.errors import EngineError
 from ramify.core.messages import Message
 from ramify.core.protocols import Json
-from ramify.core.records import Completion, EngineInfo, Finish, Request, TokenUsage
+from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request, TokenUsage
 from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import redact
@@ -245,15 +245,21 @@ class OpenAIEngine:
     async def _post(self, body: Mapping[str, Json]) -> Answer:
         return await self._client.post_json(self._url, body, headers=_bearer(self._key))
 
-    async def load_weights(self, source: str, version: int) -> None:
+    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:  # noqa: ARG002
+        """Always fails, because a service returns text.
+
+        Raises:
+            EngineError: Always.
+        """
+        raise EngineError("engine 'openai' cannot score tokens; use another engine")
+
+    async def load_weights(self, version: int) -> None:
         """Always fails, because a service has weights of its own.
 
         Raises:
             EngineError: Always.
         """
-        raise EngineError(
-            f"engine 'openai' takes no weights (from {source}, version {version}); train with another engine"
-        )
+        raise EngineError(f"engine 'openai' takes no weights (version {version}); train with another engine")
 
     def info(self) -> EngineInfo:
         """What it can do."""

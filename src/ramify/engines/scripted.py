@@ -6,7 +6,7 @@ token has probability 1: logprobs are 0.
 
 import asyncio
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from typing import Any
 from ramify.chat.stops import StopMatcher
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import uniform
-from ramify.core.errors import ConfigError
-from ramify.core.records import Completion, EngineInfo, Finish, Request
+from ramify.core.errors import ConfigError, EngineError
+from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
 from ramify.core.tree import Entropy
 
 
@@ -105,7 +105,15 @@ class ScriptedEngine:
         logprobs = (0.0,) * len(written)
         return Completion(tuple(written), logprobs, entropies, finish, ((self._version, len(written)),))
 
-    async def load_weights(self, source: str, version: int) -> None:  # noqa: ARG002
+    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:  # noqa: ARG002
+        """Always fails, because a script has no probabilities of tokens that it does not write.
+
+        Raises:
+            EngineError: Always.
+        """
+        raise EngineError("engine 'scripted' cannot score tokens; use another engine")
+
+    async def load_weights(self, version: int) -> None:
         """Take the version number; a script has no weights."""
         self._version = version
 

@@ -183,7 +183,7 @@ class _Run:
                 for group in groups:
                     if _group_size(self.recipe) is not None:
                         # Clear the engine's cache: what is left of the last group would change the numerics.
-                        await actor.agent.engine.load_weights("shared", 0)
+                        await actor.agent.engine.load_weights(0)
                     await self._attempt_group(actor, group, phase)
         if self.task.reward.judge is not None:
             self.console.note(self.task.reward.judge.counts.line())

@@ -13,8 +13,11 @@ import torch
 from transformers import PreTrainedModel
 
 from ramify.algos.losses import LossInputs, LossOutput, Objective, SequenceInputs
+from ramify.algos.sft import counted_once
 from ramify.core.errors import TrainingError
+from ramify.core.messages import Problem
 from ramify.core.records import Floats, Ints, PackedRow, PathCredit, TrainingTree
+from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree
 from ramify.learner.forward import PassSettings, backward_row, forward_row
 from ramify.learner.optimizer import Optimizers, OptimizerSettings, Schedule
 from ramify.learner.pack import pack
@@ -126,6 +129,15 @@ class Learner:
         settings = replace(self._pass, with_entropy=False)
         parts = [forward_row(self.model, row, settings)[0] for row in rows]
         return tuple(part.double().cpu().numpy() for part in parts)
+
+    def score(self, token_ids: Sequence[int]) -> Floats:
+        """Logprob of each token after the first, given those before it, nats. [T] -> [T - 1], T at least 2"""
+        prompt = Node("", (), None, Source.PROMPT, tuple(token_ids[:1]), "")
+        rest, unknown = tuple(token_ids[1:]), (0.0,) * (len(token_ids) - 1)
+        leaf = Node("0", (0,), "", Source.POLICY, rest, "", unknown, stop=StopReason.TOKENS)
+        tree = make_tree(Problem("score", (), ()), TreeKey(0, 0), [prompt, leaf])
+        rows = pack([counted_once(tree)], self._token_budget, share_prefixes=packs_trees(self.model))
+        return self.logprobs(rows)[0]
 
     def _finish(self, outcome: Outcome, factor: float) -> None:
         if outcome == "stepped":

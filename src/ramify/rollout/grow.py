@@ -11,7 +11,6 @@ from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolResu
 from ramify.core.records import Finish
 from ramify.core.tree import (
     BranchDecision,
-    Context,
     Entropy,
     Node,
     Source,
@@ -23,7 +22,8 @@ from ramify.core.tree import (
     node_id,
 )
 from ramify.rollout.branching import Branching
-from ramify.rollout.calls import SessionKeeper, detached, run_calls
+from ramify.rollout.calls import SessionKeeper, run_calls
+from ramify.rollout.rewriting import Rewritten, rewritten
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import BranchKey, TrajectoryState, Turn, turn_request, write, write_probed
 from ramify.rollout.waits import SlotGate
@@ -122,7 +122,7 @@ class _Reply:
     stop: StopReason | None = None
     results: tuple[ToolResult, ...] = ()
     token_ids: tuple[int, ...] = ()
-    context: Context = "parent"
+    elsewhere: Rewritten | None = None
 
 
 class TreeGrower:
@@ -308,28 +308,22 @@ class TreeGrower:
     async def _reply(self, state: TrajectoryState, node: Node, is_cut: bool, room: int) -> _Reply:
         """What follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
         reply = _Reply(StopReason.TOKENS) if is_cut else await self._answer(state, node)
-        fresh = await self._fresh_context(state, node, reply)
-        if fresh is not None:
-            return replace(reply, stop=None, token_ids=fresh, context="fresh")
+        elsewhere = await self._rewritten(state, node, reply)
+        if elsewhere is not None:
+            return replace(reply, stop=None, token_ids=elsewhere.token_ids, elsewhere=elsewhere)
         if reply.stop is None and len(node.token_ids) + len(reply.token_ids) >= room:
             return _Reply(StopReason.TOKENS)
         return reply
 
-    async def _fresh_context(
-        self, state: TrajectoryState, node: Node, reply: _Reply
-    ) -> tuple[int, ...] | None:
-        """The context that the rewriter puts in place of the current one; None if it leaves no room to continue."""
-        if self._parts.rewriter is None:
+    async def _rewritten(self, state: TrajectoryState, node: Node, reply: _Reply) -> Rewritten | None:
+        """The context that a rewriter puts in place of the current one."""
+        if not self._parts.rewriters:
             return None
         nodes = [replace(node, stop=reply.stop)]
         if reply.stop is None:
             nodes.append(self._tool_node(nodes[0], reply))
-        fresh = await detached("the rewriter", self._parts.rewriter.rewrite(self._trajectory(*nodes)))
-        if not fresh:
-            return None
-        spent = state.spent + len(node.token_ids) + len(fresh)
-        fits = spent < self._parts.limits.max_tokens and len(fresh) < self._context_tokens
-        return fresh if fits else None
+        most = self._parts.limits.max_tokens - 1 - state.spent - len(node.token_ids)
+        return await rewritten(self._parts, self._key, self._trajectory(*nodes), state.rewritten, most)
 
     async def _answer(self, state: TrajectoryState, node: Node) -> _Reply:
         if not isinstance(node.turn, Calls):
@@ -348,13 +342,24 @@ class TreeGrower:
         self._add(node)
         self._add(answer)
         state = state.with_tokens(state.path, node.token_ids)
-        if reply.context == "fresh":
+        elsewhere = reply.elsewhere
+        if elsewhere is not None:
             self._contexts[node.id] = state.context
-            state = replace(state, context=())
+            state = replace(state, context=elsewhere.before, rewritten=(*state.rewritten, elsewhere))
         state = state.with_tokens(answer.path, answer.token_ids)
-        return replace(
+        state = replace(
             state, calls=state.calls + len(reply.results), depth=state.depth + (1 if reply.results else 0)
         )
+        return self._in_turn(state, elsewhere.shared) if elsewhere is not None and elsewhere.shared else state
+
+    def _in_turn(self, state: TrajectoryState, shared: int) -> TrajectoryState:
+        """The state in the middle of a turn, whose first tokens are the last `shared` ones of the context."""
+        if self._asks(state):
+            # The first tokens of this turn are no answer to the result, so there is nothing to decide on.
+            self._branching.skip(state)
+            state = replace(state, decided=state.depth)
+        text = self._parts.renderer.decode(state.context[-shared:]).rstrip("\N{REPLACEMENT CHARACTER}")
+        return replace(state, shared=shared, shared_text=text)
 
     def _room(self, state: TrajectoryState) -> int:
         """Tokens that may still be added."""
@@ -374,7 +379,7 @@ class TreeGrower:
             reply.token_ids,
             self._parts.renderer.decode(reply.token_ids),
             results=reply.results,
-            context=reply.context,
+            context="parent" if reply.elsewhere is None else reply.elsewhere.context,
         )
 
     def _add(self, node: Node) -> None:

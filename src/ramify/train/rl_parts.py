@@ -4,11 +4,12 @@ import math
 from dataclasses import dataclass
 
 from ramify.actor.actor import Actor, build_actor, build_task
-from ramify.actor.publisher import SharedPublisher
+from ramify.actor.publisher import build_publisher
 from ramify.config.build import build_learning, build_objective, build_optimizer
-from ramify.config.build_model import build_model
+from ramify.config.build_model import build_engine_model, build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
+from ramify.core.protocols import Publisher
 from ramify.data.order import ProblemOrder
 from ramify.learner.guard import Guard
 from ramify.learner.learning import Learning
@@ -33,7 +34,7 @@ class RlRun:
     loop: AgentLoop
     actor: Actor
     order: ProblemOrder
-    publisher: SharedPublisher
+    publisher: Publisher
     learning: Learning
     saver: Saver
     guard: Guard | None
@@ -85,7 +86,8 @@ def build_rl(
         )
 
     learner, state = restore(start, make_learner)
-    actor = build_actor(recipe, task, lambda: learner.model)
+    engine_model = build_engine_model(recipe.engine, learner.model)
+    actor = build_actor(recipe, task, lambda: engine_model)
     if start.record is not None:
         actor.agent.brancher.restore(state.branching)
     run = RlRun(
@@ -95,7 +97,7 @@ def build_rl(
         loop=loop,
         actor=actor,
         order=ProblemOrder(len(task.problems), recipe.run.seed),
-        publisher=SharedPublisher(actor.agent.engine),
+        publisher=build_publisher(actor, learner, engine_model, rollout.temperature),
         learning=build_learning(recipe, learner, minibatches),
         saver=begin_run(folder, recipe, start, state, learner, steps, manifest),
         guard=guard,

@@ -8,6 +8,7 @@ import torch
 
 from ramify.commands.estimate import Memory, Work, device_of, memory_by_sizes, memory_of, work_of
 from ramify.commands.pace import Pace
+from ramify.config.build_model import build_engine_model
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import ModelSection
@@ -91,16 +92,8 @@ def test_a_row_is_computed_again_where_it_takes_more_than_its_share_of_what_is_l
     assert sum(memory.in_room(599).values()) == memory.least == 230
 
 
-@pytest.mark.parametrize(
-    ("budget", "tokens"),
-    [
-        (64, 264),  # a path of up to 200 above a stage of the budget
-        (199, 399),
-        (900, 1000),  # no more than the whole tree
-        (1100, 1100),
-    ],
-)
-def test_the_largest_row_is_a_stage_and_the_path_above_it(table, budget, tokens):
+def train_table(table, budget=900):
+    """The same sizes in a recipe of RL."""
     del table["data"]["max_tokens"]
     table["data"]["max_prompt_tokens"] = 40
     table["rollout"] = {
@@ -118,7 +111,36 @@ def test_the_largest_row_is_a_stage_and_the_path_above_it(table, budget, tokens)
         "algorithm": {"estimator": {"name": "group"}, "loss": {"name": "clip"}},
         "learner": {"problems_per_minibatch": 2, "token_budget": budget, "optimizer": {"rate": 1e-3}},
     }
-    assert largest_row(check_recipe(TrainRecipe, table, "r")) == tokens
+    return table
+
+
+@pytest.mark.parametrize(
+    ("budget", "tokens"),
+    [
+        (64, 264),  # a path of up to 200 above a stage of the budget
+        (199, 399),
+        (900, 1000),  # no more than the whole tree
+        (1100, 1100),
+    ],
+)
+def test_the_largest_row_is_a_stage_and_the_path_above_it(table, budget, tokens):
+    assert largest_row(check_recipe(TrainRecipe, train_table(table, budget), "r")) == tokens
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4, "alpha": 8.0}])
+def test_an_engine_with_a_copy_of_the_weights_takes_a_second_model(table, model_folder, lora):
+    train_table(table)["model"] |= {} if lora is None else {"lora": lora}
+    shared = check_recipe(TrainRecipe, table, "r")
+    table["engine"]["weights"] = "copy"
+    copied = check_recipe(TrainRecipe, table, "r")
+    model = load_model(model_folder)
+    if lora is not None:
+        add_lora(model, LoraSettings(4, 8.0), 0)
+    more = 4 * sum(
+        prod(parameter.shape) for parameter in build_engine_model(copied.engine, model).parameters()
+    )
+    found = [memory_of(recipe, work_of(recipe), "cpu").fixed for recipe in (shared, copied)]
+    assert found[1] - found[0] == more
 
 
 def test_a_demonstration_is_a_row_at_least(table):

@@ -119,7 +119,7 @@ def test_new_weights_drop_what_was_cached(model, tokenizer):
 
     async def main():
         await engine.generate(Request(prompt, 1, 3))
-        await engine.load_weights("shared", 1)
+        await engine.load_weights(1)
         await engine.generate(Request(prompt, 1, 3))
 
     asyncio.run(main())
@@ -258,10 +258,10 @@ def test_weights_cannot_change_under_a_sequence(model, tokenizer):
         task = asyncio.create_task(engine.generate(Request(tokenizer.encode("add"), 1, 250)))
         await steps(engine, 1)
         with pytest.raises(EngineError, match="1 sequences were being written"):
-            await engine.load_weights("shared", 2)
+            await engine.load_weights(2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await engine.load_weights("shared", 2)
+        await engine.load_weights(2)
 
     asyncio.run(main())
     assert engine.info().policy_version == 2

@@ -147,8 +147,11 @@ def test_it_says_what_it_cannot_do(renderer):
     )
     assert not engine.info().exact_ids
     assert not engine.info().exact_entropy
+    assert engine.info().logprob_tolerance is None
+    with pytest.raises(EngineError, match="cannot score"):
+        asyncio.run(engine.score([1, 2]))
     with pytest.raises(EngineError, match="takes no weights"):
-        asyncio.run(engine.load_weights("shared", 1))
+        asyncio.run(engine.load_weights(1))
     asyncio.run(engine.close())
 
 

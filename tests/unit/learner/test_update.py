@@ -218,3 +218,13 @@ def test_a_forward_pass_that_gives_no_numbers_is_skipped_and_not_taken_for_a_gap
         model.get_output_embeddings().weight[3, 0] = torch.nan
     report = learner_for(model, SURROGATE).update_rows(rows, total, max_gap=1e-4)
     assert report.outcome == "non_finite"
+
+
+def test_scores_are_those_of_a_plain_pass():
+    model = tiny()
+    learner = learner_for(model, SURROGATE, temperature=0.7)
+    ids = [3, 9, 33, 48, 1, 12, 7, 7, 40]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0, :-1] / 0.7
+    plain = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    np.testing.assert_allclose(learner.score(ids), plain.numpy(), atol=1e-5, rtol=0)
