@@ -79,7 +79,7 @@ def test_k_needs_as_many_attempts(k):
 
 
 def test_the_reference_of_dpo_holds_the_policy():
-    with pytest.raises(ValidationError, match="beta\n.*greater than 0"):
+    with pytest.raises(ValidationError, match=r"beta\n.*greater than 0"):
         DpoLearnerSection(batch_size=1, optimizer={"rate": 1e-3}, beta=0.0)
 
 
