@@ -39,7 +39,7 @@ class EntropyAwareAdvantage:
             annotation pass.
 
     Raises:
-        ConfigError: `weight` is not above 0; from `batch_statistics` and `advantages`: entropies are missing.
+        ConfigError: From `batch_statistics` and `advantages`: entropies are missing.
         TrainingError: From `batch_statistics` and `advantages`: an entropy is not finite.
     """
 
@@ -47,10 +47,6 @@ class EntropyAwareAdvantage:
     shared: Shared
     weight: float
     source: Literal["behavior", "annotate"]
-
-    def __post_init__(self) -> None:
-        if not self.weight > 0:
-            raise ConfigError(f"entropy_advantage: weight = {self.weight}, expected a number above 0")
 
     def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
         """Of the entropies, then those of the inner estimator."""

@@ -38,22 +38,12 @@ class Weighting:
         sharing: See `Sharing`.
         aggregation: `sequence_mean` divides w by the written tokens of the whole path.
         fixed_length: L of `fixed_length`, tokens; None otherwise.
-
-    Raises:
-        ConfigError: `fixed_length` is set with another aggregation, or missing with this one.
     """
 
     shared: Shared = "repeat"
     sharing: Sharing = "soft"
     aggregation: Aggregation = "token_mean"
     fixed_length: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.fixed_length is not None) != (self.aggregation == "fixed_length"):
-            raise ConfigError(
-                f"fixed_length = {self.fixed_length} with aggregation {self.aggregation!r}: a length belongs to "
-                "aggregation fixed_length and to no other"
-            )
 
 
 def untruncated(tree: Tree) -> npt.NDArray[np.bool_]:

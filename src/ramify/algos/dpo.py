@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ramify.algos.losses import SequenceInputs, SequenceOutput
-from ramify.core.errors import ConfigError
 from ramify.core.records import AnnotatedTree, Reward, TrainingTree
 from ramify.core.tree import Node, Tree, make_tree, node_id
 
@@ -21,16 +20,9 @@ class DpoLoss:
 
     Attributes:
         beta: Above 0; how strongly the reference model holds the policy.
-
-    Raises:
-        ConfigError: beta is not above 0.
     """
 
     beta: float
-
-    def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise ConfigError(f"beta = {self.beta}: expected a number above 0")
 
     @property
     def needs_paths(self) -> bool:

@@ -32,15 +32,11 @@ class KlPenalty:
         coefficient: Above 0.
 
     Raises:
-        ConfigError: The coefficient is not above 0.
         ValueError: When called: the inputs have no reference logprobs.
     """
 
     estimator: Literal["k2", "k3", "k3_ratio"]
     coefficient: float
-
-    def __post_init__(self) -> None:
-        _check_coefficient("kl", self.coefficient)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """The loss, summed over the tokens of a row; `kl` reports the estimate per token."""
@@ -65,15 +61,9 @@ class EntropyBonus:
 
     Attributes:
         coefficient: Above 0.
-
-    Raises:
-        ConfigError: The coefficient is not above 0.
     """
 
     coefficient: float
-
-    def __post_init__(self) -> None:
-        _check_coefficient("entropy_bonus", self.coefficient)
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """The loss, summed over the tokens of a row; `entropy_bonus` reports the entropy per token."""
@@ -93,15 +83,12 @@ class KlInReward:
         coefficient: Above 0, reward per nat.
 
     Raises:
-        ConfigError: The coefficient is not above 0; from `batch_statistics` and `advantages`: reference logprobs are missing.
+        ConfigError: From `batch_statistics` and `advantages`: reference logprobs are missing.
         TrainingError: From `batch_statistics` and `advantages`: a logprob is not finite.
     """
 
     inner: Estimator
     coefficient: float
-
-    def __post_init__(self) -> None:
-        _check_coefficient("kl", self.coefficient)
 
     def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
         """Those of the inner estimator."""
@@ -145,13 +132,3 @@ def _k1(node: Node, annotations: Annotations) -> Floats:
     if not np.isfinite(difference).all():
         raise TrainingError(f"node {node.id!r}: a logprob is not finite, so this batch cannot be trained on")
     return difference
-
-
-def _check_coefficient(name: str, coefficient: float) -> None:
-    """Check that a coefficient is above 0.
-
-    Raises:
-        ConfigError: It is not.
-    """
-    if not coefficient > 0:
-        raise ConfigError(f"{name}: coefficient = {coefficient}, expected a number above 0")

@@ -17,7 +17,6 @@ from ramify.algos.ops import (
     token_weights,
     values,
 )
-from ramify.core.errors import ConfigError
 from ramify.core.records import AnnotatedTree, Annotations, BatchSums, Floats
 from ramify.core.tree import Trajectory
 
@@ -42,15 +41,11 @@ class ReinforcePlusPlus(ReinforcePlusPlusConfig):
         kl_coefficient: beta, at least 0; above 0 the annotation pass must provide reference logprobs.
 
     Raises:
-        ConfigError: `kl_coefficient` is below 0; from `batch_statistics` and `advantages`: reference logprobs are missing.
+        ConfigError: From `batch_statistics` and `advantages`: reference logprobs are missing.
     """
 
     shared: Shared
     kl_coefficient: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.kl_coefficient >= 0:
-            raise ConfigError(f"kl: coefficient = {self.kl_coefficient}, expected a number of at least 0")
 
     def batch_statistics(self, trees: Sequence[AnnotatedTree]) -> tuple[BatchSums, ...]:
         """Of the returns of all tokens."""

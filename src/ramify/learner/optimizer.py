@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import DataError
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """a, b, c of the polynomial a s + b s^3 + c s^5 that one iteration applies to every singular value s."""
@@ -89,13 +89,6 @@ class Schedule:
     warmup_steps: int = 0
     decay_start: float = 0.0
     final_fraction: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.warmup_steps < 0 or not 0 <= self.decay_start < 1 or not 0 <= self.final_fraction <= 1:
-            raise ConfigError(
-                f"schedule: warmup_steps = {self.warmup_steps}, decay_start = {self.decay_start}, "
-                f"final_fraction = {self.final_fraction}; expected >= 0, in [0, 1), in [0, 1]"
-            )
 
     def factor(self, step: int, total: int) -> float:
         """Factor for step 0 <= step < total."""

@@ -61,7 +61,7 @@ class PartsReward:
         parts: The parts; each has a different name.
 
     Raises:
-        ConfigError: Two parts have the same name, or there is neither a base nor a part.
+        ConfigError: Two parts have the same name.
     """
 
     base: RewardFn | None
@@ -71,8 +71,6 @@ class PartsReward:
         names = [each.part.name for each in self.parts]
         if len(set(names)) < len(names):
             raise ConfigError(f"reward: two parts share a name: {', '.join(sorted(names))}")
-        if self.base is None and not names:
-            raise ConfigError("reward: expected at least one part")
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
         """One reward for each trajectory, in order.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import DataError
 from ramify.core.messages import ToolStatus
 from ramify.core.protocols import RewardFn
 from ramify.core.records import Reward, ScoredTree
@@ -95,21 +95,12 @@ class OverlongReward:
     Attributes:
         inner: The reward to which the penalty is added.
         max_tokens: The limit of a trajectory: tokens after its prompt.
-        margin: How many tokens below the limit the penalty begins.
-
-    Raises:
-        ConfigError: The margin is not within 1 to `max_tokens`.
+        margin: How many tokens below the limit the penalty begins, 1 to `max_tokens`.
     """
 
     inner: RewardFn
     max_tokens: int
     margin: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.margin <= self.max_tokens:
-            raise ConfigError(
-                f"overlong_margin: expected 1 to max_tokens = {self.max_tokens}, got {self.margin}"
-            )
 
     async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
         """One reward for each trajectory, in order."""

@@ -123,12 +123,6 @@ def test_an_entropy_that_is_not_finite_is_refused():
         )
 
 
-@pytest.mark.parametrize("weight", [0.0, -0.2, float("nan")])
-def test_a_weight_that_does_not_act_is_refused(weight):
-    with pytest.raises(ConfigError, match="expected a number above 0"):
-        EntropyAwareAdvantage(INNER, "repeat", weight, "behavior")
-
-
 @pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
 def test_statistics_do_not_depend_on_how_the_batch_is_cut(shared):
     rng = np.random.default_rng(4)

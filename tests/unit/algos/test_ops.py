@@ -139,13 +139,6 @@ def test_sequence_means_weigh_a_trajectory_by_its_leaf_and_its_tokens_by_its_len
     assert sum(c.s_plus.sum() for c in by_node.values()) == pytest.approx(leaves)
 
 
-def test_a_length_belongs_to_its_aggregation():
-    with pytest.raises(ConfigError, match="a length belongs to aggregation fixed_length"):
-        Weighting(fixed_length=4)
-    with pytest.raises(ConfigError, match="a length belongs to aggregation fixed_length"):
-        Weighting(aggregation="fixed_length")
-
-
 @pytest.mark.parametrize("sharing", ["soft", "hard"])
 def test_a_masked_trajectory_weighs_nothing_and_stays_in_the_denominator(sharing):
     tree = hand_tree()

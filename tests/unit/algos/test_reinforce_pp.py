@@ -108,6 +108,3 @@ def test_what_is_missing_or_broken_is_said():
     notes = {key: NodeAnnotations(np.zeros(1), np.array([np.nan])) for key in "01"}
     with pytest.raises(TrainingError, match="node '0': a logprob is not finite"):
         estimated(estimator, [tree], [[1.0, 0.0]], [notes])
-    for coefficient in (-0.1, float("nan")):
-        with pytest.raises(ConfigError, match="expected a number of at least 0"):
-            ReinforcePlusPlus("repeat", kl_coefficient=coefficient)

@@ -40,6 +40,29 @@ def most(number):
             "model.lora.alpha=1e-300",
             "model.lora.alpha: expected a number greater than or equal to 0.000000001",
         ),
+        # What would not act, or act the wrong way round.
+        (
+            "algorithm.kl={place='loss', estimator='k2', coefficient=0}",
+            "algorithm.kl.coefficient: expected a number greater than 0, got 0",
+        ),
+        (
+            "algorithm.entropy_bonus=-1.0",
+            "algorithm.entropy_bonus: expected a number greater than 0, got -1.0",
+        ),
+        (
+            "algorithm.entropy_advantage={weight=0.0}",
+            "algorithm.entropy_advantage.weight: expected a number greater than 0, got 0.0",
+        ),
+        (
+            "algorithm.overlong_margin=0",
+            "algorithm.overlong_margin: expected a number greater than or equal to 1",
+        ),
+        (
+            "learner.optimizer.warmup_steps=-1",
+            "learner.optimizer.warmup_steps: expected a number greater than",
+        ),
+        ("learner.optimizer.decay_from=1.0", "learner.optimizer.decay_from: expected a number less than 1"),
+        ("learner.optimizer.final_rate=1.5", f"learner.optimizer.final_rate: {most(1)} 1.5"),
         # 0 is no switch.
         ("run.deterministic=0", "run.deterministic: expected true or false, got 0"),
         ("run.deterministic='yes'", "run.deterministic: expected true or false, got 'yes'"),

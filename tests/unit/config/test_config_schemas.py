@@ -4,6 +4,7 @@ from pydantic import TypeAdapter, ValidationError
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig
 from ramify.config.schema_eval import EvalRecipe, SamplingSection
+from ramify.config.schema_examples import DpoLearnerSection
 from ramify.config.schema_rollout import (
     BranchingSection,
     RolloutSection,
@@ -75,6 +76,11 @@ def test_k_needs_as_many_attempts(k):
     with pytest.raises(ValidationError, match="k"):
         SamplingSection(max_tokens=1, max_calls=0, attempts=4, k=k)
     assert SamplingSection(max_tokens=1, max_calls=0, attempts=4, k=(1, 4)).k == (1, 4)
+
+
+def test_the_reference_of_dpo_holds_the_policy():
+    with pytest.raises(ValidationError, match=r"beta\n.*greater than 0"):
+        DpoLearnerSection(batch_size=1, optimizer={"rate": 1e-3}, beta=0.0)
 
 
 @pytest.mark.parametrize("level", [-1, 5, 1.5, "x"])

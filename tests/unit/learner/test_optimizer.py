@@ -2,7 +2,7 @@ import pytest
 import torch
 from model_makers import tiny
 
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import DataError
 from ramify.learner.optimizer import AdamWSettings, MuonSettings, Optimizers, Schedule
 from ramify.modeling.lora import LoraSettings, add_lora
 
@@ -20,12 +20,6 @@ def test_schedule_warms_up_holds_and_falls_to_its_final_fraction():
 
 def test_constant_schedule_and_no_warmup():
     assert {Schedule().factor(step, 7) for step in range(7)} == {1.0}
-
-
-@pytest.mark.parametrize("wrong", [{"warmup_steps": -1}, {"decay_start": 1.0}, {"final_fraction": 1.5}])
-def test_senseless_schedules_are_refused(wrong):
-    with pytest.raises(ConfigError, match="schedule"):
-        Schedule(**wrong)
 
 
 def step(model, optimizers, factor=1.0, seed=0):

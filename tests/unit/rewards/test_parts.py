@@ -138,8 +138,6 @@ def test_mistakes_name_the_reward() -> None:
         FunctionPart(broken, "mine", {"size": 1})
     with pytest.raises(ConfigError, match="two parts share a name"):
         PartsReward(None, [WeightedPart(FunctionPart(broken, "a")), WeightedPart(FunctionPart(broken, "a"))])
-    with pytest.raises(ConfigError, match="at least one part"):
-        PartsReward(None, [])
     named = PartsReward(
         AnswerReward(AnswerRewardConfig(score="em")),
         [WeightedPart(FunctionPart(lambda completions: [0.0], "format"))],

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ramify.chat.tags import parse_turn
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import DataError
 from ramify.core.messages import Calls, Message, ParsedTurn, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Node, Source, StopReason, Trajectory, node_id
@@ -211,12 +211,9 @@ def test_only_what_the_policy_wrote_counts():
     assert punishments([written(60, results=300)]) == [0.0]
 
 
-def test_the_margin_may_be_the_whole_length_and_no_more():
+def test_the_margin_may_be_the_whole_length():
     (reward,) = asyncio.run(OverlongReward(LengthReward(), 100, 100).score([written(50)]))
     assert reward.parts == {"plumbing_length": 0.05, "overlong": -0.5}
-    for margin in (0, 101):
-        with pytest.raises(ConfigError, match="expected 1 to max_tokens = 100"):
-            OverlongReward(LengthReward(), 100, margin)
 
 
 def test_the_plumbing_reward_counts_what_the_policy_wrote():
