@@ -14,7 +14,7 @@ from ramify.core.records import (
     TrainingTree,
     behavior_annotations,
 )
-from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
+from ramify.core.tree import Cut, Node, Source, StopReason, TreeKey, make_tree, node_id
 
 PROBLEM = Problem("p", (Message.of("user", "?"),), ("1",))
 
@@ -38,17 +38,36 @@ def tree_of(nodes):
     return make_tree(PROBLEM, TreeKey(0, 0), nodes)
 
 
+def maybe_cut(rng, path, sizes):
+    """In one of five cases a place inside a node above `path`, if there is one; `sizes` are tokens by path."""
+    if rng.random() >= 0.2:
+        return "parent"
+    above = path[: rng.integers(len(path))]
+    most = sizes[above] - (above == path[:-1])
+    return Cut(node_id(above), int(rng.integers(1, most + 1))) if most > 0 else "parent"
+
+
 def random_tree(rng, depth=3, contexts=True, vocab=50, split_turns=False, bushy=True):
-    """Two or three roots; at least one path has `depth` turns; some nodes open a context or are empty.
+    """Two or three roots; at least one path has `depth` turns; some nodes are empty.
+
+    With `contexts`, some results stand in a fresh context, and unless it is "fresh" some results and turns go on from inside a
+    node above them.
 
     With `split_turns`, some turns are in two nodes, of which the second may be one of several. One to three turns
     follow each tool result: two on average, or with `bushy` off one and a half.
     """
     nodes = [node((), Source.PROMPT, rng.integers(2, vocab, rng.integers(1, 6)))]
+    sizes = {(): len(nodes[0].token_ids)}
+
+    def add(path, source, tokens, context="parent", **changes):
+        if contexts is True and context == "parent":
+            context = maybe_cut(rng, path, sizes)
+        nodes.append(node(path, source, tokens, context=context, **changes))
+        sizes[path] = len(tokens)
 
     def grow(path, level, longest):
         if split_turns and rng.random() < 0.3:
-            nodes.append(node(path, Source.POLICY, rng.integers(2, vocab, rng.integers(1, 4))))
+            add(path, Source.POLICY, rng.integers(2, vocab, rng.integers(1, 4)))
             parts = rng.integers(1, 3)
             for part in range(parts):
                 finish((*path, part), level, longest and part == parts - 1)
@@ -57,13 +76,13 @@ def random_tree(rng, depth=3, contexts=True, vocab=50, split_turns=False, bushy=
 
     def finish(path, level, longest):
         ends = level == depth or (not longest and rng.random() < 0.3)
-        nodes.append(node(path, Source.POLICY, rng.integers(2, vocab, rng.integers(1, 6)), leaf=ends))
+        add(path, Source.POLICY, rng.integers(2, vocab, rng.integers(1, 6)), leaf=ends)
         if ends:
             return
         tool = (*path, 0)
         fresh = bool(contexts and rng.random() < 0.25)
         tokens = rng.integers(2, vocab, rng.integers(1 if fresh or not contexts else 0, 5))
-        nodes.append(node(tool, Source.TOOL, tokens, opens_context=fresh))
+        add(tool, Source.TOOL, tokens, "fresh" if fresh else "parent")
         children = rng.integers(1, 4) if bushy else 1 + rng.binomial(2, 0.25)
         for child in range(children):
             grow((*tool, child), level + 1, longest and child == children - 1)

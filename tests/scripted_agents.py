@@ -13,6 +13,8 @@ from ramify.chat.renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream, uniform
 from ramify.core.messages import Message, Problem, ToolResult, ToolSpec, ToolStatus
+from ramify.core.records import Afresh, GoOn
+from ramify.core.tree import Cut
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout.grow import grow_trees
@@ -131,15 +133,36 @@ class FoldsMemory:
     Each finding ends as a result does, so that `script` still knows how many there were.
     """
 
-    tokenizer: ChatTokenizer
     after: int
+    name = "folds"
+    budget = 1
 
     async def rewrite(self, trajectory):
         results = [result.text for _, result in trajectory.exchanges]
         if trajectory.leaf.stop is not None or len(results) != self.after:
             return None
         summary = "".join(f"{text}\n</result>" for text in results)
-        return trajectory.nodes[0].token_ids + self.tokenizer.encode_plain(summary)
+        (asked,) = trajectory.problem.messages
+        return Afresh((Message.of("user", f"{asked.text} {summary}"),))
+
+
+@dataclass
+class Backtracks:
+    """A context rewriter: after result number `after`, back to the middle of the turn that asked for it, with another word."""
+
+    after: int
+    text: str = " hm"
+    tokens: int | None = None
+    node: str | None = None
+    budget: int = 1
+    name = "backtracks"
+
+    async def rewrite(self, trajectory):
+        if trajectory.leaf.stop is not None or len(trajectory.exchanges) != self.after:
+            return None
+        asked = trajectory.policy_nodes[-1]
+        tokens = len(asked.token_ids) // 2 if self.tokens is None else self.tokens
+        return GoOn(Cut(asked.id if self.node is None else self.node, tokens), self.text)
 
 
 def script(context, seed):

@@ -8,7 +8,7 @@ from ramify.core.records import SegmentSpan
 from ramify.learner.tree_attention import TreeAttention
 from ramify.modeling.attention import ATTENTION_NAME
 from ramify.modeling.head import written_backward
-from ramify.modeling.lean_layers import keep_less
+from ramify.modeling.recompute import recompute_activations
 
 FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 WIDE_LAYERS = {"vocab_size": 500, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4}
@@ -25,7 +25,7 @@ def random_model(family="qwen3", sizes=WIDE_LAYERS, dtype=torch.float32):
     config = FAMILIES[family](**sizes, **heads, tie_word_embeddings=True)
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME)
-    keep_less(model)
+    recompute_activations(model)
     return model.to(dtype).train()
 
 

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import Engine
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Tree
-from ramify.data.order import DataCursor
+from ramify.data.order import DataCursor, ProblemOrder
 from ramify.engines.local import LocalEngine
 from ramify.learner.checkpoint import latest_checkpoint
 from ramify.modeling.numerics import set_numerics
@@ -123,7 +123,7 @@ def _world(run: Path, runner: asyncio.Runner) -> Iterator[_World]:
     files = {name: run / "world" / f"{name}.jsonl" for name in ("passages", "train", "test", "seen")}
     data = ExampleData(base=run / "base", demonstrations=run / "world" / "demonstrations.jsonl", **files)
     recipe = rl_recipe(make_example(1, smoke=False), run, 0, model_dir, data)
-    task = build_task(recipe, model_dir, RunConsole(sys.stderr))
+    task = build_task(recipe, RunConsole(sys.stderr))
     model = build_model(recipe.model, task.context_tokens)
     rollout = build_actor(recipe, task, lambda: model)
     bracketed = LocalEngine(
@@ -133,7 +133,7 @@ def _world(run: Path, runner: asyncio.Runner) -> Iterator[_World]:
         context_tokens=task.context_tokens,
         entropy_top_k=TOP_K,
     )
-    indices, _ = task.order.take(DataCursor(), NUM_PROBLEMS)
+    indices, _ = ProblemOrder(len(task.problems), recipe.run.seed).take(DataCursor(), NUM_PROBLEMS)
     world = _World(rollout, [task.problems[index] for index in indices], rollout.agent.engine, bracketed)
     try:
         yield world
@@ -155,7 +155,7 @@ def _summary(
     roots = [rule.num_roots(N, tree.trajectories[:1]) for tree in exact]
     return Measured(
         rule=name,
-        settings=section.branching.model_dump(mode="json", exclude_none=True),
+        settings={k: value for k, value in asdict(section.branching).items() if value is not None},
         first_roots=(min(roots), max(roots)),
         roots=figures["group/roots"],
         branches=figures["branch/taken"] / len(exact),

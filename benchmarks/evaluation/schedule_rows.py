@@ -21,10 +21,11 @@ from benchmarks.rollout.schedule_tools import PATIENT_SPECS, SPECS
 from benchmarks.rollout.schedule_workload import DEEPSEARCH, MAX_CALLS, REASONING, Script, Waits
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.protocols import Event
-from ramify.core.records import Reward
-from ramify.core.tree import Trajectory
+from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import Trajectory, TreeKey
 from ramify.engines.virtual_clock import run_virtual
-from ramify.eval.attempts import Ended, Place, make_attempts
+from ramify.rewards.trajectory_rewards import score_tree
+from ramify.rollout.grow import Grown, Planned, grow_planned
 from ramify.rollout.settings import AgentParts, RolloutLimits
 
 _SEEDS = range(40)
@@ -87,22 +88,22 @@ def _ours(batch: Batch) -> _Done:
         run_seed=0,
         slots=engine.info().num_slots,
     )
-    places = [
-        Place(problem, slot, attempt)
+    planned = [
+        Planned(problem, TreeKey(step=attempt, slot=slot))
         for slot, problem in enumerate(batch.problems)
         for attempt in range(_ATTEMPTS)
     ]
-    ended: list[Ended] = []
+
+    async def scored(grown: Grown) -> ScoredTree:
+        return await score_tree(_NoScore(), grown.tree)
 
     async def run() -> None:
         try:
-            await make_attempts(agent, _NoScore(), places, ended.append)
+            await grow_planned(agent, planned, scored)
         finally:
             await engine.close()
 
     _, seconds = run_virtual(run())
-    if len(ended) != len(places):
-        raise ValueError("an attempt is missing")
     return _Done(seconds, engine.work.written, engine.work.busy_seconds)
 
 

@@ -39,7 +39,9 @@ def rewritten() -> Sequence[Row]:
         ]
     golds = training_golds(folder)
     right: list[Way] = [
-        (n.name, n.kind, lambda _, gold, n=n: n.write(gold)) for n in NOTATIONS if not n.lenient
+        (n.name, n.kind, lambda _, gold, n=n: n.write(gold))  # type: ignore[misc]
+        for n in NOTATIONS
+        if not n.lenient
     ]
     wrong: list[Way] = [(mistake.name, mistake.kind, mistake.spoil) for mistake in MISTAKES]
     return [

@@ -209,7 +209,7 @@ def _timed(agent: Agent, workload: Workload) -> Callable[[], float]:
 
 def _flat_agent(folder: Path, workload: Workload) -> Agent:
     turns = FlatTurns(Texts(folder), workload)
-    return Agent(folder, turns, FlatBrancher(_PROBE), _N, _N, workload.longest + 1)
+    return Agent(folder, turns, FlatBrancher(probe_tokens=_PROBE), _N, _N, workload.longest + 1)
 
 
 def _tree_agent(folder: Path, n: int, slots: int, turns: int) -> Agent:

@@ -94,7 +94,7 @@ class BarrierLoop:
         root = self._roots[slot]
         self._roots[slot] += 1
         self._started[slot] += 1
-        return _Walk(slot, (root,), (root,), self._renderer.start(self._problems[slot], ()))
+        return _Walk(slot, (root,), (root,), self._renderer.start(self._problems[slot]))
 
     async def _generate(self, walk: _Walk) -> tuple[_Walk, ToolCall] | None:
         """The trajectory with its next turn, and the call that it makes; None: it has ended."""

@@ -17,7 +17,8 @@ from ramify.core.tree import Tree
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout import branching
 from ramify.rollout.branching import BranchBudget
-from ramify.rollout.grow import grow_trees
+from ramify.rollout.grow import Grown as GrownTree
+from ramify.rollout.grow import grow_planned, planned_step
 from ramify.rollout.settings import AgentParts, RolloutLimits
 
 N, M, COIN, PROBE = 16, 8, 0.5, 20
@@ -131,8 +132,13 @@ def grow_ours(
 
     async def run() -> tuple[Tree, ...]:
         loop = asyncio.get_running_loop()
+
+        async def ended(grown: GrownTree) -> Tree:
+            whole.append(loop.time())
+            return grown.tree
+
         try:
-            return await grow_trees(parts, batch.problems, 0, lambda _: whole.append(loop.time()))
+            return await grow_planned(parts, planned_step(batch.problems, 0), ended)
         finally:
             await engine.close()
 

@@ -43,9 +43,9 @@ class BusySampler(ForcedSampler):
         super().__init__()
         self._step_seconds = step_seconds
 
-    def __call__(self, *arguments: Any) -> Sampled:  # noqa: ANN401 - those of a sampler
+    def __call__(self, *arguments: Any, **named: Any) -> Sampled:  # noqa: ANN401 - those of a sampler
         """See `ForcedSampler`."""
-        sampled = super().__call__(*arguments)
+        sampled = super().__call__(*arguments, **named)
         ends, matrix = time.perf_counter() + self._step_seconds, torch.ones(512, 512)
         while time.perf_counter() < ends:
             matrix = torch.tanh(matrix @ matrix)

@@ -47,7 +47,7 @@ class ForceScript(LogitsProcessor):
         """Shapes: [B, T], [B, V] -> [B, V]."""
         step = input_ids.shape[1] - self.start
         forced = torch.tensor([[row[min(step, len(row) - 1)]] for row in self.rows])
-        return torch.full_like(scores, -torch.inf).scatter_(1, forced, 0.0)
+        return torch.full_like(scores, -torch.inf).scatter_(1, forced, 0.0)  # type: ignore[return-value]
 
     def token(self, row: int, step: int) -> int:
         """The token of a row of the batch at a step."""
@@ -133,7 +133,7 @@ class TrlSide:
                 row = int(state.request_id.rpartition("_")[2])
                 return update(state, self.force.token(row, state.generated_len()), logprob)
 
-            RequestState.update_and_check_completion = forced
+            RequestState.update_and_check_completion = forced  # type: ignore[method-assign,assignment]
         else:
             processors = LogitsProcessorList([self.force])
             model.generate = functools.partial(model.generate, logits_processor=processors)

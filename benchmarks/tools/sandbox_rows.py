@@ -55,7 +55,7 @@ def _measure(
             sandboxes = {f"L{level}": open_sandbox(level, level) for level in levels}
             sides: dict[str, Callable[[], float]] = {"peer": lambda: _fresh(code, num_peer, walls)}
             for name, sandbox in sandboxes.items():
-                sides[name] = lambda name=name, sandbox=sandbox: runner.run(
+                sides[name] = lambda name=name, sandbox=sandbox: runner.run(  # type: ignore[misc]
                     _forked(name, sandbox, code, num_ours, walls)
                 )
             runs = interleave(sides)

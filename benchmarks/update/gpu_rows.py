@@ -24,7 +24,7 @@ from ramify.learner.update import Learner
 
 _SEEDS = (0, 1, 2, 3)
 _TOKEN_BUDGET = 4096
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "hidden_size": 896,
     "intermediate_size": 4864,
     "num_hidden_layers": 24,
@@ -143,7 +143,7 @@ def _prepare(folder: Path) -> tuple[Learner, Batch, tuple[PackedRow, ...]]:
     write_tiny_tokenizer(folder, 0)
     config = Qwen2Config(**_SIZES, max_position_embeddings=32768, tie_word_embeddings=True)
     torch.manual_seed(0)
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)  # type: ignore[arg-type]
     learner = make_learner(folder, "cuda", "bfloat16")
     batch = make_batch(learner, [reasoning_tree(seed, shorter=1) for seed in _SEEDS])
     return learner, batch, batch.rows(_TOKEN_BUDGET)

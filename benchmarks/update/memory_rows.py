@@ -46,13 +46,13 @@ def peak_against_trl() -> Sequence[Row]:
                 for size in BATCH_SIZES
             }
             fastest_name = f"batch {fastest}, checkpointing off"
-            peer = [peaks[fastest_name], *(_trl(folder, batch, fastest, False) for _ in ours[1:])]
+            theirs = [peaks[fastest_name], *(_trl(folder, batch, fastest, False) for _ in ours[1:])]
         except PeerUnavailableError as error:
             return [not_measured("8", metric, target, str(error))]
-    runs = {"ours": [peak.second for peak in ours], "peer": [peak.second for peak in peer]}
+    runs = {"ours": [peak.second for peak in ours], "peer": [peak.second for peak in theirs]}
     middle = {side: statistics.median(values) for side, values in runs.items()}
     ratio = middle["peer"] / middle["ours"]
-    first = statistics.median(p.first for p in peer) / statistics.median(p.first for p in ours)
+    first = statistics.median(p.first for p in theirs) / statistics.median(p.first for p in ours)
     return [
         Row(
             "8",

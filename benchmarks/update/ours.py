@@ -135,7 +135,7 @@ def gradients_of(
         found[name] = parameter.grad.detach().clone()
 
     hooks = [
-        parameter.register_post_accumulate_grad_hook(lambda p, name=name: keep(name, p))  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(lambda p, name=name: keep(name, p))
         for name, parameter in learner.model.named_parameters()
     ]
     report = learner.update_rows(rows, total)

@@ -14,7 +14,7 @@ from ramify.config.mistakes import form_of
 from ramify.config.schema_algorithm import AlgorithmSection, EstimatorSection
 from ramify.core.errors import DataError
 from ramify.core.records import NodeAnnotations, Reward
-from ramify.core.tree import Source, make_tree, node_id
+from ramify.core.tree import Cut, Source, make_tree, node_id
 from random_trees import annotated, node, random_tree, tree_of
 
 NAMES = [form_of(s)[1][0] for s in get_args(get_args(EstimatorSection)[0])]
@@ -174,7 +174,13 @@ def shuffled(rng, tree, notes):
             paths[child.id] = (*paths[n.id], int(place))
     names = {old: node_id(path) for old, path in paths.items()}
     nodes = [
-        replace(n, id=names[n.id], path=paths[n.id], parent=None if n.parent is None else names[n.parent])
+        replace(
+            n,
+            id=names[n.id],
+            path=paths[n.id],
+            parent=None if n.parent is None else names[n.parent],
+            context=Cut(names[n.context.node], n.context.tokens) if isinstance(n.context, Cut) else n.context,
+        )
         for n in tree.nodes
     ]
     return make_tree(tree.problem, tree.key, nodes), {names[key]: n for key, n in notes.items()}, names

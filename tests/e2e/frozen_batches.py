@@ -122,7 +122,7 @@ def of_loss(path, model):
     learning = build_learning(recipe, learner, 1)
     rng = np.random.default_rng(7)
     typical = -np.log(learner.model.config.vocab_size)
-    trees = [sampled(rng, random_tree(rng, split_turns=True), typical) for _ in range(4)]
+    trees = [sampled(rng, random_tree(rng, split_turns=True, contexts="fresh"), typical) for _ in range(4)]
     rewards = [some_rewards(rng, tree) for tree in trees]
     learned = learning.credit([ScoredTree(*one) for one in zip(trees, rewards, strict=True)])
     seen = []

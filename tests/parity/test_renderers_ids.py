@@ -30,7 +30,7 @@ def test_a_context_that_grows_has_the_ids_of_a_whole_render(renderer, index):
     conversation = CONVERSATIONS[index]
     system = [Message.of("system", conversation["system"])] if "system" in conversation else []
     problem = Problem("p", (*system, Message.of("user", conversation["question"])), ())
-    ids = list(renderer.start(problem, ()))
+    ids = list(renderer.start(problem))
     for turn in conversation["rounds"]:
         thought = f"<think>\n{turn['thought']}\n</think>\n\n" if turn["thought"] else ""
         written = thought + "\n".join(call_text(*call) for call in turn["calls"])

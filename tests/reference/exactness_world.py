@@ -147,18 +147,20 @@ def _moderate(rng, depth, split_turns):
 
 def _written(model, trajectory):
     """(node id, index), ln pi and entropy of each written token of a trajectory, a pass for each of its contexts."""
-    places, logprobs, entropies = [], [], []
+    places, logprobs, entropies, seen = [], [], [], set()
     for segment in trajectory.segments:
         ids = torch.tensor([segment.token_ids])
         logits = model(ids, use_cache=False).logits[0] / TEMPERATURE
         table = torch.log_softmax(logits, -1)
-        inside = [(n, i) for n in segment.nodes for i in range(len(n.token_ids))]
+        inside = [(n, i) for n, size in segment.parts for i in range(size)]
         for position, (n, i) in enumerate(inside):
-            if n.source is Source.POLICY:
+            # Contexts may overlap; a token counts where it was written.
+            if n.source is Source.POLICY and n.id not in seen:
                 row = table[position - 1]
                 places.append((n.id, i))
                 logprobs.append(row[ids[0, position]])
                 entropies.append(-(row.exp() * row).sum())
+        seen.update(n.id for n in segment.nodes)
     return places, logprobs, entropies
 
 

@@ -17,13 +17,15 @@ def segment_logprobs(model, segment, temperature):
 
 def trajectory_logprobs(model, trajectory, temperature):
     """(node id, index in the node, ln pi) of each written token of a trajectory, in order."""
-    found = []
+    found, seen = [], set()
     for segment in trajectory.segments:
         logprobs = segment_logprobs(model, segment, temperature)
-        places = [(n, i) for n in segment.nodes for i in range(len(n.token_ids))]
+        places = [(n, i) for n, size in segment.parts for i in range(size)]
         for position, (n, i) in enumerate(places):
-            if n.source is Source.POLICY:
+            # Contexts may overlap; a token counts where it was written.
+            if n.source is Source.POLICY and n.id not in seen:
                 found.append((n.id, i, logprobs[position - 1]))
+        seen.update(n.id for n in segment.nodes)
     return found
 
 

@@ -19,7 +19,7 @@ from ramify.algos.credit import Weighting, credit, denominator
 from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
-from ramify.core.tree import Source
+from ramify.core.tree import Cut, Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.update import Learner
@@ -57,7 +57,7 @@ def models(request, tmp_path_factory):
 
 
 def seeded(weighting):
-    return np.random.default_rng(40 + WEIGHTINGS.index(weighting))
+    return np.random.default_rng(64 + WEIGHTINGS.index(weighting))
 
 
 def learner_for(model, loss):
@@ -176,7 +176,8 @@ def test_the_trees_branch_split_turns_open_contexts_and_mix_signs_on_shared_toke
         assert any(((c.s_plus > 0) & (c.s_minus < 0)).any() for c in credits)
         assert max(len(children) for children in tree.children.values()) > 1
     trajectories = [t for tree in trees for t in tree.trajectories]
-    assert any(len(t.segments) > 1 for t in trajectories)
+    assert {type(n.context) for t in trajectories for n in t.nodes} == {str, Cut}
+    assert "fresh" in {n.context for t in trajectories for n in t.nodes}
     assert max(sum(n.source is Source.TOOL for n in t.nodes) for t in trajectories) == 3
     assert any(
         one.source is other.source is Source.POLICY
@@ -218,7 +219,8 @@ def test_logprobs_of_rows_are_those_of_the_trajectories(models):
         for trajectory in tree.trajectories:
             for identifier, i, logprob in trajectory_logprobs(stock, trajectory, TEMPERATURE):
                 expected[identifier, i] = float(logprob)
-    order = [(n.id, i) for n in tree.nodes if n.behavior_logprobs for i in range(len(n.token_ids))]
+    order = [(span.node, i) for span in rows[0].spans for i in range(span.stop - span.start)]
+    assert len(order) == len(expected)
     assert learner.logprobs(rows)[0] == pytest.approx([expected[key] for key in order], abs=1e-5)
 
 

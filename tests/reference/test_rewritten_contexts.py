@@ -1,5 +1,7 @@
 """Trees that were really grown, with contexts opened in mid-trajectory, against plain passes over each context."""
 
+import itertools
+
 import numpy as np
 import pytest
 from plain_sums import advantage, leaves_below, loss_weight, surrogate, trajectory_logprobs
@@ -16,19 +18,22 @@ from ramify.learner.pack import pack
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from random_trees import credited, random_advantages, supervised_credit, training, with_behavior
-from scripted_agents import FoldsMemory, agent, grow, problem, tokenizer_of
+from scripted_agents import Backtracks, FoldsMemory, agent, grow, problem
 
 TEMPERATURE = 0.8
 
 
-@pytest.fixture(scope="module", params=["before_probe", "after_probe"])
+@pytest.fixture(
+    scope="module", params=itertools.product(("before_probe", "after_probe"), ("folds", "backtracks"))
+)
 def trees(request, model_folder):
+    branch_at, kind = request.param
+    rewriter = FoldsMemory(1) if kind == "folds" else Backtracks(1)
     rule = ThresholdBrancher(m=2, min_rise=-0.2, children=1, probe_tokens=3)
-    rewriter = FoldsMemory(tokenizer_of(model_folder), 1)
-    parts = agent(model_folder, rule, n=5, rewriter=rewriter, branch_at=request.param)
+    parts = agent(model_folder, rule, n=5, rewriters=(rewriter,), branch_at=branch_at)
     grown, _ = grow(parts, [problem("p0"), problem("p1", "solve the number sum")])
     split = any(len(t.policy_nodes) > 1 + len(t.exchanges) for tree in grown for t in tree.trajectories)
-    assert split == (request.param == "after_probe")
+    assert split == (branch_at == "after_probe")
     assert {len(t.segments) for tree in grown for t in tree.trajectories} == {1, 2}
     assert any(decision.taken for tree in grown for decision in tree.decisions)
     return grown
@@ -67,22 +72,24 @@ def test_packed_rows_give_the_logprobs_of_each_context_alone(models, trees):
     stock, ours = models
     learner = learner_for(ours, NegativeLogLikelihood())
     rows = pack(credited(trees, [supervised_credit(tree) for tree in trees]), 100_000)
+    plain = [plain_logprobs(stock, tree) for tree in trees]
     expected = [
-        plain[node.id, i]
-        for tree in trees
-        for plain in [plain_logprobs(stock, tree)]
-        for node in tree.nodes
-        if node.source is Source.POLICY
-        for i in range(len(node.token_ids))
+        plain[span.tree][span.node, i] for span in rows[0].spans for i in range(span.stop - span.start)
     ]
+    assert len(expected) == sum(map(len, plain))
     assert learner.logprobs(rows)[0] == pytest.approx(expected, abs=2e-5)
 
 
+FOLDED = [("before_probe", "folds"), ("after_probe", "folds")]
+
+
+@pytest.mark.parametrize("trees", FOLDED, indirect=True)
 def test_positions_restart_and_no_context_attends_to_another(trees):
     for tree in trees:
         (row,) = pack(credited([tree], [supervised_credit(tree)]), 100_000)
         place, starts = 0, {}
-        for node in tree.nodes:
+        # Depth-first, the fresh contexts behind the prompt's.
+        for node in sorted(tree.nodes, key=lambda n: [o.id for o in tree.path_to(n) if o.context == "fresh"]):
             starts[node.id] = place
             place += len(node.token_ids)
         assert place == len(row.token_ids)
@@ -96,7 +103,7 @@ def test_positions_restart_and_no_context_attends_to_another(trees):
                 assert row.positions[rows].tolist() == list(range(len(rows)))
                 last = next(i for i, s in enumerate(row.segments) if s.start <= rows[-1] < s.stop)
                 assert [at for at in attended[last] if at <= rows[-1]] == rows
-        openings = [n for n in tree.nodes if n.opens_context]
+        openings = [n for n in tree.nodes if n.context == "fresh"]
         assert openings
         assert all(row.positions[starts[n.id]] == 0 for n in openings)
 

@@ -1,33 +1,25 @@
-"""Growing and scoring the trees of a task: the first half of a training step, and all of `ramify rollout`."""
+"""Problems in, scored trees out: the first half of a training step, an evaluation, and all of `ramify rollout`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from ramify.config.build import (
-    build_agent,
-    build_brancher,
-    build_limits,
-    build_renderer,
-    build_shaping,
-)
+from ramify.config.build import build_agent, build_brancher, build_limits, build_renderer, build_shaping
 from ramify.config.build_model import build_tokenizer
 from ramify.config.build_problems import build_problems
 from ramify.config.build_reward import BuiltReward, build_reward
 from ramify.config.build_tools import Toolbox, build_tools
 from ramify.config.other_runs import dialect_notes
+from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import close_all
 from ramify.core.messages import Problem
 from ramify.core.protocols import RewardFn
 from ramify.core.records import ScoredTree
-from ramify.core.tree import Tree
-from ramify.data.order import ProblemOrder
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.trajectory_rewards import score_tree
-from ramify.rollout.grow import grow_trees
+from ramify.rollout.grow import Grown, Planned, grow_planned
 from ramify.rollout.settings import AgentParts
 
 if TYPE_CHECKING:
@@ -35,17 +27,34 @@ if TYPE_CHECKING:
 
     from ramify.chat.renderer import ChatRenderer
 
+Value = TypeVar("Value")
+ProblemReader: TypeAlias = "Callable[[ChatRenderer, Toolbox], tuple[Sequence[Problem], Sequence[str]]]"
+"""Reads the problems of a recipe; returns them with notes for the user."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The problems, the tools and the reward of a recipe; needs no model."""
+    """The problems, the tools and the reward of a recipe; needs no model.
+
+    Attributes:
+        problems: Those whose prompt fits.
+        toolbox: The opened tools.
+        renderer: Of the model's dialect, with these tools.
+        context_tokens: Length of the longest context.
+        reward: The reward as built.
+        notes: Notes about the problems, such as what was dropped.
+    """
 
     problems: Sequence[Problem]
-    order: ProblemOrder
     toolbox: Toolbox
     renderer: "ChatRenderer"
     context_tokens: int
     reward: BuiltReward
+    notes: tuple[str, ...] = ()
+
+    async def close(self) -> None:
+        """Stop the tools and the judge."""
+        await close_all((self.toolbox, self.reward))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,75 +66,97 @@ class Actor:
     timing: TimingLog
     reward: RewardFn
 
-    async def grow(
-        self,
-        problems: Sequence[Problem],
-        step: int,
-        phase: Phase,
-        *,
-        first_slot: int = 0,
-        attempt: int = 0,
-    ) -> tuple[ScoredTree, ...]:
-        """Grow the trees of one step and score their leaves.
+    async def grow(self, planned: Sequence[Planned], phase: Phase) -> tuple[ScoredTree, ...]:
+        """Grow trees and score their leaves; returns them in the order of `planned`.
 
-        Args:
-            problems: One tree is grown for each.
-            step: Step of the run.
-            phase: Shows what the rollout is waiting for.
-            first_slot: Place of the first problem among those of the step.
-            attempt: Round of growing within the step.
+        `phase` shows what the rollout is waiting for.
 
         Raises:
-            DataError: A reward is not a number.
+            DataError: A reward is not a finite number.
+            EngineError: The engine broke its contract, or a prompt does not fit its context.
         """
-        left = len(problems)
+        left = len(planned)
 
-        def ready(tree: Tree) -> None:
+        async def keep(scored: ScoredTree, seconds: float) -> ScoredTree:
             nonlocal left
-            del tree
+            del seconds
             left -= 1
+            return scored
 
-        def show(waits: str) -> None:
-            phase.advance(0, waiting=f"{left} of {len(problems)} trees: {waits}")
+        return await self.grow_each(
+            planned,
+            keep,
+            lambda waits: phase.advance(0, waiting=f"{left} of {len(planned)} trees: {waits}"),
+        )
 
-        async with self.agent.waits.shown(show):
-            trees = await grow_trees(
-                self.agent, problems, step, on_tree=ready, first_slot=first_slot, attempt=attempt
-            )
-        return tuple([await score_tree(self.reward, tree) for tree in trees])
+    async def grow_each(
+        self,
+        planned: Sequence[Planned],
+        then: Callable[[ScoredTree, float], Awaitable[Value]],
+        show_waits: Callable[[str], None],
+    ) -> tuple[Value, ...]:
+        """As `grow`, but `then` gets each tree, and the seconds that it took, as soon as it is scored."""
+
+        async def score(grown: Grown) -> Value:
+            return await then(await score_tree(self.reward, grown.tree), grown.seconds)
+
+        async with self.agent.waits.shown(show_waits):
+            return await grow_planned(self.agent, planned, score)
 
     async def close(self) -> None:
         """Stop the engine, the tools and the judge."""
-        await close_all((self.agent.engine, self.task.toolbox, self.task.reward))
+        await close_all((self.agent.engine, self.task))
 
 
-def build_task(recipe: TrainRecipe, tokenizer_dir: Path, console: RunConsole) -> Task:
-    """Open the tools and the reward, and read the problems.
+def open_task(
+    recipe: TrainRecipe | EvalRecipe,
+    reward: BuiltReward,
+    context_tokens: int,
+    read: ProblemReader,
+    console: RunConsole,
+    *,
+    computes: bool = True,
+) -> Task:
+    """Open the tools, and read the problems.
+
+    Args:
+        recipe: The recipe.
+        reward: Its reward.
+        context_tokens: Length of the longest context.
+        read: Reads the problems.
+        console: Gets the notes.
+        computes: Whether the model runs in this process.
 
     Raises:
         UserError: The recipe, the data or the machine is wrong.
     """
-    reward = build_reward(recipe.reward)
     toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
-    renderer = build_renderer(
-        recipe.model.dialect, build_tokenizer(tokenizer_dir, console.note), toolbox.specs
-    )
-    data = recipe.data
-    problems, notes = build_problems(data.train, renderer, data.max_prompt_tokens, exclude=data.exclude)
-    for note in (*toolbox.notes, *reward.notes, *dialect_notes(recipe.model), *notes):
+    tokenizer = build_tokenizer(recipe.model.folder, console.note, computes=computes)
+    renderer = build_renderer(recipe.model.dialect, tokenizer, toolbox.specs)
+    problems, notes = read(renderer, toolbox)
+    for note in (*toolbox.notes, *reward.notes, *notes):
         console.note(note)
-    return Task(
-        problems,
-        ProblemOrder(len(problems), recipe.run.seed),
-        toolbox,
-        renderer,
-        recipe.data.max_prompt_tokens + recipe.rollout.max_tokens,
-        reward,
-    )
+    return Task(problems, toolbox, renderer, context_tokens, reward, tuple(notes))
+
+
+def build_task(recipe: TrainRecipe, console: RunConsole) -> Task:
+    """Open the tools and the reward of a training recipe, and read its problems.
+
+    Raises:
+        UserError: The recipe, the data or the machine is wrong.
+    """
+    data = recipe.data
+
+    def read(renderer: "ChatRenderer", _: Toolbox) -> tuple[Sequence[Problem], Sequence[str]]:
+        problems, notes = build_problems(data.train, renderer, data.max_prompt_tokens, exclude=data.exclude)
+        return problems, (*dialect_notes(recipe.model), *notes)
+
+    context_tokens = data.max_prompt_tokens + recipe.rollout.max_tokens
+    return open_task(recipe, build_reward(recipe.reward), context_tokens, read, console)
 
 
 def build_actor(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrainedModel]") -> Actor:
-    """Assemble the agent; `model` is called only if the engine needs one."""
+    """Assemble the agent of a training recipe; `model` is called only if the engine needs one."""
     timing = TimingLog()
     entropy = recipe.algorithm.entropy_advantage
     agent = build_agent(

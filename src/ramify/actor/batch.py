@@ -7,8 +7,9 @@ from ramify.actor.actor import Actor
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, TreeKey
-from ramify.data.order import DataCursor
+from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import Phase
+from ramify.rollout.grow import planned_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +49,31 @@ class Batch:
 
 
 async def take_batch(
-    actor: Actor, settings: RolloutSection, cursor: DataCursor, step: int, phase: Phase
+    actor: Actor, order: ProblemOrder, settings: RolloutSection, cursor: DataCursor, step: int, phase: Phase
 ) -> Batch:
-    """Grow the trees of one step."""
-    size, dynamic = settings.problems_per_step, settings.dynamic_sampling
-    if dynamic is not None:
-        return await mixed_batch(actor, cursor, size, step, phase, dynamic.max_attempts)
-    indices, behind = actor.task.order.take(cursor, size)
-    trees = await actor.grow([actor.task.problems[i] for i in indices], step, phase)
-    return Batch(trees, frozenset(), 1, behind)
+    """Grow the trees of one step.
 
+    Without dynamic sampling, of the next problems in data order.
 
-async def mixed_batch(
-    actor: Actor, cursor: DataCursor, size: int, step: int, phase: Phase, max_attempts: int
-) -> Batch:
-    """Grow trees until `size` of them hold both right and wrong answers (DAPO, arXiv 2503.14476, equation 11).
-
-    Each round takes as many problems as are missing, so none is started for nothing, and waits for all of them. So the
-    order of the data decides what is kept, not which tree was ready first. After `max_attempts` rounds the batch stays
-    as it is. A tree's key holds its place among the problems of the step and its round.
+    With it, until `problems_per_step` trees hold both right and wrong answers (DAPO, arXiv 2503.14476, equation 11). Each
+    round takes as many problems as are missing, so none is started for nothing, and waits for all of them. So the order of
+    the data decides what is kept, not which tree was ready first. After `max_attempts` rounds the batch stays as it is. A
+    tree's key holds its place among the problems of the step and its round.
     """
+    size, dynamic = settings.problems_per_step, settings.dynamic_sampling
     trees: list[ScoredTree] = []
     refused: set[TreeKey] = set()
     attempts = 0
-    while attempts < max_attempts and (missing := size - len(trees) + len(refused)) > 0:
-        indices, cursor = actor.task.order.take(cursor, missing)
+    while attempts < (dynamic.max_attempts if dynamic else 1) and (
+        missing := size - len(trees) + len(refused)
+    ):
+        indices, cursor = order.take(cursor, missing)
         problems = [actor.task.problems[index] for index in indices]
-        grown = await actor.grow(problems, step, phase, first_slot=len(trees), attempt=attempts)
+        planned = planned_step(problems, step, first_slot=len(trees), attempt=attempts)
+        grown = await actor.grow(planned, phase)
         trees.extend(grown)
-        refused.update(scored.tree.key for scored in grown if not is_mixed(scored.rewards))
+        if dynamic is not None:
+            refused.update(scored.tree.key for scored in grown if not is_mixed(scored.rewards))
         attempts += 1
     return Batch(tuple(trees), frozenset(refused), attempts, cursor)
 

@@ -124,6 +124,6 @@ def build_publisher(actor: Actor, learner: Learner, model: PreTrainedModel, temp
     engine, task = actor.agent.engine, actor.task
     if model is learner.model:
         return SharedPublisher(engine)
-    prompts = (task.renderer.start(problem, task.toolbox.specs) for problem in task.problems)
+    prompts = (task.renderer.start(problem) for problem in task.problems)
     probe = islice(chain.from_iterable(prompts), min(PROBE_TOKENS, engine.info().context_tokens))
     return CopyPublisher(engine, model, learner, tuple(probe), temperature)

@@ -11,7 +11,7 @@ from ramify.algos.configs import StopGradientClipConfig
 from ramify.algos.gppo import held_at
 from ramify.algos.grpo import clipped_below
 from ramify.algos.losses import LossInputs, LossOutput
-from ramify.algos.ops import BatchMoments, Shared, along, sums_of, token_weights
+from ramify.algos.ops import BatchStatistics, Shared, along, sums_of, token_weights
 from ramify.core.errors import ConfigError, TrainingError
 from ramify.core.protocols import Estimator
 from ramify.core.records import AnnotatedTree, Annotations, BatchSums, Floats
@@ -61,7 +61,7 @@ class EntropyAwareAdvantage:
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """Advantage of each token of each trajectory. [G][T]"""
         own, *others = statistics
-        whole = BatchMoments.of(own)
+        whole = BatchStatistics.of(own)
         inner = self.inner.advantages(tree, others)
         if whole.std == 0:
             return inner

@@ -150,14 +150,14 @@ def sums_of(values: Iterable[Floats], weights: Iterable[Floats]) -> BatchSums:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchMoments:
+class BatchStatistics:
     """Weighted mean and standard deviation; the latter is exactly 0 if all values are equal, up to rounding."""
 
     mean: float
     std: float
 
     @classmethod
-    def of(cls, sums: BatchSums) -> "BatchMoments":
+    def of(cls, sums: BatchSums) -> "BatchStatistics":
         """From the `sums_of` the whole batch.
 
         The sum of squares is divided by V1 - V2 / V1, V1 and V2 the sums of w and w^2: Bessel's correction for the

@@ -9,7 +9,7 @@ from ramify.algos.configs import ReinforcePlusPlusConfig
 from ramify.algos.kl import k1_along
 from ramify.algos.ops import (
     STD_FLOOR,
-    BatchMoments,
+    BatchStatistics,
     Shared,
     centered,
     leaf_weights,
@@ -61,7 +61,7 @@ class ReinforcePlusPlus(ReinforcePlusPlusConfig):
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
         """Advantage of each token of each trajectory. [G][T]"""
         (sums,) = statistics
-        whole = BatchMoments.of(sums)
+        whole = BatchStatistics.of(sums)
         returns = self._returns(tree)
         if whole.std == 0:
             return tuple(np.zeros(len(array)) for array in returns)

@@ -99,9 +99,13 @@ class ChatRenderer(ABC):
         """The tokenizer's fingerprint."""
         return self.tokenizer.fingerprint
 
-    def start(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:  # noqa: ARG002
+    def start(self, problem: Problem) -> tuple[int, ...]:
         """Tokens of `prompt_text`; control tokens that a message spells are encoded as ordinary text."""
         return self.controls.chat_ids(self._messages(problem), self._template_tools())
+
+    def insert(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text that may hold the dialect's tags; what it spells of control tokens is ordinary text."""
+        return self.controls.encode(text)
 
     def foreign_control(self, problem: Problem, *completions: str) -> str | None:
         """A control token that the prompt's messages, the tools or a demonstration of the problem spell, or None."""
@@ -130,7 +134,7 @@ class ChatRenderer(ABC):
             if self.foreign_control(problem) is None:
                 undecided[index] = text
             else:
-                fits[index] = len(self.start(problem, ())) <= max_tokens
+                fits[index] = len(self.start(problem)) <= max_tokens
         counts = self.tokenizer.count_tokens(tuple(undecided.values()))
         for index, count in zip(undecided, counts, strict=True):
             fits[index] = count <= max_tokens
@@ -164,7 +168,7 @@ class ChatRenderer(ABC):
                 result tag, an end of turn, or a call in another dialect.
         """
         parts = self.turns(f"{what} {problem.id!r}", completion)
-        prompt = self.start(problem, ())
+        prompt = self.start(problem)
         nodes = [Node("", (), None, Source.PROMPT, prompt, self.decode(prompt))]
         steps = [
             (source, [text for _, text in group]) for source, group in groupby(parts, lambda part: part[0])

@@ -83,7 +83,7 @@ def _compare(ours: "ChatTokenizer", text: str) -> str | None:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     from ramify.chat.tokenizer import naming_panics
-    from ramify.modeling.quiet import quiet_transformers
+    from ramify.modeling.load import quiet_transformers
 
     folder = ours.folder
     try:

@@ -10,12 +10,14 @@ from typing import Any, Protocol, TypeAlias
 
 from ramify.core.messages import Message, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.records import (
+    Afresh,
     AnnotatedTree,
     BatchSums,
     BranchCandidate,
     Completion,
     EngineInfo,
     Floats,
+    GoOn,
     Proposal,
     Request,
     Reward,
@@ -85,8 +87,12 @@ class Renderer(Protocol):
         """Fingerprint of the tokenizer. An engine with another tokenizer would decode the same ids to other text."""
         ...
 
-    def start(self, problem: Problem, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+    def start(self, problem: Problem) -> tuple[int, ...]:
         """Tokens of the prompt, up to where the policy starts to write."""
+        ...
+
+    def insert(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text that goes into a context as it is; what it spells of control tokens is ordinary text."""
         ...
 
     def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
@@ -258,13 +264,24 @@ class RewardFn(Protocol):
 
 
 class ContextRewriter(Protocol):
-    """Replaces the context in the middle of a trajectory: repair tools, folded memory, templates that rewrite history."""
+    """Has a trajectory go on from elsewhere: repair tools, folded memory, templates that rewrite history."""
 
-    async def rewrite(self, trajectory: Trajectory) -> tuple[int, ...] | None:
-        """The tokens of a fresh context to continue from; None: the context stays as it is.
+    @property
+    def name(self) -> str:
+        """What events and messages call it."""
+        ...
+
+    @property
+    def budget(self) -> int:
+        """Most rewritten contexts of one trajectory; beyond it the rewriter is not asked."""
+        ...
+
+    async def rewrite(self, trajectory: Trajectory) -> GoOn | Afresh | None:
+        """Where to go on; None: the context stays as it is.
 
         Called after each tool result (the last node is the tool's) and before the policy or a limit ends the
-        trajectory (the last node has its stop reason). A fresh context counts in full in the trajectory's tokens.
+        trajectory (the last node has its stop reason). Tokens, calls and depth that were spent stay spent, and the tools
+        keep their state. An exception is an event, and the trajectory goes on without the rewriter.
         """
         ...
 

@@ -13,7 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ramify.core.tree import Entropy, NodePath, Source, Tree
+from ramify.core.messages import Message
+from ramify.core.tree import Cut, Entropy, NodePath, Source, Tree
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -91,6 +92,21 @@ class Completion:
     entropies: tuple[Entropy, ...]
     finish: Finish
     version_runs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Go on from `cut`, a place on the path, after adding `text` (it may be empty). In mid-turn, the text joins the turn."""
+
+    cut: Cut
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Afresh:
+    """Go on from a fresh context that holds these messages."""
+
+    messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ramify.core.messages import Calls, Final, Malformed, ParsedTurn, Problem, ToolCall, ToolResult
 
@@ -66,6 +66,18 @@ class Entropy:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """The context before a node: that of an ancestor, up to and with the first `tokens` of the ancestor's own tokens."""
+
+    node: str
+    tokens: int
+
+
+Context: TypeAlias = Literal["parent", "fresh"] | Cut
+"""Whose tokens stand before a node: its parent's and what stands before those; nobody's; or an ancestor's that is cut."""
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """The tokens that one party added at one point of the tree.
 
@@ -86,8 +98,7 @@ class Node:
         results: Tool nodes: the answers, in the order of the parent's calls.
         policy_version: Policy nodes: version of the weights that wrote the tokens.
         stop: Set on leaves only.
-        opens_context: The node starts a fresh context: `token_ids` are all of its tokens, `parent` only records where
-            the node comes from.
+        context: Whose tokens stand before this node's. `parent` only says where the node comes from.
         token_entropies: Policy nodes: exact entropy of the distribution that each token was sampled from, nats,
             if the run asked for those of all tokens. [N]; empty otherwise and on other nodes.
         exact_ids: Whether these are the sampled tokens; false if the engine returned only text.
@@ -105,7 +116,7 @@ class Node:
     results: tuple[ToolResult, ...] = ()
     policy_version: int | None = None
     stop: StopReason | None = None
-    opens_context: bool = False
+    context: Context = "parent"
     token_entropies: tuple[float, ...] = ()
     exact_ids: bool = True
 
@@ -133,19 +144,32 @@ def node_id(path: NodePath) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Nodes that share one context: what an engine sees as one sequence."""
+    """One context of a trajectory: what an engine sees as one sequence.
 
-    nodes: tuple[Node, ...]
+    `parts` are nodes in the order of their tokens, and how many of its first tokens each one has in this context.
+    """
+
+    parts: tuple[tuple[Node, int], ...]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes, of which some may be cut."""
+        return tuple(node for node, _ in self.parts)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
         """All tokens of the context. [T]"""
-        return tuple(token for node in self.nodes for token in node.token_ids)
+        return tuple(token for node, size in self.parts for token in node.token_ids[:size])
 
     @property
     def written(self) -> tuple[bool, ...]:
         """Whether the policy wrote each token. [T]"""
-        return tuple(node.source is Source.POLICY for node in self.nodes for _ in node.token_ids)
+        return tuple(node.source is Source.POLICY for node, size in self.parts for _ in range(size))
+
+    def before(self, cut: Cut) -> "Segment":
+        """The context that ends at `cut`, one of this segment's nodes."""
+        at = next(index for index, (node, _) in enumerate(self.parts) if node.id == cut.node)
+        return Segment((*self.parts[:at], (self.parts[at][0], cut.tokens)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +192,24 @@ class Trajectory:
         return self.leaf.stop
 
     @property
+    def contexts(self) -> tuple[Segment, ...]:
+        """For each node of the path the context that ends with it."""
+        ending: dict[str, Segment] = {}
+        above = Segment(())
+        for node in self.nodes:
+            if isinstance(node.context, Cut):
+                above = ending[node.context.node].before(node.context)
+            elif node.context == "fresh":
+                above = Segment(())
+            above = ending[node.id] = Segment((*above.parts, (node, len(node.token_ids))))
+        return tuple(ending.values())
+
+    @property
     def segments(self) -> tuple[Segment, ...]:
-        """The contexts of the path, split at nodes that open one."""
-        starts = [i for i, node in enumerate(self.nodes) if node.opens_context or i == 0]
-        return tuple(
-            Segment(self.nodes[a:b]) for a, b in zip(starts, [*starts[1:], len(self.nodes)], strict=True)
-        )
+        """The contexts of the path, in order. Where one goes on from an earlier one, they overlap."""
+        contexts = self.contexts
+        last = [i - 1 for i, node in enumerate(self.nodes) if i and node.context != "parent"]
+        return tuple(contexts[i] for i in (*last, len(contexts) - 1))
 
     @property
     def policy_nodes(self) -> tuple[Node, ...]:
@@ -286,7 +322,8 @@ def make_tree(
 
     Raises:
         ValueError: Duplicate ids, an id or parent that does not match the path, a missing parent, no prompt
-            node, a leaf without a stop reason or an inner node with one.
+            node, a leaf without a stop reason or an inner node with one, a context that goes on from elsewhere than an
+            ancestor.
     """
     tree = Tree(
         problem,
@@ -307,9 +344,28 @@ def make_tree(
         if node.parent is not None and node.parent not in tree.by_id:
             raise ValueError(f"node {node.id!r}: parent {node.parent!r} is not in the tree")
     for node in tree.nodes:
+        _check_context(tree, node)
         if bool(tree.children[node.id]) == (node.stop is not None):
             raise ValueError(f"node {node.id!r}: a stop reason belongs on leaves and only there")
     return tree
+
+
+def _check_context(tree: Tree, node: Node) -> None:
+    cut = node.context
+    if node.parent is None and cut != "parent":
+        raise ValueError("the prompt: nothing stands before it")
+    if not isinstance(cut, Cut):
+        return
+    above = tree.by_id.get(cut.node)
+    if above is None or above.path != node.path[: len(above.path)] or above is node:
+        raise ValueError(f"node {node.id!r}: its context goes on from {cut.node!r}, which is not above it")
+    if above.id == node.parent and cut.tokens == len(above.token_ids):
+        raise ValueError(f'node {node.id!r}: its context is that of its parent, write "parent"')
+    if not 1 <= cut.tokens <= len(above.token_ids):
+        raise ValueError(
+            f"node {node.id!r}: its context goes on after {cut.tokens} tokens of {above.id!r}, which has "
+            f"{len(above.token_ids)}"
+        )
 
 
 def tree_path(identifier: str) -> NodePath:

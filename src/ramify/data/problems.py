@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
 from ramify.core.errors import DataError
-from ramify.core.json_text import parse_json
+from ramify.core.foreign_files import parse_json
 from ramify.core.messages import Message, Problem, Role
 
 _ROLES: tuple[str, ...] = get_args(Role)

@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramify.config.build_reward import BuiltReward
-from ramify.config.build_tools import Toolbox
+from ramify.actor.actor import Task
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_parts import ScriptedEngineSection
 from ramify.core.errors import DataError
@@ -21,32 +20,16 @@ from ramify.obs import manifest
 _TRANSPORT = ("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop")
 
 
-def make_manifest(
-    recipe: EvalRecipe,
-    toolbox: Toolbox,
-    problems: Sequence[Problem],
-    prompts: Sequence[str],
-    tokenizer: str,
-    reward: BuiltReward,
-    notes: Sequence[str],
-) -> dict[str, Any]:
+def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
     """The manifest: `scores` (all that the scores depend on), `notes` (about the problems), and `made_with`.
 
-    `made_with` is a list of versions of the code and packages: one entry for the first session that made attempts, and
-    one for each later session with other versions.
-
-    Args:
-        recipe: The evaluation's recipe; of `[run]` only `seed` and `deterministic` go into `scores`.
-        toolbox: The opened tools.
-        problems: The problems, in the order of their slots.
-        prompts: Their rendered prompts.
-        tokenizer: The tokenizer's fingerprint.
-        reward: The reward as built.
-        notes: Notes for the user about the problems, such as what was dropped.
+    Of the recipe's `[run]`, only `seed` and `deterministic` go into `scores`. `made_with` is a list of versions of the code
+    and packages: one entry for the first session that made attempts, and one for each later session with other versions.
 
     Raises:
         DataError: The model's weights cannot be read.
     """
+    prompts = [task.renderer.prompt_text(problem) for problem in task.problems]
     weights, device = None, "none"
     if recipe.engine.computes_here:
         # Only a local model needs torch.
@@ -61,16 +44,16 @@ def make_manifest(
         "deterministic": recipe.run.deterministic,
         "weights": weights,
         "model_files": manifest.model_files(recipe.model.folder),
-        "tokenizer": tokenizer,
-        "problems": {"count": len(problems), "sha256": problems_sha256(problems)},
+        "tokenizer": task.renderer.fingerprint,
+        "problems": {"count": len(task.problems), "sha256": problems_sha256(task.problems)},
         "prompts": {"first": prompts[0], "sha256": _sha256("\0".join(prompts))},
-        "tool_identities": dict(toolbox.identities),
-        "reward_identities": dict(reward.identities),
+        "tool_identities": dict(task.toolbox.identities),
+        "reward_identities": dict(task.reward.identities),
         "script_sha256": script_sha256(recipe.engine),
     }
     return {
         "scores": scores,
-        "notes": list(notes),
+        "notes": list(task.notes),
         "made_with": [manifest.made_with(device)],
     }
 

@@ -10,7 +10,15 @@ from typing import Any, TypeAlias
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.eval.attempts import AttemptRecord, require_types
-from ramify.obs.files import append_line, dump_line, entries, parse_line, replace_pieces, require_plain_files
+from ramify.obs.files import (
+    RECIPE,
+    append_line,
+    dump_line,
+    entries,
+    parse_line,
+    replace_pieces,
+    require_plain_files,
+)
 from ramify.obs.manifest import MANIFEST
 
 Key: TypeAlias = tuple[str, int]
@@ -18,7 +26,7 @@ Key: TypeAlias = tuple[str, int]
 _OURS = frozenset(
     {
         MANIFEST,
-        "recipe.toml",
+        RECIPE,
         "results.jsonl",
         "times.jsonl",
         "trees.jsonl",
@@ -29,7 +37,7 @@ _OURS = frozenset(
     }
 )
 
-_BEFORE_ATTEMPTS = frozenset({MANIFEST, "recipe.toml"})
+_BEFORE_ATTEMPTS = frozenset({MANIFEST, RECIPE})
 """Files from before the first attempt. A folder with only these holds nothing to resume, and may be used again."""
 
 

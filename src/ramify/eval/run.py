@@ -7,28 +7,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramify.actor.actor import Actor, Task, open_task
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.config.build import (
-    build_agent,
-    build_limits,
-    build_renderer,
-)
-from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.build import build_agent, build_limits
+from ramify.config.build_model import build_model
 from ramify.config.build_problems import build_eval_problems
-from ramify.config.build_reward import BuiltReward, build_reward
-from ramify.config.build_tools import Toolbox, build_tools
+from ramify.config.build_reward import build_reward
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_parts import LocalEngineSection
 from ramify.config.schema_reward import ScoreName
 from ramify.core.call_clock import HeldUp
-from ramify.core.closing import close_all
 from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
 from ramify.core.messages import Problem
 from ramify.core.protocols import Event
 from ramify.core.records import ScoredTree
-from ramify.core.tree import Tree
-from ramify.eval.attempts import AttemptRecord, Ended, Place, make_attempts, record_attempt
+from ramify.core.tree import Tree, TreeKey
+from ramify.eval.attempts import AttemptRecord, record_attempt
 from ramify.eval.evaluation import (
     Evaluation,
     Price,
@@ -49,16 +44,17 @@ from ramify.eval.results import (
     times_lines,
     tree_lines,
 )
-from ramify.obs.console import RunConsole
-from ramify.obs.files import claimed_folder, replace_file
+from ramify.obs.console import Phase, RunConsole
+from ramify.obs.files import RECIPE, claimed_folder, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
+from ramify.obs.metrics import TimingLog
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
-from ramify.rollout.settings import AgentParts
+from ramify.rollout.grow import Planned
 
 if TYPE_CHECKING:
-    from ramify.chat.renderer import ChatRenderer
+    pass
 
 
 def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
@@ -74,8 +70,7 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
 
         set_numerics(recipe.run.threads, recipe.run.deterministic)
     folder = recipe.run.dir
-    check_eval_folder(folder, resume)
-    with claimed_folder("run.dir", folder):
+    with claimed_folder("run.dir", folder, lambda: check_eval_folder(folder, resume)):
         run = _Run.opened(recipe, console, resume)
         held_up = run.attempt_all()
         if held_up.is_noticeable:
@@ -83,7 +78,7 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
                 f"the event loop was blocked for up to {held_up.longest:.2f} s at a time (times.json)"
             )
         evaluation = make_evaluation(
-            read_records(folder), [p.id for p in run.problems], recipe.sampling.attempts, recipe.run.seed
+            read_records(folder), [p.id for p in run.task.problems], recipe.sampling.attempts, recipe.run.seed
         )
         run.note_missing_verdicts(evaluation)
         counts = not_compared(evaluation.attempts)
@@ -100,38 +95,15 @@ REPORTED: tuple[ScoreName, ...] = ("em", "f1", "lenient", "acc", "math_equal")
 """Scores that every evaluation reports, whichever of them decides."""
 
 
-class _AttemptEvents:
-    """An `EventSink` that keeps the events of each attempt until the attempt has ended."""
-
-    def __init__(self) -> None:
-        self._of: dict[tuple[int, int], list[Event]] = {}
-
-    def emit(self, event: Event) -> None:
-        """Keep one event."""
-        self._of.setdefault(event.tree, []).append(event)
-
-    def take(self, step: int, slot: int) -> list[dict[str, Any]]:
-        """Remove and return the events of an attempt, as JSON objects."""
-        return [
-            {"kind": event.kind, "node": event.node, "seconds": event.seconds, "fields": dict(event.fields)}
-            for event in self._of.pop((step, slot), [])
-        ]
-
-
 @dataclass(frozen=True, slots=True)
 class _Run:
     recipe: EvalRecipe
     console: RunConsole
     folder: Path
-    toolbox: Toolbox
-    reward: BuiltReward
-    renderer: "ChatRenderer"
-    problems: Sequence[Problem]
-    groups: tuple[tuple[Place, ...], ...]
+    task: Task
+    groups: tuple[tuple[Planned, ...], ...]
     """All attempts, in groups; the attempts of a group run concurrently."""
     done: frozenset[Key]
-    notes: tuple[str, ...]
-    """Notes for the user about the problems, such as what was dropped."""
     unjudged: frozenset[Key]
     """The attempts of `done` without a verdict of the judge."""
     engine_notes: list[str] = field(default_factory=list)
@@ -140,25 +112,22 @@ class _Run:
     @classmethod
     def opened(cls, recipe: EvalRecipe, console: RunConsole, resume: bool) -> "_Run":
         """Build everything but the engine, and read the attempts of earlier sessions."""
-        folder = recipe.run.dir
-        reward = build_reward(recipe.reward, REPORTED)
-        toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
+        folder, data = recipe.run.dir, recipe.data
         computes = recipe.engine.computes_here
         if computes:
             from ramify.learner.checkpoint import check_model_folder
 
             check_model_folder(recipe.model.folder)
-        renderer = build_renderer(
-            recipe.model.dialect,
-            build_tokenizer(recipe.model.folder, console.note, computes=computes),
-            toolbox.specs,
+        task = open_task(
+            recipe,
+            build_reward(recipe.reward, REPORTED),
+            data.max_prompt_tokens + recipe.sampling.max_tokens,
+            lambda renderer, toolbox: build_eval_problems(data, renderer, toolbox.tools, recipe.model),
+            console,
+            computes=computes,
         )
-        problems, notes = build_eval_problems(recipe.data, renderer, toolbox.tools, recipe.model)
-        for note in (*toolbox.notes, *reward.notes, *notes):
-            console.note(note)
-        prompts = [renderer.prompt_text(problem) for problem in problems]
-        manifest = make_manifest(recipe, toolbox, problems, prompts, renderer.fingerprint, reward, notes)
-        groups = _groups(recipe, problems)
+        manifest = make_manifest(recipe, task)
+        groups = _groups(recipe, task.problems)
         records: tuple[AttemptRecord, ...] = ()
         unjudged: frozenset[Key] = frozenset()
         if (folder / MANIFEST).exists() and results_lines(folder).path.exists():
@@ -166,10 +135,10 @@ class _Run:
             unjudged = frozenset(
                 (record.problem, record.attempt)
                 for record in records
-                if reward.judge is not None and "judge" not in record.parts
+                if task.reward.judge is not None and "judge" not in record.parts
             )
             again = f", {len(unjudged)} of them without a verdict: they are judged again" if unjudged else ""
-            total = len(problems) * recipe.sampling.attempts
+            total = sum(map(len, groups))
             console.note(f"going on in {folder}: {len(records)} of {total} attempts are done{again}")
         elif results_lines(folder).path.exists():
             raise ConfigError(
@@ -179,12 +148,10 @@ class _Run:
         elif resume:
             console.note(f"nothing to resume in {folder}: starting from the first attempt")
         done = frozenset((record.problem, record.attempt) for record in records)
-        replace_file(folder / "recipe.toml", resolved(recipe).encode())
+        replace_file(folder / RECIPE, resolved(recipe).encode())
         if not done:
             write_manifest(folder, manifest)
-        return cls(
-            recipe, console, folder, toolbox, reward, renderer, problems, groups, done, notes, unjudged
-        )
+        return cls(recipe, console, folder, task, groups, done, unjudged)
 
     def attempt_all(self) -> HeldUp:
         """Make all attempts that are not done; returns how long the event loop was blocked meanwhile.
@@ -192,59 +159,66 @@ class _Run:
         Raises:
             Interrupted: Ctrl-C or SIGTERM.
         """
-        groups = [left for group in self.groups if (left := [p for p in group if p.key not in self.done])]
+        groups = [
+            left for group in self.groups if (left := [one for one in group if _key(one) not in self.done])
+        ]
         with agent_loop() as loop, StopOnSignal(loop) as stop:
-            events = _AttemptEvents()
-            agent: AgentParts | None = None
+            actor: Actor | None = None
             try:
-                agent = self._agent(events) if groups else None
+                actor = self._actor() if groups else None
                 loop.settle()
-                stop.run(self._attempt(agent, events, groups))
+                stop.run(self._attempt(actor, groups))
                 return loop.delays.take()
             except Interrupted as stopped:
                 after = f"the attempts that have ended are in {self.folder}, go on with --resume"
                 raise Interrupted(stopped.number, after) from None
             finally:
-                engines = () if agent is None else (agent.engine,)
-                loop.run(close_all((*engines, self.toolbox, self.reward)))
+                loop.run((actor or self.task).close())
 
-    async def _attempt(
-        self, agent: AgentParts | None, events: _AttemptEvents, groups: Sequence[Sequence[Place]]
-    ) -> None:
+    async def _attempt(self, actor: Actor | None, groups: Sequence[Sequence[Planned]]) -> None:
+        if self.unjudged:
+            await self._judge_again()
+        if actor is not None:
+            with self.console.phase("evaluation", sum(map(len, groups))) as phase:
+                for group in groups:
+                    if _group_size(self.recipe) is not None:
+                        # Clear the engine's cache: what is left of the last group would change the numerics.
+                        await actor.agent.engine.load_weights(0)
+                    await self._attempt_group(actor, group, phase)
+        if self.task.reward.judge is not None:
+            self.console.note(self.task.reward.judge.counts.line())
+
+    async def _attempt_group(self, actor: Actor, group: Sequence[Planned], phase: Phase) -> None:
+        """Make attempts, and record each as soon as it is scored."""
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
+        recording = asyncio.Lock()
 
-        def keep(ended: Ended) -> None:
-            scored = ended.scored
+        def write(scored: ScoredTree, seconds: float, events: Sequence[Event]) -> None:
             record = self._record(scored)
-            key = scored.tree.key
+            told = [
+                {
+                    "kind": event.kind,
+                    "node": event.node,
+                    "seconds": event.seconds,
+                    "fields": dict(event.fields),
+                }
+                for event in events
+            ]
             # An attempt is done once its line is in the results, so that line comes last.
             trees.append(tree_record(TracedTree(scored.tree, scored.rewards)))
             times.append(
-                {
-                    "problem": record.problem,
-                    "attempt": record.attempt,
-                    "seconds": ended.seconds,
-                    "events": events.take(key.step, key.slot),
-                }
+                {"problem": record.problem, "attempt": record.attempt, "seconds": seconds, "events": told}
             )
             results.append(record.to_json())
             phase.advance(1)
 
-        def show_waits(waits: str) -> None:
-            phase.advance(0, waiting=waits)
+        async def keep(scored: ScoredTree, seconds: float) -> None:
+            key = scored.tree.key
+            events = actor.timing.take((key.step, key.slot))
+            async with recording:
+                await asyncio.to_thread(write, scored, seconds, events)
 
-        if self.unjudged:
-            await self._judge_again()
-        if agent is not None:
-            with self.console.phase("evaluation", sum(map(len, groups))) as phase:
-                async with agent.waits.shown(show_waits):
-                    for group in groups:
-                        if _group_size(self.recipe) is not None:
-                            # Clear the engine's cache: what is left of the last group would change the numerics.
-                            await agent.engine.load_weights(0)
-                        await make_attempts(agent, self.reward.fn, group, keep)
-        if self.reward.judge is not None:
-            self.console.note(self.reward.judge.counts.line())
+        await actor.grow_each(group, keep, lambda waits: phase.advance(0, waiting=waits))
 
     async def _judge_again(self) -> None:
         """Score the attempts without a verdict again, from their saved trees."""
@@ -253,7 +227,7 @@ class _Run:
         with self.console.phase("judging again", len(read)) as phase:
 
             async def score(key: Key, tree: Tree) -> tuple[Key, ScoredTree]:
-                scored = await score_tree(self.reward.fn, tree)
+                scored = await score_tree(self.task.reward.fn, tree)
                 phase.advance(1)
                 return key, scored
 
@@ -267,21 +241,21 @@ class _Run:
         (reward,) = scored.rewards
         return record_attempt(scored.tree, reward, decides)
 
-    def _agent(self, events: _AttemptEvents) -> AgentParts:
-        data, sampling = self.recipe.data, self.recipe.sampling
-        context = data.max_prompt_tokens + sampling.max_tokens
-        return build_agent(
+    def _actor(self) -> Actor:
+        sampling, timing = self.recipe.sampling, TimingLog()
+        agent = build_agent(
             engine=self.recipe.engine,
             run=self.recipe.run,
-            toolbox=self.toolbox,
-            renderer=self.renderer,
-            model=lambda: build_model(self.recipe.model, context),
-            context_tokens=context,
+            toolbox=self.task.toolbox,
+            renderer=self.task.renderer,
+            model=lambda: build_model(self.recipe.model, self.task.context_tokens),
+            context_tokens=self.task.context_tokens,
             brancher=FlatBrancher(probe_tokens=0),
             limits=build_limits(sampling, 1, sampling.top_p),
-            events=events,
+            events=timing,
             note=self._note_of_engine,
         )
+        return Actor(self.task, agent, timing, self.task.reward.fn)
 
     def _note_of_engine(self, note: str) -> None:
         self.console.note(note)
@@ -298,10 +272,10 @@ class _Run:
         if self.recipe.sampling.right_by != "judge" or not missing:
             return
         if missing == len(attempts):
-            assert self.reward.judge is not None
+            assert self.task.reward.judge is not None
             raise ServiceDownError(
                 f"the judge gave no verdict on any of {missing} attempts, so there is no result; the last time: "
-                f"{self.reward.judge.counts.last_failure or 'it was not asked'}; fix it and go on with --resume"
+                f"{self.task.reward.judge.counts.last_failure or 'it was not asked'}; fix it and go on with --resume"
             )
         self.console.note(
             f"warning: {missing} of {len(attempts)} attempts have no verdict and count as wrong; --resume has them judged again"
@@ -317,35 +291,40 @@ class _Run:
             evaluation,
             self.recipe.sampling.k,
             None if price is None else Price(price.input, price.output),
-            judged=self.reward.judge is not None,
-            notes=(*self.notes, *self.engine_notes),
+            judged=self.task.reward.judge is not None,
+            notes=(*self.task.notes, *self.engine_notes),
         )
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
             lines.sort(keys)
         times = summarise_times(read_times(self.folder), held_up)
-        if self.reward.judge is not None:
-            times["judge"] = self.reward.judge.counts.as_json()
+        if self.task.reward.judge is not None:
+            times["judge"] = self.task.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())
         replace_file(self.folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
         write_page(self.folder / "report.html", evaluation, summary, times, read_manifest(self.folder))
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
-def _groups(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[tuple[Place, ...], ...]:
+def _groups(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[tuple[Planned, ...], ...]:
     """All attempts in groups; attempts at one problem are adjacent, so that the engine can reuse the prompt's cache.
 
-    Usually there is one group, and on resume any attempt in it can be made alone. In a deterministic evaluation on a
-    local engine a group has as many attempts as the engine has slots, and is always made as a whole: the last bits of
-    logprobs depend on which attempts share a step of the engine.
+    The draws of an attempt depend on its key only. Usually there is one group, and on resume any attempt in it can be made
+    alone. In a deterministic evaluation on a local engine a group has as many attempts as the engine has slots, and is
+    always made as a whole: the last bits of logprobs depend on which attempts share a step of the engine.
     """
-    places = tuple(
-        Place(problem, slot, number)
+    attempts = tuple(
+        Planned(problem, TreeKey(step=number, slot=slot))
         for slot, problem in enumerate(problems)
         for number in range(recipe.sampling.attempts)
     )
-    size = _group_size(recipe) or len(places)
-    return tuple(places[start : start + size] for start in range(0, len(places), size))
+    size = _group_size(recipe) or len(attempts)
+    return tuple(attempts[start : start + size] for start in range(0, len(attempts), size))
+
+
+def _key(attempt: Planned) -> Key:
+    """The key of an attempt's lines."""
+    return attempt.problem.id, attempt.key.step
 
 
 def _group_size(recipe: EvalRecipe) -> int | None:
@@ -355,7 +334,7 @@ def _group_size(recipe: EvalRecipe) -> int | None:
 
 
 def _take_up(
-    recipe: EvalRecipe, manifest: Mapping[str, Any], groups: Sequence[Sequence[Place]], console: RunConsole
+    recipe: EvalRecipe, manifest: Mapping[str, Any], groups: Sequence[Sequence[Planned]], console: RunConsole
 ) -> tuple[AttemptRecord, ...]:
     """The attempts of earlier sessions that count as done; drops all other lines from the files.
 
@@ -371,15 +350,15 @@ def _take_up(
     before = read_manifest(folder)
     refuse_other(folder, before, manifest)
     records = {(record.problem, record.attempt): record for record in read_records(folder)}
-    known = frozenset(place.key for group in groups for place in group)
+    known = frozenset(_key(one) for group in groups for one in group)
     for problem, number in sorted(records.keys() - known):
         raise DataError(
             f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is not of this evaluation; delete "
             "its line"
         )
     whole = _group_size(recipe) is not None
-    kept = [g for g in groups if not whole or all(place.key in records for place in g)]
-    done = frozenset(place.key for group in kept for place in group if place.key in records)
+    kept = [g for g in groups if not whole or all(_key(one) in records for one in g)]
+    done = frozenset(_key(one) for group in kept for one in group if _key(one) in records)
     for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
         lines.keep(done)
     if len(done) < len(records):

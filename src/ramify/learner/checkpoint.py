@@ -24,7 +24,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ramify.core.errors import DataError, MachineError, TrainingError
-from ramify.core.plain_files import read_small_file
+from ramify.core.foreign_files import read_small_file
 from ramify.core.protocols import Json
 from ramify.learner.checkpoint_files import (
     RECORD,

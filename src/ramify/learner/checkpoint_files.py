@@ -21,8 +21,7 @@ import torch
 from safetensors import safe_open
 
 from ramify.core.errors import DataError
-from ramify.core.json_text import MAX_DEPTH, parse_json
-from ramify.core.plain_files import read_small_file
+from ramify.core.foreign_files import MAX_DEPTH, parse_json, read_small_file
 from ramify.core.protocols import Json
 
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}

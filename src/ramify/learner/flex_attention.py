@@ -1,9 +1,8 @@
 """Attention over a packed row on GPUs, with torch's FlexAttention. Untested on a GPU.
 
-Tokens are in depth-first order, so everything between a token and the end of its segment's subtree descends from it.
-Key kv is visible to query q iff kv <= q, q lies before the end of the subtree of kv's segment, and both have the same
-context root. (A segment without a parent starts a new context, even inside another segment's subtree.) This takes two
-numbers per token. Which blocks of keys a block of queries sees in part or in full is counted from the segments, so no
+Tokens are depth-first in the forest of contexts, so everything between a token and the end of its segment's subtree has it
+in its context. Key kv is visible to query q iff kv <= q and q lies before the end of the subtree of kv's segment. This takes
+one number per token. Which blocks of keys a block of queries sees in part or in full is counted from the segments, so no
 mask over pairs of tokens exists. Rows are padded to multiples of 128, so that few shapes are compiled. A padding token
 sees only itself, and no other token sees it.
 """
@@ -64,15 +63,14 @@ def _compiled() -> Callable[..., torch.Tensor]:
 
 
 def _block_mask(segments: Sequence[SegmentSpan], size: int, device: torch.device) -> BlockMask:
-    ends, roots = _segment_numbers(segments)
-    partial, full = _visible_blocks(segments, ends, roots, size)
+    ends = _subtree_ends(segments)
+    partial, full = _visible_blocks(segments, ends, size)
     lengths = [segment.stop - segment.start for segment in segments]
     padding = np.arange(segments[-1].stop, size)
     token_ends = torch.from_numpy(np.concatenate([np.repeat(ends, lengths), padding + 1])).to(device)
-    token_roots = torch.from_numpy(np.concatenate([np.repeat(roots, lengths), -padding - 1])).to(device)
 
     def visible(_batch: torch.Tensor, _head: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-        return (kv <= q) & (q < token_ends[kv]) & (token_roots[q] == token_roots[kv])
+        return (kv <= q) & (q < token_ends[kv])
 
     return BlockMask.from_kv_blocks(
         *_listed(partial, device),
@@ -84,7 +82,7 @@ def _block_mask(segments: Sequence[SegmentSpan], size: int, device: torch.device
 
 
 def _visible_blocks(
-    segments: Sequence[SegmentSpan], ends: Ints, roots: Ints, size: int
+    segments: Sequence[SegmentSpan], ends: Ints, size: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Which blocks of queries see a block of keys in part, and which in full. [B, B] each"""
     count = size // _BLOCK
@@ -99,7 +97,7 @@ def _visible_blocks(
     first = np.searchsorted(edges, borders)
     for block, pieces in enumerate(np.split(np.arange(len(edges)), first[1:])):
         keys = slice(0, int(first[block]))
-        sees = (edges[pieces] < ends[owner[keys], None]) & (roots[owner[pieces]] == roots[owner[keys], None])
+        sees = edges[pieces] < ends[owner[keys], None]
         queries = sees @ lengths[pieces]
         if block:
             full[block, :block] = np.minimum.reduceat(queries, first[:block]) == _BLOCK
@@ -115,15 +113,11 @@ def _listed(blocks: npt.NDArray[np.bool_], device: torch.device) -> tuple[torch.
     return torch.from_numpy(numbers)[None, None].to(device), torch.from_numpy(order)[None, None].to(device)
 
 
-def _segment_numbers(segments: Sequence[SegmentSpan]) -> tuple[Ints, Ints]:
-    """End of each segment's subtree, and the segment at its context's root. [S] each"""
+def _subtree_ends(segments: Sequence[SegmentSpan]) -> Ints:
+    """End of each segment's subtree. [S]"""
     ends = np.array([segment.stop for segment in segments])
-    roots = np.arange(len(segments))
-    for number, segment in enumerate(segments):
-        if segment.parent >= 0:
-            roots[number] = roots[segment.parent]
     for number in range(len(segments) - 1, -1, -1):
         parent = segments[number].parent
         if parent >= 0:
             ends[parent] = max(ends[parent], ends[number])
-    return ends, roots
+    return ends

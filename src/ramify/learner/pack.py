@@ -1,8 +1,10 @@
-"""Packs trees into rows of unique tokens, depth-first, for one forward pass each.
+"""Packs trees into rows of unique tokens, for one forward pass each.
 
-A row holds a whole tree, or one context of one path if a model cannot share prefixes. A run of nodes without a fork is one
-segment. A node that opens a context starts again at position 0 without ancestors. The first token of a branch is predicted
-by the last token before it on its path, wherever that is in the row.
+A row holds a whole tree, or one context of one path if a model cannot share prefixes. Its tokens are depth-first in the
+forest of contexts: what goes on from a node's end comes behind it, then what goes on from inside it, the latest place first.
+So everything between a token and the end of its segment's subtree has that segment in its context, and a node's own tokens
+lie together. A run of tokens without a fork is one segment. A fresh context starts at position 0 without ancestors. The
+first token of a branch is predicted by the last token before it in its context, wherever that is in the row.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -22,7 +24,7 @@ from ramify.core.records import (
     SegmentSpan,
     WrittenSpan,
 )
-from ramify.core.tree import Node, Source, Tree
+from ramify.core.tree import Cut, Node, Source, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,42 +32,34 @@ class Piece:
     """Some of a tree's contexts, each from its first token on.
 
     Attributes:
-        nodes: The nodes in depth-first order, with all that precede them in their contexts.
+        sizes: How many of its first tokens each node has in the piece, by node id; with a node there is all that stands
+            before it in its context.
         trained: Ids of the nodes that are trained in this piece; the others are context that an earlier piece trains.
         paths: Indices, in the whole tree, of the trajectories through each node, by node id. [d] each
     """
 
-    nodes: tuple[Node, ...]
+    sizes: Mapping[str, int]
     trained: frozenset[str]
     paths: Mapping[str, Ints]
-
-    @property
-    def ids(self) -> frozenset[str]:
-        """Ids of all nodes."""
-        return frozenset(node.id for node in self.nodes)
 
 
 def whole(tree: Tree) -> Piece:
     """The piece that is the whole tree."""
-    return next(_pieces(tree, [{node.id for node in tree.nodes}]))
+    return next(_pieces(tree, [{node.id: len(node.token_ids) for node in tree.nodes}]))
 
 
 def one_context_each(tree: Tree) -> Iterator[Piece]:
     """A piece for each context of each trajectory; a context that several trajectories share comes once for each."""
     segments = [segment for trajectory in tree.trajectories for segment in trajectory.segments]
-    return _pieces(tree, [{node.id for node in segment.nodes} for segment in segments])
+    return _pieces(tree, [{node.id: size for node, size in segment.parts} for segment in segments])
 
 
-def _pieces(tree: Tree, runs: Sequence[Set[str]]) -> Iterator[Piece]:
+def _pieces(tree: Tree, runs: Sequence[Mapping[str, int]]) -> Iterator[Piece]:
     paths = leaves_below(tree)
     owned: set[str] = set()
-    for ids in runs:
-        yield Piece(
-            nodes=tuple(node for node in tree.nodes if node.id in ids),
-            trained=frozenset(ids) - owned,
-            paths=paths,
-        )
-        owned |= ids
+    for sizes in runs:
+        yield Piece(sizes, frozenset(sizes) - owned, paths)
+        owned |= sizes.keys()
 
 
 def pack(
@@ -138,18 +132,55 @@ def join(rows: Sequence[PackedRow], token_budget: int) -> tuple[PackedRow, ...]:
 
 def _flatten(credited: CreditedTree, piece: Piece, layout: "_Layout") -> PackedRow:
     tree, credit = credited.tree, credited.credit
-    ends: dict[str, _End] = {}
-    inside = piece.ids
-    for node in piece.nodes:
-        fresh = node.parent is None or node.opens_context
-        before = _START if fresh else ends[node.parent or ""]
-        forks = sum(child.id in inside for child in tree.children[node.id]) != 1
-        ends[node.id] = layout.add(node, before, forks)
+    forest = _Forest.of(tree, piece)
+    ends: dict[tuple[str, int], _End] = {}
+    waiting = list(reversed(forest.roots))
+    while waiting:
+        node = waiting.pop()
+        place = forest.places.get(node.id)
+        before = _START if place is None else ends[place]
+        ends.update(layout.add(node, before, forest.behind[node.id]))
         if node.id in credit and node.id in piece.trained and node.token_ids:
             layout.write(
                 node, before.last, credit[node.id], credited.annotations[node.id], piece.paths[node.id]
             )
+        for _, behind in sorted(forest.behind[node.id].items()):
+            waiting.extend(reversed(behind))
     return layout.row()
+
+
+@dataclass(frozen=True, slots=True)
+class _Forest:
+    """The contexts of a piece: where each node goes on from.
+
+    Attributes:
+        roots: The nodes before which nothing stands.
+        places: For each other node the id of the node that it goes on from, and after how many of its tokens.
+        behind: For each node those that go on from it, by the number of its tokens before them; the whole node is there
+            always.
+    """
+
+    roots: tuple[Node, ...]
+    places: Mapping[str, tuple[str, int]]
+    behind: Mapping[str, Mapping[int, Sequence[Node]]]
+
+    @classmethod
+    def of(cls, tree: Tree, piece: Piece) -> "_Forest":
+        """Read the contexts of the piece's nodes; those of one place are in the order of their paths."""
+        inside = [node for node in tree.nodes if node.id in piece.sizes]
+        behind: dict[str, dict[int, list[Node]]] = {node.id: {piece.sizes[node.id]: []} for node in inside}
+        places: dict[str, tuple[str, int]] = {}
+        roots = []
+        for node in inside:
+            if node.parent is None or node.context == "fresh":
+                roots.append(node)
+                continue
+            above, size = node.parent, piece.sizes.get(node.parent, 0)
+            if isinstance(node.context, Cut):
+                above, size = node.context.node, node.context.tokens
+            places[node.id] = above, size
+            behind[above].setdefault(size, []).append(node)
+        return cls(tuple(roots), places, behind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,17 +220,30 @@ class _Layout:
     num_written: int = 0
     num_repeated: int = 0
 
-    def add(self, node: Node, before: _End, forks: bool) -> _End:
-        """Append a node's tokens, which continue from `before`."""
-        size = len(node.token_ids)
-        if not size:
-            return replace(before, forks=before.forks or forks)
-        start = len(self.tokens)
-        self.tokens.extend(node.token_ids)
+    def add(
+        self, node: Node, before: _End, behind: Mapping[int, Sequence[Node]]
+    ) -> dict[tuple[str, int], _End]:
+        """Append a node's tokens, which continue from `before`, up to the last place that others go on from.
+
+        Returns the ends at all these places (`_Forest.behind`).
+        """
+        size = max(behind)
+        ends: dict[tuple[str, int], _End] = {}
+        start, done = len(self.tokens), 0
+        self.tokens.extend(node.token_ids[:size])
         self.positions.append(np.arange(before.depth, before.depth + size))
         if node.id not in self.trained:
             self.num_repeated += size
-        return _End(self._segment(before, start, size), start + size - 1, before.depth + size, forks)
+        for place, others in sorted(behind.items()):
+            forks = len(others) + (place < size) != 1
+            if place == done:
+                before = replace(before, forks=before.forks or forks)
+            else:
+                segment = self._segment(before, start + done, place - done)
+                before = _End(segment, start + place - 1, before.depth + place - done, forks)
+            ends[node.id, place] = before
+            done = place
+        return ends
 
     def _segment(self, before: _End, start: int, size: int) -> int:
         if before.forks:

@@ -70,15 +70,17 @@ def written_backward(
         logprobs[part], found = _normalize(logits, targets[part], with_entropy, probs)
         if entropies is not None and found is not None:
             entropies[part] = found
-        slopes = _slopes(loss, part, logprobs[part], found)
-        slope = _logit_slopes(probs, targets[part], *slopes, found, temperature).to(weight.dtype)
-        torch.mm(slope, weight, out=grad_hidden[part])
+        loss_gradients = _loss_gradients(loss, part, logprobs[part], found)
+        gradient = _logit_gradients(probs, targets[part], *loss_gradients, found, temperature).to(
+            weight.dtype
+        )
+        torch.mm(gradient, weight, out=grad_hidden[part])
         if grad_weight is None:
             continue
         if weight.dtype == room.dtype:
-            grad_weight.addmm_(slope.T, hidden[part])
+            grad_weight.addmm_(gradient.T, hidden[part])
         else:
-            grad_weight += slope.T @ hidden[part]
+            grad_weight += gradient.T @ hidden[part]
     if grad_weight is not None and grad_weight is not weight.grad:
         # Summed in float32, stored in the weight's own type.
         found_grad = grad_weight.to(weight.dtype)
@@ -138,7 +140,7 @@ def _normalize(
     return chosen - total.log(), entropies
 
 
-def _slopes(
+def _loss_gradients(
     loss: PartLoss, part: slice, logprobs: torch.Tensor, entropies: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Gradients of a part's loss with respect to its logprobs and entropies; None where it does not depend on them."""
@@ -151,7 +153,7 @@ def _slopes(
     return found[0], found[1] if entropies is not None else None
 
 
-def _logit_slopes(
+def _logit_gradients(
     probs: torch.Tensor,
     targets: torch.Tensor,
     by_logprobs: torch.Tensor | None,

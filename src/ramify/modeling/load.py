@@ -6,7 +6,9 @@ sliding windows or linear attention keep transformers' attention and need a row 
 (`packs_trees`).
 """
 
+import logging
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,14 +22,14 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
+from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from ramify.core.errors import DataError, RamifyError
 from ramify.modeling.adapter_files import load_adapter, save_adapter
 from ramify.modeling.attention import ATTENTION_NAME
-from ramify.modeling.lean_layers import keep_less
 from ramify.modeling.lora import has_adapters
 from ramify.modeling.model_config import check_architecture, is_adapter_folder, read_object_file, whole_folder
-from ramify.modeling.quiet import quiet_transformers
+from ramify.modeling.recompute import recompute_activations
 from ramify.modeling.weight_files import StoredTensor, stored_tensors
 
 _SHARD = "5GB"
@@ -100,7 +102,7 @@ def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
     with quiet_transformers():
         model = _read_weights(folder, record, stored, dtype, ATTENTION_NAME if packs else "sdpa")
     _check_values(model, stored, folder)
-    keep_less(model)
+    recompute_activations(model)
     return model
 
 
@@ -232,3 +234,19 @@ def save_model(model: PreTrainedModel, folder: str | Path, *, weights: bool = Tr
     mode = (place / "config.json").stat().st_mode
     for file in place.glob("*.safetensors"):
         file.chmod(mode)
+
+
+disable_progress_bar()  # type: ignore[no-untyped-call]  # the command line draws its own
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Inside the block, transformers logs nothing and Python prints no warnings."""
+    before = get_verbosity()
+    set_verbosity(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        set_verbosity(before)

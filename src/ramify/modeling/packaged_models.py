@@ -115,8 +115,7 @@ def _convert(weights: Path, end_token: str, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from ramify.modeling.load import save_model
-    from ramify.modeling.quiet import quiet_transformers
+    from ramify.modeling.load import quiet_transformers, save_model
 
     # Its bar of progress goes to standard error whatever it is asked.
     with quiet_transformers(), redirect_stderr(io.StringIO()):

@@ -12,7 +12,7 @@ _HEAD_TOKENS = 1024
 _WIDE = 4
 """Bytes of a float32; norms compute in float32 for any dtype of the model."""
 
-_LEAN_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+_RECOMPUTED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _NORMS = {"gemma3_text": 4}
 """Norms per layer, in families that do not have two."""
 
@@ -86,15 +86,15 @@ def _layer(config: Any, size: int, *, recomputed: bool = False) -> int:  # noqa:
     queries = config.num_attention_heads * _head_dim(config)
     keys = config.num_key_value_heads * _head_dim(config)
     # A norm keeps its input in float32, the normalised values and, for the product behind it, the scaled ones; in
-    # `lean_layers` the input alone.
-    is_lean = config.model_type in _LEAN_FAMILIES and not recomputed
+    # `recompute` the input alone.
+    recomputes = config.model_type in _RECOMPUTED_FAMILIES and not recomputed
     norm = config.hidden_size * (max(size, _WIDE) + 2 * size)
-    norms = 2 * size * config.hidden_size if is_lean else _NORMS.get(config.model_type, 2) * norm
+    norms = 2 * size * config.hidden_size if recomputes else _NORMS.get(config.model_type, 2) * norm
     # Queries, output, and output in the row's order; keys and values, and their copies gathered with the ancestors'.
     attention = size * (3 * queries + 6 * keys)
     if config.model_type in ("qwen3", "qwen3_next", "gemma3_text"):
-        attention += (size if is_lean else max(size, _WIDE) + size) * (queries + keys)
-    # What `lean_layers` keeps, and for other activations what autograd does.
+        attention += (size if recomputes else max(size, _WIDE) + size) * (queries + keys)
+    # What `recompute` keeps, and for other activations what autograd does.
     is_silu = getattr(config, "hidden_act", None) == "silu"
     mlp = (2 if is_silu and not recomputed else 4) * size * _mlp_width(config)
     return int(norms + attention + mlp)

@@ -4,7 +4,7 @@ import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from ramify.modeling.attention import ATTENTION_NAME
-from ramify.modeling.lean_layers import keep_less
+from ramify.modeling.recompute import recompute_activations
 
 
 def make_tiny_qwen3(
@@ -59,6 +59,6 @@ def make_tiny_qwen3(
             else:
                 parameter.fill_(1.0)
     model.set_attn_implementation(ATTENTION_NAME)
-    keep_less(model)
+    recompute_activations(model)
     model.train()
     return model

@@ -8,16 +8,17 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, DataError
-from ramify.core.json_text import MAX_DEPTH, parse_json, parse_object
-from ramify.core.plain_files import read_small_file
+from ramify.core.foreign_files import MAX_DEPTH, parse_json, parse_object, read_small_file
 
 LOCK = ".lock"
+RECIPE = "recipe.toml"
+"""The recipe of a run, the first file of its folder: without it the folder has never been a run."""
 
 UNFINISHED = ".part"
 """Suffix of a file that is being written; a kill may leave one behind, and the next write replaces it."""
@@ -123,21 +124,27 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def claimed_folder(key: str, path: Path) -> Iterator[None]:
-    """Make a folder and hold it as `locked_folder` does; if nothing was put into a new folder, remove it again.
+def claimed_folder(key: str, path: Path, check: Callable[[], None]) -> Iterator[None]:
+    """Make the folder of a run, and hold it for this process alone while the block runs; `key` names the setting.
+
+    `check` raises if the run may not use the folder. It is called before anything is written, and again once the folder is
+    held, since another process may have used it in between. A run that never began (because of bad data, say) leaves nothing
+    behind.
 
     Raises:
-        ConfigError: It cannot be made or written, or another process holds it.
+        ConfigError: The folder cannot be made or written, or another process holds it.
     """
+    check()
     is_new = not path.exists()
     make_folder(key, path)
     with locked_folder(key, path):
+        check()
         try:
             yield
         finally:
-            if [entry.name for entry in path.iterdir()] == [LOCK]:
+            if not (path / RECIPE).is_file():
                 (path / LOCK).unlink()
-                if is_new:
+                if is_new and not any(path.iterdir()):
                     path.rmdir()
 
 

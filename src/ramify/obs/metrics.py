@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import DataError
-from ramify.core.plain_files import read_small_file
+from ramify.core.foreign_files import read_small_file
 from ramify.core.protocols import Event
 from ramify.obs.files import append_line, dump_line, parse_line, read_text, replace_lines
 
@@ -134,6 +134,12 @@ class TimingLog:
     def emit(self, event: Event) -> None:
         """Keep one event in memory."""
         self._events.append(event)
+
+    def take(self, tree: tuple[int, int]) -> tuple[Event, ...]:
+        """Remove and return the events of one tree (its step and slot), in the order in which they came."""
+        taken = tuple(event for event in self._events if event.tree == tree)
+        self._events = [event for event in self._events if event.tree != tree]
+        return taken
 
     def flush(self, path: Path, held_up: HeldUp) -> None:
         """Write the events since the last flush as JSON lines (`timing/STEP.jsonl`) and drop them from memory.

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ramify.core.messages import ToolCall
 from ramify.core.records import Reward
-from ramify.core.tree import BranchDecision, Node, Source, Trajectory, Tree
+from ramify.core.tree import BranchDecision, Cut, Node, Source, Trajectory, Tree
 from ramify.obs.files import replace_file
 from ramify.obs.metrics import Curve
 from ramify.obs.page import Bar, BarGroup, Line, bar_chart, flat, line_chart, render_template
@@ -191,7 +191,7 @@ def _lift(stages: ByStage) -> str:
 def draw_tree(traced: TracedTree) -> Markup:
     """Draw a tree: nodes from left to right by depth, one row per leaf, a branch below the path that it left.
 
-    Boxes are coloured by who wrote them. A policy box shows its entropy, a leaf its reward, advantage and stop reason. A
+    Boxes are coloured by who wrote them. A dashed line shows where a context goes on from inside an ancestor. A policy box shows its entropy, a leaf its reward, advantage and stop reason. A
     tool box has a mark if the branching rule decided there (filled: branched; hollow: wanted to, but no budget was left;
     dot: did not want to). Hovering over a box shows its text; each trajectory below unfolds to its full text.
     """
@@ -205,6 +205,12 @@ def draw_tree(traced: TracedTree) -> Markup:
         if node.parent is not None:
             parent_x = MARGIN + columns[node.parent] * COLUMN + BOX_WIDTH
             body.append(_edge(parent_x, MARGIN + 12 + rows[node.parent] * ROW, x, y))
+        if isinstance(node.context, Cut):
+            # From the place in the ancestor's box where its tokens are cut.
+            above = tree.by_id[node.context.node]
+            share = node.context.tokens / len(above.token_ids)
+            from_x = MARGIN + columns[above.id] * COLUMN + share * BOX_WIDTH
+            body.append(_context(node, from_x, MARGIN + 12 + rows[above.id] * ROW + BOX_HEIGHT / 2, x, y))
         body.append(_box(node, x, y))
         if node.id in decisions:
             body.append(_mark(decisions[node.id], x + BOX_WIDTH, y))
@@ -244,6 +250,19 @@ def _edge(x1: float, y1: float, x2: float, y2: float) -> Markup:
     )
 
 
+def _context(node: Node, x1: float, y1: float, x2: float, y2: float) -> Markup:
+    return Markup('<path class="context" d="M{} {}Q{} {} {} {}"><title>{}</title></path>').format(
+        x1, y1, x1, y2 + BOX_HEIGHT, x2, y2 + BOX_HEIGHT / 2, _goes_on(node)
+    )
+
+
+def _goes_on(node: Node) -> str:
+    """What stands before a node in its context, if that is not its parent."""
+    if isinstance(node.context, Cut):
+        return f"goes on after {node.context.tokens} tokens of {node.context.node or 'the prompt'}"
+    return "a fresh context" if node.context == "fresh" else ""
+
+
 def _box(node: Node, x: float, y: float) -> Markup:
     entropy = Markup("")
     if node.entropy is not None:
@@ -255,7 +274,7 @@ def _box(node: Node, x: float, y: float) -> Markup:
         '<text x="{}" y="{}">{}</text></g>{}'
     ).format(
         node.source,
-        f"{_name(node)}\n{_cut(node.text, TOOLTIP_CHARS)}",
+        "\n".join(filter(None, (_name(node), _goes_on(node), _cut(node.text, TOOLTIP_CHARS)))),
         x,
         y - BOX_HEIGHT / 2,
         BOX_WIDTH,

@@ -19,7 +19,17 @@ from ramify.core.messages import (
     ToolStatus,
 )
 from ramify.core.records import Reward, ScoredTree
-from ramify.core.tree import BranchDecision, Entropy, Node, Source, StopReason, TreeKey, make_tree
+from ramify.core.tree import (
+    BranchDecision,
+    Context,
+    Cut,
+    Entropy,
+    Node,
+    Source,
+    StopReason,
+    TreeKey,
+    make_tree,
+)
 from ramify.obs.files import dump_line, parse_line, read_text, replace_lines
 
 SCHEMA = 4
@@ -124,7 +134,7 @@ def _node_record(node: Node) -> dict[str, Any]:
         ],
         "policy_version": node.policy_version,
         "stop": node.stop,
-        "opens_context": node.opens_context,
+        "context": asdict(node.context) if isinstance(node.context, Cut) else node.context,
         "token_entropies": node.token_entropies,
         "exact_ids": node.exact_ids,
     }
@@ -229,10 +239,19 @@ def _node(record: Mapping[str, Any]) -> Node:
         ),
         policy_version=record["policy_version"],
         stop=None if record["stop"] is None else StopReason(record["stop"]),
-        opens_context=record["opens_context"],
+        context=_context(record["context"]),
         token_entropies=tuple(record["token_entropies"]),
         exact_ids=record["exact_ids"],
     )
+
+
+def _context(record: Mapping[str, Any] | str) -> Context:
+    match record:
+        case "parent" | "fresh":
+            return record
+        case {"node": str(node), "tokens": int(tokens)}:
+            return Cut(node, tokens)
+    raise ValueError('a context is "parent", "fresh", or a node and a number of its tokens')
 
 
 def _turn(record: Mapping[str, Any] | None) -> ParsedTurn | None:

@@ -159,7 +159,7 @@ def turns_of(trajectory: Trajectory) -> list[Ints]:
     before = Source.PROMPT
     for node in trajectory.nodes:
         if node.source is Source.POLICY:
-            if before is not Source.POLICY or node.opens_context:
+            if before is not Source.POLICY or node.context != "parent":
                 turns.append([])
             turns[-1].extend(node.token_ids)
         before = node.source

@@ -1,13 +1,13 @@
 """Growing the tree of one problem: every trajectory advances on its own, and branches as the budget allows."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from ramify.core.errors import EngineError
-from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolResult, ToolSpec
+from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolResult
 from ramify.core.records import Finish
 from ramify.core.tree import (
     BranchDecision,
@@ -22,7 +22,8 @@ from ramify.core.tree import (
     node_id,
 )
 from ramify.rollout.branching import Branching
-from ramify.rollout.calls import SessionKeeper, detached, run_calls
+from ramify.rollout.calls import SessionKeeper, run_calls
+from ramify.rollout.rewriting import Rewritten, rewritten
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import BranchKey, TrajectoryState, Turn, turn_request, write, write_probed
 from ramify.rollout.waits import SlotGate
@@ -30,47 +31,78 @@ from ramify.rollout.waits import SlotGate
 Value = TypeVar("Value")
 
 
-async def grow_trees(
-    parts: AgentParts,
-    problems: Sequence[Problem],
-    step: int,
-    on_tree: Callable[[Tree], None] | None = None,
-    *,
-    first_slot: int = 0,
-    attempt: int = 0,
-) -> tuple[Tree, ...]:
-    """Grow one tree for each problem, concurrently; returns them in the order of the problems.
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A tree to grow: the problem, and the key that names its random streams, whatever else grows at the same time."""
+
+    problem: Problem
+    key: TreeKey
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A complete tree, and the wall time from its first request to its last token, in seconds."""
+
+    tree: Tree
+    seconds: float
+
+
+def planned_step(
+    problems: Sequence[Problem], step: int, *, first_slot: int = 0, attempt: int = 0
+) -> tuple[Planned, ...]:
+    """One tree for each problem of a step.
 
     Args:
-        parts: The agent.
-        problems: One batch.
-        step: Step of the run; with the place in the batch and the attempt it names the random streams.
-        on_tree: Called with each tree as soon as it is complete (for progress).
-        first_slot: Place of the first problem, if a step grows more trees than these.
+        problems: The problems, in the order of the data.
+        step: Step of the run.
+        first_slot: Place of the first problem, if the step grows more trees than these.
         attempt: Round of growing within the step.
+    """
+    return tuple(
+        Planned(problem, TreeKey(step, slot, attempt)) for slot, problem in enumerate(problems, first_slot)
+    )
+
+
+async def grow_trees(parts: AgentParts, problems: Sequence[Problem], step: int) -> tuple[Tree, ...]:
+    """Grow one tree for each problem of a step, concurrently; returns them in the order of the problems.
 
     Raises:
         EngineError: The engine broke its contract, or a prompt does not fit its context.
         ConfigError: The branching rule's numbers do not fit n or each other.
     """
-    gate = SlotGate(parts.slots)
-    seconds = parts.limits.step_seconds
-    ends = None if seconds is None else asyncio.get_running_loop().time() + seconds
 
-    async def grow(slot: int, problem: Problem) -> Tree:
+    async def whole(grown: Grown) -> Tree:
+        return grown.tree
+
+    return await grow_planned(parts, planned_step(problems, step), whole)
+
+
+async def grow_planned(
+    parts: AgentParts, planned: Sequence[Planned], then: Callable[[Grown], Awaitable[Value]]
+) -> tuple[Value, ...]:
+    """Grow trees concurrently, in this order where the engine has too few slots for all.
+
+    `then` gets each tree when it is complete and holds no slot any more, and may wait for a judge or a disk meanwhile.
+    Returns what it returned, in the order of `planned`. `limits.step_seconds` counts from this call.
+
+    Raises:
+        EngineError: The engine broke its contract, or a prompt does not fit its context.
+        ConfigError: The branching rule's numbers do not fit n or each other.
+    """
+    gate, loop = SlotGate(parts.slots), asyncio.get_running_loop()
+    seconds = parts.limits.step_seconds
+    ends = None if seconds is None else loop.time() + seconds
+
+    async def grow(one: Planned) -> Value:
         async with gate.tree(parts.limits.n) as trajectory_ended:
-            tree = await TreeGrower(
-                parts, problem, TreeKey(step, slot, attempt), ends, trajectory_ended
-            ).grow()
-        if on_tree is not None:
-            on_tree(tree)
-        return tree
+            began = loop.time()
+            tree = await TreeGrower(parts, one.problem, one.key, ends, trajectory_ended).grow()
+            grown = Grown(tree, loop.time() - began)
+        return await then(grown)
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(grow(slot, problem)) for slot, problem in enumerate(problems, first_slot)
-            ]
+            tasks = [group.create_task(grow(one)) for one in planned]
     except BaseExceptionGroup as failures:
         raise first_failure(failures) from failures
     return tuple(task.result() for task in tasks)
@@ -90,7 +122,7 @@ class _Reply:
     stop: StopReason | None = None
     results: tuple[ToolResult, ...] = ()
     token_ids: tuple[int, ...] = ()
-    opens_context: bool = False
+    elsewhere: Rewritten | None = None
 
 
 class TreeGrower:
@@ -115,8 +147,7 @@ class TreeGrower:
 
     async def grow(self) -> Tree:
         """Run until every trajectory has ended."""
-        specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self._parts.tools.values())
-        prompt = self._parts.renderer.start(self._problem, specs)
+        prompt = self._parts.renderer.start(self._problem)
         if len(prompt) >= self._parts.engine.info().context_tokens:
             raise EngineError(
                 f"problem {self._problem.id!r}: the prompt has {len(prompt)} tokens, the engine's context "
@@ -277,28 +308,22 @@ class TreeGrower:
     async def _reply(self, state: TrajectoryState, node: Node, is_cut: bool, room: int) -> _Reply:
         """What follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
         reply = _Reply(StopReason.TOKENS) if is_cut else await self._answer(state, node)
-        fresh = await self._fresh_context(state, node, reply)
-        if fresh is not None:
-            return replace(reply, stop=None, token_ids=fresh, opens_context=True)
+        elsewhere = await self._rewritten(state, node, reply)
+        if elsewhere is not None:
+            return replace(reply, stop=None, token_ids=elsewhere.token_ids, elsewhere=elsewhere)
         if reply.stop is None and len(node.token_ids) + len(reply.token_ids) >= room:
             return _Reply(StopReason.TOKENS)
         return reply
 
-    async def _fresh_context(
-        self, state: TrajectoryState, node: Node, reply: _Reply
-    ) -> tuple[int, ...] | None:
-        """The context that the rewriter puts in place of the current one; None if it leaves no room to continue."""
-        if self._parts.rewriter is None:
+    async def _rewritten(self, state: TrajectoryState, node: Node, reply: _Reply) -> Rewritten | None:
+        """The context that a rewriter puts in place of the current one."""
+        if not self._parts.rewriters:
             return None
         nodes = [replace(node, stop=reply.stop)]
         if reply.stop is None:
             nodes.append(self._tool_node(nodes[0], reply))
-        fresh = await detached("the rewriter", self._parts.rewriter.rewrite(self._trajectory(*nodes)))
-        if not fresh:
-            return None
-        spent = state.spent + len(node.token_ids) + len(fresh)
-        fits = spent < self._parts.limits.max_tokens and len(fresh) < self._context_tokens
-        return fresh if fits else None
+        most = self._parts.limits.max_tokens - 1 - state.spent - len(node.token_ids)
+        return await rewritten(self._parts, self._key, self._trajectory(*nodes), state.rewritten, most)
 
     async def _answer(self, state: TrajectoryState, node: Node) -> _Reply:
         if not isinstance(node.turn, Calls):
@@ -317,13 +342,24 @@ class TreeGrower:
         self._add(node)
         self._add(answer)
         state = state.with_tokens(state.path, node.token_ids)
-        if reply.opens_context:
+        elsewhere = reply.elsewhere
+        if elsewhere is not None:
             self._contexts[node.id] = state.context
-            state = replace(state, context=())
+            state = replace(state, context=elsewhere.before, rewritten=(*state.rewritten, elsewhere))
         state = state.with_tokens(answer.path, answer.token_ids)
-        return replace(
+        state = replace(
             state, calls=state.calls + len(reply.results), depth=state.depth + (1 if reply.results else 0)
         )
+        return self._in_turn(state, elsewhere.shared) if elsewhere is not None and elsewhere.shared else state
+
+    def _in_turn(self, state: TrajectoryState, shared: int) -> TrajectoryState:
+        """The state in the middle of a turn, whose first tokens are the last `shared` ones of the context."""
+        if self._asks(state):
+            # The first tokens of this turn are no answer to the result, so there is nothing to decide on.
+            self._branching.skip(state)
+            state = replace(state, decided=state.depth)
+        text = self._parts.renderer.decode(state.context[-shared:]).rstrip("\N{REPLACEMENT CHARACTER}")
+        return replace(state, shared=shared, shared_text=text)
 
     def _room(self, state: TrajectoryState) -> int:
         """Tokens that may still be added."""
@@ -343,7 +379,7 @@ class TreeGrower:
             reply.token_ids,
             self._parts.renderer.decode(reply.token_ids),
             results=reply.results,
-            opens_context=reply.opens_context,
+            context="parent" if reply.elsewhere is None else reply.elsewhere.context,
         )
 
     def _add(self, node: Node) -> None:

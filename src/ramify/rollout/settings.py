@@ -71,7 +71,7 @@ class AgentParts:
     events: EventSink
     run_seed: int
     branch_at: BranchAt = "before_probe"
-    rewriter: ContextRewriter | None = None
+    rewriters: tuple[ContextRewriter, ...] = ()
     slots: int | None = None
     all_entropies: bool = False
     live: LiveCount = field(default_factory=LiveCount)

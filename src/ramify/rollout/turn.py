@@ -9,6 +9,7 @@ from ramify.core.errors import EngineError
 from ramify.core.records import Completion, Finish, Request
 from ramify.core.tree import BranchDecision, Entropy, NodePath, TreeKey
 from ramify.rollout.calls import Sessions, detached
+from ramify.rollout.rewriting import Rewritten
 from ramify.rollout.settings import AgentParts
 
 BranchKey = tuple[int, ...]
@@ -34,6 +35,7 @@ class TrajectoryState:
         deadline: When it is cut, on the event loop's clock; None: never.
         shared: Number of tokens at the end of `context` that belong to the next turn, whose branches share them.
         shared_text: The text of these tokens, without an incomplete character at the end.
+        rewritten: Contexts that rewriters asked for, oldest first.
     """
 
     key: BranchKey | None
@@ -50,6 +52,7 @@ class TrajectoryState:
     deadline: float | None = None
     shared: int = 0
     shared_text: str = ""
+    rewritten: tuple[Rewritten, ...] = ()
 
     def after_turn(self, entropy: Entropy | None, decision: BranchDecision | None) -> "TrajectoryState":
         """The state after a turn has begun: adds its entropy, and the decision on the result before it."""

@@ -20,7 +20,7 @@ from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole
 from ramify.train.supervised import (
-    Lessons,
+    SupervisedTask,
     Update,
     check_size,
     may_be_long,
@@ -39,11 +39,11 @@ def run_dpo(
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
     return train_on_examples(
-        recipe, console, load_preferences, partial(_lessons, recipe), resume=resume, max_steps=max_steps
+        recipe, console, load_preferences, partial(_task, recipe), resume=resume, max_steps=max_steps
     )
 
 
-def _lessons(recipe: DpoRecipe, renderer: ChatRenderer, preferences: Sequence[Preference]) -> Lessons:
+def _task(recipe: DpoRecipe, renderer: ChatRenderer, preferences: Sequence[Preference]) -> SupervisedTask:
     limit = recipe.data.max_tokens
     # Find examples that cannot be trained on now, not in the middle of the run.
     for item in preferences:
@@ -73,7 +73,7 @@ def _lessons(recipe: DpoRecipe, renderer: ChatRenderer, preferences: Sequence[Pr
 
         return update
 
-    return Lessons(
+    return SupervisedTask(
         title="DPO",
         num_examples=len(preferences),
         objective=Objective(DpoLoss(recipe.learner.beta)),

@@ -10,11 +10,12 @@ from ramify.actor.actor import Actor
 from ramify.config.schema_train import PreflightSection
 from ramify.core.errors import ConfigError
 from ramify.core.records import Reward, ScoredTree
-from ramify.data.order import DataCursor
+from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import RunConsole
 from ramify.obs.files import replace_file
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.rollout.agent_loop import AgentLoop, StopOnSignal
+from ramify.rollout.grow import planned_step
 from ramify.train.run_folder import RunFolder
 
 ATTEMPT = 1_000_000
@@ -72,6 +73,7 @@ class PreflightReport:
 
 def run_preflight(
     actor: Actor,
+    order: ProblemOrder,
     section: PreflightSection,
     folder: RunFolder,
     console: RunConsole,
@@ -84,11 +86,12 @@ def run_preflight(
         ConfigError: All rewards are equal, and the recipe does not allow that.
         Interrupted: A stop was asked for.
     """
-    task = actor.task
-    indices, _ = task.order.take(DataCursor(), min(section.problems, len(task.problems)))
+    problems = actor.task.problems
+    indices, _ = order.take(DataCursor(), min(section.problems, len(problems)))
+    planned = planned_step([problems[index] for index in indices], 0, attempt=ATTEMPT)
     remembered = actor.agent.brancher.state()
     with console.phase("preflight", len(indices)) as phase:
-        batch = stop.run(actor.grow([task.problems[index] for index in indices], 0, phase, attempt=ATTEMPT))
+        batch = stop.run(actor.grow(planned, phase))
         phase.advance(len(indices), waiting="")
     # A rule that learns from candidates must start training as if there had been no preflight.
     actor.agent.brancher.restore(remembered)

@@ -57,7 +57,7 @@ def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
     """
     if run.recipe.preflight.enabled:
         try:
-            run_preflight(run.actor, run.recipe.preflight, run.folder, run.console, run.loop, stop)
+            run_preflight(run.actor, run.order, run.recipe.preflight, run.folder, run.console, run.loop, stop)
         except (ConfigError, Interrupted):
             run.folder.forget()
             raise
@@ -91,7 +91,7 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
         TrainingError: The guard stops the run.
     """
     stop.run(run.publisher.publish(state.step))
-    batch = stop.run(take_batch(run.actor, run.recipe.rollout, state.cursor, state.step, phase))
+    batch = stop.run(take_batch(run.actor, run.order, run.recipe.rollout, state.cursor, state.step, phase))
     state, grown = watched(state, batch, tree_metrics(batch.trees))
     learned = learn(run, state, batch, grown)
     state, action = after_step(run, state, batch, grown, learned)

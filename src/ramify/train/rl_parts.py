@@ -10,6 +10,7 @@ from ramify.config.build_model import build_engine_model, build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.protocols import Publisher
+from ramify.data.order import ProblemOrder
 from ramify.learner.learning import Learning
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.numerics import set_numerics
@@ -32,6 +33,7 @@ class RlRun:
     folder: RunFolder
     loop: AgentLoop
     actor: Actor
+    order: ProblemOrder
     publisher: Publisher
     learning: Learning
     saver: Saver
@@ -50,7 +52,7 @@ def build_rl(
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     start = starting_point(folder, recipe, console)
-    task = build_task(recipe, recipe.model.folder, console)
+    task = build_task(recipe, console)
     manifest = task_manifest(recipe, task, start.tokenizer)
     folder.take_up(recipe, manifest, console.note)
     rollout = recipe.rollout
@@ -95,6 +97,7 @@ def build_rl(
         loop=loop,
         actor=actor,
         publisher=build_publisher(actor, learner, engine_model, rollout.temperature),
+        order=ProblemOrder(len(task.problems), recipe.run.seed),
         learning=build_learning(recipe, learner, minibatches),
         saver=begin_run(folder, recipe, start, state, learner, steps, manifest),
         guard=guard,

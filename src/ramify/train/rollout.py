@@ -3,13 +3,14 @@
 from ramify.actor.actor import build_actor, build_task
 from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
-from ramify.data.order import DataCursor
+from ramify.data.order import DataCursor, ProblemOrder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
-from ramify.obs.files import make_folder, require_new_folder
+from ramify.obs.files import claimed_folder, require_new_folder
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
+from ramify.rollout.grow import planned_step
 from ramify.train.run_folder import RunFolder
 
 
@@ -25,24 +26,23 @@ def run_rollout(
         Interrupted: Ctrl-C or SIGTERM; nothing was written.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
-    require_new_folder("run.dir", recipe.run.dir)
-    task = build_task(recipe, recipe.model.folder, console)
-    actor = build_actor(recipe, task, lambda: build_model(recipe.model, task.context_tokens))
-    make_folder("run.dir", recipe.run.dir)
-    count = min(num_problems or recipe.rollout.problems_per_step, len(task.problems))
-    indices, _ = task.order.take(DataCursor(), count)
-    with agent_loop() as loop:
-        loop.settle()
-        try:
-            with StopOnSignal(loop) as stop, console.phase("rollout", 1) as phase:
-                chosen = [task.problems[index] for index in indices]
-                batch = stop.run(actor.grow(chosen, 0, phase))
-                phase.advance()
-        finally:
-            loop.run(actor.close())
-        held_up = loop.delays.take()
-    folder = RunFolder(recipe.run.dir)
-    folder.create(recipe)
-    write_trees(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
-    actor.timing.flush(folder.timing(1), held_up)
+    with claimed_folder("run.dir", recipe.run.dir, lambda: require_new_folder("run.dir", recipe.run.dir)):
+        task = build_task(recipe, console)
+        actor = build_actor(recipe, task, lambda: build_model(recipe.model, task.context_tokens))
+        count = min(num_problems or recipe.rollout.problems_per_step, len(task.problems))
+        indices, _ = ProblemOrder(len(task.problems), recipe.run.seed).take(DataCursor(), count)
+        planned = planned_step([task.problems[index] for index in indices], 0)
+        with agent_loop() as loop:
+            loop.settle()
+            try:
+                with StopOnSignal(loop) as stop, console.phase("rollout", 1) as phase:
+                    batch = stop.run(actor.grow(planned, phase))
+                    phase.advance()
+            finally:
+                loop.run(actor.close())
+            held_up = loop.delays.take()
+        folder = RunFolder(recipe.run.dir)
+        folder.create(recipe)
+        write_trees(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
+        actor.timing.flush(folder.timing(1), held_up)
     return tree_metrics(batch)

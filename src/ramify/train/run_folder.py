@@ -21,9 +21,9 @@ from ramify.config.load import resolved
 from ramify.config.other_runs import changes, lasting
 from ramify.core.errors import ConfigError, DataError
 from ramify.obs.files import (
-    LOCK,
+    RECIPE,
+    claimed_folder,
     entries,
-    locked_folder,
     make_folder,
     read_object,
     replace_file,
@@ -39,7 +39,6 @@ from ramify.obs.manifest import (
 )
 from ramify.obs.metrics import MetricsLog
 
-RECIPE = "recipe.toml"
 _METRICS, _PREFLIGHT = "metrics.jsonl", "preflight"
 _FOLDERS = ("checkpoints", "trees", "timing", _PREFLIGHT)
 _FILES = (RECIPE, MANIFEST, _METRICS)
@@ -201,17 +200,5 @@ def claim_run_folder(path: Path, recipe: BaseModel, resume: bool) -> Iterator[Ru
     Raises:
         ConfigError: As for `check_run_folder`; the folder cannot be written; or another process holds it.
     """
-    check_run_folder(path, recipe, resume)
-    is_new = not path.exists()
-    make_folder("run.dir", path)
-    with locked_folder("run.dir", path):
-        # Another process may have made it a run since the first check.
-        check_run_folder(path, recipe, resume)
-        try:
-            yield RunFolder(path, resume)
-        finally:
-            # A run that never began (because of bad data, say) leaves nothing behind.
-            if not (path / RECIPE).is_file():
-                (path / LOCK).unlink()
-                if is_new and not any(path.iterdir()):
-                    path.rmdir()
+    with claimed_folder("run.dir", path, lambda: check_run_folder(path, recipe, resume)):
+        yield RunFolder(path, resume)

@@ -15,7 +15,7 @@ from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole
 from ramify.train.supervised import (
-    Lessons,
+    SupervisedTask,
     Update,
     check_size,
     may_be_long,
@@ -34,11 +34,13 @@ def run_sft(
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
     return train_on_examples(
-        recipe, console, load_demonstrations, partial(_lessons, recipe), resume=resume, max_steps=max_steps
+        recipe, console, load_demonstrations, partial(_task, recipe), resume=resume, max_steps=max_steps
     )
 
 
-def _lessons(recipe: SftRecipe, renderer: ChatRenderer, demonstrations: Sequence[Demonstration]) -> Lessons:
+def _task(
+    recipe: SftRecipe, renderer: ChatRenderer, demonstrations: Sequence[Demonstration]
+) -> SupervisedTask:
     limit = recipe.data.max_tokens
 
     def chain(item: Demonstration, key: TreeKey) -> Tree:
@@ -61,7 +63,7 @@ def _lessons(recipe: SftRecipe, renderer: ChatRenderer, demonstrations: Sequence
 
         return update
 
-    return Lessons(
+    return SupervisedTask(
         title="SFT",
         num_examples=len(demonstrations),
         objective=Objective(NegativeLogLikelihood(), weighting=SUPERVISED),

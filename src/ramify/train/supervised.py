@@ -36,7 +36,7 @@ Update: TypeAlias = Callable[[Sequence[int], int], UpdateReport]
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class SupervisedTask:
     """What distinguishes one kind of training on examples from another.
 
     Attributes:
@@ -60,7 +60,7 @@ def train_on_examples(
     recipe: SftRecipe | DpoRecipe,
     console: RunConsole,
     load: Callable[[Path], Sequence[Example]],
-    make_lessons: Callable[[ChatRenderer, Sequence[Example]], Lessons],
+    make_task: Callable[[ChatRenderer, Sequence[Example]], SupervisedTask],
     *,
     resume: bool,
     max_steps: int | None,
@@ -71,7 +71,7 @@ def train_on_examples(
         recipe: What to run.
         console: Shows the progress.
         load: Reads the file of examples.
-        make_lessons: Makes the lessons from the renderer and the examples.
+        make_task: Makes the task from the renderer and the examples.
         resume: Continue from the last checkpoint.
         max_steps: Stop after this many steps of the run.
 
@@ -92,8 +92,8 @@ def train_on_examples(
         renderer = build_renderer(
             recipe.model.dialect, build_tokenizer(recipe.model.folder, console.note), tools.specs
         )
-        lessons = make_lessons(renderer, examples)
-        return _train(recipe, console, folder, start, manifest, lessons, max_steps)
+        task = make_task(renderer, examples)
+        return _train(recipe, console, folder, start, manifest, task, max_steps)
 
 
 def _train(
@@ -102,14 +102,14 @@ def _train(
     folder: RunFolder,
     start: Start,
     manifest: Mapping[str, Any],
-    lessons: Lessons,
+    task: SupervisedTask,
     max_steps: int | None,
 ) -> Path:
-    order = ProblemOrder(lessons.num_examples, recipe.run.seed)
+    order = ProblemOrder(task.num_examples, recipe.run.seed)
     batch = recipe.learner.batch_size
-    refuse_large_steps("learner.batch_size", batch, lessons.num_examples)
-    total = num_steps(recipe.run, recipe.data.epochs, lessons.num_examples, batch)
-    for note in (*lessons.notes, *note_long_warmup(recipe.learner.optimizer, total)):
+    refuse_large_steps("learner.batch_size", batch, task.num_examples)
+    total = num_steps(recipe.run, recipe.data.epochs, task.num_examples, batch)
+    for note in (*task.notes, *note_long_warmup(recipe.learner.optimizer, total)):
         console.note(note)
 
     def make_learner() -> Learner:
@@ -123,14 +123,14 @@ def _train(
             optimizer=optimizer,
             schedule=schedule,
             total_steps=total,
-            objective=lessons.objective,
+            objective=task.objective,
             temperature=1.0,
             max_grad_norm=recipe.learner.optimizer.max_grad_norm,
             token_budget=recipe.learner.token_budget,
         )
 
     learner, state = restore(start, make_learner)
-    update = lessons.make_update(learner)
+    update = task.make_update(learner)
     # Now that a reference model has its memory.
     prepare_rows(
         learner.model,
@@ -142,7 +142,7 @@ def _train(
     metrics = folder.metrics
     last = total if max_steps is None else min(total, max_steps)
     stepped = state.step >= last
-    with StopOnSignal() as stop, console.phase(lessons.title, last, state.step) as phase:
+    with StopOnSignal() as stop, console.phase(task.title, last, state.step) as phase:
         try:
             while state.step < last:
                 stop.check()
@@ -150,7 +150,7 @@ def _train(
                 report = update(indices, state.step)
                 stepped = stepped or report.outcome == "stepped"
                 state = state.after_step(cursor, finite(-report.loss))
-                own = {name: finite(value) for name, value in lessons.metrics(report).items()}
+                own = {name: finite(value) for name, value in task.metrics(report).items()}
                 metrics.append(state.step, step_metrics(report) | own)
                 phase.advance(loss=report.loss)
                 state = saver.keep(state)

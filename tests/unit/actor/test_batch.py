@@ -25,6 +25,7 @@ from scripted_agents import agent, problem, with_latencies
 
 NUM_PROBLEMS = 11
 START = DataCursor()
+ORDER = ProblemOrder(NUM_PROBLEMS, 5)
 RULE = ThresholdBrancher(m=2, min_rise=0.0, children=1, probe_tokens=3)
 EASY, HARD = (0, 4, 5), (1, 7)
 """Problems that are always solved, and never."""
@@ -50,7 +51,6 @@ def rollout_of(folder, latency_seed=0):
     problems = [problem(f"p{i}", f"what is 12 plus {i} ?") for i in range(NUM_PROBLEMS)]
     task = Task(
         problems,
-        ProblemOrder(NUM_PROBLEMS, 5),
         Toolbox(parts.tools),
         parts.renderer,
         400,
@@ -70,7 +70,7 @@ def taken(rollout, *, size=4, max_attempts=3, cursor=START):
         dynamic_sampling=max_attempts and {"max_attempts": max_attempts},
     )
     phase = Phase("RL", 1, lambda _: None)
-    batch, _ = run_virtual(take_batch(rollout, settings, cursor, 0, phase))
+    batch, _ = run_virtual(take_batch(rollout, ORDER, settings, cursor, 0, phase))
     return batch
 
 
@@ -81,7 +81,7 @@ def names(trees):
 def test_the_next_problems_take_the_place_of_those_that_teach_nothing(model_folder):
     rollout = rollout_of(model_folder)
     batch = taken(rollout, size=5, max_attempts=9)
-    order, _ = rollout.task.order.take(START, len(batch.trees))
+    order, _ = ORDER.take(START, len(batch.trees))
     assert names(batch.trees) == [f"p{index}" for index in order]
     assert len(batch.kept) == 5
     assert 0 < len(batch.trees) - 5 == batch.metrics["sampling/refused"]
@@ -89,7 +89,7 @@ def test_the_next_problems_take_the_place_of_those_that_teach_nothing(model_fold
         right = [reward.parts["correct"] == 1 for reward in scored.rewards]
         assert (scored in batch.kept) == (0 < sum(right) < len(right))
     assert set(names(batch.trees)) - set(names(batch.kept)) >= {f"p{i}" for i in order if i in EASY + HARD}
-    assert batch.cursor == rollout.task.order.take(START, len(batch.trees))[1]
+    assert batch.cursor == ORDER.take(START, len(batch.trees))[1]
 
 
 def test_each_round_takes_as_many_as_are_missing(model_folder):
@@ -118,15 +118,15 @@ def test_after_the_last_attempt_the_batch_is_as_large_as_it_is(model_folder):
 def test_a_batch_may_be_empty(model_folder):
     rollout = rollout_of(model_folder)
     cursor = START
-    while rollout.task.order.take(cursor, 1)[0][0] not in EASY + HARD:
-        cursor = rollout.task.order.take(cursor, 1)[1]
+    while ORDER.take(cursor, 1)[0][0] not in EASY + HARD:
+        cursor = ORDER.take(cursor, 1)[1]
     batch = taken(rollout, size=1, max_attempts=1, cursor=cursor)
     assert batch.kept == ()
     assert batch.metrics["sampling/empty"] == batch.metrics["sampling/refused"] == 1.0
     (scored,) = batch.trees
     written = [len(node.token_ids) for node in scored.tree.nodes if node.source is Source.POLICY]
     assert batch.metrics["sampling/refused_tokens"] == sum(written)
-    assert batch.cursor == rollout.task.order.take(cursor, 1)[1]
+    assert batch.cursor == ORDER.take(cursor, 1)[1]
 
 
 def test_a_problem_that_comes_again_within_a_step_has_draws_of_its_own(model_folder):

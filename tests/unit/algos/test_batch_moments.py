@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.algos.ops import BatchMoments, sums_of, token_weights
+from ramify.algos.ops import BatchStatistics, sums_of, token_weights
 from ramify.core.tree import Source
 from random_trees import node, tree_of
 
@@ -15,7 +15,7 @@ floats = st.floats(-100, 100)
 def moments(values, weights=None):
     values = [np.array(v, dtype=float) for v in values]
     weights = [np.ones(len(v)) for v in values] if weights is None else [np.array(w) for w in weights]
-    return BatchMoments.of(sums_of(values, weights))
+    return BatchStatistics.of(sums_of(values, weights))
 
 
 def test_equal_weights_give_the_sample_mean_and_deviation():

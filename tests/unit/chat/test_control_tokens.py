@@ -182,7 +182,7 @@ def renderer(model_folder):
 
 def test_tools_and_demonstrations_write_no_structure_either(renderer):
     problem = Problem("p", (Message.of("user", "q"),), ())
-    prompt = renderer.start(problem, ())
+    prompt = renderer.start(problem)
     assert "Ends with <|im_end|> now." in renderer.decode(prompt)
     assert structure(renderer.tokenizer, prompt) == [1, 2, 1]
     completion = "<think> <|im_start|> </think><answer> 1 </answer>"
@@ -195,7 +195,7 @@ def test_tools_and_demonstrations_write_no_structure_either(renderer):
 
 def test_text_for_a_reader_that_finds_tokens_in_text(renderer):
     """What an engine sends that takes no ids: real tokens as they are, others' spellings of them broken up."""
-    ids = renderer.start(Problem("p", (Message.of("user", "a <|im_end|> b"),), ()), ())
+    ids = renderer.start(Problem("p", (Message.of("user", "a <|im_end|> b"),), ()))
     text = renderer.controls.broken(ids)
     assert renderer.tokenizer.encode(text).count(2) == 1
     assert text.replace("\u2060", "") == renderer.decode(ids)

@@ -78,7 +78,7 @@ def test_the_prompt_shows_the_tools_as_the_template_does(renderer):
         f"<|im_start|>system\n{lead}{TOOLS_HEAD}{shown}{TOOLS_TAIL}{END}\n"
         f"<|im_start|>user\nWhich city is older?{END}\n<|im_start|>assistant\n"
     )
-    assert renderer.start(PROBLEM, SPECS) == renderer.tokenizer.encode(renderer.prompt_text(PROBLEM))
+    assert renderer.start(PROBLEM) == renderer.tokenizer.encode(renderer.prompt_text(PROBLEM))
 
 
 def test_results_follow_in_the_templates_tool_turn(renderer):
@@ -101,7 +101,7 @@ def test_a_context_that_grew_equals_a_fresh_render_token_by_token(renderer):
         renderer._template_tools(),
     )
     encode = renderer.tokenizer.encode
-    grown = (*renderer.start(PROBLEM, SPECS), *encode(TURN + END), *renderer.after(results(*RESULTS)))
+    grown = (*renderer.start(PROBLEM), *encode(TURN + END), *renderer.after(results(*RESULTS)))
     assert grown == encode(fresh)
 
 
@@ -138,7 +138,7 @@ def test_no_tool_and_no_message_forges_structure(renderer):
     problem = Problem("p", (Message.of("user", f"hi{END}"),), ())
     structure = renderer.tokenizer.encode(f"<|im_start|>{END}")
     counts = [
-        [one.start(given, ()).count(token) for token in structure]
+        [one.start(given).count(token) for token in structure]
         for one, given in ((renderer, PROBLEM), (hostile, problem))
     ]
     assert counts[0] == counts[1]
@@ -215,7 +215,7 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     tree = renderer.demonstrate(PROBLEM, COMPLETION, KEY)
     prompt, turn, tool, last = tree.nodes
     encode, eos = renderer.tokenizer.encode, renderer.tokenizer.eos_id
-    assert prompt.token_ids == renderer.start(PROBLEM, SPECS)
+    assert prompt.token_ids == renderer.start(PROBLEM)
     assert turn.token_ids == (*encode(TURN), eos)
     assert tool.token_ids == renderer.after(results(*RESULTS))
     assert last.token_ids == (*encode(ANSWER), eos)

@@ -103,7 +103,7 @@ def test_results_follow_each_other_in_order(plain):
 
 
 def test_a_prompt_ends_where_the_policy_writes(plain):
-    ids = plain.start(PROBLEM, SPECS)
+    ids = plain.start(PROBLEM)
     assert plain.decode(ids) == "<|im_start|>user\nwhat is 12 plus 30 ?<|im_end|>\n<|im_start|>assistant\n"
     assert ids[-1] not in plain.tokenizer.eos_ids
 
@@ -144,10 +144,10 @@ def test_a_tool_that_asks_for_it_is_described_in_the_first_message(plain, messag
     renderer = TagRenderer(plain.tokenizer, [*SPECS, define])
     problem = Problem("p", tuple(Message.of(role, text) for role, text in messages), ())
     assert renderer.prompt_text(problem) == f"{shown}<|im_start|>assistant\n"
-    assert renderer.start(problem, SPECS) == plain.tokenizer.encode(renderer.prompt_text(problem))
+    assert renderer.start(problem) == plain.tokenizer.encode(renderer.prompt_text(problem))
     # Demonstrations and bounds see the prompt that a rollout gives.
     tree = renderer.demonstrate(problem, "<answer> 42 </answer>", KEY)
-    assert tree.nodes[0].token_ids == renderer.start(problem, SPECS)
+    assert tree.nodes[0].token_ids == renderer.start(problem)
     assert len(tree.nodes[0].token_ids) <= renderer.token_bounds(problem, ((Source.POLICY, "42"),))[1]
 
 
@@ -166,7 +166,7 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     (trajectory,) = renderer.demonstrate(PROBLEM, COMPLETION, KEY).trajectories
     encode = renderer.tokenizer.encode
     expected = [
-        *renderer.start(PROBLEM, ()),
+        *renderer.start(PROBLEM),
         *encode(TURNS[0]),
         *renderer.after([result(RESULTS[0])]),
         *encode(TURNS[1]),
@@ -273,7 +273,7 @@ def test_demonstrations_with_other_texts_may_be_the_same_tokens(renderer):
 def test_prompts_fit_up_to_the_limit_and_no_further(plain):
     texts = ["a", "what is 12 plus 30 ? " * 20, "a <|im_end|> b", "\u4e2d" * 50, "x" * 2_000_000]
     problems = [Problem(str(i), (Message.of("user", text),), ()) for i, text in enumerate(texts)]
-    sizes = [len(plain.start(problem, ())) for problem in problems[:-1]]
+    sizes = [len(plain.start(problem)) for problem in problems[:-1]]
     for limit in (*sizes, *(size - 1 for size in sizes)):
         assert plain.fitting(problems, limit) == [*(size <= limit for size in sizes), False]
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ramify.core.messages import Calls, Final, Malformed, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import (
     BranchDecision,
+    Cut,
     Entropy,
     Node,
     Source,
@@ -100,9 +101,9 @@ def test_a_node_that_opens_a_context_starts_a_segment():
         prompt(1, 2),
         policy(0, ids=(3,), turn=calls("a")),
         tool(0, 0, ids=(4, 5), results=results("a")),
-        tool(0, 0, 0, ids=(6, 7), opens_context=True),
+        tool(0, 0, 0, ids=(6, 7), context="fresh"),
         policy(0, 0, 0, 0, ids=(8,), turn=calls("b")),
-        policy(0, 0, 0, 0, 0, ids=(9, 10), opens_context=True, stop=ENDED),
+        policy(0, 0, 0, 0, 0, ids=(9, 10), context="fresh", stop=ENDED),
     ]
     (trajectory,) = make_tree(PROBLEM, KEY, nodes).trajectories
     assert [s.token_ids for s in trajectory.segments] == [(1, 2, 3, 4, 5), (6, 7, 8), (9, 10)]
@@ -116,10 +117,48 @@ def test_a_node_that_opens_a_context_starts_a_segment():
     assert not hasattr(trajectory, "token_ids")
 
 
-def test_a_prompt_that_opens_a_context_makes_no_empty_segment():
-    nodes = [replace(prompt(), opens_context=True), policy(0, stop=ENDED)]
-    (trajectory,) = make_tree(PROBLEM, KEY, nodes).trajectories
-    assert len(trajectory.segments) == 1
+def backtracked():
+    """After a failed call the second turn is written again from its second token; then a note goes on from the prompt."""
+    return [
+        prompt(1, 2),
+        policy(0, ids=(3, 4, 5), turn=calls("a")),
+        tool(0, 0, ids=(6,), results=results("a")),
+        tool(0, 0, 0, ids=(7,), context=Cut("0", 2)),
+        policy(0, 0, 0, 0, ids=(8,), turn=calls("b")),
+        tool(0, 0, 0, 0, 0, ids=(), context=Cut("", 1)),
+        policy(0, 0, 0, 0, 0, 0, ids=(9, 10), stop=ENDED),
+    ]
+
+
+def test_a_context_goes_on_from_inside_a_node_above():
+    (trajectory,) = make_tree(PROBLEM, KEY, backtracked()).trajectories
+    assert [s.token_ids for s in trajectory.segments] == [(1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 7, 8), (1, 9, 10)]
+    assert [s.written for s in trajectory.segments][1] == (False, False, True, True, False, True)
+    assert [[n.id for n in s.nodes] for s in trajectory.segments][2] == ["", "0.0.0.0.0", "0.0.0.0.0.0"]
+    assert trajectory.contexts[3].token_ids == (1, 2, 3, 4, 7)
+    assert trajectory.num_written == 6
+
+
+@pytest.mark.parametrize(
+    ("context", "told"),
+    [
+        (Cut("1", 1), "'0.0.0': its context goes on from '1', which is not above it"),
+        (Cut("0.0.0", 1), "from '0.0.0', which is not above it"),
+        (Cut("9", 1), "from '9', which is not above it"),
+        (Cut("0", 0), "after 0 tokens of '0', which has 3"),
+        (Cut("0", 4), "after 4 tokens of '0', which has 3"),
+        (Cut("0.0", 1), 'that of its parent, write "parent"'),
+    ],
+)
+def test_a_context_goes_on_from_an_ancestor_only(context, told):
+    nodes = [*backtracked()[:3], policy(0, 0, 0, ids=(8,), context=context, stop=ENDED)]
+    with pytest.raises(ValueError, match=told):
+        make_tree(PROBLEM, KEY, [*nodes, policy(1, ids=(4,), stop=ENDED)])
+
+
+def test_nothing_stands_before_the_prompt():
+    with pytest.raises(ValueError, match="nothing stands before it"):
+        make_tree(PROBLEM, KEY, [replace(prompt(), context="fresh"), policy(0, stop=ENDED)])
 
 
 def test_exchanges_pair_each_result_with_its_call():

@@ -163,7 +163,7 @@ def contexts(renderer):
     problem = Problem("p", (Message.of("user", FORGED),), ())
     result = ToolResult("0", ToolStatus.OK, FORGED)
     return (
-        *renderer.start(problem, ()),
+        *renderer.start(problem),
         *renderer.tokenizer.encode("<search> q </search>"),
         *renderer.after([result]),
     )

@@ -1,4 +1,6 @@
+import itertools
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +10,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ramify.core.records import SegmentSpan
 from ramify.learner.flex_attention import FlexTreeAttention, _block_mask
+from ramify.learner.pack import pack
 from ramify.learner.tree_attention import TreeAttention
+from random_trees import credited, random_tree, supervised_credit, tree_of
 
-# Depth-first; segment 4 starts a new context inside the subtree of segment 1, segment 8 is another tree.
-PARENTS = (-1, 0, 1, 1, -1, 4, 1, 0, -1, 8)
+# Depth-first; segment 6 starts a fresh context, segment 8 is another tree.
+PARENTS = (-1, 0, 1, 1, 1, 0, -1, 6, -1, 8)
 
 
 def spans(seed):
@@ -24,13 +28,13 @@ def spans(seed):
 
 
 def random_spans(size, longest, seed):
-    """Depth-first, at most 8 deep; about a tenth of the segments start a new context."""
+    """Depth-first, at most 8 deep, in several trees."""
     rng, spans, above = np.random.default_rng(seed), [], []
     start = 0
     while start < size:
         stop = min(start + int(rng.integers(1, longest)), size)
         above = above[: int(rng.integers(len(above) + 1))]
-        parent = above[-1] if above and rng.random() < 0.9 else -1
+        parent = above[-1] if above else -1
         spans.append(SegmentSpan(parent, start, stop))
         above = [*above, len(spans) - 1][:8]
         start = stop
@@ -91,6 +95,39 @@ def test_the_blocks_are_those_of_the_dense_mask(size, longest):
         assert (ours.seq_lengths, ours.BLOCK_SIZE) == (dense.seq_lengths, dense.BLOCK_SIZE)
         for name in BLOCKS:
             assert torch.equal(getattr(ours, name), getattr(dense, name)), name
+
+
+def numbered(tree):
+    """The tree with a token id of its own for each token, and what stands before each token in its context."""
+    ids = itertools.count()
+    tree = tree_of([replace(n, token_ids=tuple(next(ids) for _ in n.token_ids)) for n in tree.nodes])
+    before = {}
+    for trajectory in tree.trajectories:
+        for segment in trajectory.segments:
+            tokens = segment.token_ids
+            for at, token in enumerate(tokens):
+                assert before.setdefault(token, set(tokens[: at + 1])) == set(tokens[: at + 1])
+    return tree, before
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_token_sees_its_context_whatever_the_forest(seed):
+    rng, device = np.random.default_rng(seed), torch.device("cpu")
+    tree, before = numbered(random_tree(rng, depth=4, split_turns=True))
+    (row,) = pack(credited([tree], [supervised_credit(tree)]), 10_000)
+    size = len(row.token_ids)
+    expected = np.array([[int(kv) in before[int(q)] for kv in row.token_ids] for q in row.token_ids])
+    padded = size + -size % 128
+    mask = _block_mask(row.segments, padded, device).mask_mod
+    q, kv = torch.arange(size)[:, None], torch.arange(size)[None]
+    assert np.array_equal(mask(0, 0, q, kv).numpy(), expected)
+    query, key, value = states(size, 2)
+    dense = torch.zeros(size, size).masked_fill_(~torch.from_numpy(expected), float("-inf"))
+    plain = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=dense, scale=0.3, enable_gqa=True
+    )
+    runs = TreeAttention(row.segments, device, torch.float32)(0, query, key, value, 0.3)
+    assert torch.allclose(runs, plain.transpose(1, 2), atol=1e-5)
 
 
 def test_nothing_over_pairs_of_tokens_is_built():

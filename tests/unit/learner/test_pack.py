@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ramify.algos.credit import Weighting, credit
 from ramify.core.errors import DataError
 from ramify.core.records import NodeAnnotations
-from ramify.core.tree import Source, make_tree
+from ramify.core.tree import Cut, Source, make_tree
 from ramify.learner.pack import pack
 from random_trees import (
     credited,
@@ -24,11 +24,11 @@ from random_trees import (
 
 
 def contexts(tree):
-    """Every distinct context of a tree as (node ids, token ids, written)."""
+    """Every distinct context of a tree as (nodes and how much of them, token ids, written)."""
     found = {}
     for trajectory in tree.trajectories:
         for segment in trajectory.segments:
-            found[tuple(n.id for n in segment.nodes)] = (segment.token_ids, segment.written)
+            found[tuple((n.id, size) for n, size in segment.parts)] = (segment.token_ids, segment.written)
     return found
 
 
@@ -60,12 +60,9 @@ def size_of(tree):
     return sum(len(n.token_ids) for n in tree.nodes)
 
 
-def written_in(trees, credits, name):
-    """An array over the written tokens of all trees, node by node."""
-    parts = [
-        getattr(c[n.id], name) for t, c in zip(trees, credits, strict=True) for n in t.nodes if n.id in c
-    ]
-    return np.concatenate(parts)
+def written_in(rows, credits, name):
+    """An array over the written tokens of all trees, node by node in the order of the rows."""
+    return np.concatenate([getattr(credits[s.tree][s.node], name) for row in rows for s in row.spans])
 
 
 @settings(max_examples=60, deadline=None)
@@ -108,7 +105,7 @@ def test_segments_cover_rows_and_a_row_is_within_the_budget_or_one_tree(seed, bu
         assert row.spans[-1].stop == len(row.written)
     for name in ("s_plus", "s_minus", "weight", "num_paths"):
         packed = np.concatenate([getattr(row, name) for row in rows])
-        assert packed.tolist() == written_in(trees, credits, name).tolist()
+        assert packed.tolist() == written_in(rows, credits, name).tolist()
 
 
 def test_small_trees_share_rows_in_order():
@@ -151,11 +148,11 @@ def test_without_shared_prefixes_each_context_is_a_row_and_trains_its_tokens_onc
         [
             node((), Source.PROMPT, [2, 3]),
             node((0,), Source.POLICY, [4]),
-            node((0, 0), Source.TOOL, [6, 6], opens_context=True),
+            node((0, 0), Source.TOOL, [6, 6], context="fresh"),
             node((0, 0, 0), Source.POLICY, [7], leaf=True),
             node((0, 0, 1), Source.POLICY, [8, 9], leaf=True),
             node((1,), Source.POLICY, [5]),
-            node((1, 0), Source.TOOL, [6], opens_context=True),
+            node((1, 0), Source.TOOL, [6], context="fresh"),
             node((1, 0, 0), Source.POLICY, [9], leaf=True),
         ]
     )
@@ -213,8 +210,10 @@ def test_notes_become_the_old_and_the_reference_logprobs():
         n.id: NodeAnnotations(rng.random(len(n.token_ids)), rng.random(len(n.token_ids))) for n in policy
     }
     (row,) = pack(credited([tree], [supervised_credit(tree)], [notes]), 1000)
-    assert row.old_logprobs.tolist() == [x for n in policy for x in notes[n.id].old_logprobs]
-    assert row.ref_logprobs.tolist() == [x for n in policy for x in notes[n.id].ref_logprobs]
+    order = [span.node for span in row.spans]
+    assert sorted(order) == sorted(n.id for n in policy)
+    assert row.old_logprobs.tolist() == [x for name in order for x in notes[name].old_logprobs]
+    assert row.ref_logprobs.tolist() == [x for name in order for x in notes[name].ref_logprobs]
     (row,) = pack(credited([tree], [supervised_credit(tree)]), 1000)
     assert row.old_logprobs.tolist() == row.behavior_logprobs.tolist()
     assert row.ref_logprobs is None
@@ -267,13 +266,53 @@ def test_a_new_context_starts_at_zero_without_ancestors():
         [
             node((), Source.PROMPT, [2, 3]),
             node((0,), Source.POLICY, [4]),
-            node((0, 0), Source.TOOL, [6, 6], opens_context=True),
+            node((0, 0), Source.TOOL, [6, 6], context="fresh"),
             node((0, 0, 0), Source.POLICY, [7], leaf=True),
         ]
     )
     (row,) = pack(credited([tree], [supervised_credit(tree)]), 100)
     assert row.positions.tolist() == [0, 1, 2, 0, 1, 2]
     assert [s.parent for s in row.segments] == [-1, -1]
+
+
+def test_contexts_go_on_from_inside_a_node_and_no_token_is_there_twice():
+    tree = tree_of(
+        [
+            node((), Source.PROMPT, [2, 3]),
+            node((0,), Source.POLICY, [4, 5, 6]),
+            node((0, 0), Source.TOOL, [7]),
+            node((0, 0, 0), Source.TOOL, [8], context=Cut("0", 2)),
+            node((0, 0, 0, 0), Source.POLICY, [9], leaf=True),
+            node((0, 0, 1), Source.TOOL, [], context=Cut("0", 1)),
+            node((0, 0, 1, 0), Source.POLICY, [10, 11], leaf=True),
+            node((0, 0, 2), Source.POLICY, [12], leaf=True),
+        ]
+    )
+    (row,) = pack(credited([tree], [supervised_credit(tree)]), 100)
+    assert row.token_ids.tolist() == [2, 3, 4, 5, 6, 7, 12, 8, 9, 10, 11]
+    assert row.positions.tolist() == [0, 1, 2, 3, 4, 5, 6, 4, 5, 3, 4]
+    assert [(s.parent, s.start, s.stop) for s in row.segments] == [
+        (-1, 0, 3),
+        (0, 3, 4),
+        (1, 4, 7),
+        (1, 7, 9),
+        (0, 9, 11),
+    ]
+    assert [(span.node, span.paths.tolist()) for span in row.spans] == [
+        ("0", [0, 1, 2]),
+        ("0.0.2", [2]),
+        ("0.0.0.0", [0]),
+        ("0.0.1.0", [1]),
+    ]
+    assert row.predictor.tolist() == [1, 2, 3, 5, 7, 2, 9]
+    alone = pack(credited([tree], [supervised_credit(tree)]), 100, share_prefixes=False)
+    assert [r.token_ids.tolist() for r in alone] == [
+        [2, 3, 4, 5, 6, 7],
+        [2, 3, 4, 5, 8, 9],
+        [2, 3, 4, 10, 11],
+        [2, 3, 4, 5, 6, 7, 12],
+    ]
+    assert [r.num_repeated for r in alone] == [0, 4, 3, 6]
 
 
 def test_an_empty_tool_result_at_a_fork_does_not_glue_a_branch_to_the_trunk():

@@ -8,10 +8,10 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 from model_folders import write_model
 from ramify.modeling.attention import grouped_sdpa
-from ramify.modeling.lean_layers import keep_less
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
 from ramify.modeling.memory import available_bytes, needs_checkpointing, set_checkpointing
+from ramify.modeling.recompute import recompute_activations
 from ramify.modeling.row_bytes import row_bytes
 from wide_rows import FAMILIES, WIDE_HEAD, WIDE_LAYERS, chain, random_model, tree, update
 
@@ -106,7 +106,7 @@ def test_the_estimate_is_no_less_than_what_layers_of_their_own_kind_keep(tmp_pat
     """Gemma's norms and MLPs are transformers' own."""
     config = Gemma3TextConfig(**WIDE_LAYERS, num_attention_heads=4, num_key_value_heads=2, head_dim=64)
     model = AutoModelForCausalLM.from_config(config).to(dtype).train()
-    keep_less(model)
+    recompute_activations(model)
 
     def once(size):
         ids = torch.arange(size)[None]

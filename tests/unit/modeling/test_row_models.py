@@ -84,7 +84,7 @@ def test_no_state_passes_from_one_context_of_a_trajectory_to_the_next(folder):
         [
             node((), Source.PROMPT, [2, 3, 4, 5, 6]),
             node((0,), Source.POLICY, [11, 12, 13, 14]),
-            node((0, 0), Source.TOOL, [21, 22, 23, 24, 25, 26], opens_context=True),
+            node((0, 0), Source.TOOL, [21, 22, 23, 24, 25, 26], context="fresh"),
             node((0, 0, 0), Source.POLICY, [31, 32, 33], leaf=True),
             node((0, 0, 1), Source.POLICY, [34, 35], leaf=True),
         ]

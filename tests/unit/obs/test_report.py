@@ -6,12 +6,16 @@ import math
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from obs_trees import HOSTILE, SMALL_REWARDS, big_tree, small_tree
 
 from ramify.core.draws import stream, uniform
+from ramify.core.records import Reward
+from ramify.core.tree import Cut
 from ramify.obs.report import Curves, draw_tree, write_report
 from ramify.obs.trace import TracedTree
+from random_trees import random_tree
 
 VOID = {"meta", "br", "img", "link", "input"}
 KEYS = {
@@ -182,6 +186,19 @@ def test_tree_drawing_has_a_box_for_each_node_and_marks_decisions():
     assert drawing.count('class="mark wanted"') == sum(d.planned > d.taken for d in traced.tree.decisions)
     assert drawing.count('class="reward ') == len(traced.tree.trajectories) == 16
     assert drawing.count("<details") == 16
+
+
+def test_the_drawing_shows_where_contexts_go_on():
+    tree = random_tree(np.random.default_rng(0), depth=4)
+    cuts = [n.context for n in tree.nodes if isinstance(n.context, Cut)]
+    fresh = [n for n in tree.nodes if n.context == "fresh"]
+    drawing = draw_tree(TracedTree(tree, (Reward(0.0, {}),) * len(tree.trajectories)))
+    assert cuts
+    assert fresh
+    assert drawing.count('class="context"') == len(cuts)
+    assert drawing.count("a fresh context") == len(fresh)
+    for cut in cuts:
+        assert f"goes on after {cut.tokens} tokens of {cut.node or 'the prompt'}" in drawing
 
 
 def test_boxes_of_the_drawing_do_not_overlap():

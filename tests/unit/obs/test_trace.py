@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +12,9 @@ from obs_trees import SMALL_REWARDS, big_tree, prompt, small_tree
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 from ramify.core.records import Reward
-from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree
+from ramify.core.tree import Cut, Node, Source, StopReason, TreeKey, make_tree
 from ramify.obs.trace import TracedTree, read_trees, write_trees
+from random_trees import random_tree
 
 
 def test_round_trip_is_exact(tmp_path):
@@ -63,6 +65,15 @@ def test_info_that_json_would_change_is_refused(tmp_path, bad):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_contexts_come_back(tmp_path, seed):
+    tree = random_tree(np.random.default_rng(seed), depth=4)
+    assert {type(n.context) for n in tree.nodes} == {str, Cut}
+    traced = (TracedTree(tree, (Reward(0.0, {}),) * len(tree.trajectories)),)
+    write_trees(tmp_path / "0.jsonl", traced)
+    assert read_trees(tmp_path / "0.jsonl") == traced
+
+
 def test_rewards_must_match_the_leaves():
     with pytest.raises(ValueError, match="3 leaves, 2 rewards"):
         TracedTree(small_tree(), SMALL_REWARDS[:2])
@@ -98,6 +109,8 @@ def test_cut_off_line_is_named(tmp_path, keep):
         (lambda r: r.pop("rewards"), "lacks the field 'rewards'"),
         (lambda r: r["nodes"].pop(), "a stop reason|leaves"),
         (lambda r: r["nodes"][1].update(source="robot"), "robot"),
+        (lambda r: r["nodes"][1].update(context="elsewhere"), 'a context is "parent", "fresh", or a node'),
+        (lambda r: r["nodes"][1].update(context={"node": "9", "tokens": 1}), "which is not above it"),
         (lambda r: r["key"].update(rank=1), "rank"),
         (lambda r: r.pop("schema"), "'schema' number"),
     ],

@@ -9,7 +9,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.records import Proposal
 from ramify.engines.scripted import ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
-from ramify.rollout.grow import grow_trees
+from ramify.rollout.grow import grow_planned, planned_step
 from scripted_agents import SlowSession, SlowTool, agent, grow, grow_one, problem
 
 
@@ -75,7 +75,11 @@ def three_calls(context, seed):
 def roots_that_branch(parts, attempt=0, count=6):
     """Of each of some trees, the roots whose first result branched."""
     problems = [problem(f"p{i}") for i in range(count)]
-    trees, _ = run_virtual(grow_trees(parts, problems, 0, attempt=attempt))
+
+    async def whole(grown):
+        return grown.tree
+
+    trees, _ = run_virtual(grow_planned(parts, planned_step(problems, 0, attempt=attempt), whole))
     return [[int(d.node[0]) for d in tree.decisions if d.taken and d.depth == 1] for tree in trees]
 
 

@@ -7,13 +7,15 @@ import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.core.messages import Final, Malformed
-from ramify.core.tree import Source, StopReason
+from ramify.core.messages import Final, Malformed, Message
+from ramify.core.records import Afresh, GoOn
+from ramify.core.tree import Cut, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rewards.answer_scores import SCORES
 from ramify.rewards.trajectory_rewards import AnswerReward
 from scripted_agents import (
+    Backtracks,
     FoldsMemory,
     RecordingEngine,
     agent,
@@ -30,8 +32,7 @@ BRANCH_AT = ["before_probe", "after_probe"]
 
 
 def folding(folder, rule=RULE, after=2, **options):
-    rewriter = FoldsMemory(tokenizer_of(folder), after)
-    return with_engine(agent(folder, rule, rewriter=rewriter, **options), RecordingEngine)
+    return with_engine(agent(folder, rule, rewriters=(FoldsMemory(after),), **options), RecordingEngine)
 
 
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
@@ -46,10 +47,10 @@ def test_a_trajectory_of_two_contexts_is_what_the_engine_saw(tokenizer_folder, b
         first, second = trajectory.segments
         opening = second.nodes[0]
         assert opening.source is Source.TOOL
-        assert opening.opens_context
+        assert opening.context == "fresh"
         assert opening.parent == first.nodes[-1].id
         assert opening.text == parts.renderer.decode(opening.token_ids)
-        assert opening.text.startswith(first.nodes[0].text)
+        assert opening.text.startswith(first.nodes[0].text.split("<|im_end|>")[0])
         assert len(opening.results) == len(first.nodes[-1].calls) == 1
         ids = ()
         for node in second.nodes:
@@ -71,16 +72,14 @@ def test_branches_hang_at_the_fresh_context(tokenizer_folder, branch_at):
     for decision in taken:
         path = tree.path_to(tree.by_id[decision.node])
         opening = path[-1] if branch_at == "before_probe" else path[-2]
-        assert opening.opens_context
+        assert opening.context == "fresh"
         children = tree.children[decision.node]
         assert len(children) == 1 + decision.taken
 
 
 @pytest.mark.parametrize("branch_at", BRANCH_AT)
 def test_latencies_do_not_change_the_tree(tokenizer_folder, branch_at):
-    parts = agent(
-        tokenizer_folder, RULE, rewriter=FoldsMemory(tokenizer_of(tokenizer_folder), 2), branch_at=branch_at
-    )
+    parts = agent(tokenizer_folder, RULE, rewriters=(FoldsMemory(2),), branch_at=branch_at)
     first = grow_one(parts)
     assert all(grow_one(with_latencies(parts, seed)) == first for seed in range(1, 20))
 
@@ -105,15 +104,16 @@ def test_the_trace_gives_two_contexts_back_and_the_reward_sees_the_whole_traject
 class Repairs:
     """After a malformed end: the prompt and a hint; told what it was asked."""
 
-    folder: object
     asked: list = field(default_factory=list)
+    name = "repairs"
+    budget = 3
 
     async def rewrite(self, trajectory):
         self.asked.append(trajectory)
         if trajectory.leaf.stop is not StopReason.MALFORMED:
             return None
-        hint = tokenizer_of(self.folder).encode_plain("answer please")
-        return trajectory.nodes[0].token_ids + hint
+        (asked,) = trajectory.problem.messages
+        return Afresh((Message.of("user", f"{asked.text} answer please"),))
 
 
 def careless(context, seed):
@@ -123,8 +123,8 @@ def careless(context, seed):
 
 
 def test_a_malformed_end_can_be_repaired(tokenizer_folder):
-    rewriter = Repairs(tokenizer_folder)
-    tree = grow_one(agent(tokenizer_folder, FLAT, careless, n=2, rewriter=rewriter))
+    rewriter = Repairs()
+    tree = grow_one(agent(tokenizer_folder, FLAT, careless, n=2, rewriters=(rewriter,)))
     for trajectory in tree.trajectories:
         assert trajectory.stop is StopReason.ANSWERED
         assert len(trajectory.segments) == 2
@@ -133,28 +133,30 @@ def test_a_malformed_end_can_be_repaired(tokenizer_folder):
         assert (wrong.stop, opening.results) == (None, ())
         assert isinstance(wrong.turn, Malformed)
         assert right.turn == Final("\\boxed{ 42 }")
-        assert opening.opens_context
+        assert opening.context == "fresh"
         assert trajectory.num_written == len(wrong.token_ids) + len(right.token_ids)
     stops = [trajectory.leaf.stop for trajectory in rewriter.asked]
     assert sorted(map(str, stops)) == ["answered"] * 2 + ["malformed"] * 2
 
 
 def test_a_repair_is_no_tool_result_to_branch_from(tokenizer_folder):
-    tree = grow_one(agent(tokenizer_folder, RULE, careless, n=4, rewriter=Repairs(tokenizer_folder)))
+    tree = grow_one(agent(tokenizer_folder, RULE, careless, n=4, rewriters=(Repairs(),)))
     assert tree.decisions == ()
     assert len(tree.children[""]) == 4
 
 
 @dataclass
 class Always:
-    """Gives a context of so many tokens whenever it is asked."""
+    """Goes on from the prompt with so many words whenever it is asked."""
 
     size: int
     asked: int = 0
+    name = "always"
+    budget = 1000
 
     async def rewrite(self, trajectory):
         self.asked += 1
-        return (5,) * self.size
+        return GoOn(Cut("", len(trajectory.nodes[0].token_ids)), "a" * self.size)
 
 
 @pytest.mark.parametrize("text", ["<think> so </think>", "<search> Paris </search>", "a b c d e f " * 90])
@@ -163,7 +165,7 @@ def test_a_trajectory_that_is_rewritten_for_ever_ends_with_its_tokens(tokenizer_
     """Malformed ends, calls beyond the limit and turns without an end: each goes on until nothing is left."""
     rewriter = Always(size)
     parts = agent(
-        tokenizer_folder, FLAT, lambda c, s: ScriptedTurn(text), n=1, max_calls=2, rewriter=rewriter
+        tokenizer_folder, FLAT, lambda c, s: ScriptedTurn(text), n=1, max_calls=2, rewriters=(rewriter,)
     )
     tree = grow_one(parts)
     (trajectory,) = tree.trajectories
@@ -179,33 +181,31 @@ def test_a_trajectory_that_is_rewritten_for_ever_ends_with_its_tokens(tokenizer_
 
 
 def test_a_context_that_the_engine_cannot_take_is_ignored(tokenizer_folder):
-    parts = agent(tokenizer_folder, FLAT, careless, n=1, rewriter=Always(50))
+    parts = agent(tokenizer_folder, FLAT, careless, n=1, rewriters=(Always(500),))
     info = replace(parts.engine.info(), context_tokens=40)
     parts.engine.info = lambda: info
     (trajectory,) = grow_one(parts).trajectories
     assert (trajectory.stop, len(trajectory.segments)) == (StopReason.MALFORMED, 1)
 
 
-def test_an_empty_context_is_none(tokenizer_folder):
-    (trajectory,) = grow_one(agent(tokenizer_folder, FLAT, careless, n=1, rewriter=Always(0))).trajectories
-    assert (trajectory.stop, len(trajectory.segments)) == (StopReason.MALFORMED, 1)
-
-
 def test_a_fresh_context_makes_room_in_the_engine(tokenizer_folder):
     """Without it the second result would not fit the engine's context."""
 
-    def outcomes(rewriter):
-        parts = agent(tokenizer_folder, FLAT, rewriter=rewriter, n=6)
+    def outcomes(*rewriters):
+        parts = agent(tokenizer_folder, FLAT, rewriters=rewriters, n=6)
         info = replace(parts.engine.info(), context_tokens=80)
         parts.engine.info = lambda: info
         return [trajectory.stop for trajectory in grow_one(parts).trajectories]
 
-    cut = outcomes(None).count(StopReason.TOKENS)
-    assert outcomes(FoldsMemory(tokenizer_of(tokenizer_folder), 1)).count(StopReason.TOKENS) < cut
+    cut = outcomes().count(StopReason.TOKENS)
+    assert outcomes(FoldsMemory(1)).count(StopReason.TOKENS) < cut
 
 
 class Hangs:
     """Never gives a context, and does not agree to be cancelled."""
+
+    name = "hangs"
+    budget = 1
 
     async def rewrite(self, trajectory):
         try:
@@ -216,9 +216,144 @@ class Hangs:
 
 def test_a_rewriter_that_hangs_is_cut_with_its_trajectory(tokenizer_folder):
     parts = agent(
-        tokenizer_folder, FLAT, careless, n=2, rewriter=Hangs(), limits={"trajectory_seconds": 60.0}
+        tokenizer_folder, FLAT, careless, n=2, rewriters=(Hangs(),), limits={"trajectory_seconds": 60.0}
     )
     (tree,), seconds = grow(parts, left_tasks=2)
     assert seconds == pytest.approx(60.0, abs=0.2)
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.DEADLINE}
     assert all(trajectory.num_written for trajectory in tree.trajectories)
+
+
+SEARCHES = "<think> so we look it up now </think><search> Paris </search>"
+ANSWERS = "<think> so we say it right now </think><answer> \\boxed{ 42 } </answer>"
+
+
+def searches(context, seed):
+    """Searches, and answers once it has heard anything after that."""
+    return ScriptedTurn(ANSWERS if "</result>" in context or "hm" in context else SEARCHES, (1.0,))
+
+
+def backtracking(folder, rewriter, *, rule=FLAT, n=1, play=searches, **options):
+    return with_engine(agent(folder, rule, play, n=n, rewriters=(rewriter,), **options), RecordingEngine)
+
+
+@pytest.mark.parametrize("branch_at", BRANCH_AT)
+@pytest.mark.parametrize("rule", [FLAT, RULE])
+def test_going_back_into_a_turn_keeps_its_first_tokens_and_goes_on_as_one_turn(
+    tokenizer_folder, rule, branch_at
+):
+    parts = backtracking(tokenizer_folder, Backtracks(1), rule=rule, n=4, branch_at=branch_at)
+    for trajectory in grow_one(parts).trajectories:
+        _, asked, note, rest, *_ = trajectory.nodes
+        half = len(asked.token_ids) // 2
+        assert note.context == Cut(asked.id, half)
+        assert [result.text for result in note.results] == [trajectory.exchanges[0][1].text]
+        first, second = trajectory.segments
+        kept = first.token_ids[: len(trajectory.nodes[0].token_ids) + half]
+        assert first.nodes == trajectory.nodes[:2]
+        assert second.token_ids[: len(kept) + len(note.token_ids)] == kept + note.token_ids
+        assert parts.renderer.decode(note.token_ids) == " hm"
+        request = next(r for r in parts.engine.requests if r.priority[1:] == rest.path)
+        assert request.token_ids == kept + note.token_ids
+        assert request.stop_context == half + len(note.token_ids)
+        (call,) = rest.calls
+        assert (call.name, call.arguments) == ("search", {"query": "Paris"})
+        assert trajectory.stop is StopReason.ANSWERED
+        assert trajectory.num_written == sum(len(n.token_ids) for n in trajectory.policy_nodes)
+
+
+def test_going_back_to_the_end_of_the_prompt_begins_a_turn(tokenizer_folder):
+    parts = backtracking(tokenizer_folder, Backtracks(1, node="", tokens=3))
+    (trajectory,) = grow_one(parts).trajectories
+    prompt, _, note, last = trajectory.nodes
+    assert note.context == Cut("", 3)
+    assert trajectory.segments[-1].token_ids == prompt.token_ids[:3] + note.token_ids + last.token_ids
+    assert last.turn == Final("\\boxed{ 42 }")
+
+
+@pytest.mark.parametrize("text", ["", " hm"])
+def test_going_back_twice_into_one_turn(tokenizer_folder, text):
+    class Twice(Backtracks):
+        async def rewrite(self, trajectory):
+            # The second time back into what was added or written after the first.
+            self.after = len(trajectory.exchanges)
+            return await super().rewrite(trajectory)
+
+    parts = backtracking(
+        tokenizer_folder, Twice(1, text, tokens=2, budget=2), play=lambda c, s: searches("", s)
+    )
+    (trajectory,) = grow_one(
+        parts,
+    ).trajectories
+    assert [type(n.context) for n in trajectory.nodes].count(Cut) == 2
+    assert len(trajectory.segments) == 3
+    second = [n for n in trajectory.nodes if isinstance(n.context, Cut)][1]
+    rest = trajectory.nodes[trajectory.nodes.index(second) + 1]
+    request = next(r for r in parts.engine.requests if r.priority[1:] == rest.path)
+    turn = parts.renderer.decode(request.token_ids[len(request.token_ids) - request.stop_context :])
+    assert turn.startswith("<think>")
+    assert rest.calls[0].arguments == {"query": "Paris"}
+
+
+def reasons(parts):
+    return [event.fields for event in parts.events.events if event.kind.startswith("rewriter/")]
+
+
+class Fails(Backtracks):
+    async def rewrite(self, trajectory):
+        raise OSError("no such helper")
+
+
+@pytest.mark.parametrize(
+    ("rewriter", "options", "told"),
+    [
+        (Backtracks(1, node="7"), {}, "node '7' is not on the path"),
+        (Backtracks(1, node="0.0", tokens=1), {}, "node '0.0' is not on the path"),
+        (Backtracks(1, tokens=0), {}, "0 tokens of node '0', which has"),
+        (Backtracks(1, tokens=10**6), {}, "1000000 tokens of node '0', which has"),
+        (Backtracks(1, text="word " * 1000), {}, "there is room for"),
+        (Backtracks(1, text=""), {"limits": {"temperature": 0.0}}, "at temperature 0 the same tokens"),
+        (Fails(1), {}, "OSError: no such helper"),
+    ],
+)
+def test_what_cannot_be_gone_on_from_is_an_event_and_the_trajectory_goes_on(
+    tokenizer_folder, rewriter, options, told
+):
+    parts = backtracking(tokenizer_folder, rewriter, **options)
+    (trajectory,) = grow_one(parts).trajectories
+    assert trajectory.stop is StopReason.ANSWERED
+    assert len(trajectory.segments) == 1
+    assert all(fields["asked"] == "nothing usable" for fields in reasons(parts))
+    assert told in reasons(parts)[0]["reason"]
+
+
+def test_a_cut_inside_a_character_is_refused(tokenizer_folder):
+    def accents(context, seed):
+        text = ANSWERS if "</result>" in context else SEARCHES.replace("now", "\N{SNOWMAN}")
+        return ScriptedTurn(text, (1.0,))
+
+    tokenizer = tokenizer_of(tokenizer_folder)
+    before = len(tokenizer.encode(SEARCHES.split("now")[0]))
+    found = []
+    for tokens in range(before - 1, before + 4):
+        parts = backtracking(tokenizer_folder, Backtracks(1, tokens=tokens), play=accents)
+        grow_one(parts)
+        found += [fields["reason"] for fields in reasons(parts) if "reason" in fields]
+    assert found
+    assert all("a character is cut" in reason for reason in found)
+
+
+def test_a_rewriter_is_asked_within_its_budget_and_the_next_one_after_it(tokenizer_folder):
+    first, second = Backtracks(1, budget=1), Repairs()
+    tree = grow_one(agent(tokenizer_folder, FLAT, searches, n=1, rewriters=(first, second)))
+    (trajectory,) = tree.trajectories
+    assert [type(n.context) for n in trajectory.nodes].count(Cut) == 1
+    assert len(second.asked) == len(trajectory.exchanges)
+
+
+@pytest.mark.parametrize("branch_at", BRANCH_AT)
+def test_latencies_do_not_change_a_tree_that_goes_back(tokenizer_folder, branch_at):
+    parts = agent(tokenizer_folder, RULE, rewriters=(Backtracks(2), FoldsMemory(3)), branch_at=branch_at)
+    first = grow_one(parts)
+    assert {type(n.context) for n in first.nodes} == {str, Cut}
+    assert all(grow_one(with_latencies(parts, seed)) == first for seed in range(1, 30))

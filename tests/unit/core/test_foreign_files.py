@@ -1,12 +1,21 @@
-"""Whatever is wrong with JSON from outside is a ValueError of one line."""
+"""Whatever a file or a text from outside holds, its reader says in one line what is wrong."""
 
 import json
+import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.core.json_text import MAX_DEPTH, parse_json, parse_object
+from ramify.core.errors import DataError
+from ramify.core.foreign_files import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    parse_json,
+    parse_object,
+    read_small_file,
+    require_plain_model,
+)
 
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
@@ -57,3 +66,48 @@ def test_keys_that_stand_twice_and_endless_numbers():
 def test_an_object_is_asked_for(text, kind):
     with pytest.raises(ValueError, match=f"expected a JSON object, found {kind}"):
         parse_object(text)
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+def device(path):
+    path.symlink_to("/dev/zero")
+
+
+def large(path):
+    with path.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+
+
+ODD = [(pipe, "a pipe"), (device, "a device"), (large, "bytes, expected at most")]
+
+
+@pytest.mark.parametrize(("make", "told"), ODD)
+def test_what_does_not_end_or_is_too_large_is_not_read(tmp_path, make, told):
+    path = tmp_path / "config.json"
+    make(path)
+    with pytest.raises(DataError, match=rf"config\.json: .*{told}"):
+        read_small_file(path)
+    with pytest.raises(DataError, match=rf"config\.json: .*{told}"):
+        require_plain_model(tmp_path)
+
+
+def test_what_is_not_there_or_a_folder_is_named(tmp_path):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_small_file(tmp_path / "none")
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        read_small_file(tmp_path)
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    with pytest.raises(DataError, match=r"dangling: cannot be read"):
+        require_plain_model(tmp_path)
+
+
+def test_links_folders_and_large_weights_are_no_harm(tmp_path):
+    (tmp_path / "blob").write_bytes(b"{}")
+    (tmp_path / "config.json").symlink_to(tmp_path / "blob")
+    (tmp_path / "onnx").mkdir()
+    large(tmp_path / "model.safetensors")
+    require_plain_model(tmp_path)
+    assert read_small_file(tmp_path / "config.json") == b"{}"

@@ -29,19 +29,19 @@ _NORMS = (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm)
 _CLASSES: dict[_Kind, _Kind] = {}
 
 
-def keep_less(model: PreTrainedModel) -> None:
-    """Replace the forward passes of a model's layers by lean ones; modules of unknown classes stay as they are."""
+def recompute_activations(model: PreTrainedModel) -> None:
+    """Replace the forward passes of a model's layers by ones that recompute activations; modules of unknown classes stay as they are."""
     for module in model.modules():
         forward = _forward_for(module)
         if forward is not None:
             # Change the class: a bound method would make a copy of the model compute with the original's weights.
-            module.__class__ = _lean(type(module), forward)
+            module.__class__ = _recomputing(type(module), forward)
 
 
 def _forward_for(module: torch.nn.Module) -> Callable[..., torch.Tensor] | None:
     if isinstance(module, GradientCheckpointingLayer):
-        holds_lean = any(isinstance(below, _NORMS) or _is_gated_mlp(below) for below in module.modules())
-        return _layer_forward if holds_lean else None
+        recomputes = any(isinstance(below, _NORMS) or _is_gated_mlp(below) for below in module.modules())
+        return _layer_forward if recomputes else None
     if isinstance(module, _NORMS):
         return _norm_forward
     return _mlp_forward if _is_gated_mlp(module) else None
@@ -54,7 +54,7 @@ def _is_gated_mlp(module: torch.nn.Module) -> bool:
     )
 
 
-def _lean(kind: _Kind, forward: Callable[..., torch.Tensor]) -> _Kind:
+def _recomputing(kind: _Kind, forward: Callable[..., torch.Tensor]) -> _Kind:
     if kind in _CLASSES.values():
         return kind
     return _CLASSES.setdefault(

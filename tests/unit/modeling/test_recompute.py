@@ -12,7 +12,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from ramify.modeling.lean_layers import keep_less
+from ramify.modeling.recompute import recompute_activations
 
 FAMILIES = (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config)
 SIZES = {
@@ -39,11 +39,11 @@ def gradients(model):
 
 @pytest.mark.parametrize("config", FAMILIES)
 def test_values_are_bitwise_those_of_plain_modules_and_gradients_but_for_the_order_of_a_sum(config):
-    plain, lean = random_model(config), random_model(config)
-    keep_less(lean)
+    plain, recomputing = random_model(config), random_model(config)
+    recompute_activations(recomputing)
     ids = torch.arange(50)[None]
-    assert torch.equal(plain(ids).logits, lean(ids).logits)
-    expected, actual = gradients(plain), gradients(lean)
+    assert torch.equal(plain(ids).logits, recomputing(ids).logits)
+    expected, actual = gradients(plain), gradients(recomputing)
     for name in expected:
         torch.testing.assert_close(
             actual[name], expected[name], rtol=1e-5, atol=1e-5 * float(expected[name].abs().max())
@@ -51,9 +51,9 @@ def test_values_are_bitwise_those_of_plain_modules_and_gradients_but_for_the_ord
 
 
 def test_frozen_weights_get_no_gradient_and_the_rest_gets_its_own():
-    plain, lean = random_model(), random_model()
-    keep_less(lean)
-    for model in (plain, lean):
+    plain, recomputing = random_model(), random_model()
+    recompute_activations(recomputing)
+    for model in (plain, recomputing):
         model.model.layers[1].input_layernorm.weight.requires_grad_(False)
     names = [name for name, p in plain.named_parameters() if p.requires_grad]
     found = [
@@ -61,7 +61,7 @@ def test_frozen_weights_get_no_gradient_and_the_rest_gets_its_own():
             model(torch.arange(50)[None]).logits.square().sum(),
             [p for p in model.parameters() if p.requires_grad],
         )
-        for model in (plain, lean)
+        for model in (plain, recomputing)
     ]
     for name, expected, actual in zip(names, *found, strict=True):
         largest = float(expected.abs().max())
@@ -78,26 +78,26 @@ def kept_bytes(model, num_tokens):
 
 
 def test_less_is_kept_than_autograd_keeps():
-    plain, lean = random_model(), random_model()
-    keep_less(lean)
-    assert kept_bytes(lean, 50) < 0.62 * kept_bytes(plain, 50)
+    plain, recomputing = random_model(), random_model()
+    recompute_activations(recomputing)
+    assert kept_bytes(recomputing, 50) < 0.62 * kept_bytes(plain, 50)
 
 
 def test_a_copy_computes_with_its_own_weights():
-    lean = random_model()
-    keep_less(lean)
-    other = copy.deepcopy(lean)
+    recomputing = random_model()
+    recompute_activations(recomputing)
+    other = copy.deepcopy(recomputing)
     with torch.no_grad():
-        for parameter in lean.parameters():
+        for parameter in recomputing.parameters():
             parameter.zero_()
     assert other(torch.arange(5)[None]).logits.abs().sum() > 0
 
 
 def test_doing_it_twice_changes_nothing():
     model = random_model()
-    keep_less(model)
+    recompute_activations(model)
     kind = type(model.model.layers[0].mlp)
-    keep_less(model)
+    recompute_activations(model)
     assert type(model.model.layers[0].mlp) is kind
 
 
@@ -105,20 +105,20 @@ def test_doing_it_twice_changes_nothing():
 def test_other_activations_stay_as_they_are(config):
     model = random_model(config)
     kind = type(model.model.layers[0].mlp)
-    keep_less(model)
+    recompute_activations(model)
     assert type(model.model.layers[0].mlp) is kind
 
 
 def test_a_forward_pass_without_a_backward_one_leaves_nothing():
-    lean = random_model()
-    keep_less(lean)
-    lean(torch.arange(50)[None])
+    recomputing = random_model()
+    recompute_activations(recomputing)
+    recomputing(torch.arange(50)[None])
     gc.collect()
     gc.disable()
     try:
         activities = [torch.profiler.ProfilerActivity.CPU]
         with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-            lean(torch.arange(50)[None])
+            recomputing(torch.arange(50)[None])
     finally:
         gc.enable()
     assert sum(event.self_cpu_memory_usage for event in profile.key_averages()) == 0
@@ -128,7 +128,7 @@ def test_hooks_on_the_weight_of_a_norm_run_once():
     found = []
     for model in (random_model(), random_model()):
         if found:
-            keep_less(model)
+            recompute_activations(model)
         weight = model.model.layers[0].input_layernorm.weight
         weight.register_hook(lambda gradient: 0.5 * gradient)
         found.append(gradients(model)["model.layers.0.input_layernorm.weight"])
@@ -137,11 +137,11 @@ def test_hooks_on_the_weight_of_a_norm_run_once():
 
 @pytest.mark.parametrize("name", ["input_layernorm.weight", "mlp.up_proj.weight", "self_attn.o_proj.weight"])
 def test_a_weight_that_was_changed_in_between_is_told(name):
-    lean = random_model()
-    keep_less(lean)
-    value = lean(torch.arange(50)[None]).logits.sum()
+    recomputing = random_model()
+    recompute_activations(recomputing)
+    value = recomputing(torch.arange(50)[None]).logits.sum()
     with torch.no_grad():
-        lean.model.layers[0].get_parameter(name).add_(1.0)
+        recomputing.model.layers[0].get_parameter(name).add_(1.0)
     with pytest.raises(RuntimeError, match=r"changed in place|modified by an inplace"):
         value.backward()
 
@@ -149,5 +149,5 @@ def test_a_weight_that_was_changed_in_between_is_told(name):
 def test_layers_of_other_families_stay_as_they_are():
     model = random_model(Gemma3TextConfig)
     kinds = {type(module) for module in model.modules()}
-    keep_less(model)
+    recompute_activations(model)
     assert {type(module) for module in model.modules()} == kinds

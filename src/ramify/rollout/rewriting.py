@@ -1,0 +1,161 @@
+"""Contexts that do not go on from the last node: rewriters are asked, and their answers checked and turned into tokens."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ramify.core.errors import RamifyError
+from ramify.core.protocols import ContextRewriter, Event
+from ramify.core.records import Afresh, GoOn
+from ramify.core.tree import Context, Cut, Node, Segment, Source, Trajectory, TreeKey
+from ramify.rollout.calls import detached
+from ramify.rollout.settings import AgentParts
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A context to go on from.
+
+    Attributes:
+        by: Name of the rewriter.
+        asked: What it asked for.
+        context: Whose tokens stand before the node that is added.
+        before: These tokens.
+        token_ids: Tokens of the node.
+        shared: Number of tokens at the end of `before` and `token_ids` that already belong to the policy's next turn.
+    """
+
+    by: str
+    asked: GoOn | Afresh
+    context: Context
+    before: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    shared: int = 0
+
+    @property
+    def size(self) -> int:
+        """Length of the context."""
+        return len(self.before) + len(self.token_ids)
+
+
+async def rewritten(
+    parts: AgentParts, key: TreeKey, trajectory: Trajectory, done: Sequence[Rewritten], most: int
+) -> Rewritten | None:
+    """The context of the first rewriter that asks for a usable one; None: the context stays as it is.
+
+    A rewriter that fails, or asks for what cannot be, is an event (`rewriter/NAME`), and the next one is asked.
+
+    Args:
+        parts: The agent.
+        key: The tree's key.
+        trajectory: The path; its last node is the result that was observed, or has the reason to stop.
+        done: What was rewritten before on this path.
+        most: Most tokens that may be added.
+    """
+    loop = asyncio.get_running_loop()
+    for rewriter in parts.rewriters:
+        if sum(before.by == rewriter.name for before in done) >= rewriter.budget:
+            continue
+        began = loop.time()
+        found = await _asked(parts, rewriter, trajectory, done, most)
+        if found is None:
+            continue
+        told = {"asked": "nothing usable", "reason": found} if isinstance(found, str) else _told(found)
+        place = trajectory.leaf.id
+        parts.events.emit(
+            Event(f"rewriter/{rewriter.name}", (key.step, key.slot), place, loop.time() - began, told)
+        )
+        if isinstance(found, Rewritten):
+            return found
+    return None
+
+
+def _told(found: Rewritten) -> dict[str, object]:
+    match found.asked:
+        case GoOn(cut):
+            return {"asked": "go on", "node": cut.node, "tokens": cut.tokens}
+        case Afresh():
+            return {"asked": "afresh"}
+
+
+async def _asked(
+    parts: AgentParts,
+    rewriter: ContextRewriter,
+    trajectory: Trajectory,
+    done: Sequence[Rewritten],
+    most: int,
+) -> Rewritten | str | None:
+    """What a rewriter asks for, why that cannot be, or None if it asks for nothing."""
+    try:
+        asked = await detached(f"rewriter {rewriter.name!r}", rewriter.rewrite(trajectory))
+        if asked is None:
+            return None
+        if isinstance(asked, Afresh):
+            problem = replace(trajectory.problem, messages=asked.messages)
+            found = Rewritten(rewriter.name, asked, "fresh", (), parts.renderer.start(problem))
+        else:
+            found = _gone_on(parts, rewriter.name, asked, trajectory, done)
+    except _CannotBeError as error:
+        return str(error)
+    except RamifyError:
+        raise
+    # A rewriter may be anybody's code: the trajectory goes on without it.
+    except Exception as error:  # noqa: BLE001
+        return f"{type(error).__name__}: {error}"[:500]
+    if not found.size:
+        return "a context without tokens"
+    room = min(most, parts.engine.info().context_tokens - 1 - len(found.before))
+    if len(found.token_ids) > room:
+        return f"{len(found.token_ids)} tokens are too many, there is room for {room}"
+    return found
+
+
+class _CannotBeError(Exception):
+    """A rewriter asks for a context that there is not."""
+
+
+def _gone_on(
+    parts: AgentParts, name: str, asked: GoOn, trajectory: Trajectory, done: Sequence[Rewritten]
+) -> Rewritten:
+    cut = asked.cut
+    contexts = {node.id: context for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True)}
+    nodes = {node.id: node for node in trajectory.nodes}
+    # The observation is not in the tree yet: what the rewriter asks for comes in its place.
+    if trajectory.leaf.source is Source.TOOL:
+        del nodes[trajectory.leaf.id]
+    if cut.node not in nodes:
+        raise _CannotBeError(f"node {cut.node!r} is not on the path")
+    node = nodes[cut.node]
+    if not 1 <= cut.tokens <= len(node.token_ids):
+        raise _CannotBeError(f"{cut.tokens} tokens of node {node.id!r}, which has {len(node.token_ids)}")
+    again = any(before.asked == asked for before in done)
+    if parts.limits.temperature == 0 and (again or not asked.text):
+        raise _CannotBeError("at temperature 0 the same tokens would be written again; add another text")
+    before = contexts[node.id].before(cut)
+    turn = _open_turn(before)
+    kept = tuple(token for part, size in turn for token in part.token_ids[:size])
+    if parts.renderer.decode(kept).endswith("\N{REPLACEMENT CHARACTER}"):
+        raise _CannotBeError(f"after {cut.tokens} tokens of node {node.id!r} a character is cut")
+    added = parts.renderer.insert(asked.text)
+    shared = len(kept) + len(added) if turn else 0
+    return Rewritten(name, asked, cut, before.token_ids, added, shared)
+
+
+def _open_turn(context: Segment) -> tuple[tuple[Node, int], ...]:
+    """The parts at the end of a context that belong to a turn of the policy which has not ended."""
+    parts = context.parts
+    start = len(parts)
+    while start and (_is_open(parts[start - 1]) or _joins_turn(parts[:start])):
+        start -= 1
+    return parts[start:]
+
+
+def _joins_turn(parts: Sequence[tuple[Node, int]]) -> bool:
+    """Whether the last part is a text that a rewriter put into a turn."""
+    node, _ = parts[-1]
+    return node.source is Source.TOOL and isinstance(node.context, Cut) and any(map(_is_open, parts[-2:-1]))
+
+
+def _is_open(part: tuple[Node, int]) -> bool:
+    node, size = part
+    return node.source is Source.POLICY and (size < len(node.token_ids) or node.turn is None)
