@@ -115,7 +115,9 @@ def of_loss(path, model):
         TrainRecipe, path, [*small, "learner.problems_per_minibatch=4", "rollout.problems_per_step=4"]
     )
     # The logprobs of random trees are not the model's.
-    recipe = recipe.model_copy(update={"algorithm": recipe.algorithm.model_copy(update={"max_gap": 1e9})})
+    recipe = recipe.model_copy(
+        update={"algorithm": recipe.algorithm.model_copy(update={"max_mismatch": 1e9})}
+    )
     optimizer, schedule = build_optimizer(recipe.learner.optimizer)
     objective: Objective = build_objective(recipe.algorithm)
     learner = Learner(build_model(recipe.model, 200), optimizer=optimizer, schedule=schedule, total_steps=10, objective=objective, temperature=1.0, max_grad_norm=1e9, token_budget=10_000)  # fmt: skip

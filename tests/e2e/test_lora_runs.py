@@ -85,8 +85,8 @@ def test_reinforcement_learning_goes_on_with_the_adapter_and_is_resumed(supervis
     before = (source / "adapter_model.safetensors").read_bytes()
     assert (last(runs[0]) / "adapter_model.safetensors").read_bytes() != before
     rows = read_metrics(runs[0] / "metrics.jsonl")
-    assert all(row["update/gap_max"] < 1e-4 for row in rows if row["update/gap_max"] is not None)
-    assert any(row["update/gap_max"] is not None for row in rows)
+    assert all(row["update/mismatch_max"] < 1e-4 for row in rows if row["update/mismatch_max"] is not None)
+    assert any(row["update/mismatch_max"] is not None for row in rows)
 
 
 def test_an_adapter_is_evaluated(supervised, tmp_path):

@@ -42,7 +42,7 @@ def scripted(settings):
         "engine.name": "scripted",
         "engine.script": script,
         "rollout.max_tokens": 600,
-        "algorithm.max_gap": 100.0,
+        "algorithm.max_mismatch": 100.0,
     }
 
 
@@ -78,7 +78,7 @@ def test_one_step_of_the_recipe(settings, tmp_path, capsys):
     (row,) = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert row["update/grad_norm"] > 0
     assert row["update/steps"] == 1
-    assert row["update/gap_max"] < 1e-4
+    assert row["update/mismatch_max"] < 1e-4
     traced = read_trees(tmp_path / "run" / "trees" / "000001.jsonl")
     assert len(traced) == len({item.tree.problem.id for item in traced}) == 8
     for item in traced:

@@ -122,7 +122,7 @@ def test_a_recipe_trains(trained, caller):
         assert all(value is not None and math.isfinite(value) for value in row.values()), row
         assert row["update/steps"] >= 1
         assert row["update/grad_norm"] > 0
-        assert row["update/gap_mean"] < 1e-4
+        assert row["update/mismatch_mean"] < 1e-4
     checkpoint = run / "checkpoints" / "step-000002"
     if "_lora_" in name:
         assert any(
@@ -262,13 +262,13 @@ def test_importance_weights_act_where_the_engine_is_not_the_learner(tmp_path, ta
             main(["train", str(path), "--max-steps", "1", *settings_of(path, task, caller, run), *words]) == 0
         )
         (row,) = read_metrics(run / "metrics.jsonl")
-        return row["update/grad_norm"], row["update/gap_mean"]
+        return row["update/grad_norm"], row["update/mismatch_mean"]
 
     # The scripted engine is certain of what it writes, so that a weight is the learner's own probability.
     scripted = f'engine={{name="scripted", script="{task / "script.toml"}"}}'
-    plain, gap = first_update("grpo", "algorithm.old=recompute", scripted)
-    weighted, same_gap = first_update("grpo_tis", scripted)
-    assert gap == same_gap > 0.1
+    plain, mismatch = first_update("grpo", "algorithm.old=recompute", scripted)
+    weighted, same_mismatch = first_update("grpo_tis", scripted)
+    assert mismatch == same_mismatch > 0.1
     assert 0 < weighted < 0.9 * plain
 
 

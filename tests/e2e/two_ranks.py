@@ -107,7 +107,7 @@ def _learning(size=2):
         minibatches=2,
         token_budget=10_000,
         temperature=1.0,
-        max_gap=None,
+        max_mismatch=None,
     )
 
 

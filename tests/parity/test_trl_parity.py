@@ -181,7 +181,7 @@ def learning_for(learner, section, temperature):
         minibatches=1,
         token_budget=10_000,
         temperature=temperature,
-        max_gap=None,
+        max_mismatch=None,
     )
 
 

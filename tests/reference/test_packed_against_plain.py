@@ -165,7 +165,7 @@ def test_loss_and_every_gradient_equal_the_sum_over_trajectories(models, plain, 
     assert report.loss == pytest.approx(plain.loss, rel=1e-5)
     assert_close(caught, plain.gradients)
     assert 0.1 < report.metrics["clip_fraction"] < 0.9
-    assert report.gap_max > 0.5
+    assert report.mismatch_max > 0.5
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)

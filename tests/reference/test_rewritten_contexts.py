@@ -158,4 +158,4 @@ def test_the_loss_is_the_sum_over_trajectories_of_all_their_contexts(models, tre
     )
     assert denominator(old, Weighting(shared)) == pytest.approx(total)
     assert report.loss == pytest.approx(sum(float(v.detach()) for v, _ in sums) / total, rel=1e-4)
-    assert report.gap_max == pytest.approx(0.15, abs=0.02)
+    assert report.mismatch_max == pytest.approx(0.15, abs=0.02)

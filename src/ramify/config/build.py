@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ramify.learner.update import Learner
     from ramify.rollout.settings import AgentParts, BranchAt, RolloutLimits
 
-GAP_TOLERANCE = 1e-4
+MISMATCH_TOLERANCE = 1e-4
 """Largest mean |ln(policy / behavior)|, nats per token, at which an engine's logprobs may be the old ones (float32)."""
 
 
@@ -328,5 +328,5 @@ def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) ->
         minibatches=minibatches,
         token_budget=recipe.learner.token_budget,
         temperature=recipe.rollout.temperature,
-        max_gap=(algorithm.max_gap or GAP_TOLERANCE) if algorithm.old == "behavior" else None,
+        max_mismatch=(algorithm.max_mismatch or MISMATCH_TOLERANCE) if algorithm.old == "behavior" else None,
     )

@@ -71,7 +71,7 @@ class AlgorithmSection(Section):
     `truncated`: trajectories that a limit on tokens, calls or time cut off are trained on, masked, or penalised for
     their length (`shape`, which also penalises answers within `overlong_margin` tokens of the limit).
     `old`: the ratio's denominator: the engine's logprobs, or the learner's own from a pass before the first update.
-    `max_gap`: largest logprob mismatch between engine and learner that a run with `old = "behavior"` accepts.
+    `max_mismatch`: largest logprob mismatch between engine and learner that a run with `old = "behavior"` accepts.
     """
 
     estimator: EstimatorSection
@@ -83,7 +83,7 @@ class AlgorithmSection(Section):
     truncated: Literal["train", "mask", "shape"] = "train"
     overlong_margin: Tokens | None = None
     old: Literal["behavior", "recompute"] = "behavior"
-    max_gap: PositiveWeight | None = None
+    max_mismatch: PositiveWeight | None = None
     correction: ImportanceCorrection | None = None
     entropy_advantage: EntropyAdvantageSection | None = None
     kl: KlSection | None = None
@@ -102,8 +102,8 @@ class AlgorithmSection(Section):
             raise ValueError(
                 'correction: with old = "behavior" the weight old / behavior is 1; set old = "recompute" or leave it out'
             )
-        if self.max_gap is not None and self.old == "recompute":
-            raise ValueError('max_gap: acts with old = "behavior" only; leave it out')
+        if self.max_mismatch is not None and self.old == "recompute":
+            raise ValueError('max_mismatch: acts with old = "behavior" only; leave it out')
         if self.advantage == "hard":
             self._hard_differs()
         if self.loss.sequence_loss:

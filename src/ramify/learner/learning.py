@@ -30,7 +30,7 @@ class Learning:
         minibatches: Optimizer steps in a step of the run with a full batch.
         token_budget: Most tokens of a row.
         temperature: Temperature of the sampling distribution.
-        max_gap: See `Learner.update`; None if the old logprobs are the learner's own.
+        max_mismatch: See `Learner.update`; None if the old logprobs are the learner's own.
     """
 
     learner: Learner
@@ -43,7 +43,7 @@ class Learning:
     minibatches: int
     token_budget: int
     temperature: float
-    max_gap: float | None
+    max_mismatch: float | None
 
     def credit(self, batch: Sequence[ScoredTree]) -> tuple[TrainingTree, ...]:
         """Annotate the trees of a rollout batch, and turn their rewards into advantages and importance weights."""
@@ -79,15 +79,15 @@ class Learning:
         """
         reports: list[UpdateReport] = []
         # Until a step has changed the weights, they are the ones that sampled the rollout.
-        max_gap = self.max_gap
+        max_mismatch = self.max_mismatch
         most = int(max_over_ranks({"trees": len(trees)})["trees"])
         for start in range(0, most, self.problems_per_minibatch):
             minibatch = trees[start : start + self.problems_per_minibatch]
-            report = self.learner.update(minibatch, max_gap)
+            report = self.learner.update(minibatch, max_mismatch)
             if self.correction is not None:
                 seen = _weights_seen(minibatch, self.correction)
                 report = replace(report, metrics={**report.metrics, **seen})
-            max_gap = None if report.outcome == "stepped" else max_gap
+            max_mismatch = None if report.outcome == "stepped" else max_mismatch
             reports.append(report)
             if refused is not None and refused(reports):
                 break

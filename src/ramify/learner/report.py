@@ -27,9 +27,9 @@ class UpdateReport:
         num_written: Number of unique written tokens in the rows.
         num_tokens: Number of tokens that were computed, repeated ones included.
         num_repeated: Number of tokens computed again because the model cannot share prefixes.
-        gap_mean, gap_max: Mean and maximum of |ln(policy / behavior)| over written tokens, nats; at the first step after a
+        mismatch_mean, mismatch_max: Mean and maximum of |ln(policy / behavior)| over written tokens, nats; at the first step after a
             rollout this is the difference between engine and learner.
-        gap_ess: Effective sample size of the weights policy / behavior of whole trajectories, as a share of their number;
+        mismatch_ess: Effective sample size of the weights policy / behavior of whole trajectories, as a share of their number;
             1 if engine and learner agree.
         entropy: Mean entropy over written tokens, nats.
         metrics: The losses' own means (such as `clip_fraction`).
@@ -42,9 +42,9 @@ class UpdateReport:
     num_written: int
     num_tokens: int
     num_repeated: int
-    gap_mean: float
-    gap_max: float
-    gap_ess: float
+    mismatch_mean: float
+    mismatch_max: float
+    mismatch_ess: float
     entropy: float
     metrics: Mapping[str, float]
 
@@ -55,7 +55,7 @@ class Totals:
     def __init__(self) -> None:
         self.loss = 0.0
         self._sums: dict[str, float] = defaultdict(float)
-        self._gap_max = 0.0
+        self._mismatch_max = 0.0
         self._log_weights: dict[int, float] = {}
 
     def add(self, row: PackedRow, logprobs: torch.Tensor, entropies: torch.Tensor) -> None:
@@ -67,10 +67,10 @@ class Totals:
             tokens=len(row.token_ids),
             repeated=row.num_repeated,
             paths=float(row.num_paths.sum()),
-            gap=float(np.abs(difference).sum()),
+            mismatch=float(np.abs(difference).sum()),
             entropy=float(entropies.sum()),
         )
-        self._gap_max = float(np.max(np.abs(difference), initial=self._gap_max))
+        self._mismatch_max = float(np.max(np.abs(difference), initial=self._mismatch_max))
         for span in row.spans:
             part = float(difference[span.start : span.stop].sum())
             for path in span.paths.tolist():
@@ -104,7 +104,7 @@ class Totals:
                 "weights.count": len(weights),
             }
         )
-        return StepSums(sums, max_over_ranks({"gap": self._gap_max})["gap"])
+        return StepSums(sums, max_over_ranks({"mismatch": self._mismatch_max})["mismatch"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class StepSums:
     """Sums over all rows of all ranks."""
 
     sums: Mapping[str, float]
-    gap_max: float
+    mismatch_max: float
 
     @property
     def is_empty(self) -> bool:
@@ -125,9 +125,9 @@ class StepSums:
         return self.sums["loss"]
 
     @property
-    def gap_mean(self) -> float:
+    def mismatch_mean(self) -> float:
         """See `UpdateReport`."""
-        return self._mean("gap", "written")
+        return self._mean("mismatch", "written")
 
     def report(self, outcome: Outcome, norm: float, factor: float, denominator: float) -> UpdateReport:
         """The report of the step."""
@@ -144,9 +144,9 @@ class StepSums:
             num_written=int(self.sums.get("written", 0)),
             num_tokens=int(self.sums.get("tokens", 0)),
             num_repeated=int(self.sums.get("repeated", 0)),
-            gap_mean=self.gap_mean,
-            gap_max=self.gap_max,
-            gap_ess=self.sums["weights"] ** 2 / squares if squares else 1.0,
+            mismatch_mean=self.mismatch_mean,
+            mismatch_max=self.mismatch_max,
+            mismatch_ess=self.sums["weights"] ** 2 / squares if squares else 1.0,
             entropy=self._mean("entropy", "written"),
             metrics={**losses, **paths},
         )

@@ -67,16 +67,16 @@ class Learner:
         self._max_grad_norm, self._token_budget = max_grad_norm, token_budget
         self._max_skipped_in_a_row = max_skipped_in_a_row
 
-    def update(self, trees: Sequence[TrainingTree], max_gap: float | None = None) -> UpdateReport:
+    def update(self, trees: Sequence[TrainingTree], max_mismatch: float | None = None) -> UpdateReport:
         """Take one optimizer step on one mini-batch. A step that is skipped still counts for the schedule.
 
         Args:
             trees: This rank's part of the mini-batch.
-            max_gap: Refuse to step if the mean |ln(policy / behavior)| is above this, nats per token.
+            max_mismatch: Refuse to step if the mean |ln(policy / behavior)| is above this, nats per token.
 
         Raises:
             DataError: An advantage or a logprob is not a finite number.
-            TrainingError: Loss or gradient were not finite too often in a row, or the gap is too large.
+            TrainingError: Loss or gradient were not finite too often in a row, or the mismatch is too large.
         """
         objective = self._objective
         rows = pack(
@@ -86,14 +86,14 @@ class Learner:
             share_prefixes=packs_trees(self.model),
         )
         whole = sum_over_ranks({"denominator": objective.denominator(trees)})["denominator"]
-        return self.update_rows(rows, whole, objective.paths(trees), max_gap)
+        return self.update_rows(rows, whole, objective.paths(trees), max_mismatch)
 
     def update_rows(
         self,
         rows: Sequence[PackedRow],
         denominator: float,
         paths: PathCredit | None = None,
-        max_gap: float | None = None,
+        max_mismatch: float | None = None,
     ) -> UpdateReport:
         """Take one optimizer step on packed rows.
 
@@ -101,10 +101,10 @@ class Learner:
             rows: This rank's part of the mini-batch.
             denominator: Denominator of the whole mini-batch, over all ranks.
             paths: The trajectories that the rows' spans index; needed for a loss on whole trajectories.
-            max_gap: Refuse to step if the mean |ln(policy / behavior)| is above this, nats per token.
+            max_mismatch: Refuse to step if the mean |ln(policy / behavior)| is above this, nats per token.
 
         Raises:
-            TrainingError: Loss or gradient were not finite too often in a row, or the gap is too large.
+            TrainingError: Loss or gradient were not finite too often in a row, or the mismatch is too large.
         """
         factor = self._schedule.factor(self.step, self._total_steps)
         self.step += 1
@@ -117,7 +117,7 @@ class Learner:
         outcome: Outcome = "empty"
         norm = 0.0
         if not sums.is_empty:
-            _check_gap(sums, max_gap)
+            _check_mismatch(sums, max_mismatch)
             sum_gradients(self.optimizers.parameters)
             norm = float(torch.nn.utils.clip_grad_norm_(self.optimizers.parameters, self._max_grad_norm))
             outcome = "stepped" if math.isfinite(sums.loss) and math.isfinite(norm) else "non_finite"
@@ -217,13 +217,13 @@ class Learner:
         return torch.from_numpy(values).to(self.model.device, dtype)
 
 
-def _check_gap(sums: StepSums, max_gap: float | None) -> None:
-    # A NaN gap comes from a forward pass with NaNs; that step is skipped and counted.
-    if max_gap is not None and sums.gap_mean > max_gap:
+def _check_mismatch(sums: StepSums, max_mismatch: float | None) -> None:
+    # A NaN mismatch comes from a forward pass with NaNs; that step is skipped and counted.
+    if max_mismatch is not None and sums.mismatch_mean > max_mismatch:
         raise TrainingError(
-            f"the engine's logprobs differ from the learner's by {sums.gap_mean:.2g} nats a token in the mean "
-            f"(largest {sums.gap_max:.2g}), more than algorithm.max_gap = {max_gap:g}: they cannot serve as the old ones; "
-            'set algorithm.old = "recompute" (with a correction), or a larger max_gap'
+            f"the engine's logprobs differ from the learner's by {sums.mismatch_mean:.2g} nats a token in the mean "
+            f"(largest {sums.mismatch_max:.2g}), more than algorithm.max_mismatch = {max_mismatch:g}: they cannot serve as the old ones; "
+            'set algorithm.old = "recompute" (with a correction), or a larger max_mismatch'
         )
 
 

@@ -148,7 +148,7 @@ def follow(run: RlRun, state: LoopState, found: Violation | None, action: Action
 def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
     """The metrics of one step's mini-batches; None where nothing was measured or the value is not finite."""
     # A mini-batch of dead groups measures nothing and changes no weight. So the first other one is still computed with
-    # the weights that sampled: its gap is that between engine and learner.
+    # the weights that sampled: its mismatch is that between engine and learner.
     measured = [report for report in reports if report.outcome != "empty"]
     first = measured[0] if measured else None
     told = (first or reports[0]).metrics if reports else {}
@@ -159,9 +159,9 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
         "update/entropy": finite(first.entropy) if first else None,
         "update/steps": float(sum(report.outcome == "stepped" for report in reports)),
         "update/non_finite": float(sum(report.outcome == "non_finite" for report in reports)),
-        "update/gap_mean": finite(first.gap_mean) if first else None,
-        "update/gap_max": finite(first.gap_max) if first else None,
-        "update/gap_ess": finite(first.gap_ess) if first else None,
+        "update/mismatch_mean": finite(first.mismatch_mean) if first else None,
+        "update/mismatch_max": finite(first.mismatch_max) if first else None,
+        "update/mismatch_ess": finite(first.mismatch_ess) if first else None,
         "update/tokens": float(sum(report.num_tokens for report in reports)),
         "update/repeated_tokens": float(sum(report.num_repeated for report in reports)),
         **{f"update/{name}": finite(value) for name, value in told.items()},

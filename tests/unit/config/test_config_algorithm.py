@@ -50,8 +50,8 @@ def algorithm(recipe, *settings):
             'algorithm.correction.floor: acts with kind = "mask" only',
         ),
         (
-            ["algorithm.old=recompute", "algorithm.max_gap=0.1"],
-            'algorithm.max_gap: acts with old = "behavior" only',
+            ["algorithm.old=recompute", "algorithm.max_mismatch=0.1"],
+            'algorithm.max_mismatch: acts with old = "behavior" only',
         ),
         (
             ["algorithm.kl={place='loss', estimator='k1', coefficient=0.1}"],
@@ -197,7 +197,7 @@ def test_what_cannot_act_is_refused_by_name(recipe, overrides, told):
         ["algorithm.aggregation=fixed_length", "algorithm.fixed_length=9"],
         ["algorithm.truncated=shape", "algorithm.overlong_margin=256"],
         ["algorithm.old=recompute", "algorithm.correction={level='token', kind='mask', floor=0.5}"],
-        ["algorithm.max_gap=0.1"],
+        ["algorithm.max_mismatch=0.1"],
         [
             "algorithm.loss={name='cispo', clip_high=4.0}",
             "algorithm.advantage=hard",

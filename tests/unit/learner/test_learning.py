@@ -70,7 +70,7 @@ def learning(model, **changes):
         "minibatches": 2,
         "token_budget": 10_000,
         "temperature": 1.0,
-        "max_gap": 1e-4,
+        "max_mismatch": 1e-4,
     }
     return Learning(**(parts | changes))
 
@@ -106,16 +106,16 @@ def test_nothing_is_computed_twice_and_dead_trees_not_at_all(model, trees):
 
 def test_old_logprobs_are_recomputed_once_for_all_mini_batches(model, trees):
     far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
-    run = learning(model, wanted=Wanted(old="recompute"), max_gap=None)
+    run = learning(model, wanted=Wanted(old="recompute"), max_mismatch=None)
     count, reports = passes(model, run, far, rewards_of(far))
     assert count == 1 + 2
-    assert reports[0].gap_mean == pytest.approx(0.4, abs=1e-4)
+    assert reports[0].mismatch_mean == pytest.approx(0.4, abs=1e-4)
     assert reports[0].metrics["clip_fraction"] == 0
-    run = learning(tiny(), max_gap=1.0)
+    run = learning(tiny(), max_mismatch=1.0)
     assert step(run, far, rewards_of(far))[0].metrics["clip_fraction"] > 0.2
 
 
-def test_the_gap_is_looked_at_until_the_weights_change(model, trees):
+def test_the_mismatch_is_looked_at_until_the_weights_change(model, trees):
     far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
     with pytest.raises(TrainingError, match=r"differ from the learner's by 0\.4 nats"):
         step(learning(model), far, rewards_of(far))
@@ -124,7 +124,7 @@ def test_the_gap_is_looked_at_until_the_weights_change(model, trees):
     mixed = [*trees[:2], *far[2:]]
     reports = step(learning(model), mixed, rewards_of(mixed))
     assert [report.outcome for report in reports] == ["stepped", "stepped"]
-    assert reports[1].gap_mean > 0.3
+    assert reports[1].mismatch_mean > 0.3
 
 
 def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees):
@@ -144,7 +144,7 @@ def test_the_reference_model_is_asked_only_where_something_reads_it(model, trees
 
 def test_what_importance_weights_did_is_reported(model, trees):
     far = [with_behavior(t, {n.id: [x - 0.4 for x in n.behavior_logprobs] for n in t.nodes}) for t in trees]
-    wanted = {"wanted": Wanted(old="recompute"), "max_gap": None}
+    wanted = {"wanted": Wanted(old="recompute"), "max_mismatch": None}
     truncate = ImportanceCorrection("token", "truncate", 1.2, None)
     report = step(learning(model, correction=truncate, **wanted), far, rewards_of(far))[0]
     assert report.metrics["weight_mean"] == pytest.approx(1.2)

@@ -46,12 +46,12 @@ def on_policy(model, seed=0):
     return pack(credited([tree], [credits]), 1000), denominator([tree], Weighting())
 
 
-def test_on_policy_nothing_is_clipped_and_there_is_no_gap():
+def test_on_policy_nothing_is_clipped_and_there_is_no_mismatch():
     model = tiny()
     rows, total = on_policy(model)
     report = learner_for(model, SURROGATE).update_rows(rows, total)
     assert report.outcome == "stepped"
-    assert report.gap_max < 1e-5
+    assert report.mismatch_max < 1e-5
     assert report.metrics["clip_fraction"] == 0
     assert 0 < report.entropy < np.log(50)
     assert report.num_written == len(rows[0].written)
@@ -65,7 +65,7 @@ def test_second_update_on_the_same_rows_is_off_policy():
     rows, total = on_policy(model)
     learner = learner_for(model, SURROGATE)
     reports = [learner.update_rows(rows, total) for _ in range(8)]
-    assert reports[-1].gap_mean > 0.01
+    assert reports[-1].mismatch_mean > 0.01
     assert reports[-1].loss < reports[0].loss
     assert reports[-1].metrics["clip_fraction"] > 0
 
@@ -146,16 +146,16 @@ def test_temperature_divides_the_logits():
         assert logprobs == pytest.approx(expected.numpy(), abs=1e-5)
 
 
-def test_a_gap_above_the_limit_stops_before_the_step():
+def test_a_mismatch_above_the_limit_stops_before_the_step():
     model = tiny()
     rows, total = on_policy(model)
     off = (replace(rows[0], behavior_logprobs=rows[0].behavior_logprobs - 0.3),)
     before = weights(model)
-    with pytest.raises(TrainingError, match=r"by 0\.3 nats a token .*max_gap = 0\.0001"):
-        learner_for(model, SURROGATE).update_rows(off, total, max_gap=1e-4)
+    with pytest.raises(TrainingError, match=r"by 0\.3 nats a token .*max_mismatch = 0\.0001"):
+        learner_for(model, SURROGATE).update_rows(off, total, max_mismatch=1e-4)
     assert torch.equal(before, weights(model))
-    report = learner_for(model, SURROGATE).update_rows(off, total, max_gap=0.31)
-    assert report.gap_mean == pytest.approx(0.3, abs=1e-5)
+    report = learner_for(model, SURROGATE).update_rows(off, total, max_mismatch=0.31)
+    assert report.mismatch_mean == pytest.approx(0.3, abs=1e-5)
 
 
 def test_the_effective_sample_size_counts_whole_trajectories():
@@ -175,9 +175,9 @@ def test_the_effective_sample_size_counts_whole_trajectories():
     shifted = replace(row, behavior_logprobs=logprobs - np.array([0.5, 0.25, 0.0]))
     whole = learner_for(tiny(), NegativeLogLikelihood()).update_rows([shifted], 3.0)
     x = 0.75
-    assert whole.gap_ess == pytest.approx((np.exp(x) + 1) ** 2 / (np.exp(2 * x) + 1) / 2, rel=1e-4)
+    assert whole.mismatch_ess == pytest.approx((np.exp(x) + 1) ** 2 / (np.exp(2 * x) + 1) / 2, rel=1e-4)
     exact = replace(row, behavior_logprobs=logprobs)
-    assert learner.update_rows([exact], 3.0).gap_ess == pytest.approx(1.0, abs=1e-6)
+    assert learner.update_rows([exact], 3.0).mismatch_ess == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_tree_in_stages_takes_the_same_step():
@@ -196,7 +196,7 @@ def test_a_tree_in_stages_takes_the_same_step():
     assert split.num_written == whole.num_written
     assert split.loss == pytest.approx(whole.loss, rel=1e-5)
     assert split.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
-    assert split.gap_ess == pytest.approx(whole.gap_ess, rel=1e-5)
+    assert split.mismatch_ess == pytest.approx(whole.mismatch_ess, rel=1e-5)
     assert (stepped[0] - stepped[1]).abs().max() < 2e-4
 
 
@@ -211,12 +211,12 @@ def test_a_context_longer_than_the_models_is_refused():
     assert torch.equal(before, weights(model))
 
 
-def test_a_forward_pass_that_gives_no_numbers_is_skipped_and_not_taken_for_a_gap():
+def test_a_forward_pass_that_gives_no_numbers_is_skipped_and_not_taken_for_a_mismatch():
     model = tiny()
     rows, total = on_policy(model)
     with torch.no_grad():
         model.get_output_embeddings().weight[3, 0] = torch.nan
-    report = learner_for(model, SURROGATE).update_rows(rows, total, max_gap=1e-4)
+    report = learner_for(model, SURROGATE).update_rows(rows, total, max_mismatch=1e-4)
     assert report.outcome == "non_finite"
 
 

@@ -16,9 +16,9 @@ STEPPED = UpdateReport(
     num_written=10,
     num_tokens=20,
     num_repeated=0,
-    gap_mean=1e-6,
-    gap_max=1e-5,
-    gap_ess=1.0,
+    mismatch_mean=1e-6,
+    mismatch_max=1e-5,
+    mismatch_ess=1.0,
     entropy=3.0,
     metrics={"clip_fraction": 0.0},
 )
@@ -38,7 +38,7 @@ def test_a_step_that_was_skipped_is_logged_and_does_not_end_the_run(tmp_path, me
 
 def test_a_dead_minibatch_stands_for_nothing_that_was_measured():
     assert update_metrics([EMPTY, STEPPED])["update/entropy"] == 3.0
-    assert update_metrics([EMPTY, STEPPED])["update/gap_mean"] == 1e-6
+    assert update_metrics([EMPTY, STEPPED])["update/mismatch_mean"] == 1e-6
     assert update_metrics([EMPTY, STEPPED])["update/steps"] == 1.0
     all_dead = update_metrics([EMPTY, EMPTY])
     assert all_dead["update/loss"] is None
