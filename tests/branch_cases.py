@@ -21,13 +21,13 @@ V = 151_936
 EVEN_DRAWS = (np.arange(1000) + 0.5) / 1000
 
 
-def candidate(rise, draw=0.5, width=0.0):
-    turns = (Entropy(1.0, 1.0 + width), Entropy(1.0 + rise, 1.0 + rise + width))
+def candidate(entropy_delta, draw=0.5, width=0.0):
+    turns = (Entropy(1.0, 1.0 + width), Entropy(1.0 + entropy_delta, 1.0 + entropy_delta + width))
     return BranchCandidate((0, 0), 1, 0, turns, 0, draw)
 
 
-def wanted(rise=0.3, planned=1):
-    return BranchDecision("0.0", 1, rise, 0.6, planned, 0, True)
+def wanted(entropy_delta=0.3, planned=1):
+    return BranchDecision("0.0", 1, entropy_delta, 0.6, planned, 0, True)
 
 
 def monitored(root, *after, split=False):
@@ -57,7 +57,9 @@ def turn(path, entropy):
 
 
 def threshold(**changes):
-    return ThresholdBrancher(**({"m": 8, "min_rise": 0.0, "children": 1, "probe_tokens": 6} | changes))
+    return ThresholdBrancher(
+        **({"m": 8, "min_entropy_delta": 0.0, "children": 1, "probe_tokens": 6} | changes)
+    )
 
 
 def bernoulli(**changes):

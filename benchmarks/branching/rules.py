@@ -34,7 +34,7 @@ def rule_tables(vocab_size: int) -> dict[str, dict[str, Any]]:
     balanced = {"name": "balanced", "gamma": BETA, "budget_beta": SPLIT_BETA}
     tables: dict[str, dict[str, Any]] = {
         "none": {"name": "none"},
-        "threshold": {"name": "threshold", "min_rise": MIN_RISE},
+        "threshold": {"name": "threshold", "min_entropy_delta": MIN_RISE},
         "bernoulli": {"name": "bernoulli", "beta": BETA},
         "balanced, threshold": {**balanced, "tau": 0.5 + BETA * MIN_RISE},
         "balanced, coin": {**balanced, "draw": "bernoulli"},

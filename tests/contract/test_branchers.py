@@ -32,7 +32,7 @@ SWITCHES = (
 OFF = dict.fromkeys(SWITCHES, False)
 RULES = {
     "none": {"name": "none"},
-    "threshold": {"name": "threshold", "min_rise": 0.05},
+    "threshold": {"name": "threshold", "min_entropy_delta": 0.05},
     "bernoulli": {"name": "bernoulli", "children": 2},
     "balanced": {"name": "balanced", "children": 2},
     "balanced coin": {"name": "balanced", "draw": "bernoulli"},
@@ -63,9 +63,9 @@ def rule(name, n=8, m=4):
     return build_brancher(section(name, n, m), vocab_size=1000)
 
 
-def candidate(rise, draw):
+def candidate(entropy_delta, draw):
     baseline = Entropy(6.0, 6.5, 3)
-    entropy = Entropy(6.0 + rise, 7.0 + rise, 3)
+    entropy = Entropy(6.0 + entropy_delta, 7.0 + entropy_delta, 3)
     return BranchCandidate((0, 0, 0, 0), 2, 0, (baseline, entropy, entropy), 0, draw)
 
 
@@ -118,21 +118,23 @@ def test_roots_and_windows_are_within_bounds(name, monitors):
 
 @every_rule
 @pytest.mark.parametrize("draw", DRAWS)
-@pytest.mark.parametrize("rise", RISES)
-def test_a_proposal_is_within_bounds_and_repeatable(name, rise, draw):
+@pytest.mark.parametrize("entropy_delta", RISES)
+def test_a_proposal_is_within_bounds_and_repeatable(name, entropy_delta, draw):
     brancher = rule(name)
-    proposal = brancher.propose(candidate(rise, draw), HISTORY)
+    proposal = brancher.propose(candidate(entropy_delta, draw), HISTORY)
     assert 0 <= proposal.children <= brancher.max_children
     assert 0.0 <= proposal.probability <= 1.0
     assert proposal.probability > 0 or proposal.children == 0
     assert proposal.probability < 1 or proposal.children > 0
-    assert brancher.propose(candidate(rise, draw), HISTORY) == proposal
-    assert rule(name).propose(candidate(rise, draw), HISTORY) == proposal
+    assert brancher.propose(candidate(entropy_delta, draw), HISTORY) == proposal
+    assert rule(name).propose(candidate(entropy_delta, draw), HISTORY) == proposal
 
 
 @every_rule
 def test_more_entropy_never_makes_a_branch_less_likely(name):
-    probabilities = [rule(name).propose(candidate(rise, 0.5), ()).probability for rise in RISES]
+    probabilities = [
+        rule(name).propose(candidate(entropy_delta, 0.5), ()).probability for entropy_delta in RISES
+    ]
     assert probabilities == sorted(probabilities)
     looks_at_entropy = section(name).branching.looks_at_entropy
     assert (probabilities[0] < probabilities[-1]) == looks_at_entropy
@@ -144,8 +146,8 @@ def test_entropy_acted_means_that_the_decision_differs_from_that_at_no_rise(name
     acted = set()
     for draw in DRAWS:
         level = rule(name).propose(candidate(0.0, draw), history)
-        for rise in RISES:
-            proposal = rule(name).propose(candidate(rise, draw), history)
+        for entropy_delta in RISES:
+            proposal = rule(name).propose(candidate(entropy_delta, draw), history)
             assert proposal.entropy_acted == (bool(proposal.children) != bool(level.children))
             acted.add(proposal.entropy_acted)
     assert (True in acted) == section(name).branching.looks_at_entropy

@@ -62,7 +62,7 @@ def test_the_recipe_grows_trees_with_both_tools(example, model_folder, monkeypat
     settings = ["engine={name='scripted', script='script.toml'}", "data.max_prompt_tokens=2000"]
     settings += [
         "rollout.max_tokens=500",
-        "rollout.branching={name='threshold', min_rise=0.5, probe_tokens=4}",
+        "rollout.branching={name='threshold', min_entropy_delta=0.5, probe_tokens=4}",
     ]
     arguments = [part for setting in settings for part in ("-s", setting)]
     assert main(["rollout", str(task), *arguments]) == 0

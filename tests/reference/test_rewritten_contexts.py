@@ -29,7 +29,7 @@ TEMPERATURE = 0.8
 def trees(request, model_folder):
     branch_at, kind = request.param
     rewriter = FoldsMemory(1) if kind == "folds" else Backtracks(1)
-    rule = ThresholdBrancher(m=2, min_rise=-0.2, children=1, probe_tokens=3)
+    rule = ThresholdBrancher(m=2, min_entropy_delta=-0.2, children=1, probe_tokens=3)
     parts = agent(model_folder, rule, n=5, rewriters=(rewriter,), branch_at=branch_at)
     grown, _ = grow(parts, [problem("p0"), problem("p1", "solve the number sum")])
     split = any(len(t.policy_nodes) > 1 + len(t.exchanges) for tree in grown for t in tree.trajectories)

@@ -100,7 +100,9 @@ class BalancedBrancher(Memoryless, BalancedConfig):
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide by the entropy delta, less the penalty for consecutive branches on this path."""
         left = max(0.0, 1 - self.slope * steps_in_a_row(history))
-        chance, level = (clip((self.alpha + self.gamma * rise) * left) for rise in (candidate.rise, 0.0))
+        chance, level = (
+            clip((self.alpha + self.gamma * delta) * left) for delta in (candidate.entropy_delta, 0.0)
+        )
         if self.tau is None:
             return toss(self.children, chance, level, candidate.draw)
         branch = chance > self.tau
@@ -129,7 +131,9 @@ def monitored_entropies(trajectory: Trajectory) -> MonitoredEntropies:
 
 def steps_in_a_row(history: Sequence[BranchDecision]) -> int:
     """l: length of the run of latest decisions on the path at which entropy rose and a branch was wanted."""
-    return sum(1 for _ in takewhile(lambda step: step.planned > 0 and step.rise > 0, reversed(history)))
+    return sum(
+        1 for _ in takewhile(lambda step: step.planned > 0 and step.entropy_delta > 0, reversed(history))
+    )
 
 
 def mean_lower(entropies: Sequence[Entropy]) -> float:

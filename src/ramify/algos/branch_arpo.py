@@ -1,7 +1,7 @@
 """ARPO's branching rules (arXiv 2507.19849, section 3.1): branch where entropy rose after a tool result.
 
 Entropies are nats per token, averaged over the probe and never divided by ln V. `threshold` reads the paper's
-P > tau with a fixed tau as "the rise exceeds a minimum"; `bernoulli` tosses a coin of probability P, as the
+P > tau with a fixed tau as "the delta exceeds a minimum"; `bernoulli` tosses a coin of probability P, as the
 released code does.
 """
 
@@ -17,23 +17,23 @@ from ramify.core.tree import BranchDecision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdConfig(BranchingConfig):
-    """Branch when the entropy after a result rises by more than `min_rise` nats per token (0: the paper's alpha = tau)."""
+    """Branch when the entropy after a result rises by more than `min_entropy_delta` nats per token (0: the paper's alpha = tau)."""
 
     name: Literal["threshold"] = "threshold"
-    min_rise: SignedWeight = 0.0
+    min_entropy_delta: SignedWeight = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdBrancher(FixedRoots, ThresholdConfig):
-    """Branch where the entropy delta exceeds `min_rise`."""
+    """Branch where the entropy delta exceeds `min_entropy_delta`."""
 
     m: int
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide by the entropy delta alone."""
         del history
-        branch = candidate.rise > self.min_rise
-        return Proposal(self.children if branch else 0, float(branch), branch != (self.min_rise < 0))
+        branch = candidate.entropy_delta > self.min_entropy_delta
+        return Proposal(self.children if branch else 0, float(branch), branch != (self.min_entropy_delta < 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +52,16 @@ class BernoulliConfig(BranchingConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BernoulliBrancher(FixedRoots, BernoulliConfig):
-    """Branch with probability P = clip(alpha + beta rise, 0, 1)."""
+    """Branch with probability P = clip(alpha + beta delta, 0, 1)."""
 
     m: int
 
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Decide by the candidate's own draw: draw < P."""
         del history
-        probability, level = (clip(self.alpha + self.beta * rise) for rise in (candidate.rise, 0.0))
+        probability, level = (
+            clip(self.alpha + self.beta * delta) for delta in (candidate.entropy_delta, 0.0)
+        )
         return toss(self.children, probability, level, candidate.draw)
 
 

@@ -260,14 +260,14 @@ def _expected_of_one(candidates: int, budget: int, children: int, rate: float) -
     return total
 
 
-def toss(children: int, probability: float, at_no_rise: float, draw: float) -> Proposal:
+def toss(children: int, probability: float, at_no_delta: float, draw: float) -> Proposal:
     """Branch if `draw`, uniform in [0, 1), is below the probability.
 
     Args:
         children: Branches that a positive decision asks for.
         probability: Probability of branching.
-        at_no_rise: The probability if entropy had not changed.
+        at_no_delta: The probability if entropy had not changed.
         draw: The candidate's own random number.
     """
     branch = draw < probability
-    return Proposal(children if branch else 0, probability, branch != (draw < at_no_rise))
+    return Proposal(children if branch else 0, probability, branch != (draw < at_no_delta))

@@ -118,7 +118,7 @@ class ReleasedStatistic:
             return mean_lower(turns)
         return math.fsum(turn.lower * turn.count for turn in turns) / len(turns) / math.log(self.vocab_size)
 
-    def rise(self, candidate: BranchCandidate) -> float:
+    def entropy_delta(self, candidate: BranchCandidate) -> float:
         """dh of a candidate."""
         current = len(candidate.turns) - (2 if self.config.stale_segment else 1)
         first = min(candidate.own_from, current) if self.config.child_baseline_after_branch else 0
@@ -172,9 +172,9 @@ class ReleasedArpoBrancher(FixedRoots):
     def propose(self, candidate: BranchCandidate, history: Sequence[BranchDecision]) -> Proposal:
         """Branch with probability clip(p + w dh, 0, 1)."""
         del history
-        rise = self.statistic.rise(candidate)
+        delta = self.statistic.entropy_delta(candidate)
         probability, level = (
-            clip(self.config.branch_probability + self.config.entropy_weight * r) for r in (rise, 0.0)
+            clip(self.config.branch_probability + self.config.entropy_weight * r) for r in (delta, 0.0)
         )
         return toss(self.children, probability, level, candidate.draw)
 
@@ -248,8 +248,8 @@ class ReleasedAepoBrancher:
         """Branch with the probability that (u + w dh) (1 - 0.05 l) >= p for u uniform in [0, 1)."""
         steps = candidate.depth - 1 if self.config.penalty_per_prompt else steps_in_a_row(history)
         left = max(0.0, 1 - PENALTY_SLOPE * steps)
-        rise = self.statistic.rise(candidate)
-        probability, level = (self._chance(left, r) for r in (rise, 0.0))
+        delta = self.statistic.entropy_delta(candidate)
+        probability, level = (self._chance(left, r) for r in (delta, 0.0))
         return toss(self.max_children, probability, level, candidate.draw)
 
     def state(self) -> Mapping[str, Json]:
@@ -260,9 +260,9 @@ class ReleasedAepoBrancher:
         """Restore the state of the statistic; raises as it does."""
         self.statistic.restore(state)
 
-    def _chance(self, left: float, rise: float) -> float:
+    def _chance(self, left: float, delta: float) -> float:
         return (
-            clip(1 + self.config.entropy_weight * rise - self.config.branch_probability / left)
+            clip(1 + self.config.entropy_weight * delta - self.config.branch_probability / left)
             if left
             else 0.0
         )

@@ -27,13 +27,13 @@ def _written_out(value: Any) -> Any:  # noqa: ANN401 - any TOML value
     if not isinstance(value, dict):
         return value
     if value.get("name") == "threshold":
-        return _min_rise(value)
+        return _min_entropy_delta(value)
     is_paper = value.get("name") == "balanced" and value.get("draw", "threshold") == "threshold"
     return {**value, "tau": 0.5} if is_paper and value.get("tau") is None else value
 
 
-def _min_rise(table: dict[str, Any]) -> dict[str, Any]:
-    """The paper's `alpha`, `beta` and `tau` (ARPO, section 3.1) as min_rise = (tau - alpha) / beta."""
+def _min_entropy_delta(table: dict[str, Any]) -> dict[str, Any]:
+    """The paper's `alpha`, `beta` and `tau` (ARPO, section 3.1) as min_entropy_delta = (tau - alpha) / beta."""
     if not {"alpha", "beta", "tau"} & table.keys():
         return table
     rest = {key: value for key, value in table.items() if key not in ("alpha", "beta", "tau")}
@@ -43,9 +43,9 @@ def _min_rise(table: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(
             "expected alpha, beta and tau together, as numbers (finite, -1000 to 1000)"
         ) from None
-    if "min_rise" in table or beta <= 0:
-        raise ValueError("expected min_rise or alpha, beta > 0 and tau, not both")
-    return {**rest, "min_rise": (tau - alpha) / beta}
+    if "min_entropy_delta" in table or beta <= 0:
+        raise ValueError("expected min_entropy_delta or alpha, beta > 0 and tau, not both")
+    return {**rest, "min_entropy_delta": (tau - alpha) / beta}
 
 
 BranchingSection = Annotated[

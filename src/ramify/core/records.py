@@ -161,13 +161,13 @@ class BranchCandidate:
     draw: float
 
     @property
-    def rise(self) -> float:
+    def entropy_delta(self) -> float:
         """Entropy after the result minus that of the root, using the lower ends of both brackets, nats per token."""
         return self.turns[-1].lower - self.turns[0].lower
 
     @property
     def extremes(self) -> "tuple[BranchCandidate, BranchCandidate] | None":
-        """The candidate at the least and at the greatest rise that the brackets allow; None if all are exact."""
+        """The candidate at the least and at the greatest entropy delta that the brackets allow; None if all are exact."""
         if all(turn.lower == turn.upper for turn in self.turns):
             return None
         least = (_at_upper(self.turns[0]), *map(_at_lower, self.turns[1:]))

@@ -252,18 +252,18 @@ class BranchDecision:
     Attributes:
         node: Id of the node at which the children start: the tool result, or the tokens after it that they share.
         depth: Tool results on the path, this one included.
-        rise: Entropy after the result minus the trajectory's baseline, nats per token.
+        entropy_delta: Entropy after the result minus the trajectory's baseline, nats per token.
         probability: Chance that the rule gave to branching (0 or 1 for a threshold).
         planned: Children that the rule wanted.
         taken: Children that the budget granted.
-        entropy_acted: Whether the decision would be different at zero rise.
+        entropy_acted: Whether the decision would be different at an entropy delta of zero.
         undecided: Whether the entropy brackets leave the decision open.
         budget_left: Branch budget of the tree that candidates earlier in the order of grants left.
     """
 
     node: str
     depth: int
-    rise: float
+    entropy_delta: float
     probability: float
     planned: int
     taken: int

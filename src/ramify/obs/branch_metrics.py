@@ -45,7 +45,7 @@ def branch_metrics(trees: Sequence[Tree]) -> dict[str, float]:
         flat = [bool(tree.decisions) and not any(d.had_budget for d in tree.decisions) for tree in trees]
         metrics["branch/flat"] = float(np.mean(flat))
     if decisions:
-        chances, deltas = [d.probability for d in decisions], [d.rise for d in decisions]
+        chances, deltas = [d.probability for d in decisions], [d.entropy_delta for d in decisions]
         metrics |= {
             "branch/rate": float(np.mean([decision.planned > 0 for decision in decisions])),
             "branch/matched_rate": _matched_rate(trees, decisions),
@@ -186,7 +186,7 @@ def entropy_warnings(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -
         share = "none" if rates[0] == 0.0 else "all"
         warnings.append(
             f"branching is stuck: {share} of the tool results wanted a branch over {WARNING_STEPS} steps; "
-            "the budget goes to the first ones or to none (check min_rise, alpha and the baseline)"
+            "the budget goes to the first ones or to none (check min_entropy_delta, alpha and the baseline)"
         )
     undecided = float(np.mean([_value(row, "branch/undecided") for row in recent]))
     if undecided > MAX_UNDECIDED:

@@ -292,7 +292,7 @@ def _mark(decision: BranchDecision, x: float, y: float) -> Markup:
     return Markup('<path class="mark {}" d="{}"><title>{}</title></path>').format(
         kind,
         f"M{x} {y - size}L{x + size} {y}L{x} {y + size}L{x - size} {y}Z",
-        f"entropy rise {decision.rise:+.2f} nats, P {decision.probability:.2f}, "
+        f"entropy delta {decision.entropy_delta:+.2f} nats, P {decision.probability:.2f}, "
         f"wanted {decision.planned}, took {decision.taken}{'' if decision.had_budget else ', no budget left'}",
     )
 

@@ -246,7 +246,7 @@ class Branching:
         decision = BranchDecision(
             node_id(place),
             state.depth,
-            candidate.rise,
+            candidate.entropy_delta,
             proposal.probability,
             proposal.children,
             0,

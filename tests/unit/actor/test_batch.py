@@ -26,7 +26,7 @@ from scripted_agents import agent, problem, with_latencies
 NUM_PROBLEMS = 11
 START = DataCursor()
 ORDER = ProblemOrder(NUM_PROBLEMS, 5)
-RULE = ThresholdBrancher(m=2, min_rise=0.0, children=1, probe_tokens=3)
+RULE = ThresholdBrancher(m=2, min_entropy_delta=0.0, children=1, probe_tokens=3)
 EASY, HARD = (0, 4, 5), (1, 7)
 """Problems that are always solved, and never."""
 

@@ -25,7 +25,7 @@ def staged(*means, own_from=0, path=(0, 0, 0, 0), slot=0, depth=None, draw=0.5, 
 
 
 @pytest.mark.parametrize(
-    ("switches", "rise"),
+    ("switches", "entropy_delta"),
     [
         ({}, 1.1 - 0.3),
         ({"stale_segment": True}, 0.7 - 0.3),
@@ -34,70 +34,77 @@ def staged(*means, own_from=0, path=(0, 0, 0, 0), slot=0, depth=None, draw=0.5, 
         ({"summed_over_tokens": True}, (1.1 - 0.3) * 20 / math.log(V)),
     ],
 )
-def test_each_switch_moves_the_statistic(switches, rise):
-    assert statistic(**switches).rise(staged(0.3, 0.5, 0.7, 1.1, own_from=1)) == pytest.approx(rise)
+def test_each_switch_moves_the_statistic(switches, entropy_delta):
+    assert statistic(**switches).entropy_delta(staged(0.3, 0.5, 0.7, 1.1, own_from=1)) == pytest.approx(
+        entropy_delta
+    )
 
 
 def test_without_switches_the_statistic_is_the_rise_of_the_other_rules():
     here = staged(0.3, 0.5, 1.1, own_from=1)
-    assert statistic().rise(here) == here.rise
+    assert statistic().entropy_delta(here) == here.entropy_delta
 
 
 def test_the_first_segment_of_a_trajectory_has_no_rise_when_it_is_its_own_baseline():
     stale = statistic(stale_segment=True, child_baseline_after_branch=True)
-    assert stale.rise(staged(0.3, 1.1)) == 0.0
-    assert stale.rise(staged(0.3, 0.5, 0.7, 1.1, own_from=2)) == 0.0
+    assert stale.entropy_delta(staged(0.3, 1.1)) == 0.0
+    assert stale.entropy_delta(staged(0.3, 0.5, 0.7, 1.1, own_from=2)) == 0.0
     # A branch behind its parent's probe has no turn of its own yet.
-    assert stale.rise(staged(0.3, 0.5, 1.1, own_from=2)) == 0.0
+    assert stale.entropy_delta(staged(0.3, 0.5, 1.1, own_from=2)) == 0.0
 
 
 def test_short_segments_score_lower_when_summed():
     rule = statistic(summed_over_tokens=True)
-    long, short = rule.rise(staged(0.0, 1.0, count=20)), rule.rise(staged(0.0, 1.0, count=5))
+    long, short = (
+        rule.entropy_delta(staged(0.0, 1.0, count=20)),
+        rule.entropy_delta(staged(0.0, 1.0, count=5)),
+    )
     assert long == pytest.approx(4 * short)
 
 
 def test_a_baseline_that_is_never_reset_belongs_to_another_problem_from_the_second_step_on():
     kept = statistic(baseline_never_reset=True)
-    assert kept.rise(staged(0.3, 1.0)) == pytest.approx(0.7)
-    assert kept.rise(staged(0.6, 1.0)) == pytest.approx(0.7)
-    assert kept.rise(staged(0.6, 1.0, slot=1)) == pytest.approx(0.4)
-    assert kept.rise(staged(0.6, 1.0, path=(1, 0))) == pytest.approx(0.4)
-    assert statistic(baseline_never_reset=True).rise(staged(0.6, 1.0)) == pytest.approx(0.4)
+    assert kept.entropy_delta(staged(0.3, 1.0)) == pytest.approx(0.7)
+    assert kept.entropy_delta(staged(0.6, 1.0)) == pytest.approx(0.7)
+    assert kept.entropy_delta(staged(0.6, 1.0, slot=1)) == pytest.approx(0.4)
+    assert kept.entropy_delta(staged(0.6, 1.0, path=(1, 0))) == pytest.approx(0.4)
+    assert statistic(baseline_never_reset=True).entropy_delta(staged(0.6, 1.0)) == pytest.approx(0.4)
 
 
 def test_a_branch_keeps_a_baseline_of_its_own_where_it_left_its_parent():
     kept = statistic(baseline_never_reset=True, child_baseline_after_branch=True)
-    assert kept.rise(staged(0.3, 1.0, path=(0, 0))) == pytest.approx(0.7)
+    assert kept.entropy_delta(staged(0.3, 1.0, path=(0, 0))) == pytest.approx(0.7)
     first = staged(0.3, 0.5, 1.0, own_from=1, path=(0, 0, 1, 0))
-    assert kept.rise(first) == pytest.approx(0.5)
+    assert kept.entropy_delta(first) == pytest.approx(0.5)
     later = staged(0.3, 0.9, 0.8, 1.0, own_from=1, path=(0, 0, 1, 0, 0, 0))
-    assert kept.rise(later) == pytest.approx(0.5)
+    assert kept.entropy_delta(later) == pytest.approx(0.5)
 
 
 def test_baselines_are_those_of_the_tree_without_the_switch():
     """Two batches with the problems in another order: the same rises."""
     batch = [staged(0.3, 1.0), staged(0.6, 1.0), staged(0.1, 0.2)]
     rule = statistic()
-    first = [rule.rise(replace(one, slot=slot)) for slot, one in enumerate(batch)]
-    second = [rule.rise(replace(one, slot=slot)) for slot, one in enumerate(reversed(batch))]
+    first = [rule.entropy_delta(replace(one, slot=slot)) for slot, one in enumerate(batch)]
+    second = [rule.entropy_delta(replace(one, slot=slot)) for slot, one in enumerate(reversed(batch))]
     assert first == second[::-1]
 
 
-@pytest.mark.parametrize("rise", [-4.0, -1.0, 0.0, 1.0, 4.0])
-def test_released_arpo_branches_with_probability_p_plus_w_times_dh(rise):
+@pytest.mark.parametrize("entropy_delta", [-4.0, -1.0, 0.0, 1.0, 4.0])
+def test_released_arpo_branches_with_probability_p_plus_w_times_dh(entropy_delta):
     rule = released_arpo(statistic())
-    expected = min(max(0.5 + 0.2 * rise, 0.0), 1.0)
-    assert rule.propose(staged(5.0, 5.0 + rise), ()).probability == pytest.approx(expected)
-    found = frequency(rule, lambda draw: staged(5.0, 5.0 + rise, draw=draw))
+    expected = min(max(0.5 + 0.2 * entropy_delta, 0.0), 1.0)
+    assert rule.propose(staged(5.0, 5.0 + entropy_delta), ()).probability == pytest.approx(expected)
+    found = frequency(rule, lambda draw: staged(5.0, 5.0 + entropy_delta, draw=draw))
     assert found == pytest.approx(expected, abs=0.001)
 
 
 def test_on_a_window_of_20_tokens_the_weight_per_nat_is_that_of_the_other_rules():
     summed = released_arpo(statistic(summed_over_tokens=True))
-    for rise in (-0.4, 0.4):
-        ours = bernoulli().propose(candidate(rise), ()).probability
-        assert summed.propose(staged(1.0, 1.0 + rise), ()).probability == pytest.approx(ours, abs=2e-4)
+    for entropy_delta in (-0.4, 0.4):
+        ours = bernoulli().propose(candidate(entropy_delta), ()).probability
+        assert summed.propose(staged(1.0, 1.0 + entropy_delta), ()).probability == pytest.approx(
+            ours, abs=2e-4
+        )
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(0, 0.5), (1, 0.474), (2, 0.444), (3, 0.412)])
@@ -112,10 +119,10 @@ def test_released_aepo_penalty(steps, expected):
     assert per_path.propose(here, ()).probability == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("rise", [-4.0, -1.0, 1.0, 4.0])
-def test_released_aepo_chance_at_a_rise(rise):
-    made = released_aepo(statistic()).propose(staged(5.0, 5.0 + rise, depth=2), ())
-    assert made.probability == pytest.approx(min(max(1 + 0.2 * rise - 0.5 / 0.95, 0.0), 1.0))
+@pytest.mark.parametrize("entropy_delta", [-4.0, -1.0, 1.0, 4.0])
+def test_released_aepo_chance_at_a_rise(entropy_delta):
+    made = released_aepo(statistic()).propose(staged(5.0, 5.0 + entropy_delta, depth=2), ())
+    assert made.probability == pytest.approx(min(max(1 + 0.2 * entropy_delta - 0.5 / 0.95, 0.0), 1.0))
 
 
 def test_released_aepo_stops_when_the_penalty_is_everything():

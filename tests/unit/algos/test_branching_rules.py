@@ -24,29 +24,32 @@ from ramify.core.errors import ConfigError
 
 
 def test_threshold_branches_where_the_rise_exceeds_the_minimum():
-    rule = threshold(min_rise=0.25, children=2)
+    rule = threshold(min_entropy_delta=0.25, children=2)
     assert [rule.propose(candidate(r), ()).children for r in (-1.0, 0.0, 0.24, 0.26)] == [0, 0, 0, 2]
     assert [rule.propose(candidate(r), ()).probability for r in (0.24, 0.26)] == [0.0, 1.0]
     assert threshold().propose(candidate(0.0), ()).children == 0
 
 
 @pytest.mark.parametrize(
-    ("min_rise", "rise", "acted"),
+    ("min_entropy_delta", "entropy_delta", "acted"),
     [(0.25, 0.3, True), (0.25, 0.2, False), (-0.1, 0.0, False), (0.0, 0.1, True), (0.0, -0.1, False)],
 )
-def test_threshold_says_whether_entropy_decided(min_rise, rise, acted):
-    assert threshold(min_rise=min_rise).propose(candidate(rise), ()).entropy_acted is acted
+def test_threshold_says_whether_entropy_decided(min_entropy_delta, entropy_delta, acted):
+    assert (
+        threshold(min_entropy_delta=min_entropy_delta).propose(candidate(entropy_delta), ()).entropy_acted
+        is acted
+    )
 
 
 def test_the_lower_ends_of_the_brackets_decide():
-    assert threshold(min_rise=0.1).propose(candidate(0.2, width=5.0), ()).children == 1
+    assert threshold(min_entropy_delta=0.1).propose(candidate(0.2, width=5.0), ()).children == 1
 
 
-@pytest.mark.parametrize("rise", [-2.0, -0.4, 0.0, 0.4, 2.0])
-def test_bernoulli_branches_at_its_rate(rise):
+@pytest.mark.parametrize("entropy_delta", [-2.0, -0.4, 0.0, 0.4, 2.0])
+def test_bernoulli_branches_at_its_rate(entropy_delta):
     rule = bernoulli()
-    made = [rule.propose(candidate(rise, draw), ()) for draw in EVEN_DRAWS]
-    expected = min(max(0.5 + 0.335 * rise, 0), 1)
+    made = [rule.propose(candidate(entropy_delta, draw), ()) for draw in EVEN_DRAWS]
+    expected = min(max(0.5 + 0.335 * entropy_delta, 0), 1)
     assert all(p.probability == pytest.approx(expected) for p in made)
     assert np.mean([p.children for p in made]) == pytest.approx(expected, abs=0.001)
     acted = np.mean([p.entropy_acted for p in made])
@@ -138,10 +141,10 @@ def test_a_huge_weight_overflows_nothing():
         ((wanted(),), 1),
         ((wanted(), wanted(), wanted()), 3),
         ((wanted(planned=0),), 0),
-        ((wanted(rise=0.0),), 0),
-        ((wanted(rise=-0.1),), 0),
+        ((wanted(entropy_delta=0.0),), 0),
+        ((wanted(entropy_delta=-0.1),), 0),
         ((wanted(), wanted(planned=0), wanted()), 1),
-        ((wanted(), wanted(), wanted(rise=-0.1)), 0),
+        ((wanted(), wanted(), wanted(entropy_delta=-0.1)), 0),
     ],
 )
 def test_steps_in_a_row_count_back_to_the_first_that_did_not_branch_on_a_rise(history, steps):
@@ -150,7 +153,7 @@ def test_steps_in_a_row_count_back_to_the_first_that_did_not_branch_on_a_rise(hi
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_balanced_compares_the_penalised_chance_with_tau(steps):
-    # With alpha = tau the rise must make up for the penalty: 0, 0.08, 0.17, 0.26 nats at slope 0.05.
+    # With alpha = tau the entropy_delta must make up for the penalty: 0, 0.08, 0.17, 0.26 nats at slope 0.05.
     needed = (0.5 / (1 - 0.05 * steps) - 0.5) / 0.335
     assert needed == pytest.approx([0, 0.0786, 0.1658, 0.2634][steps], abs=1e-4)
     history = (wanted(),) * steps
@@ -161,18 +164,20 @@ def test_balanced_compares_the_penalised_chance_with_tau(steps):
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
-@pytest.mark.parametrize("rise", [-0.5, 0.0, 0.5])
-def test_balanced_tosses_a_coin_of_the_penalised_chance(steps, rise):
+@pytest.mark.parametrize("entropy_delta", [-0.5, 0.0, 0.5])
+def test_balanced_tosses_a_coin_of_the_penalised_chance(steps, entropy_delta):
     rule, history = balanced(tau=None), (wanted(),) * steps
-    expected = (0.5 + 0.335 * rise) * (1 - 0.05 * steps)
-    assert rule.propose(candidate(rise), history).probability == pytest.approx(expected)
-    assert frequency(rule, lambda draw: candidate(rise, draw), history) == pytest.approx(expected, abs=0.001)
+    expected = (0.5 + 0.335 * entropy_delta) * (1 - 0.05 * steps)
+    assert rule.propose(candidate(entropy_delta), history).probability == pytest.approx(expected)
+    assert frequency(rule, lambda draw: candidate(entropy_delta, draw), history) == pytest.approx(
+        expected, abs=0.001
+    )
 
 
 def test_a_penalty_beyond_everything_never_branches():
     rule = balanced(slope=0.5, tau=None)
-    for rise in (-9.0, 9.0):
-        assert rule.propose(candidate(rise, 0.0), (wanted(),) * 3).probability == 0.0
+    for entropy_delta in (-9.0, 9.0):
+        assert rule.propose(candidate(entropy_delta, 0.0), (wanted(),) * 3).probability == 0.0
 
 
 def test_entropy_acted_is_judged_at_the_same_penalty():
@@ -187,12 +192,12 @@ def test_entropy_acted_is_judged_at_the_same_penalty():
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
 def test_random_branches_at_its_rate_whatever_the_entropy(rate):
     rule = RandomBrancher(m=8, rate=rate, children=2, probe_tokens=6)
-    for rise in (-9.0, 0.0, 9.0):
-        assert frequency(rule, lambda draw, rise=rise: candidate(rise, draw)) == pytest.approx(
-            2 * rate, abs=0.002
-        )
-        assert rule.propose(candidate(rise), ()).probability == rate
-        assert rule.propose(candidate(rise), ()).entropy_acted is False
+    for entropy_delta in (-9.0, 0.0, 9.0):
+        assert frequency(
+            rule, lambda draw, entropy_delta=entropy_delta: candidate(entropy_delta, draw)
+        ) == pytest.approx(2 * rate, abs=0.002)
+        assert rule.propose(candidate(entropy_delta), ()).probability == rate
+        assert rule.propose(candidate(entropy_delta), ()).entropy_acted is False
 
 
 # the released arithmetic

@@ -23,7 +23,10 @@ def most(number):
         ("reward.bonus=1e300", f"reward.bonus: {most(1000)} 1e+300"),
         ("rollout.max_tokens=1e320", f"rollout.max_tokens: {NO_INTEGER} inf"),
         ("rollout.max_tokens=16777217", f"rollout.max_tokens: {most(2**24)} 16777217"),
-        ("rollout.branching.min_rise=1e300", f"rollout.branching.min_rise: {most(1000)} 1e+300"),
+        (
+            "rollout.branching.min_entropy_delta=1e300",
+            f"rollout.branching.min_entropy_delta: {most(1000)} 1e+300",
+        ),
         (
             "rollout.branching.children=1000000",
             f"rollout.branching.children: {most(4096)} 1000000",
@@ -73,7 +76,10 @@ def most(number):
         ("tools.search.top_k=4294967296", f"tools.search.top_k: {most(65536)} 4294967296"),
         ("guard.min_entropy=21", f"guard.min_entropy: {most(20)} 21"),
         # A bool is no number.
-        ("rollout.branching.min_rise=true", f"rollout.branching.min_rise: {NO_NUMBER} True"),
+        (
+            "rollout.branching.min_entropy_delta=true",
+            f"rollout.branching.min_entropy_delta: {NO_NUMBER} True",
+        ),
         ("run.seed=true", f"run.seed: {NO_INTEGER} True"),
         ("sandbox.min_level=true", f"sandbox.min_level: {NO_INTEGER} True"),
         ("learner.optimizer.decay_from=false", f"learner.optimizer.decay_from: {NO_NUMBER} False"),
@@ -83,7 +89,7 @@ def most(number):
         (f"rollout.branching={{name='threshold', alpha={10**400}, beta=0.2, tau=0.5}}", PAPERS),
         (
             "rollout.branching={name='threshold', alpha=0.5, beta=1e-320, tau=0.6}",
-            "rollout.branching.min_rise: expected a finite number, got inf",
+            "rollout.branching.min_entropy_delta: expected a finite number, got inf",
         ),
         # Numbers that no reader of TOML takes.
         ("rollout.n=" + 5000 * "1", f"rollout.n: {NO_INTEGER} '111"),

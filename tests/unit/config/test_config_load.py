@@ -139,8 +139,8 @@ def test_later_overrides_win_and_build_on_a_short_form(recipe):
     branching = load(recipe, "rollout.branching=bernoulli", "rollout.branching.beta=0.1").rollout.branching
     assert branching == BernoulliConfig(name="bernoulli", beta=0.1)
     recipe.write_text(TRAIN.replace('{ name = "bernoulli", alpha = 0.4 }', '"threshold"'))
-    branching = load(recipe, "rollout.branching.min_rise=0.25").rollout.branching
-    assert branching == ThresholdConfig(name="threshold", min_rise=0.25)
+    branching = load(recipe, "rollout.branching.min_entropy_delta=0.25").rollout.branching
+    assert branching == ThresholdConfig(name="threshold", min_entropy_delta=0.25)
 
 
 def test_a_rule_takes_no_key_of_another(recipe):
@@ -187,7 +187,7 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("rolout.n=3", "rolout: unknown key, did you mean rollout?"),
         ("zzz=3", "zzz: unknown key"),
         ("rollout.branching.betta=1", "rollout.branching.betta: unknown key, did you mean beta?"),
-        ("rollout.branching.min_rise=1", "rollout.branching.min_rise: unknown key"),
+        ("rollout.branching.min_entropy_delta=1", "rollout.branching.min_entropy_delta: unknown key"),
         ("tools.search.corpos=a", "tools.search.corpos: unknown key, did you mean corpus?"),
         ("tools.shell={}", "tools.shell: unknown key"),
         ("engine.slot=3", "engine.slot: unknown key, did you mean slots?"),

@@ -16,21 +16,21 @@ ROLLOUT = {"problems_per_step": 1, "n": 4, "m": 2, "max_tokens": 9, "max_calls":
 
 
 @pytest.mark.parametrize(
-    ("given", "rise"),
+    ("given", "entropy_delta"),
     [
         ({}, 0.0),
-        ({"min_rise": -0.5}, -0.5),
+        ({"min_entropy_delta": -0.5}, -0.5),
         ({"alpha": 0.5, "beta": 0.2, "tau": 0.5}, 0.0),
         ({"alpha": 0.5, "beta": 0.25, "tau": 1.0}, 2.0),
         ({"alpha": 1, "beta": 2, "tau": 0}, -0.5),
     ],
 )
-def test_the_papers_threshold_is_a_rise(given, rise):
+def test_the_papers_threshold_is_a_rise(given, entropy_delta):
     rule = BRANCHING.validate_python({"name": "threshold", **given})
-    assert rule == ThresholdConfig(name="threshold", min_rise=rise)
-    # alpha + beta * rise > tau is rise > min_rise.
+    assert rule == ThresholdConfig(name="threshold", min_entropy_delta=entropy_delta)
+    # alpha + beta * entropy_delta > tau is entropy_delta > min_entropy_delta.
     if "tau" in given:
-        assert given["alpha"] + given["beta"] * rule.min_rise == pytest.approx(given["tau"])
+        assert given["alpha"] + given["beta"] * rule.min_entropy_delta == pytest.approx(given["tau"])
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_the_papers_threshold_is_a_rise(given, rise):
         ({"alpha": None, "beta": 0.2, "tau": 0.5}, "as numbers"),
         ({"alpha": 0.5, "beta": 0.0, "tau": 0.5}, "beta > 0"),
         ({"alpha": 0.5, "beta": -1.0, "tau": 0.5}, "beta > 0"),
-        ({"alpha": 0.5, "beta": 0.2, "tau": 0.5, "min_rise": 0.0}, "not both"),
+        ({"alpha": 0.5, "beta": 0.2, "tau": 0.5, "min_entropy_delta": 0.0}, "not both"),
         ({"alpha": 0.5, "beta": 0.2, "tau": float("nan")}, "finite"),
         ({"alpha": 0.5, "beta": float("nan"), "tau": 0.5}, "finite"),
-        ({"min_rise": float("inf")}, "finite"),
+        ({"min_entropy_delta": float("inf")}, "finite"),
         ({"children": 0}, "greater than or equal to 1"),
     ],
 )

@@ -9,7 +9,7 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout.waits import SlotGate
 from scripted_agents import WrappedEngine, agent, grow, problem, with_engine
 
-RULE = ThresholdBrancher(m=3, min_rise=0.0, children=1, probe_tokens=3)
+RULE = ThresholdBrancher(m=3, min_entropy_delta=0.0, children=1, probe_tokens=3)
 
 
 def play(slots, trees):

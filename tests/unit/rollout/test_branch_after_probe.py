@@ -18,7 +18,7 @@ from ramify.rewards.trajectory_rewards import AnswerReward
 from random_trees import training
 from scripted_agents import RecordingEngine, agent, grow_one, script, with_engine
 
-ALWAYS = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=3)
+ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 
 
 def grown(folder, rule=ALWAYS, play=script, n=6, **options):
@@ -53,7 +53,7 @@ def test_the_first_k_tokens_are_one_node_with_the_entropy_that_decided(model_fol
         assert len(first.token_ids) == first.entropy.count == 3
         assert first.turn is None
         root = tree.by_id[decision.node.split(".")[0]]
-        assert decision.rise == first.entropy.lower - root.entropy.lower
+        assert decision.entropy_delta == first.entropy.lower - root.entropy.lower
         assert decision.depth == sum(tree.by_id[i].source is Source.TOOL for i in ids_above(first))
         for child in tree.children[first.id]:
             assert child.source is Source.POLICY
@@ -84,7 +84,7 @@ def test_the_rest_of_the_turn_is_asked_for_with_draws_of_its_own(model_folder):
 def test_the_parts_join_to_the_turn_wherever_they_break(model_folder, probe):
     """Within a character of several bytes, within the call's tag, just before and behind its end."""
     text = "\N{SNOWMAN}\N{GRINNING FACE}</think> <search> caf\N{LATIN SMALL LETTER E WITH ACUTE} </search>"
-    rule = ThresholdBrancher(m=1, min_rise=-100.0, children=1, probe_tokens=probe)
+    rule = ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=probe)
     tree, parts = grown(model_folder, rule, after_result(text), n=2, max_calls=2)
     whole = parts.renderer.tokenizer.encode(text)
     for trajectory in tree.trajectories:
@@ -104,7 +104,7 @@ def test_a_stop_string_may_span_the_two_parts(model_folder, tmp_path):
     folder = write_model(tmp_path / "spelt", tags_are_tokens=False)
     tail = "</search>"
     for probe in range(1, 14):
-        rule = ThresholdBrancher(m=1, min_rise=-100.0, children=1, probe_tokens=probe)
+        rule = ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=probe)
         tree, parts = grown(folder, rule, after_result("<search> x" + tail + " and more"), n=2, max_calls=2)
         spelt = parts.renderer.tokenizer.encode("<search> x" + tail)
         for trajectory in tree.trajectories:
@@ -121,7 +121,7 @@ def test_a_stop_string_may_span_the_two_parts(model_folder, tmp_path):
     [("<answer> 4 </answer>", StopReason.ANSWERED), ("<think> a", StopReason.MALFORMED)],
 )
 def test_a_turn_that_ends_within_the_probe_is_no_candidate(model_folder, text, stop):
-    rule = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=40)
+    rule = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=40)
     tree, _ = grown(model_folder, rule, after_result(text))
     assert tree.decisions == ()
     assert shared_nodes(tree) == []
@@ -139,14 +139,14 @@ def test_a_call_that_ends_within_the_probe_is_no_candidate_but_the_next_turn_is(
         ]
         return ScriptedTurn(texts[done])
 
-    rule = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=12)
+    rule = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=12)
     tree, _ = grown(model_folder, rule, play)
     assert {decision.depth for decision in tree.decisions} == {2}
     assert sum(decision.taken for decision in tree.decisions) == 2
 
 
 def test_a_turn_cut_by_its_tokens_within_the_probe_is_no_candidate(model_folder):
-    rule = ThresholdBrancher(m=1, min_rise=-100.0, children=1, probe_tokens=40)
+    rule = ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=40)
     long = after_result("<think> a b c d e f g h i j k l m n o p q r s t u v w x y z</think>")
     tree, _ = grown(model_folder, rule, long, n=2, max_tokens=50)
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.TOKENS}
@@ -160,7 +160,7 @@ def score(tree):
 
 @pytest.mark.parametrize("probe", [1, 4, 9])
 def test_rewards_see_the_joined_turn(model_folder, probe):
-    rule = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=probe)
+    rule = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=probe)
     play = after_result("<think> so </think><answer> \\boxed{ 42 } </answer>")
     tree, _ = grown(model_folder, rule, play)
     assert len(shared_nodes(tree)) == 2
@@ -211,7 +211,7 @@ def test_forked_tools_are_as_they_were_before_the_shared_turn(model_folder):
 
 def test_without_branches_the_turn_is_in_two_all_the_same(model_folder):
     """Whether the budget is spent depends on who was fast, and nodes must not."""
-    never = ThresholdBrancher(m=5, min_rise=100.0, children=1, probe_tokens=3)
+    never = ThresholdBrancher(m=5, min_entropy_delta=100.0, children=1, probe_tokens=3)
     tree, parts = grown(model_folder, never)
     assert len(shared_nodes(tree)) == len(tree.decisions) > 0
     assert all(len(tree.children[node.id]) == 1 for node in shared_nodes(tree))

@@ -38,7 +38,7 @@ class Odd:
 @pytest.mark.parametrize(
     ("rule", "told"),
     [
-        (ThresholdBrancher(m=9, min_rise=0.0, children=1, probe_tokens=3), "m = 9 roots"),
+        (ThresholdBrancher(m=9, min_entropy_delta=0.0, children=1, probe_tokens=3), "m = 9 roots"),
         (Odd(first=0), "0 roots, expected 1 to n = 8"),
         (Odd(first=9), "9 roots, expected 1 to n = 8"),
         (Odd(first=1, num_monitor=2), "1 roots, expected 2 to n = 8"),

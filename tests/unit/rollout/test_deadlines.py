@@ -14,10 +14,10 @@ from ramify.engines.scripted import ScriptedTurn
 from scripted_agents import SlowTool, WrappedEngine, agent, grow, grow_one, problem, with_engine
 
 FLAT = FlatBrancher(probe_tokens=3)
-ALWAYS = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=3)
+ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 RULES = {
-    "threshold": ThresholdBrancher(m=3, min_rise=-0.2, children=1, probe_tokens=3),
-    "two children": ThresholdBrancher(m=2, min_rise=-0.2, children=2, probe_tokens=3),
+    "threshold": ThresholdBrancher(m=3, min_entropy_delta=-0.2, children=1, probe_tokens=3),
+    "two children": ThresholdBrancher(m=2, min_entropy_delta=-0.2, children=2, probe_tokens=3),
     "roots known late": BalancedBrancher(
         alpha=0.8, gamma=0.3, slope=0.3, tau=None, budget_beta=0.3, children=1, probe_tokens=3
     ),
@@ -271,7 +271,7 @@ def test_a_monitored_root_that_is_cut_while_its_tools_are_copied_has_ended(token
             ends.append(monitor[0].stop)
             return 2
 
-    always = Monitoring(ThresholdBrancher(m=1, min_rise=-100.0, children=1, probe_tokens=3))
+    always = Monitoring(ThresholdBrancher(m=1, min_entropy_delta=-100.0, children=1, probe_tokens=3))
     parts = agent(
         tokenizer_folder,
         always,

@@ -11,7 +11,7 @@ from ramify.engines.scripted import ScriptedTurn
 from scripted_agents import RecordingEngine, agent, grow, grow_one, problem, with_engine, with_latencies
 
 RULES = [
-    ThresholdBrancher(m=4, min_rise=0.0, children=1, probe_tokens=3),
+    ThresholdBrancher(m=4, min_entropy_delta=0.0, children=1, probe_tokens=3),
     BernoulliBrancher(m=3, alpha=0.5, beta=0.3, children=2, probe_tokens=3),
     FlatBrancher(probe_tokens=3),
 ]
@@ -157,10 +157,10 @@ def test_a_result_that_does_not_fit_cuts_the_trajectory_and_writes_no_token(toke
 
 
 def test_the_tree_is_the_same_whether_or_not_the_probe_is_a_request_of_its_own(tokenizer_folder):
-    wide = ThresholdBrancher(m=8, min_rise=0.0, children=1, probe_tokens=3)
+    wide = ThresholdBrancher(m=8, min_entropy_delta=0.0, children=1, probe_tokens=3)
     tree = grow_one(agent(tokenizer_folder, wide))
     assert not any(decision.taken for decision in tree.decisions)
-    narrow = ThresholdBrancher(m=7, min_rise=100.0, children=1, probe_tokens=3)
+    narrow = ThresholdBrancher(m=7, min_entropy_delta=100.0, children=1, probe_tokens=3)
     other = grow_one(agent(tokenizer_folder, narrow))
     assert [n.token_ids for n in tree.nodes] == [n.token_ids for n in other.nodes]
 

@@ -22,7 +22,7 @@ from scripted_agents import (
 )
 
 RULES = {
-    "threshold": ThresholdBrancher(m=3, min_rise=-0.2, children=1, probe_tokens=3),
+    "threshold": ThresholdBrancher(m=3, min_entropy_delta=-0.2, children=1, probe_tokens=3),
     "bernoulli": BernoulliBrancher(m=2, alpha=0.5, beta=0.3, children=2, probe_tokens=3),
     "balanced": BalancedBrancher(
         alpha=0.5, gamma=0.3, slope=0.3, tau=None, budget_beta=0.3, children=1, probe_tokens=3

@@ -36,7 +36,7 @@ def run(folder, rule):
 
 
 def test_the_control_branches_as_often_as_the_rule_whose_run_it_is_matched_to(tokenizer_folder):
-    rule, decisions = run(tokenizer_folder, ThresholdBrancher(min_rise=0.5, **SIZES))
+    rule, decisions = run(tokenizer_folder, ThresholdBrancher(min_entropy_delta=0.5, **SIZES))
     control, _ = run(tokenizer_folder, RandomBrancher(rate=rate_of_control([rule]), **SIZES))
     assert control["branch/taken"] == pytest.approx(rule["branch/taken"], rel=0.05)
     # Neither of the shares that a rule wants is a match: what it wants beyond the budget of a tree is not granted.

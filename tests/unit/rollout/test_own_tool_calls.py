@@ -104,7 +104,7 @@ def note(context, seed):
 
 
 def test_a_branch_takes_a_copy_of_the_state_and_both_go_on_apart(tokenizer_folder):
-    brancher = ThresholdBrancher(m=2, min_rise=0.5, children=2, probe_tokens=3)
+    brancher = ThresholdBrancher(m=2, min_entropy_delta=0.5, children=2, probe_tokens=3)
     parts = own_agent(tokenizer_folder, tool_from(Notes), note, brancher, 6)
     (tree,) = asyncio.run(grow_trees(parts, [problem()], 0))
     assert any(decision.taken for decision in tree.decisions)
@@ -124,7 +124,7 @@ def test_an_agent_with_a_state_that_cannot_be_copied_does_not_branch(tokenizer_f
     class Notebook(Notes):
         fork = None
 
-    brancher = ThresholdBrancher(m=2, min_rise=0.5, children=2, probe_tokens=3)
+    brancher = ThresholdBrancher(m=2, min_entropy_delta=0.5, children=2, probe_tokens=3)
     parts = own_agent(tokenizer_folder, tool_from(Notebook, name="notes"), note, brancher, 4)
     (tree,) = asyncio.run(grow_trees(parts, [problem()], 0))
     assert not parts.tools["notes"].spec.forks
@@ -145,7 +145,7 @@ class Broken(Notes):
 
 @pytest.mark.parametrize(("part", "told"), [("init", "no object could be made"), ("fork", "fork failed")])
 def test_an_object_that_cannot_be_made_or_copied_ends_the_run(tokenizer_folder, part, told):
-    brancher = ThresholdBrancher(m=2, min_rise=0.5, children=2, probe_tokens=3)
+    brancher = ThresholdBrancher(m=2, min_entropy_delta=0.5, children=2, probe_tokens=3)
     parts = own_agent(
         tokenizer_folder, tool_from(Broken, name="notes", args={"part": part}), note, brancher, 6
     )

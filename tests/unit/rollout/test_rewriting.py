@@ -27,7 +27,7 @@ from scripted_agents import (
 )
 
 FLAT = FlatBrancher(probe_tokens=3)
-RULE = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=3)
+RULE = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 BRANCH_AT = ["before_probe", "after_probe"]
 
 

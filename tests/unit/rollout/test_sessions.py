@@ -13,8 +13,8 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout.grow import grow_trees
 from scripted_agents import SlowTool, WrappedEngine, agent, grow, problem, with_engine
 
-RULE = ThresholdBrancher(m=4, min_rise=0.0, children=1, probe_tokens=3)
-ALWAYS = ThresholdBrancher(m=2, min_rise=-100.0, children=1, probe_tokens=3)
+RULE = ThresholdBrancher(m=4, min_entropy_delta=0.0, children=1, probe_tokens=3)
+ALWAYS = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 SEARCH = "<search> Paris </search>"
 
 
@@ -114,7 +114,7 @@ def test_a_session_that_cannot_be_had_answers_with_errors(tokenizer_folder, meth
 @pytest.mark.parametrize("behavior", BEHAVIORS)
 def test_nobody_waits_for_a_tool_to_close(tokenizer_folder, behavior):
     """What the policy does takes as long as ever; the tree is done when the tool has had its time to close."""
-    rule = ThresholdBrancher(m=4, min_rise=100.0, children=1, probe_tokens=3)
+    rule = ThresholdBrancher(m=4, min_entropy_delta=100.0, children=1, probe_tokens=3)
     plain = agent(tokenizer_folder, rule)
     (expected,), usual = grow(plain)
     tool = Stubborn("close", BEHAVIORS[behavior][0])

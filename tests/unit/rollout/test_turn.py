@@ -13,7 +13,7 @@ from ramify.core.tree import Entropy, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from scripted_agents import WrappedEngine, agent, grow, grow_one, script, tokenizer_of, with_engine
 
-RULE = ThresholdBrancher(m=2, min_rise=0.0, children=1, probe_tokens=3)
+RULE = ThresholdBrancher(m=2, min_entropy_delta=0.0, children=1, probe_tokens=3)
 
 
 def without_logprob(request, done):
@@ -219,7 +219,7 @@ def test_a_decision_is_open_just_when_the_ends_of_the_rise_disagree(tokenizer_fo
         result = tree.by_id[decision.node]
         after = tree.children[result.id][0].entropy
         root = tree.by_id[decision.node.split(".")[0]].entropy
-        assert decision.rise == after.lower - root.lower
+        assert decision.entropy_delta == after.lower - root.lower
         least, greatest = after.lower - root.upper, after.upper - root.lower
         assert decision.undecided == (least <= 0 < greatest)
         seen.add(decision.undecided)

@@ -54,7 +54,7 @@ def test_a_wait_that_fails_is_over():
 
 
 def test_what_is_waited_for_is_shown_while_trees_grow(tokenizer_folder):
-    parts = agent(tokenizer_folder, ThresholdBrancher(m=3, min_rise=0.0, children=1, probe_tokens=3))
+    parts = agent(tokenizer_folder, ThresholdBrancher(m=3, min_entropy_delta=0.0, children=1, probe_tokens=3))
     shown = []
 
     async def main():
