@@ -169,7 +169,9 @@ def some_rewards(rng, tree):
 def of_tree(line):
     """What every schema of the trace says of a tree; `results` by what the model was shown."""
     nodes = [{key: node[key] for key in NODE} for node in line["nodes"]]
-    return {**{key: line[key] for key in TREE}, "nodes": nodes}
+    # Earlier commits call a decision's entropy delta its rise.
+    decisions = [{"rise" if k == "entropy_delta" else k: v for k, v in d.items()} for d in line["decisions"]]
+    return {**{key: line[key] for key in TREE}, "nodes": nodes, "decisions": decisions}
 
 
 def read_lines(path):
