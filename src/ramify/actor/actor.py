@@ -1,7 +1,7 @@
 """Problems in, scored trees out: the first half of a training step, an evaluation, and all of `ramify rollout`."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ramify.config.build import build_agent, build_brancher, build_limits, build_renderer, build_shaping
@@ -14,12 +14,13 @@ from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import close_all
 from ramify.core.messages import Problem
-from ramify.core.protocols import RewardFn
+from ramify.core.protocols import ContextRewriter, RewardFn
 from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.grow import Grown, Planned, grow_planned
+from ramify.rollout.rewriting import load_rewriter
 from ramify.rollout.settings import AgentParts
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Task:
         context_tokens: Length of the longest context.
         reward: The reward as built.
         notes: Notes about the problems, such as what was dropped.
+        rewriters: What may have a trajectory go on from elsewhere.
+        rewriter_files: SHA-256 of the file of each rewriter, by its name.
     """
 
     problems: Sequence[Problem]
@@ -51,6 +54,8 @@ class Task:
     context_tokens: int
     reward: BuiltReward
     notes: tuple[str, ...] = ()
+    rewriters: tuple[ContextRewriter, ...] = ()
+    rewriter_files: Mapping[str, str] = field(default_factory=dict)
 
     async def close(self) -> None:
         """Stop the tools and the judge."""
@@ -133,10 +138,25 @@ def open_task(
     toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
     tokenizer = build_tokenizer(recipe.model.folder, console.note, computes=computes)
     renderer = build_renderer(recipe.model.dialect, tokenizer, toolbox.specs)
+    asked = recipe.rollout.rewriters if isinstance(recipe, TrainRecipe) else recipe.sampling.rewriters
+    rewriters = [(config, load_rewriter(config)) for config in asked]
     problems, notes = read(renderer, toolbox)
-    for note in (*toolbox.notes, *reward.notes, *notes):
+    own = [
+        f"rewriter {rewriter.name}: {config.function} of {config.path}, sha256 {sha256[:16]}"
+        for config, (rewriter, sha256) in rewriters
+    ]
+    for note in (*toolbox.notes, *reward.notes, *own, *notes):
         console.note(note)
-    return Task(problems, toolbox, renderer, context_tokens, reward, tuple(notes))
+    return Task(
+        problems,
+        toolbox,
+        renderer,
+        context_tokens,
+        reward,
+        tuple(notes),
+        tuple(rewriter for _, (rewriter, _) in rewriters),
+        {rewriter.name: sha256 for _, (rewriter, sha256) in rewriters},
+    )
 
 
 def build_task(recipe: TrainRecipe, console: RunConsole) -> Task:
@@ -170,6 +190,7 @@ def build_actor(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrained
         limits=build_limits(recipe.rollout, recipe.rollout.n),
         events=timing,
         branch_at=recipe.rollout.branch_at,
+        rewriters=task.rewriters,
         all_entropies=entropy is not None and entropy.source == "behavior",
     )
     reward = build_shaping(recipe.algorithm, task.reward.fn, recipe.rollout.max_tokens)

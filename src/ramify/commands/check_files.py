@@ -15,6 +15,7 @@ from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
+from ramify.rollout.configs import RewriterConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnToolConfig
 
 
@@ -23,7 +24,7 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True) ->
     _check_all(
         _model_check(recipe.model, require_model, fetch),
         lambda: require_file("data.train", recipe.data.train),
-        lambda: require_own_tools(recipe.tools.own),
+        lambda: require_own("tools.own", recipe.tools.own),
     )
 
 
@@ -47,6 +48,7 @@ def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
         _model_check(recipe.model, model, fetch),
         lambda: require_dataset(recipe.data.test),
         lambda: require_tools(recipe.tools),
+        lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
         lambda: require_script(engine),
     )
 
@@ -112,15 +114,15 @@ def require_tools(section: ToolsSection) -> None:
         raise ConfigError("tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool")
     if isinstance(section.search, LocalSearchConfig | DenseSearchConfig):
         require_file("tools.search.corpus", section.search.corpus)
-    require_own_tools(section.own)
+    require_own("tools.own", section.own)
     if section.cache is not None and section.cache.mode == "replay_or_fail":
         require_file("tools.cache.path", section.cache.path)
 
 
-def require_own_tools(sections: Sequence[OwnToolConfig]) -> None:
-    """Raise ConfigError unless the file of each tool of the user's own is there."""
+def require_own(key: str, sections: Sequence[OwnToolConfig | RewriterConfig]) -> None:
+    """Raise ConfigError unless the file of each tool or rewriter of the user's own is there."""
     for own in sections:
-        require_file("tools.own.path", own.path)
+        require_file(f"{key}.path", own.path)
 
 
 def require_script(section: EvalEngineSection) -> None:
@@ -143,6 +145,7 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
         lambda: require_tools(recipe.tools),
         lambda: require_script(recipe.engine),
         lambda: require_rate(recipe.rollout),
+        lambda: require_own("rollout.rewriters", recipe.rollout.rewriters),
     )
 
 

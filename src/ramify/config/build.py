@@ -43,7 +43,7 @@ from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import LiveCount
 from ramify.core.messages import ToolSpec
-from ramify.core.protocols import Brancher, Engine, Estimator, EventSink, RewardFn
+from ramify.core.protocols import Brancher, ContextRewriter, Engine, Estimator, EventSink, RewardFn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -94,6 +94,7 @@ def build_agent(
     limits: "RolloutLimits",
     events: EventSink,
     branch_at: "BranchAt" = "before_probe",
+    rewriters: tuple[ContextRewriter, ...] = (),
     all_entropies: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> "AgentParts":
@@ -117,6 +118,7 @@ def build_agent(
         events=events,
         run_seed=run.seed,
         branch_at=branch_at,
+        rewriters=rewriters,
         # With a limit, which tree gets a free slot would depend on how fast tools are.
         slots=None if run.deterministic else built.info().num_slots,
         live=live,

@@ -33,6 +33,7 @@ from ramify.core.config import (
     Weight,
 )
 from ramify.net.configs import HttpConfig
+from ramify.rollout.configs import RewriterConfig
 
 
 def _as_text(value: object) -> object:
@@ -63,13 +64,14 @@ class SamplingSection(LimitsSection):
     """Independent attempts at each problem; the report gives pass@k for each of `k`.
 
     `top_p` is nucleus sampling. `right_by` says what makes an attempt right: the reward's own `score`, or the verdict
-    of `[reward.judge]`; then an attempt without a verdict is not right.
+    of `[reward.judge]`; then an attempt without a verdict is not right. `rewriters` are as in `[rollout]`.
     """
 
     attempts: Reserved = 1
     k: Annotated[tuple[Reserved, ...], Field(min_length=1)] = (1,)
     top_p: PositiveFraction = 1.0
     right_by: Literal["score", "judge"] = "score"
+    rewriters: tuple[RewriterConfig, ...] = ()
 
     @model_validator(mode="after")
     def _enough_attempts(self) -> "SamplingSection":

@@ -15,6 +15,7 @@ from ramify.core.config import (
     SignedWeight,
     Trajectories,
 )
+from ramify.rollout.configs import RewriterConfig
 
 _PAPER = TypeAdapter(tuple[SignedWeight, SignedWeight, SignedWeight])
 """The paper's alpha, beta and tau."""
@@ -76,6 +77,8 @@ class RolloutSection(LimitsSection):
 
     `branch_at`: branches start at the tool result, as in the papers (before_probe), or after the tokens whose entropy
     decided, which they then share (after_probe); this avoids the papers' bias towards what those tokens happen to be.
+
+    `rewriters` are functions of the user's own that have a trajectory go on from elsewhere, asked in this order.
     """
 
     problems_per_step: PositiveInt
@@ -84,6 +87,7 @@ class RolloutSection(LimitsSection):
     branching: BranchingSection
     branch_at: Literal["before_probe", "after_probe"] = "before_probe"
     dynamic_sampling: DynamicSamplingSection | None = None
+    rewriters: tuple[RewriterConfig, ...] = ()
 
     @model_validator(mode="after")
     def _budget(self) -> "RolloutSection":

@@ -49,6 +49,7 @@ def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
         "prompts": {"first": prompts[0], "sha256": _sha256("\0".join(prompts))},
         "tool_identities": dict(task.toolbox.identities),
         "reward_identities": dict(task.reward.identities),
+        "rewriters": dict(task.rewriter_files),
         "script_sha256": script_sha256(recipe.engine),
     }
     return {

@@ -253,6 +253,7 @@ class _Run:
             brancher=FlatBrancher(probe_tokens=0),
             limits=build_limits(sampling, 1, sampling.top_p),
             events=timing,
+            rewriters=self.task.rewriters,
             note=self._note_of_engine,
         )
         return Actor(self.task, agent, timing, self.task.reward.fn)

@@ -1,15 +1,65 @@
 """Contexts that do not go on from the last node: rewriters are asked, and their answers checked and turned into tokens."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ramify.core.errors import RamifyError
+from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.protocols import ContextRewriter, Event
 from ramify.core.records import Afresh, GoOn
 from ramify.core.tree import Context, Cut, Node, Segment, Source, Trajectory, TreeKey
 from ramify.rollout.calls import detached
+from ramify.rollout.configs import RewriterConfig
 from ramify.rollout.settings import AgentParts
+from ramify.user_files import load_function
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRewriter:
+    """Implements `core.protocols.ContextRewriter` with a function; one that is not `async` runs in a thread.
+
+    Raises:
+        ConfigError: `function` has no parameter for the trajectory, or for one of `args`.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    budget: int = 1
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            inspect.signature(self.function).bind(None, **self.args)
+        except TypeError as error:
+            raise ConfigError(
+                f"rewriter {self.name}: expected {self.name}(trajectory{', **args' if self.args else ''}): {error}"
+            ) from None
+
+    async def rewrite(self, trajectory: Trajectory) -> GoOn | Afresh | None:
+        """What the function answers."""
+        if inspect.iscoroutinefunction(self.function):
+            asked = await self.function(trajectory, **self.args)
+        else:
+            asked = await asyncio.to_thread(self.function, trajectory, **self.args)
+        if asked is not None and not isinstance(asked, GoOn | Afresh):
+            raise TypeError(f"expected GoOn, Afresh or None, got {type(asked).__name__}")
+        return asked
+
+
+def load_rewriter(config: RewriterConfig) -> tuple[FunctionRewriter, str]:
+    """A function in a Python file as a rewriter, and the SHA-256 of the file.
+
+    Raises:
+        ConfigError: The file cannot be run or has no such function, or the function cannot take its arguments.
+    """
+    loaded = load_function(config.path, config.function)
+    name = config.name or config.function
+    try:
+        return FunctionRewriter(loaded.function, name, config.budget, config.args), loaded.sha256
+    except ConfigError as error:
+        raise ConfigError(f"{config.path}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

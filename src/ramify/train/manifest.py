@@ -54,6 +54,7 @@ def task_manifest(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, 
         "problems": {"count": len(task.problems), "sha256": problems_sha256(task.problems)},
         "tools": {name: i for name, i in task.toolbox.identities.items() if name not in levels},
         "rewards": dict(task.reward.identities),
+        "rewriters": dict(task.rewriter_files),
         "script": script_sha256(recipe.engine),
     }
     manifest = make_manifest(recipe.model, recipe.data.train, tokenizer, own)

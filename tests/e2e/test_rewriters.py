@@ -1,0 +1,132 @@
+"""Rewriters of the user's own, named in recipes: a policy learns from contexts that go on from inside its turns."""
+
+import json
+
+import pytest
+from e2e_runs import EVAL, TRAIN, ramify, write_task
+
+from ramify.cli import main
+from ramify.core.tree import Cut
+from ramify.obs.metrics import read_metrics
+from ramify.obs.trace import read_trees
+
+SOURCE = '''
+from ramify.core.records import GoOn
+from ramify.core.tree import Cut
+
+
+def halfway(trajectory, word=" so"):
+    """Back to the middle of a turn that ended without a call or an answer."""
+    asked = trajectory.leaf
+    if asked.stop is None or len(asked.token_ids) < 2:
+        return None
+    return GoOn(Cut(asked.id, len(asked.token_ids) // 2), word)
+
+
+def breaks(trajectory):
+    raise KeyError("nothing here")
+
+
+def says(trajectory):
+    return "go on"
+
+
+def takes_none():
+    return None
+'''
+REWRITER = "{path='rewriters.py', function='halfway', args={word=' well'}, budget=2}"
+
+
+@pytest.fixture
+def task(tmp_path, model_folder, monkeypatch):
+    recipe = write_task(tmp_path / "task", model_folder, TRAIN)
+    (tmp_path / "rewriters.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    return recipe
+
+
+def train(recipe, rewriter, *more):
+    settings = [f"rollout.rewriters=[{rewriter}]", "engine.slots=24", "algorithm.truncated='train'"]
+    given = [part for setting in settings for part in ("-s", setting)]
+    return main(["train", str(recipe), *given, "--max-steps", "2", *more])
+
+
+def trees_of(run):
+    return [traced.tree for path in sorted((run / "trees").iterdir()) for traced in read_trees(path)]
+
+
+def test_a_policy_learns_from_contexts_that_go_on_inside_its_turns(task, capsys):
+    run = task.parent / "run"
+    assert train(task, REWRITER) == 0
+    assert "rewriter halfway: halfway of rewriters.py, sha256 " in capsys.readouterr().out
+    trees = trees_of(run)
+    cuts = [node for tree in trees for node in tree.nodes if isinstance(node.context, Cut)]
+    assert cuts
+    assert {node.text for node in cuts} == {" well"}
+    assert max(len(t.segments) for tree in trees for t in tree.trajectories) == 3
+    for row in read_metrics(run / "metrics.jsonl"):
+        assert row["update/grad_norm"] > 0
+        assert row["update/mismatch_max"] < 1e-4
+    events = [json.loads(line) for line in (run / "timing" / "000001.jsonl").read_text().splitlines()]
+    asked = [event["fields"] for event in events if event["kind"] == "rewriter/halfway"]
+    assert {fields["asked"] for fields in asked} >= {"go on"}
+    reasons = [fields["reason"] for fields in asked if fields["asked"] != "go on"]
+    assert all("there is room for" in reason or "a character is cut" in reason for reason in reasons)
+    (task.parent.parent / "rewriters.py").write_text(SOURCE + "\n")
+    assert train(task, REWRITER, "--resume") == 2
+    assert "rewriters" in capsys.readouterr().err
+
+
+def test_two_runs_with_a_rewriter_are_bitwise_equal(task):
+    assert train(task, REWRITER) == 0
+    first = trees_of(task.parent / "run")
+    assert train(task, REWRITER, "-s", f"run.dir={task.parent / 'again'}") == 0
+    assert trees_of(task.parent / "again") == first
+
+
+def test_an_evaluation_has_rewriters_too(tmp_path, model_folder, task, capsys):
+    recipe = write_task(tmp_path / "eval", model_folder, EVAL)
+    assert main(["eval", str(recipe), "-s", f"sampling.rewriters=[{REWRITER}]"]) == 0
+    run = next(path.parent for path in tmp_path.rglob("trees.jsonl"))
+    nodes = [
+        node for line in (run / "trees.jsonl").read_text().splitlines() for node in json.loads(line)["nodes"]
+    ]
+    assert {node["context"]["tokens"] > 0 for node in nodes if isinstance(node["context"], dict)} == {True}
+    told = json.loads((run / "manifest.json").read_text())["scores"]["rewriters"]
+    assert set(told) == {"halfway"}
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [("breaks", "KeyError: 'nothing here'"), ("says", "expected GoOn, Afresh or None, got str")],
+)
+def test_one_that_fails_is_an_event_and_the_run_goes_on(task, function, reason):
+    assert train(task, f"{{path='rewriters.py', function='{function}'}}") == 0
+    timing = (task.parent / "run" / "timing" / "000001.jsonl").read_text().splitlines()
+    asked = [json.loads(line) for line in timing if f'"rewriter/{function}"' in line]
+    assert asked
+    assert all(reason in event["fields"]["reason"] for event in asked)
+
+
+@pytest.mark.parametrize(
+    ("rewriter", "told"),
+    [
+        (
+            "{path='none.py', function='halfway'}",
+            "rollout.rewriters.path: expected a file, found none at none.py",
+        ),
+        ("{path='rewriters.py', function='other'}", "rewriters.py: no function or class 'other'"),
+        ("{path='rewriters.py', function='takes_none'}", "rewriters.py: rewriter takes_none: expected"),
+        (
+            "{path='rewriters.py', function='halfway', args={wrod='x'}}",
+            "rewriters.py: rewriter halfway: expected",
+        ),
+        ("{path='rewriters.py', function='halfway', budget=0}", "rollout.rewriters"),
+        ("{path='rewriters.py'}", "rollout.rewriters"),
+    ],
+)
+def test_mistakes_are_one_line(task, rewriter, told):
+    status, _, err = ramify("train", task, "-s", f"rollout.rewriters=[{rewriter}]", "--max-steps", "1")
+    assert status == 2
+    assert told in err
+    assert "Traceback" not in err
