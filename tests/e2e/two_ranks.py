@@ -69,7 +69,7 @@ def look(numbers, grown):
     batch = Batch(tuple(_batch(numbers)), frozenset(), 1, DataCursor())
     guard = Guard(GuardConfig(max_zero_variance=0.5), max_tokens=100)
     console = RunConsole(io.StringIO())
-    run = RlRun(None, console, None, None, None, None, _learning(), None, guard, 1)
+    run = RlRun(None, console, None, None, None, None, None, _learning(), None, guard, 1)
     learned = learn(run, LoopState(), batch, grown)
     found = learned.violation
     return found and (found.metric, found.value), len(learned.reports)
