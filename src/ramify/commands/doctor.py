@@ -214,20 +214,15 @@ async def _open(task: _Task) -> None:
 
 def _read(path: Path, overrides: list[str]) -> "tuple[str, AnyRecipe]":
     """A recipe of any kind, and the command that it is for."""
-    from ramify.config.load import load_recipe, read_toml
+    from ramify.config.load import command_of, load_recipe, read_toml
     from ramify.config.schema_eval import EvalRecipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
     from ramify.config.schema_train import TrainRecipe
 
-    tables = read_toml(path)
-    if "sampling" in tables:
-        return "eval", load_recipe(EvalRecipe, path, overrides)
-    if "rollout" in tables:
-        return "train", load_recipe(TrainRecipe, path, overrides)
-    learner = tables.get("learner")
-    if isinstance(learner, dict) and "beta" in learner:
-        return "dpo", load_recipe(DpoRecipe, path, overrides)
-    return "sft", load_recipe(SftRecipe, path, overrides)
+    kinds: tuple[type[AnyRecipe], ...] = (EvalRecipe, TrainRecipe, DpoRecipe, SftRecipe)
+    schemas = {schema.command: schema for schema in kinds}
+    command = command_of(read_toml(path)) or SftRecipe.command
+    return command, load_recipe(schemas[command], path, overrides)
 
 
 def _load(path: Path, overrides: list[str]) -> _Plan:

@@ -53,7 +53,24 @@ def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> R
     try:
         return TypeAdapter(schema).validate_python(dict(table))
     except ValidationError as error:
+        wanted, meant = getattr(schema, "command", None), command_of(table)
+        # To a recipe for DPO that lacks `beta` its mistakes say more.
+        if wanted is not None and meant not in (None, wanted) and (wanted, meant) != ("dpo", "sft"):
+            raise ConfigError(
+                f"{name}: a recipe for ramify {meant}, expected one for ramify {wanted}"
+            ) from None
         raise ConfigError(" ".join(f"{name}: {in_one_line(mistakes_in(schema, error))}".split())) from None
+
+
+def command_of(table: Mapping[str, Any]) -> str | None:
+    """The command that a recipe is for, by a key that only recipes for it have; None without such a key."""
+    for key, command in (("sampling", "eval"), ("rollout", "train")):
+        if key in table:
+            return command
+    learner = table.get("learner")
+    if not isinstance(learner, Mapping):
+        return None
+    return "dpo" if "beta" in learner else "sft" if "batch_size" in learner else None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

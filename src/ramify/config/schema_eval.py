@@ -118,6 +118,8 @@ class PriceSection(Section):
 class EvalRecipe(Section):
     """A whole evaluation."""
 
+    command: ClassVar[str] = "eval"
+
     model: ModelSection
     data: EvalDataSection
     run: RunSection

@@ -1,5 +1,7 @@
 """The schemas of recipes that learn from examples: demonstrations (`ramify sft`) and pairs (`ramify dpo`)."""
 
+from typing import ClassVar
+
 from pydantic import model_validator
 
 from ramify.config.schema_parts import (
@@ -41,6 +43,8 @@ class DpoLearnerSection(SftLearnerSection):
 class SftRecipe(Section):
     """A whole supervised run."""
 
+    command: ClassVar[str] = "sft"
+
     model: TrainedModelSection
     data: ExampleDataSection
     run: TrainingRunSection
@@ -55,5 +59,7 @@ class SftRecipe(Section):
 
 class DpoRecipe(SftRecipe):
     """A whole run on preference pairs; the reference is the model that the run starts from."""
+
+    command: ClassVar[str] = "dpo"
 
     learner: DpoLearnerSection

@@ -1,6 +1,6 @@
 """The schema of a reinforcement-learning recipe (`ramify train`, `ramify rollout`)."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -62,6 +62,8 @@ class PreflightSection(Section):
 
 class TrainRecipe(Section):
     """A whole reinforcement-learning run."""
+
+    command: ClassVar[str] = "train"
 
     model: TrainedModelSection
     data: TrainDataSection

@@ -1,3 +1,4 @@
+import re
 import tomllib
 from pathlib import Path
 from typing import get_args
@@ -8,6 +9,7 @@ from train_recipes import load, refusal
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig
 from ramify.algos.configs import GppoConfig
+from ramify.config import shipped_recipes
 from ramify.config.load import check_recipe, load_recipe, read_toml, resolved, toml_text
 from ramify.config.mistakes import annotations_of, schemas_in
 from ramify.config.schema_eval import EvalRecipe
@@ -362,6 +364,28 @@ def test_the_folder_of_a_run_is_no_recipe(tmp_path):
     (tmp_path / "recipe.toml").write_text("")
     with pytest.raises(ConfigError, match=r"found a folder; the recipe of its run is .*recipe\.toml"):
         read_toml(tmp_path)
+
+
+@pytest.mark.parametrize("wanted", [TrainRecipe, SftRecipe, DpoRecipe, EvalRecipe])
+@pytest.mark.parametrize(
+    ("shipped", "command"),
+    [
+        ("quickstart_rl", "train"),
+        ("quickstart_sft", "sft"),
+        ("dpo_toolstar_7b", "dpo"),
+        ("quickstart_eval", "eval"),
+    ],
+)
+def test_a_recipe_of_another_command_names_it(wanted, shipped, command):
+    path = shipped_recipes() / f"{shipped}.toml"
+    if command == wanted.command:
+        assert isinstance(load_recipe(wanted, path, []), wanted)
+        return
+    told = f"{path}: a recipe for ramify {command}, expected one for ramify {wanted.command}"
+    if (wanted, command) == (DpoRecipe, "sft"):
+        told = f"{path}: learner.beta: expected a value, found none"
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        load_recipe(wanted, path, [])
 
 
 def test_what_is_no_text(recipe):
