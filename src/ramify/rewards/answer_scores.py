@@ -199,8 +199,9 @@ def _by_gold(words: AnswerScore, *, numbers_are_words: bool = False) -> AnswerSc
     """A score that compares each gold by its kind; with `numbers_are_words` a number also matches in words ("5 moons")."""
 
     def score(prediction: str, golds: Sequence[str]) -> float:
-        golds = [plain(gold.strip()) for gold in golds]
-        if prediction.strip() and prediction.strip() in golds:
+        written = [gold.strip() for gold in golds]
+        golds = [plain(gold) for gold in written]
+        if prediction.strip() and prediction.strip() in (*written, *golds):
             return 1.0
         formulas = [gold for gold in golds if mathematics.is_mathematical(gold)]
         others = [gold for gold in golds if not mathematics.is_mathematical(gold)]
