@@ -31,8 +31,21 @@ def says(trajectory):
     return "go on"
 
 
+def leaves(trajectory):
+    raise SystemExit(3)
+
+
 def takes_none():
     return None
+
+
+def yields(trajectory):
+    yield None
+
+
+class Remembers:
+    def __init__(self, trajectory):
+        self.trajectory = trajectory
 '''
 REWRITER = "{path='rewriters.py', function='halfway', args={word=' well'}, budget=2}"
 
@@ -98,14 +111,24 @@ def test_an_evaluation_has_rewriters_too(tmp_path, model_folder, task, capsys):
 
 @pytest.mark.parametrize(
     ("function", "reason"),
-    [("breaks", "KeyError: 'nothing here'"), ("says", "expected GoOn, Afresh or None, got str")],
+    [
+        ("breaks", "KeyError: 'nothing here'"),
+        ("says", "expected GoOn, Afresh or None, got str"),
+        ("leaves", "SystemExit: 3"),
+    ],
 )
-def test_one_that_fails_is_an_event_and_the_run_goes_on(task, function, reason):
+def test_one_that_fails_is_an_event_and_the_run_goes_on(task, function, reason, capsys):
     assert train(task, f"{{path='rewriters.py', function='{function}'}}") == 0
     timing = (task.parent / "run" / "timing" / "000001.jsonl").read_text().splitlines()
     asked = [json.loads(line) for line in timing if f'"rewriter/{function}"' in line]
     assert asked
     assert all(reason in event["fields"]["reason"] for event in asked)
+    (told,) = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if f"rewriter {function}: " in line and "answers" in line
+    ]
+    assert reason in told
 
 
 @pytest.mark.parametrize(
@@ -117,6 +140,12 @@ def test_one_that_fails_is_an_event_and_the_run_goes_on(task, function, reason):
         ),
         ("{path='rewriters.py', function='other'}", "rewriters.py: no function or class 'other'"),
         ("{path='rewriters.py', function='takes_none'}", "rewriters.py: rewriter takes_none: expected"),
+        ("{path='rewriters.py', function='yields'}", "found a class or a generator"),
+        ("{path='rewriters.py', function='Remembers'}", "found a class or a generator"),
+        (
+            "{path='rewriters.py', function='says'}, {path='rewriters.py', function='says'}",
+            "rollout.rewriters: two are called 'says'; give one another name",
+        ),
         (
             "{path='rewriters.py', function='halfway', args={wrod='x'}}",
             "rewriters.py: rewriter halfway: expected",

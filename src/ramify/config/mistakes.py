@@ -20,6 +20,8 @@ _PLAIN_WORDS = {
     "model_type": "expected a table",
     "model_attributes_type": "expected a table",
     "dataclass_type": "expected a table",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a table",
     "bool_type": "expected true or false",
     "path_type": "expected a path",
 }

@@ -9,6 +9,7 @@ from ramify.config.schema_parts import (
     LimitsSection,
     LocalEngineSection,
     ModelSection,
+    Rewriters,
     RunSection,
     ScriptedEngineSection,
     Section,
@@ -33,7 +34,6 @@ from ramify.core.config import (
     Weight,
 )
 from ramify.net.configs import HttpConfig
-from ramify.rollout.configs import RewriterConfig
 
 
 def _as_text(value: object) -> object:
@@ -71,7 +71,7 @@ class SamplingSection(LimitsSection):
     k: Annotated[tuple[Reserved, ...], Field(min_length=1)] = (1,)
     top_p: PositiveFraction = 1.0
     right_by: Literal["score", "judge"] = "score"
-    rewriters: tuple[RewriterConfig, ...] = ()
+    rewriters: Rewriters = ()
 
     @model_validator(mode="after")
     def _enough_attempts(self) -> "SamplingSection":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -34,6 +35,7 @@ from ramify.core.config import (
     Weight,
 )
 from ramify.modeling.hub import local_folder
+from ramify.rollout.configs import RewriterConfig
 
 
 class Section(BaseModel):
@@ -156,6 +158,17 @@ class LimitsSection(Section):
     max_result_chars: PositiveInt = 20_000
     trajectory_seconds: Seconds | None = None
     step_seconds: Seconds | None = None
+
+
+def _named_apart(rewriters: tuple[RewriterConfig, ...]) -> tuple[RewriterConfig, ...]:
+    names = [rewriter.name or rewriter.function for rewriter in rewriters]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two are called {twice[0]!r}; give one another name")
+    return rewriters
+
+
+Rewriters = Annotated[tuple[RewriterConfig, ...], AfterValidator(_named_apart)]
+"""Functions of the user's own that have a trajectory go on from elsewhere, asked in this order."""
 
 
 class OptimizerSection(Section):

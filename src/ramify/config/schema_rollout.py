@@ -8,14 +8,13 @@ from ramify.algos.branch_aepo import BalancedConfig
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig, RandomConfig
 from ramify.algos.branch_seed_compat import ReleasedAepoConfig, ReleasedArpoConfig
-from ramify.config.schema_parts import LimitsSection, Section
+from ramify.config.schema_parts import LimitsSection, Rewriters, Section
 from ramify.core.config import (
     PositiveInt,
     Rounds,
     SignedWeight,
     Trajectories,
 )
-from ramify.rollout.configs import RewriterConfig
 
 _PAPER = TypeAdapter(tuple[SignedWeight, SignedWeight, SignedWeight])
 """The paper's alpha, beta and tau."""
@@ -87,7 +86,7 @@ class RolloutSection(LimitsSection):
     branching: BranchingSection
     branch_at: Literal["before_probe", "after_probe"] = "before_probe"
     dynamic_sampling: DynamicSamplingSection | None = None
-    rewriters: tuple[RewriterConfig, ...] = ()
+    rewriters: Rewriters = ()
 
     @model_validator(mode="after")
     def _budget(self) -> "RolloutSection":

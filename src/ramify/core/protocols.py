@@ -281,7 +281,8 @@ class ContextRewriter(Protocol):
 
         Called after each tool result (the last node is the tool's) and before the policy or a limit ends the
         trajectory (the last node has its stop reason). Tokens, calls and depth that were spent stay spent, and the tools
-        keep their state. An exception is an event, and the trajectory goes on without the rewriter.
+        keep their state. An exception is an event, and the trajectory goes on without the rewriter; one of ramify's own
+        errors (a service is down, say) ends the run.
         """
         ...
 

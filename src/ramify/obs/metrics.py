@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -130,10 +131,23 @@ class TimingLog:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
+        self._asked: Counter[str] = Counter()
+        self._unusable: dict[str, list[str]] = {}
 
     def emit(self, event: Event) -> None:
         """Keep one event in memory."""
         self._events.append(event)
+        if event.kind.startswith("rewriter/"):
+            self._asked[event.kind] += 1
+            if "reason" in event.fields:
+                self._unusable.setdefault(event.kind, []).append(str(event.fields["reason"]))
+
+    def rewriter_notes(self) -> tuple[str, ...]:
+        """A line for each rewriter of the run whose answers could not all be used."""
+        return tuple(
+            f"{kind.replace('/', ' ')}: {len(reasons)} of {self._asked[kind]} answers could not be used; the first: {reasons[0]}"
+            for kind, reasons in self._unusable.items()
+        )
 
     def take(self, tree: tuple[int, int]) -> tuple[Event, ...]:
         """Remove and return the events of one tree (its step and slot), in the order in which they came."""

@@ -2,34 +2,48 @@
 
 import asyncio
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.protocols import ContextRewriter, Event
 from ramify.core.records import Afresh, GoOn
 from ramify.core.tree import Context, Cut, Node, Segment, Source, Trajectory, TreeKey
-from ramify.rollout.calls import detached
+from ramify.daemon_threads import DaemonThreads
+from ramify.rollout.calls import Failure, detached
 from ramify.rollout.configs import RewriterConfig
 from ramify.rollout.settings import AgentParts
-from ramify.user_files import load_function
+from ramify.user_files import load_function, one_line
+
+_THREADS = 32
+_GENERATORS = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionRewriter:
-    """Implements `core.protocols.ContextRewriter` with a function; one that is not `async` runs in a thread.
+    """Implements `core.protocols.ContextRewriter` with a function.
+
+    One that is not `async` runs in a thread, which is abandoned when the trajectory ends before it answers.
 
     Raises:
-        ConfigError: `function` has no parameter for the trajectory, or for one of `args`.
+        ConfigError: `function` is no function, or has no parameter for the trajectory, or for one of `args`.
     """
 
     function: Callable[..., Any]
     name: str
     budget: int = 1
     args: Mapping[str, Any] = field(default_factory=dict)
+    _threads: DaemonThreads = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_threads", DaemonThreads(f"rewriter {self.name}", _THREADS))
+        if inspect.isclass(self.function) or any(kind(self.function) for kind in _GENERATORS):
+            raise ConfigError(
+                f"rewriter {self.name}: expected a function that returns, found a class or a generator"
+            )
         try:
             inspect.signature(self.function).bind(None, **self.args)
         except TypeError as error:
@@ -42,7 +56,9 @@ class FunctionRewriter:
         if inspect.iscoroutinefunction(self.function):
             asked = await self.function(trajectory, **self.args)
         else:
-            asked = await asyncio.to_thread(self.function, trajectory, **self.args)
+            asked = await self._threads.result(
+                self._threads.submit(partial(self.function, trajectory, **self.args))
+            )
         if asked is not None and not isinstance(asked, GoOn | Afresh):
             raise TypeError(f"expected GoOn, Afresh or None, got {type(asked).__name__}")
         return asked
@@ -137,9 +153,11 @@ async def _asked(
 ) -> Rewritten | str | None:
     """What a rewriter asks for, why that cannot be, or None if it asks for nothing."""
     try:
-        asked = await detached(f"rewriter {rewriter.name!r}", rewriter.rewrite(trajectory))
+        asked = await detached(f"rewriter {rewriter.name!r}", _answer(rewriter, trajectory))
         if asked is None:
             return None
+        if isinstance(asked, Failure):
+            return one_line(asked.raised) if asked.raised is not None else asked.reason
         if isinstance(asked, Afresh):
             problem = replace(trajectory.problem, messages=asked.messages)
             found = Rewritten(rewriter.name, asked, "fresh", (), parts.renderer.start(problem))
@@ -160,6 +178,16 @@ async def _asked(
     return found
 
 
+async def _answer(rewriter: ContextRewriter, trajectory: Trajectory) -> GoOn | Afresh | Failure | None:
+    try:
+        return await rewriter.rewrite(trajectory)
+    except (RamifyError, asyncio.CancelledError):
+        raise
+    # Also SystemExit, which would end the event loop if it left the task.
+    except BaseException as error:  # noqa: BLE001
+        return Failure(error)
+
+
 class _CannotBeError(Exception):
     """A rewriter asks for a context that there is not."""
 
@@ -167,12 +195,15 @@ class _CannotBeError(Exception):
 def _gone_on(
     parts: AgentParts, name: str, asked: GoOn, trajectory: Trajectory, done: Sequence[Rewritten]
 ) -> Rewritten:
-    cut = asked.cut
+    # A number of numpy's cannot be written into a trace.
+    cut = Cut(str(asked.cut.node), operator.index(asked.cut.tokens))
     contexts = {node.id: context for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True)}
     nodes = {node.id: node for node in trajectory.nodes}
+    last = trajectory.leaf
     # The observation is not in the tree yet: what the rewriter asks for comes in its place.
-    if trajectory.leaf.source is Source.TOOL:
-        del nodes[trajectory.leaf.id]
+    if last.source is Source.TOOL:
+        del nodes[last.id]
+        last = trajectory.nodes[-2]
     if cut.node not in nodes:
         raise _CannotBeError(f"node {cut.node!r} is not on the path")
     node = nodes[cut.node]
@@ -188,7 +219,9 @@ def _gone_on(
         raise _CannotBeError(f"after {cut.tokens} tokens of node {node.id!r} a character is cut")
     added = parts.renderer.insert(asked.text)
     shared = len(kept) + len(added) if turn else 0
-    return Rewritten(name, asked, cut, before.token_ids, added, shared)
+    # After the whole last turn: the text stands where its result would.
+    is_next = node.id == last.id and cut.tokens == len(node.token_ids)
+    return Rewritten(name, asked, "parent" if is_next else cut, before.token_ids, added, shared)
 
 
 def _open_turn(context: Segment) -> tuple[tuple[Node, int], ...]:

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.protocols import Tool, ToolSession
+from ramify.daemon_threads import DaemonThreads, Job
 from ramify.tools.configs import OwnToolConfig
-from ramify.tools.daemon_threads import DaemonThreads, Job
 from ramify.tools.signatures import Callee, bind, read_docstring, read_parameters
 from ramify.tools.stateless import StatelessSession
 from ramify.user_files import load_function, one_line

@@ -1,8 +1,10 @@
 """Contexts that are replaced in mid-trajectory: folded memory, repair, and what does not fit."""
 
 import asyncio
+import threading
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
@@ -14,6 +16,7 @@ from ramify.engines.scripted import ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
+from ramify.rollout.rewriting import FunctionRewriter
 from scripted_agents import (
     Backtracks,
     FoldsMemory,
@@ -325,6 +328,64 @@ def test_what_cannot_be_gone_on_from_is_an_event_and_the_trajectory_goes_on(
     assert len(trajectory.segments) == 1
     assert all(fields["asked"] == "nothing usable" for fields in reasons(parts))
     assert told in reasons(parts)[0]["reason"]
+
+
+class GoesOnAfterTheTurn(Backtracks):
+    """Puts its text where the result of the turn's call would stand; its numbers are numpy's."""
+
+    async def rewrite(self, trajectory):
+        asked = await super().rewrite(trajectory)
+        if asked is None:
+            return None
+        turn = trajectory.policy_nodes[-1]
+        return GoOn(Cut(turn.id, np.int64(len(turn.token_ids))), asked.text)
+
+
+def test_a_text_after_the_whole_last_turn_stands_where_its_result_would(tokenizer_folder, tmp_path):
+    tree = grow_one(backtracking(tokenizer_folder, GoesOnAfterTheTurn(1)))
+    (trajectory,) = tree.trajectories
+    prompt, asked, note, last = trajectory.nodes
+    assert note.context == "parent"
+    assert len(trajectory.segments) == 1
+    assert trajectory.segments[0].token_ids == (
+        prompt.token_ids + asked.token_ids + note.token_ids + last.token_ids
+    )
+    assert note.results == (trajectory.exchanges[0][1],)
+    assert last.turn == Final("\\boxed{ 42 }")
+    traced = TracedTree(
+        tree, tuple(asyncio.run(AnswerReward(AnswerRewardConfig(score="em")).score([trajectory])))
+    )
+    write_trees(tmp_path / "0.jsonl", [traced])
+    assert read_trees(tmp_path / "0.jsonl") == (traced,)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("leaves", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_rewriter_that_would_end_the_process_is_an_event(tokenizer_folder, leaves, is_async):
+    def ends(trajectory):
+        raise leaves("now")
+
+    async def ends_later(trajectory):
+        ends(trajectory)
+
+    rewriter = FunctionRewriter(ends_later if is_async else ends, "ends")
+    parts = backtracking(tokenizer_folder, rewriter)
+    (trajectory,) = grow_one(parts).trajectories
+    assert trajectory.stop is StopReason.ANSWERED
+    assert {fields["reason"] for fields in reasons(parts)} == {f"{leaves.__name__}: now"}
+
+
+def test_a_function_that_hangs_is_left_behind_with_its_trajectory(tokenizer_folder):
+    released = threading.Event()
+    rewriter = FunctionRewriter(lambda trajectory: released.wait(60), "hangs")
+    parts = agent(
+        tokenizer_folder, FLAT, careless, n=2, rewriters=(rewriter,), limits={"trajectory_seconds": 1.0}
+    )
+    try:
+        (tree,), _ = grow(parts, left_tasks=0)
+    finally:
+        released.set()
+    assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.DEADLINE}
 
 
 def test_a_cut_inside_a_character_is_refused(tokenizer_folder):

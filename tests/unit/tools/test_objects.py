@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ramify import daemon_threads
 from ramify.core.errors import ConfigError, MachineError
 from ramify.core.messages import Message, Problem, ToolCall, ToolStatus
-from ramify.tools import daemon_threads
-from ramify.tools.daemon_threads import DaemonThreads
+from ramify.daemon_threads import DaemonThreads
 from ramify.tools.functions import tool_from
 
 PROBLEM = Problem("p7", (Message.of("user", "?"),), ("42",))
