@@ -64,9 +64,9 @@ def test_a_run_goes_on_with_a_copy(shared, tmp_path, caller, first):
 
 
 def test_a_run_that_falls_back_copies_the_older_weights(tmp_path, caller):
-    """At far too high a rate the policy collapses, and the step after that begins from older weights."""
+    """At far too high a rate the policy says the same thing again and again, and the next step begins from older weights."""
     settings = (
-        "guard.min_entropy=0.1",
+        "guard.max_repetition=0.3",
         "guard.patience=1",
         "guard.max_fallbacks=9",
         "learner.optimizer.rate=0.1",
