@@ -106,13 +106,14 @@ def build_agent(
         ConfigError: `all_entropies` is set, and the engine has no exact entropies.
     """
     from ramify.rollout.settings import AgentParts
+    from ramify.rollout.tool_set import ToolSet
 
     live = LiveCount()
     built = _engine(engine, renderer, model, context_tokens, live if run.deterministic else None, note)
     return AgentParts(
         engine=built,
         renderer=renderer,
-        tools=toolbox.tools,
+        environment=ToolSet(toolbox.tools),
         brancher=brancher,
         limits=limits,
         events=events,

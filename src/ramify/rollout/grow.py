@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from ramify.core.draws import stream
 from ramify.core.errors import EngineError
-from ramify.core.messages import Calls, Malformed, ParsedTurn, Problem, ToolResult
+from ramify.core.messages import Calls, Final, Malformed, Message, ParsedTurn, Problem, TextPart, ToolResult
+from ramify.core.protocols import EnvironmentSession
 from ramify.core.records import Finish
 from ramify.core.tree import (
     BranchDecision,
@@ -22,8 +24,9 @@ from ramify.core.tree import (
     node_id,
 )
 from ramify.rollout.branching import Branching
-from ramify.rollout.calls import SessionKeeper, run_calls
+from ramify.rollout.calls import Failure, cut_to, run_calls
 from ramify.rollout.rewriting import Rewritten, rewritten
+from ramify.rollout.sessions import SessionKeeper, World
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import BranchKey, TrajectoryState, Turn, turn_request, write, write_probed
 from ramify.rollout.waits import SlotGate
@@ -121,6 +124,8 @@ class _Reply:
 
     stop: StopReason | None = None
     results: tuple[ToolResult, ...] = ()
+    messages: tuple[Message, ...] = ()
+    reward: float = 0.0
     token_ids: tuple[int, ...] = ()
     elsewhere: Rewritten | None = None
 
@@ -144,9 +149,24 @@ class TreeGrower:
         self._trajectory_ended = trajectory_ended
         self._nodes: dict[str, Node] = {}
         self._contexts: dict[str, tuple[int, ...]] = {}
+        self._first: EnvironmentSession | None = None
+        self._opening = ""
 
     async def grow(self) -> Tree:
         """Run until every trajectory has ended."""
+        environment, key = self._parts.environment, self._key
+        seed = stream(self._parts.run_seed, key.step, key.slot, key.attempt, self._problem.id, "environment")
+        self._keeper = SessionKeeper(environment, self._problem, seed)
+        self._world = World(self._parts, key, self._keeper)
+        try:
+            if environment.opens:
+                await self._open_first()
+            return await self._grown()
+        finally:
+            # Trajectories close their sessions when they end; after a failure some are still open.
+            await self._keeper.close_all()
+
+    async def _grown(self) -> Tree:
         prompt = self._parts.renderer.start(self._problem)
         if len(prompt) >= self._parts.engine.info().context_tokens:
             raise EngineError(
@@ -155,7 +175,6 @@ class TreeGrower:
             )
         self._add(Node("", (), None, Source.PROMPT, prompt, self._parts.renderer.decode(prompt)))
         group = asyncio.TaskGroup()
-        self._keeper = SessionKeeper(self._parts.tools, self._problem)
         self._branching = Branching(
             self._parts,
             self._problem,
@@ -164,17 +183,25 @@ class TreeGrower:
             partial(self._start_root, group),
             partial(self._spawn, group),
         )
-        try:
-            async with group:
-                self._branching.start()
-        finally:
-            # Trajectories close their sessions when they end; after a failure some are still open.
-            await self._keeper.close_all()
+        async with group:
+            self._branching.start()
         tree = make_tree(
             self._problem, self._key, list(self._nodes.values()), self._branching.finished_decisions()
         )
         self._audit(tree)
         return tree
+
+    async def _open_first(self) -> None:
+        """Learn what the environment adds to the prompt, from the session of the first root."""
+        session = await self._keeper.open()
+        if isinstance(session, Failure):
+            # Each root meets the same, and ends with its reason.
+            return
+        self._first, self._opening = session, session.opening
+        said = cut_to(self._parts.limits.max_result_chars, self._opening)
+        *before, last = self._problem.messages
+        opened = Message(last.role, (*last.content, TextPart(said)))
+        self._problem = replace(self._problem, messages=(*before, opened))
 
     def _start_root(self, group: asyncio.TaskGroup, root: int, key: BranchKey | None) -> None:
         seconds = self._parts.limits.trajectory_seconds
@@ -189,25 +216,57 @@ class TreeGrower:
         task.add_done_callback(lambda _: self._parts.live.leave())
 
     async def _run(self, state: TrajectoryState) -> None:
-        last, going = state, await self._opened(state)
-        while going is not None:
-            last = going
-            going = await self._step(last)
-        if last.sessions is not None:
-            self._keeper.close(last.sessions)
+        session = state.session
+        if session is None:
+            session = None if self._is_late(state) else await self._in_time(state, self._opened(state))
+        if isinstance(session, Failure):
+            place = node_id(state.path[:-1])
+            if state.path[1:]:
+                self._world.told("branch", place, session)
+                self._branching.dropped(state)
+                return
+            self._world.told("open", place, session)
+        if session is None or isinstance(session, Failure):
+            going = self._cut(state, StopReason.DEADLINE if session is None else StopReason.FAILED)
+        else:
+            going = await self._until_end(replace(state, session=session))
+            going = await self._paid(session, going)
+            self._keeper.close(session)
         self._trajectory_ended()
-        if last.key is not None and not any(last.path[1:]):
-            self._branching.root_ended(last.path[0], self._trajectory(self._nodes[node_id(last.path)]))
-        self._branching.ended(last.key)
+        if state.key is not None and not any(going.path[1:]):
+            self._branching.root_ended(going.path[0], self._trajectory(going))
+        self._branching.ended(state.key)
 
-    async def _opened(self, state: TrajectoryState) -> TrajectoryState | None:
-        if state.sessions is not None:
-            return state
-        sessions = None if self._is_late(state) else await self._in_time(state, self._keeper.open())
-        if sessions is None:
-            self._cut(state)
-            return None
-        return replace(state, sessions=sessions)
+    async def _opened(self, state: TrajectoryState) -> EnvironmentSession | Failure:
+        """A session in the state before the next turn: a new one, or one in which the turns of the path were made again."""
+        if state.path == (0,) and self._first is not None:
+            session, self._first = self._first, None
+            return session
+        path = [self._nodes[node_id(state.path[:depth])] for depth in range(len(state.path))]
+        replayed = await self._world.replay(path)
+        if isinstance(replayed, Failure) or replayed.opening == self._opening:
+            return replayed
+        self._keeper.close(replayed)
+        return Failure(ValueError("the opening differs from that of the first root"))
+
+    async def _until_end(self, state: TrajectoryState) -> Node:
+        """Write turns until the trajectory has ended; returns its leaf."""
+        going = await self._step(state)
+        while isinstance(going, TrajectoryState):
+            going = await self._step(going)
+        return going
+
+    async def _paid(self, session: EnvironmentSession, leaf: Node) -> Node:
+        """The leaf, with what the environment pays for the whole trajectory."""
+        if not self._parts.environment.scores:
+            return leaf
+        paid = await self._world.score(session, self._trajectory(leaf))
+        if isinstance(paid, Failure):
+            leaf = replace(leaf, stop=StopReason.FAILED)
+        else:
+            leaf = replace(leaf, reward=leaf.reward + paid)
+        self._add(leaf)
+        return leaf
 
     async def _in_time(self, state: TrajectoryState, action: Coroutine[Any, Any, Value]) -> Value | None:
         """What `action` returns, or None once the trajectory's deadline has passed."""
@@ -222,13 +281,12 @@ class TreeGrower:
     def _is_late(self, state: TrajectoryState) -> bool:
         return state.deadline is not None and asyncio.get_running_loop().time() >= state.deadline
 
-    async def _step(self, state: TrajectoryState) -> TrajectoryState | None:
-        """One node of the policy and what comes after it; None when the trajectory has ended."""
+    async def _step(self, state: TrajectoryState) -> TrajectoryState | Node:
+        """One node of the policy and what comes after it; the leaf when the trajectory has ended."""
         room = self._room(state)
         written = None if self._is_late(state) else await self._in_time(state, self._write(state, room))
         if written is None:
-            self._cut(state)
-            return None
+            return self._cut(state, StopReason.DEADLINE)
         turn, decision = written
         state = state.after_turn(turn.entropy, decision)
         # New weights in the middle of a turn: each version's tokens are a node of their own.
@@ -247,7 +305,8 @@ class TreeGrower:
         node = replace(node, turn=_with_ids(parsed, node.id))
         is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, Malformed)
         reply = await self._in_time(state, self._reply(state, node, is_cut, room))
-        return self._go_on(state, node, reply or _Reply(StopReason.DEADLINE))
+        reply = reply or _Reply(StopReason.DEADLINE)
+        return self._go_on(state, replace(node, reward=reply.reward), reply)
 
     def _asks(self, state: TrajectoryState) -> bool:
         return state.key is not None and state.depth > state.decided and self._branching.asks
@@ -312,12 +371,12 @@ class TreeGrower:
         if elsewhere is not None:
             return replace(reply, stop=None, token_ids=elsewhere.token_ids, elsewhere=elsewhere)
         if reply.stop is None and len(node.token_ids) + len(reply.token_ids) >= room:
-            return _Reply(StopReason.TOKENS)
+            return _Reply(StopReason.TOKENS, reward=reply.reward)
         return reply
 
     async def _rewritten(self, state: TrajectoryState, node: Node, reply: _Reply) -> Rewritten | None:
         """The context that a rewriter puts in place of the current one."""
-        if not self._parts.rewriters:
+        if not self._parts.rewriters or reply.stop in (StopReason.ENDED, StopReason.FAILED):
             return None
         nodes = [replace(node, stop=reply.stop)]
         if reply.stop is None:
@@ -326,18 +385,40 @@ class TreeGrower:
         return await rewritten(self._parts, self._key, self._trajectory(*nodes), state.rewritten, most)
 
     async def _answer(self, state: TrajectoryState, node: Node) -> _Reply:
+        assert not isinstance(state.session, Failure | None)
         if not isinstance(node.turn, Calls):
-            return _Reply(StopReason.MALFORMED if isinstance(node.turn, Malformed) else StopReason.ANSWERED)
+            return await self._said(state, state.session, node)
         if state.calls + len(node.calls) > self._parts.limits.max_calls:
             return _Reply(StopReason.CALLS)
-        assert state.sessions is not None
-        results = await run_calls(self._parts, self._key, node.id, node.calls, state.sessions)
-        return _Reply(None, results, self._parts.renderer.after(results))
+        results = await run_calls(self._parts, self._key, node.id, node.calls, state.session)
+        paid = sum(result.reward for result in results)
+        if any(result.ends for result in results):
+            return _Reply(StopReason.ENDED, results, reward=paid)
+        return _Reply(None, results, reward=paid, token_ids=self._parts.renderer.after(results))
 
-    def _go_on(self, state: TrajectoryState, node: Node, reply: _Reply) -> TrajectoryState | None:
+    async def _said(self, state: TrajectoryState, session: EnvironmentSession, node: Node) -> _Reply:
+        """What follows a turn that is no call: the environment's reply, or the end."""
+        assert node.turn is not None
+        usual = StopReason.ANSWERED if isinstance(node.turn, Final) else StopReason.MALFORMED
+        most = self._parts.environment.max_observations
+        if not most:
+            return _Reply(usual)
+        if state.steps >= most:
+            return _Reply(StopReason.CALLS)
+        said = await self._world.step(session, node, node.turn)
+        if isinstance(said, Failure):
+            return _Reply(StopReason.FAILED)
+        if said.ends or not said.messages:
+            ended = StopReason.ENDED if said.ends and usual is StopReason.MALFORMED else usual
+            return _Reply(ended, messages=said.messages, reward=said.reward)
+        heard = self._parts.renderer.hear(state.shared_text + node.text, said.messages)
+        return _Reply(None, messages=said.messages, reward=said.reward, token_ids=heard)
+
+    def _go_on(self, state: TrajectoryState, node: Node, reply: _Reply) -> TrajectoryState | Node:
         if reply.stop is not None:
-            self._end(state, replace(node, stop=reply.stop))
-            return None
+            return self._end(
+                state, replace(node, stop=reply.stop, results=reply.results, messages=reply.messages)
+            )
         answer = self._tool_node(node, reply)
         self._add(node)
         self._add(answer)
@@ -348,7 +429,10 @@ class TreeGrower:
             state = replace(state, context=elsewhere.before, rewritten=(*state.rewritten, elsewhere))
         state = state.with_tokens(answer.path, answer.token_ids)
         state = replace(
-            state, calls=state.calls + len(reply.results), depth=state.depth + (1 if reply.results else 0)
+            state,
+            calls=state.calls + len(reply.results),
+            steps=state.steps + (1 if reply.messages else 0),
+            depth=state.depth + (1 if reply.results or reply.messages else 0),
         )
         return self._in_turn(state, elsewhere.shared) if elsewhere is not None and elsewhere.shared else state
 
@@ -379,18 +463,20 @@ class TreeGrower:
             reply.token_ids,
             self._parts.renderer.decode(reply.token_ids),
             results=reply.results,
+            messages=reply.messages,
             context="parent" if reply.elsewhere is None else reply.elsewhere.context,
         )
 
     def _add(self, node: Node) -> None:
         self._nodes[node.id] = node
 
-    def _end(self, state: TrajectoryState, leaf: Node) -> None:
+    def _end(self, state: TrajectoryState, leaf: Node) -> Node:
         self._add(leaf)
         self._contexts[leaf.id] = state.context + leaf.token_ids
+        return leaf
 
-    def _cut(self, state: TrajectoryState) -> None:
-        """End the trajectory because a deadline passed in mid-turn; this adds no token."""
+    def _cut(self, state: TrajectoryState, stop: StopReason) -> Node:
+        """End the trajectory before its next turn; this adds no token."""
         leaf = Node(
             id=node_id(state.path),
             path=state.path,
@@ -398,9 +484,9 @@ class TreeGrower:
             source=Source.POLICY,
             token_ids=(),
             text="",
-            stop=StopReason.DEADLINE,
+            stop=stop,
         )
-        self._end(state, leaf)
+        return self._end(state, leaf)
 
     def _trajectory(self, *last: Node) -> Trajectory:
         """The path from the prompt through `last`; the parent of the first of these must be in the tree already."""

@@ -55,7 +55,7 @@ def test_counts_that_do_not_fit_are_refused(tokenizer_folder, rule, told):
     with pytest.raises(ConfigError, match=f"^branching: {told}"):
         grow(parts)
     assert parts.live.value == 0
-    assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
+    assert [tool.open_sessions for tool in parts.environment.members.values()] == [0, 0]
 
 
 def test_counts_that_fit_are_taken(tokenizer_folder):
