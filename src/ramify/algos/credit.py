@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ramify.algos.ops import Shared, by_node, leaf_weights, num_paths
 from ramify.core.errors import ConfigError
 from ramify.core.records import Floats, NodeCredit, PathCredit, TrainingTree
-from ramify.core.tree import Source, Tree
+from ramify.core.tree import Source, StopReason, Tree
 
 Sharing: TypeAlias = Literal["soft", "hard"]
 """Whether a shared token gets each trajectory's advantage (soft) or their mean (hard)."""
@@ -46,9 +46,14 @@ class Weighting:
     fixed_length: int | None = None
 
 
-def untruncated(tree: Tree) -> npt.NDArray[np.bool_]:
-    """Which trajectories ended by themselves, not at a limit. [G]"""
-    return np.array([not trajectory.stop.truncated for trajectory in tree.trajectories])
+def trained(tree: Tree, masks_truncated: bool) -> npt.NDArray[np.bool_] | None:
+    """Which trajectories carry a loss; None: all. [G]
+
+    One whose environment failed says nothing about the policy. `masks_truncated`: nor does one that a limit cut.
+    """
+    stops = [trajectory.stop for trajectory in tree.trajectories]
+    kept = [stop is not StopReason.FAILED and not (masks_truncated and stop.truncated) for stop in stops]
+    return None if all(kept) else np.array(kept)
 
 
 def credit(tree: TrainingTree, weighting: Weighting) -> dict[str, NodeCredit]:

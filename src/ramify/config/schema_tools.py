@@ -12,6 +12,7 @@ from ramify.tools.configs import (
     CacheConfig,
     DenseSearchConfig,
     LocalSearchConfig,
+    OwnEnvironmentConfig,
     OwnToolConfig,
     PythonConfig,
     RetrieverSearchConfig,
@@ -63,6 +64,16 @@ class ToolsSection(Section):
             if self.search is not None and getattr(self, other) is not None and self.search.is_changed(key):
                 raise ValueError(f"search.{key}: acts without {other} only; leave it out")
         return self
+
+
+EnvironmentSection = OwnEnvironmentConfig
+"""What the agent acts in, in place of a set of tools."""
+
+
+def refuse_tools_beside(tools: ToolsSection, environment: EnvironmentSection | None) -> None:
+    """Refuse tools beside an environment, which has tools of its own (ValueError)."""
+    if environment is not None and tools != ToolsSection():
+        raise ValueError("tools: the [environment] has tools of its own; leave [tools] out")
 
 
 def refuse_idle_sandbox(tools: ToolsSection, sandbox: "SandboxSection") -> None:

@@ -36,9 +36,10 @@ from ramify.core.messages import (
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory
 from ramify.daemon_threads import DaemonThreads
+from ramify.tools.configs import OwnEnvironmentConfig
 from ramify.tools.own_objects import OwnObject, read_method
 from ramify.tools.signatures import Callee, bind, read_parameters
-from ramify.user_files import one_line
+from ramify.user_files import load_function, one_line
 
 _OURS = frozenset({"reset", "step", "fork", "get_reward", "close"})
 
@@ -198,8 +199,24 @@ def _number(state: object) -> float:
     return float(reward)
 
 
+def load_environment(config: OwnEnvironmentConfig) -> tuple[ClassEnvironment, str]:
+    """The environment of a class in a Python file, and the SHA-256 of the file.
+
+    Raises:
+        ConfigError: The file cannot be run, or has no such class; the message begins with its path.
+    """
+    loaded = load_function(config.path, config.function)
+    settings = config.values()
+    for key in ("type", "path", "function"):
+        settings.pop(key, None)
+    try:
+        return environment_from(loaded.function, **settings), loaded.sha256
+    except ConfigError as error:
+        raise ConfigError(f"{config.path}: {error}") from None
+
+
 def environment_from(
-    source: type,
+    source: Callable[..., Any],
     *,
     args: Mapping[str, Any] | None = None,
     max_steps: int = 10,

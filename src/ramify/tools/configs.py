@@ -202,6 +202,22 @@ class OwnToolConfig(CallConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEnvironmentConfig(Config):
+    """A class of the user's own, of which each trajectory has an object; `args` are for its `__init__`.
+
+    `step`, if it has one, replies to at most `max_steps` turns of a trajectory.
+    """
+
+    type: Literal["own"] = "own"
+    path: UserPath
+    function: Name
+    args: dict[str, Any] = field(default_factory=dict)
+    max_steps: PositiveInt = 10
+    timeout_seconds: Seconds = 60.0
+    max_threads: Threads = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig(Config):
     """A cache for answers of search, pages and summaries, in a file that runs may share.
 
