@@ -220,6 +220,7 @@ def environment_from(
     *,
     args: Mapping[str, Any] | None = None,
     max_steps: int = 10,
+    in_prompt: bool = True,
     timeout_seconds: float = 60.0,
     max_threads: int = 32,
 ) -> ClassEnvironment:
@@ -232,6 +233,7 @@ def environment_from(
         source: The class.
         args: Values for parameters of `__init__`.
         max_steps: Most replies of `step` on one trajectory.
+        in_prompt: Whether prompts describe the methods; otherwise the problems' own messages do.
         timeout_seconds: Deadline of each method, including its wait for a thread.
         max_threads: Most blocking methods that run concurrently.
 
@@ -255,7 +257,7 @@ def environment_from(
         raise ConfigError(f"{place}: expected a public method, which is a tool, or a method step")
     specs = {
         name: ToolSpec(
-            name, callee.description, callee.arguments.schema, True, timeout_seconds, in_prompt=True
+            name, callee.description, callee.arguments.schema, True, timeout_seconds, in_prompt=in_prompt
         )
         for name, callee in callees.items()
     }

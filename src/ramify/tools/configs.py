@@ -205,7 +205,8 @@ class OwnToolConfig(CallConfig):
 class OwnEnvironmentConfig(Config):
     """A class of the user's own, of which each trajectory has an object; `args` are for its `__init__`.
 
-    `step`, if it has one, replies to at most `max_steps` turns of a trajectory.
+    `step`, if it has one, replies to at most `max_steps` turns of a trajectory. `in_prompt` adds the descriptions of its
+    methods to every prompt; otherwise the problems' own messages must describe them.
     """
 
     type: Literal["own"] = "own"
@@ -213,6 +214,7 @@ class OwnEnvironmentConfig(Config):
     function: Name
     args: dict[str, Any] = field(default_factory=dict)
     max_steps: PositiveInt = 10
+    in_prompt: Switch = True
     timeout_seconds: Seconds = 60.0
     max_threads: Threads = 32
 
