@@ -187,7 +187,7 @@ class _Run:
                         # Clear the engine's cache: what is left of the last group would change the numerics.
                         await actor.agent.engine.load_weights(0)
                     await self._attempt_group(actor, group, phase)
-            for note in actor.timing.rewriter_notes():
+            for note in actor.timing.failure_notes():
                 self.console.note(note)
         if self.task.reward.judge is not None:
             self.console.note(self.task.reward.judge.counts.line())
