@@ -304,12 +304,28 @@ class BranchDecision:
 
 @dataclass(frozen=True)
 class Tree:
-    """All trajectories of one problem. `nodes` are in depth-first order of their paths; leaves are the group."""
+    """All trajectories of one problem. `nodes` are in depth-first order of their paths; leaves are the group.
+
+    `start` is the node where the roots begin: the prompt, or, if the tree goes on from a node of an earlier tree, that node.
+    What lies above was recorded there and is not trained on.
+    """
 
     problem: Problem
     key: TreeKey
     nodes: tuple[Node, ...]
     decisions: tuple[BranchDecision, ...] = ()
+    start: str = ""
+
+    @cached_property
+    def roots(self) -> tuple[Node, ...]:
+        """The first nodes of this tree's own: the children of its start."""
+        return self.children[self.start]
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """Ids of the policy nodes that lie above the roots."""
+        above = self.path_to(self.by_id[self.start])
+        return frozenset(node.id for node in above if node.source is Source.POLICY)
 
     @cached_property
     def by_id(self) -> Mapping[str, Node]:
@@ -341,25 +357,33 @@ class Tree:
 
 
 def make_tree(
-    problem: Problem, key: TreeKey, nodes: list[Node], decisions: list[BranchDecision] | None = None
+    problem: Problem,
+    key: TreeKey,
+    nodes: list[Node],
+    decisions: list[BranchDecision] | None = None,
+    start: str = "",
 ) -> Tree:
     """Sort nodes depth-first and check the shape.
 
     Raises:
         ValueError: Duplicate ids, an id or parent that does not match the path, a missing parent, no prompt
             node, a leaf without a stop reason or an inner node with one, a context that goes on from elsewhere than an
-            ancestor.
+            ancestor, a start that is not there or beside which something lies.
     """
     tree = Tree(
         problem,
         key,
         tuple(sorted(nodes, key=lambda node: node.path)),
         tuple(sorted(decisions or [], key=lambda d: tree_path(d.node))),
+        start,
     )
     if len(tree.by_id) != len(nodes):
         raise ValueError(f"problem {problem.id!r}: two nodes share an id")
     if "" not in tree.by_id:
         raise ValueError(f"problem {problem.id!r}: no prompt node")
+    first = tree_path(start)
+    if start not in tree.by_id or any(n.path[: len(first)] != first[: len(n.path)] for n in tree.nodes):
+        raise ValueError(f"problem {problem.id!r}: not all nodes lie above or below the start {start!r}")
     for node in tree.nodes:
         above = node_id(node.path[:-1]) if node.path else None
         if (node.id, node.parent) != (node_id(node.path), above):

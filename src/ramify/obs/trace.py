@@ -80,6 +80,7 @@ def tree_record(traced: TracedTree) -> dict[str, Any]:
             "answer": list(problem.answer),
             "info": _plain(problem.info, f"info of problem {problem.id!r}"),
         },
+        "start": traced.tree.start,
         "nodes": [_node_record(node) for node in traced.tree.nodes],
         "decisions": [asdict(decision) for decision in traced.tree.decisions],
         "rewards": [
@@ -214,6 +215,7 @@ def _traced_tree(record: Mapping[str, Any]) -> TracedTree:
         TreeKey(**record["key"]),
         [_node(node) for node in record["nodes"]],
         [BranchDecision(**decision) for decision in record["decisions"]],
+        record["start"],
     )
     advantages = record["advantages"]
     return TracedTree(

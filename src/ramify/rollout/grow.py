@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from ramify.core.draws import stream
-from ramify.core.errors import EngineError
+from ramify.core.errors import DataError, EngineError
 from ramify.core.messages import Calls, Final, Malformed, Message, ParsedTurn, Problem, TextPart, ToolResult
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.records import Finish
@@ -15,6 +16,7 @@ from ramify.core.tree import (
     BranchDecision,
     Entropy,
     Node,
+    NodePath,
     Source,
     StopReason,
     Trajectory,
@@ -36,10 +38,14 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A tree to grow: the problem, and the key that names its random streams, whatever else grows at the same time."""
+    """A tree to grow: the problem, and the key that names its random streams, whatever else grows at the same time.
+
+    `above`: the path of an earlier tree, from its prompt on, that all trajectories go on from; empty: they begin at a prompt.
+    """
 
     problem: Problem
     key: TreeKey
+    above: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ async def grow_planned(
     async def grow(one: Planned) -> Value:
         async with gate.tree(parts.limits.n) as trajectory_ended:
             began = loop.time()
-            tree = await TreeGrower(parts, one.problem, one.key, ends, trajectory_ended).grow()
+            tree = await TreeGrower(parts, one, ends, trajectory_ended).grow()
             grown = Grown(tree, loop.time() - began)
         return await then(grown)
 
@@ -136,30 +142,32 @@ class TreeGrower:
     def __init__(
         self,
         parts: AgentParts,
-        problem: Problem,
-        key: TreeKey,
+        planned: Planned,
         ends: float | None,
         trajectory_ended: Callable[[], None],
     ) -> None:
         """Prepare one tree; `ends` is the step's deadline on the event loop's clock."""
         self._parts = parts
-        self._problem = problem
-        self._key = key
+        self._problem = planned.problem
+        self._key = planned.key
+        self._above = planned.above
         self._ends = ends
         self._trajectory_ended = trajectory_ended
         self._nodes: dict[str, Node] = {}
         self._contexts: dict[str, tuple[int, ...]] = {}
+        self._start: NodePath = ()
         self._first: EnvironmentSession | None = None
         self._opening = ""
 
     async def grow(self) -> Tree:
         """Run until every trajectory has ended."""
         environment, key = self._parts.environment, self._key
-        seed = stream(self._parts.run_seed, key.step, key.slot, key.attempt, self._problem.id, "environment")
+        # Without the attempt: a tree that goes on from a node of this one begins in the same world.
+        seed = stream(self._parts.run_seed, key.step, key.slot, self._problem.id, "environment")
         self._keeper = SessionKeeper(environment, self._problem, seed)
         self._world = World(self._parts, key, self._keeper)
         try:
-            if environment.opens:
+            if environment.opens and not self._above:
                 await self._open_first()
             return await self._grown()
         finally:
@@ -167,26 +175,38 @@ class TreeGrower:
             await self._keeper.close_all()
 
     async def _grown(self) -> Tree:
-        prompt = self._parts.renderer.start(self._problem)
+        prompt = self._above[0].token_ids if self._above else self._parts.renderer.start(self._problem)
         if len(prompt) >= self._parts.engine.info().context_tokens:
             raise EngineError(
                 f"problem {self._problem.id!r}: the prompt has {len(prompt)} tokens, the engine's context "
                 f"{self._parts.engine.info().context_tokens}"
             )
-        self._add(Node("", (), None, Source.PROMPT, prompt, self._parts.renderer.decode(prompt)))
+        if self._above:
+            self._start, state = self._above[-1].path, _state_after(self._parts, self._problem, self._above)
+            contexts = Trajectory(self._problem, self._above).contexts
+            for node, context in zip(self._above, contexts, strict=True):
+                self._add(node)
+                self._contexts[node.id] = context.token_ids
+        else:
+            self._add(Node("", (), None, Source.PROMPT, prompt, self._parts.renderer.decode(prompt)))
+            state = TrajectoryState(None, (), prompt)
         group = asyncio.TaskGroup()
         self._branching = Branching(
             self._parts,
             self._problem,
             self._key,
             self._keeper,
-            partial(self._start_root, group),
+            partial(self._start_root, group, state),
             partial(self._spawn, group),
         )
         async with group:
             self._branching.start()
         tree = make_tree(
-            self._problem, self._key, list(self._nodes.values()), self._branching.finished_decisions()
+            self._problem,
+            self._key,
+            list(self._nodes.values()),
+            self._branching.finished_decisions(),
+            node_id(self._start),
         )
         self._audit(tree)
         return tree
@@ -203,10 +223,12 @@ class TreeGrower:
         opened = Message(last.role, (*last.content, TextPart(said)))
         self._problem = replace(self._problem, messages=(*before, opened))
 
-    def _start_root(self, group: asyncio.TaskGroup, root: int, key: BranchKey | None) -> None:
+    def _start_root(
+        self, group: asyncio.TaskGroup, begin: TrajectoryState, root: int, key: BranchKey | None
+    ) -> None:
         seconds = self._parts.limits.trajectory_seconds
         own = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        self._spawn(group, TrajectoryState(key, (root,), self._nodes[""].token_ids, deadline=own))
+        self._spawn(group, replace(begin, key=key, path=(*self._start, root), deadline=own))
 
     def _spawn(self, group: asyncio.TaskGroup, state: TrajectoryState) -> None:
         ends = [time for time in (state.deadline, self._ends) if time is not None]
@@ -221,7 +243,7 @@ class TreeGrower:
             session = None if self._is_late(state) else await self._in_time(state, self._opened(state))
         if isinstance(session, Failure):
             place = node_id(state.path[:-1])
-            if state.path[1:]:
+            if len(state.path) > len(self._start) + 1:
                 self._world.told("branch", place, session)
                 self._branching.dropped(state)
                 return
@@ -233,21 +255,29 @@ class TreeGrower:
             going = await self._paid(session, going)
             self._keeper.close(session)
         self._trajectory_ended()
-        if state.key is not None and not any(going.path[1:]):
-            self._branching.root_ended(going.path[0], self._trajectory(going))
+        root, *below = going.path[len(self._start) :]
+        if state.key is not None and not any(below):
+            self._branching.root_ended(root, self._trajectory(going))
         self._branching.ended(state.key)
 
     async def _opened(self, state: TrajectoryState) -> EnvironmentSession | Failure:
         """A session in the state before the next turn: a new one, or one in which the turns of the path were made again."""
-        if state.path == (0,) and self._first is not None:
+        if state.path == (0,) and self._first is not None:  # no start but the prompt has such a path
             session, self._first = self._first, None
             return session
         path = [self._nodes[node_id(state.path[:depth])] for depth in range(len(state.path))]
         replayed = await self._world.replay(path)
-        if isinstance(replayed, Failure) or replayed.opening == self._opening:
+        if isinstance(replayed, Failure) or self._is_opening(replayed.opening):
             return replayed
         self._keeper.close(replayed)
-        return Failure(ValueError("the opening differs from that of the first root"))
+        return Failure(ValueError("the opening differs from that in the prompt"))
+
+    def _is_opening(self, text: str) -> bool:
+        """Whether the prompt holds this opening."""
+        if self._above:
+            said = cut_to(self._parts.limits.max_result_chars, text)
+            return self._problem.messages[-1].text.endswith(said)
+        return text == self._opening
 
     async def _until_end(self, state: TrajectoryState) -> Node:
         """Write turns until the trajectory has ended; returns its leaf."""
@@ -503,6 +533,49 @@ class TreeGrower:
             for segment in trajectory.segments:
                 if segment.token_ids != self._contexts[segment.nodes[-1].id]:
                     raise RuntimeError(f"{place}: trajectory {trajectory.leaf.id} lost tokens")
+
+
+def _state_after(parts: AgentParts, problem: Problem, above: Sequence[Node]) -> TrajectoryState:
+    """The state of a trajectory at the end of a recorded path; its path and key are still to be set."""
+    *_, context = Trajectory(problem, tuple(above)).contexts
+    open_turn = list(
+        takewhile(lambda node: node.source is Source.POLICY and node.turn is None, reversed(above))
+    )
+    shared = sum(len(node.token_ids) for node in open_turn)
+    text = parts.renderer.decode(context.token_ids[len(context.token_ids) - shared :])
+    observed = [node for node in above if node.results or node.messages]
+    return TrajectoryState(
+        None,
+        (),
+        context.token_ids,
+        spent=sum(len(node.token_ids) for node in above[1:]),
+        calls=sum(len(node.results) for node in above),
+        steps=sum(bool(node.messages) for node in above),
+        depth=len(observed),
+        decided=len(observed),
+        turns=tuple(node.entropy for node in above if node.entropy is not None),
+        shared=shared,
+        shared_text=text.rstrip("\N{REPLACEMENT CHARACTER}") if shared else "",
+    )
+
+
+def planned_from(tree: Tree, start: str) -> Planned:
+    """A tree that goes on from a node of `tree`, with random streams of its own.
+
+    Raises:
+        DataError: There is no such node, or nothing can go on from it: it is a leaf, or a turn that calls tools, whose
+            results come next.
+    """
+    place = f"problem {tree.problem.id!r}"
+    node = tree.by_id.get(start)
+    if node is None:
+        raise DataError(f"{place}: its tree has no node {start!r}; it has {', '.join(map(repr, tree.by_id))}")
+    if node.stop is not None:
+        raise DataError(f"{place}: node {start!r} is a leaf, nothing comes after it; take one above")
+    if node.turn is not None:
+        raise DataError(f"{place}: node {start!r} ends a turn; take {start + '.0'!r}, the reply to it")
+    key = replace(tree.key, attempt=tree.key.attempt + 1)
+    return Planned(tree.problem, key, tree.path_to(node))
 
 
 def _with_ids(parsed: ParsedTurn, node: str) -> ParsedTurn:
