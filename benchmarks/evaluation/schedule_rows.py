@@ -25,7 +25,8 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Trajectory, TreeKey
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rewards.trajectory_rewards import score_tree
-from ramify.rollout.grow import Grown, Planned, grow_planned
+from ramify.rollout.grow import Grown, grow_planned
+from ramify.rollout.plan import Planned
 from ramify.rollout.settings import AgentParts, RolloutLimits
 from ramify.rollout.tool_set import ToolSet
 

@@ -18,7 +18,8 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout import branching
 from ramify.rollout.branching import BranchBudget
 from ramify.rollout.grow import Grown as GrownTree
-from ramify.rollout.grow import grow_planned, planned_step
+from ramify.rollout.grow import grow_planned
+from ramify.rollout.plan import planned_step
 from ramify.rollout.settings import AgentParts, RolloutLimits
 from ramify.rollout.tool_set import ToolSet
 

@@ -19,7 +19,8 @@ from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.trajectory_rewards import score_tree
-from ramify.rollout.grow import Grown, Planned, grow_planned
+from ramify.rollout.grow import Grown, grow_planned
+from ramify.rollout.plan import Planned
 from ramify.rollout.rewriting import load_rewriter
 from ramify.rollout.settings import AgentParts
 

@@ -51,7 +51,7 @@ from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.configs import ScoreName
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
-from ramify.rollout.grow import Planned
+from ramify.rollout.plan import Planned
 
 if TYPE_CHECKING:
     pass

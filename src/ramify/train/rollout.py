@@ -15,7 +15,7 @@ from ramify.obs.files import claimed_folder, require_new_folder
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
-from ramify.rollout.grow import Planned, planned_from, planned_step
+from ramify.rollout.plan import Planned, planned_from, planned_step
 from ramify.train.run_folder import RunFolder
 
 

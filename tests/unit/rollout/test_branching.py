@@ -9,7 +9,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.records import Proposal
 from ramify.engines.scripted import ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
-from ramify.rollout.grow import grow_planned, planned_step
+from ramify.rollout.grow import grow_planned
+from ramify.rollout.plan import planned_step
 from scripted_agents import SlowSession, SlowTool, agent, grow, grow_one, problem
 
 

@@ -14,7 +14,8 @@ from ramify.core.records import Reward, TrainingTree, behavior_annotations
 from ramify.core.tree import Source, StopReason, make_tree
 from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.trace import TracedTree, read_trees, write_trees
-from ramify.rollout.grow import Grown, grow_planned, planned_from
+from ramify.rollout.grow import Grown, grow_planned
+from ramify.rollout.plan import planned_from
 from scripted_agents import Backtracks, FoldsMemory, agent, grow_one
 
 RULE = ThresholdBrancher(m=3, min_entropy_delta=-100.0, children=1, probe_tokens=3)
