@@ -9,13 +9,11 @@ Needs the package mcp (`ramify-rl[mcp]`).
 import asyncio
 import json
 import logging
-import os
 import shlex
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from ramify.core.errors import ConfigError, MachineError, RamifyError
@@ -23,17 +21,17 @@ from ramify.core.messages import Observation, ParsedTurn, Problem, ToolCall, Too
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory
 from ramify.daemon_threads import DaemonThreads
-from ramify.net.secrets import read_key, shown
+from ramify.net.secrets import shown
 from ramify.tools.configs import McpConfig
+from ramify.tools.mcp_messages import first_cause, in_words, listed, read_answer
+from ramify.tools.mcp_transports import transport
 
 if TYPE_CHECKING:
     from mcp import ClientSession
-    from mcp_types import CallToolResult, ContentBlock, ServerNotification, Tool
+    from mcp_types import ServerNotification
 
 _GOODBYE_SECONDS = 2.0
-"""How long a service may take to hear that its session has ended. (A program is killed 4 seconds after its input ended.)"""
-_MOST_BYTES = 64 * 2**20
-"""Most bytes of one answer of a service; the rollout cuts its text to far fewer."""
+"""How long a service may take to hear that its session has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ class McpSession:
     tools: Mapping[str, ToolSpec] = field(default_factory=dict)
     opening: str = field(default="", init=False)
     owner: "asyncio.Task[None] | None" = None
-    client: Any = None
+    client: "ClientSession | None" = None
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     failure: BaseException | None = None
     _closing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -155,18 +153,18 @@ class McpSession:
         try:
             with self.scope:
                 async with (
-                    _streams(self.config, said) as streams,
-                    ClientSession(*streams, message_handler=self._heard) as client,
+                    transport(self.config, said) as (reads, writes),
+                    ClientSession(reads, writes, message_handler=self._heard) as client,
                 ):
                     # Sessions are of the revisions that begin with this; later ones have no state on a connection.
                     await client.initialize()
-                    self.tools = await _listed(client, self.config.timeout_seconds)
+                    self.tools = await listed(client, self.config.timeout_seconds)
                     self.client = client
                     self.opened.set()
                     await self._closing.wait()
                     self.scope.deadline = anyio.current_time() + _GOODBYE_SECONDS
         except Exception as error:  # noqa: BLE001 - whatever ends it, its calls say so
-            self.failure = _first(error)
+            self.failure = first_cause(error)
         finally:
             self.opened.set()
 
@@ -174,6 +172,7 @@ class McpSession:
         """Run one call. A server that has ended is an error at once, for this call and all later ones."""
         from mcp import MCPError
 
+        assert self.client is not None
         try:
             arguments = dict(call.arguments)
             json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
@@ -183,11 +182,11 @@ class McpSession:
         try:
             answer = await self.client.call_tool(call.name, arguments)
         except MCPError as error:
-            text = f"The call to {call.name} failed: {_in_words(error)}."
+            text = f"The call to {call.name} failed: {in_words(error)}."
             return ToolResult(call.id, ToolStatus.ERROR, text)
         # A tool that the call added can be called next, also when a branch makes both calls again.
         await self._refresh()
-        return _read(call, answer)
+        return read_answer(call, answer)
 
     async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - nobody is there
         """Nothing."""
@@ -216,7 +215,7 @@ class McpSession:
     @property
     def why(self) -> str:
         """Why there is no connection."""
-        return "it was closed while it opened" if self.failure is None else _in_words(self.failure)
+        return "it was closed while it opened" if self.failure is None else in_words(self.failure)
 
     async def _heard(self, message: "ServerNotification | Exception") -> None:
         from mcp_types import ToolListChangedNotification
@@ -233,95 +232,4 @@ class McpSession:
             if self._is_stale and self.client is not None:
                 self._is_stale = False
                 with suppress(MCPError, TimeoutError):
-                    self.tools = await _listed(self.client, self.config.timeout_seconds)
-
-
-@asynccontextmanager
-async def _streams(config: McpConfig, said: IO[str] | None) -> AsyncIterator[Any]:
-    """What a client reads from and writes to."""
-    import httpx2
-    from mcp.client.stdio import StdioServerParameters, stdio_client
-    from mcp.client.streamable_http import streamable_http_client
-
-    async with AsyncExitStack() as stack:
-        if config.url is not None:
-            key = None if config.key_variable is None else read_key(config.key_variable)
-            headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-            # The rollout ends a call that takes too long; a stream on which a server may say something stays open.
-            timeout = httpx2.Timeout(config.timeout_seconds, read=None)
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
-            client = streamable_http_client(config.url, http_client=http, max_sse_event_size=_MOST_BYTES)
-        else:
-            program, *arguments = config.command
-            keys = {variable: read_key(variable) for variable in config.variables}
-            started = StdioServerParameters(
-                command=program, args=arguments, env=keys, encoding_error_handler="replace"
-            )
-            nowhere = stack.enter_context(Path(os.devnull).open("w"))
-            client = stdio_client(started, nowhere if said is None else said)
-        yield await stack.enter_async_context(client)
-
-
-async def _listed(client: "ClientSession", seconds: float) -> dict[str, ToolSpec]:
-    """The tools that a server lists, on all pages."""
-    import anyio
-    from mcp_types import PaginatedRequestParams
-
-    tools: list[Tool] = []
-    with anyio.fail_after(seconds):
-        page = await client.list_tools()
-        tools.extend(page.tools)
-        while page.next_cursor is not None:
-            page = await client.list_tools(params=PaginatedRequestParams(cursor=page.next_cursor))
-            tools.extend(page.tools)
-    return {
-        tool.name: ToolSpec(
-            tool.name,
-            tool.description or "",
-            tool.input_schema,
-            forks=True,
-            timeout_seconds=seconds,
-            in_prompt=True,
-        )
-        for tool in tools
-    }
-
-
-def _read(call: ToolCall, answer: "CallToolResult") -> ToolResult:
-    """What the policy reads of an answer: its texts; if it has none, its data as JSON."""
-    said = [_text(part) for part in answer.content]
-    if answer.structured_content is not None and all(part.type != "text" for part in answer.content):
-        said.append(json.dumps(answer.structured_content, ensure_ascii=False))
-    text = "\n".join(said)
-    if answer.is_error:
-        return ToolResult(
-            call.id, ToolStatus.ERROR, text.strip() or f"{call.name} failed and does not say why."
-        )
-    if not text.strip():
-        return ToolResult(call.id, ToolStatus.EMPTY, f"{call.name} returned nothing.")
-    return ToolResult(call.id, ToolStatus.OK, text)
-
-
-def _text(part: "ContentBlock") -> str:
-    """A part of an answer; in words what is no text."""
-    if part.type == "text":
-        return part.text
-    if part.type == "resource_link":
-        return f"[link to the resource {part.name}: {part.uri}]"
-    if part.type == "resource":
-        text = getattr(part.resource, "text", None)
-        kind = part.resource.mime_type or "unknown type"
-        return f"[resource {part.resource.uri}, {kind}, not shown]" if text is None else str(text)
-    return f"[{part.type}, {part.mime_type}, not shown]"
-
-
-def _first(error: BaseException) -> BaseException:
-    """The first cause; what ends a connection comes in groups within groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _in_words(error: BaseException) -> str:
-    text = str(error).strip().rstrip(".") or type(error).__name__
-    return "the server has closed the connection" if text == "Connection closed" else text
+                    self.tools = await listed(self.client, self.config.timeout_seconds)
