@@ -16,7 +16,7 @@ from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
 from ramify.rollout.configs import RewriterConfig
-from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnToolConfig
+from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig, OwnToolConfig
 
 
 def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True) -> None:
@@ -111,7 +111,7 @@ def require_model(path: Path) -> None:
 
 def require_environment(section: EnvironmentSection | None) -> None:
     """Raise ConfigError unless the environment's file exists, if there is an environment."""
-    if section is not None:
+    if isinstance(section, OwnEnvironmentConfig):
         require_file("environment.path", section.path)
 
 

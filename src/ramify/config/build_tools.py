@@ -1,5 +1,8 @@
 """Builds what the agent of a checked recipe acts in: its tools, or its environment."""
 
+import hashlib
+import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,7 +13,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolSpec
 from ramify.core.protocols import Environment, Json, Sandbox, Tool
 from ramify.net.configs import HttpConfig
-from ramify.tools.configs import OwnToolConfig, PythonConfig
+from ramify.net.secrets import shown
+from ramify.tools.configs import OwnEnvironmentConfig, OwnToolConfig, PythonConfig
 
 _OURS = ("search", "open_page", "python")
 """ramify's tools in the order in which prompts list them."""
@@ -92,11 +96,24 @@ class ShownTools:
 
 
 def _build_environment(section: EnvironmentSection) -> Toolbox:
-    from ramify.tools.class_environment import load_environment
+    """The environment of the recipe; of a server the tools are asked for now."""
+    if isinstance(section, OwnEnvironmentConfig):
+        from ramify.tools.class_environment import load_environment
 
-    made, sha256 = load_environment(section)
-    note = f"environment: {section.function} of {section.path}, sha256 {sha256[:16]}"
-    return Toolbox(made, notes=(note,), identities={"environment": {"sha256": sha256}})
+        made, sha256 = load_environment(section)
+        note = f"environment: {section.function} of {section.path}, sha256 {sha256[:16]}"
+        return Toolbox(made, notes=(note,), identities={"environment": {"sha256": sha256}})
+    from ramify.tools.mcp_environment import open_mcp
+
+    return _served(open_mcp(section), section.url or shlex.join(section.command))
+
+
+def _served(environment: Environment, server: str) -> Toolbox:
+    """The environment of a server; what it lists is part of what a run is made from."""
+    note = f"environment: {shown(server)}, tools {', '.join(environment.tools)}"
+    listed = {name: [spec.description, dict(spec.parameters)] for name, spec in environment.tools.items()}
+    sha256 = hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
+    return Toolbox(environment, notes=(note,), identities={"environment": {"tools_sha256": sha256}})
 
 
 def show_tools(section: ToolsSection, environment: EnvironmentSection | None = None) -> ShownTools:

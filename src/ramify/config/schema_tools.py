@@ -12,6 +12,7 @@ from ramify.tools.configs import (
     CacheConfig,
     DenseSearchConfig,
     LocalSearchConfig,
+    McpConfig,
     OwnEnvironmentConfig,
     OwnToolConfig,
     PythonConfig,
@@ -66,7 +67,14 @@ class ToolsSection(Section):
         return self
 
 
-EnvironmentSection = OwnEnvironmentConfig
+def _type(value: Any) -> Any:  # noqa: ANN401 - any TOML value
+    return value.get("type", "own") if isinstance(value, dict) else getattr(value, "type", "own")
+
+
+EnvironmentSection = Annotated[
+    Annotated[OwnEnvironmentConfig, Tag("own")] | Annotated[McpConfig, Tag("mcp")],
+    Discriminator(_type),
+]
 """What the agent acts in, in place of a set of tools."""
 
 
