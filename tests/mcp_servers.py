@@ -98,7 +98,7 @@ else:
 '''
 
 STUBBORN = '''
-"""Ignores the end of its input and SIGTERM; a call gets no answer. With an argument it does not even begin."""
+"""Ignores the end of its input and SIGTERM; it answers one kind of call. With an argument it does not even begin."""
 
 import json, signal, sys, time
 
@@ -116,6 +116,8 @@ for line in [] if sys.argv[1:] else sys.stdin:
         cursor = asked.get("params", {}).get("cursor")
         page = {"tools": [{"name": f"tool{cursor or ''}", "inputSchema": {"type": "object"}}]}
         answer(asked, page if cursor else {**page, "nextCursor": "2"})
+    elif asked.get("params", {}).get("name") == "tool2":
+        answer(asked, {"content": [{"type": "text", "text": "half of " + chr(0xD83D)}]})
     elif asked["method"] == "tools/call":
         break
 while True:

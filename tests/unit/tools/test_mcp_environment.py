@@ -275,6 +275,32 @@ def test_a_call_that_is_cancelled_harms_no_other(shop, what):
     assert seconds < 4
 
 
+def test_half_a_character_arrives_as_a_question_mark(stubborn):
+    async def main():
+        session = await McpEnvironment(McpConfig(command=stubborn), {}).open(problem(), 0)
+        result = await session.call(call("tool2"))
+        await session.close()
+        return result.text
+
+    assert run(main()) == "half of ?"
+
+
+def test_a_service_that_hangs_is_left(tmp_path):
+    async def main():
+        session = await environment.open(problem(), 0)
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await session.call(call("pid"))
+        began = time.monotonic()
+        await session.close()
+        return time.monotonic() - began
+
+    with served(write_server(tmp_path, SHOP)) as (url, process):
+        environment = open_mcp(McpConfig(url=url))
+        assert 1.9 < run(main()) < 4
+
+
 def test_a_program_that_ignores_everything_is_killed(stubborn):
     async def main():
         session = await McpEnvironment(McpConfig(command=stubborn), {}).open(problem(), 0)
