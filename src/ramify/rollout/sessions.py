@@ -67,7 +67,12 @@ class SessionKeeper:
         """
         task, seconds = issue(ask), self.environment.seconds
         if seconds is not None:
-            return await first_good((task,), seconds)
+            try:
+                return await first_good((task,), seconds)
+            except asyncio.CancelledError:
+                # It frees what it had begun, within a deadline that starts now.
+                self._ending.append(asyncio.create_task(asyncio.wait((task.task,), timeout=seconds)))
+                raise
         try:
             await asyncio.wait((task.task,))
         except asyncio.CancelledError:

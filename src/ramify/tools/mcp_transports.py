@@ -5,6 +5,7 @@ cancelled task leaves it running, and a long line takes time in proportion to it
 """
 
 import asyncio
+import json
 import os
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process, SubprocessStreamProtocol
@@ -17,6 +18,7 @@ from ramify.tools.configs import McpConfig
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp_types import JSONRPCMessage
 
 MOST_BYTES = 64 * 2**20
 """Most bytes of one message of a server; the rollout cuts a result to far fewer."""
@@ -99,17 +101,32 @@ async def _listen(program: Process, heard: "MemoryObjectSendStream[Any]") -> Non
     """Pass the server's messages on until its output ends, a message is too long, or nobody listens."""
     from anyio import BrokenResourceError
     from mcp.shared.message import SessionMessage
-    from mcp_types import jsonrpc_message_adapter
 
     assert program.stdout is not None
     async with heard:
         with suppress(OSError, ValueError, BrokenResourceError):
             while line := await program.stdout.readline():
                 try:
-                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                except ValueError:
+                    message = _message(line)
+                except (ValueError, RecursionError):
                     continue  # something for people
                 await heard.send(SessionMessage(message))
+
+
+def _message(line: bytes) -> "JSONRPCMessage":
+    """A message. Half a character, as a program leaves it that cuts texts by length, becomes a question mark.
+
+    Raises:
+        ValueError: It is none.
+        RecursionError: It is nested too deeply.
+    """
+    from mcp_types import jsonrpc_message_adapter
+
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        mended = json.dumps(json.loads(line.decode(errors="replace")), ensure_ascii=False)
+        return jsonrpc_message_adapter.validate_json(mended.encode(errors="replace"), by_name=False)
 
 
 async def _speak(program: Process, asked: "MemoryObjectReceiveStream[Any]") -> None:
