@@ -19,6 +19,7 @@ from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.tool_set import ToolSet
 
 CALL_SECONDS = 100
 """No call takes longer."""
@@ -205,12 +206,12 @@ def agent(
     renderer = parts.pop("renderer", None) or TagRenderer(tokenizer, [tool.spec for tool in tools.values()])
     limits = RolloutLimits(n=n, max_tokens=max_tokens, max_calls=max_calls, **(limits or {}))
     engine = SlowEngine(ScriptedEngine(tokenizer, play, exact_entropy=exact_entropy))
-    return AgentParts(engine, renderer, tools, brancher, limits, EventList(), 7, **parts)
+    return AgentParts(engine, renderer, ToolSet(tools), brancher, limits, EventList(), 7, **parts)
 
 
 def with_latencies(parts, seed):
     """The same agent under other latencies."""
-    for timed in (parts.engine, *parts.tools.values()):
+    for timed in (parts.engine, *parts.environment.members.values()):
         timed.latency_seed = seed
     return parts
 
@@ -234,11 +235,13 @@ def grow(parts, problems=None, step=0, left_tasks=0):
         assert left_tasks is None or len(asyncio.all_tasks()) == 1 + left_tasks
         return trees, seconds
 
-    for tool in parts.tools.values():
+    for tool in parts.environment.members.values():
         tool.issued.clear()
     grown, _ = run_virtual(main())
     assert parts.live.value == 0
-    assert [tool.open_sessions for tool in parts.tools.values()] == [0] * len(parts.tools)
+    assert [tool.open_sessions for tool in parts.environment.members.values()] == [0] * len(
+        parts.environment.members
+    )
     assert parts.waits.describe(0.0) == ""
     return grown
 

@@ -25,8 +25,10 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Trajectory, TreeKey
 from ramify.engines.virtual_clock import run_virtual
 from ramify.rewards.trajectory_rewards import score_tree
-from ramify.rollout.grow import Grown, Planned, grow_planned
+from ramify.rollout.grow import Grown, grow_planned
+from ramify.rollout.plan import Planned
 from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.tool_set import ToolSet
 
 _SEEDS = range(40)
 """As in row 4.tail: whether a call hangs in a round makes 60 or 120 s, so fewer batches give an unstable median."""
@@ -81,7 +83,7 @@ def _ours(batch: Batch) -> _Done:
     agent = AgentParts(
         engine=engine,
         renderer=script.renderer,
-        tools={tool.spec.name: tool for tool in batch.tools()},
+        environment=ToolSet({tool.spec.name: tool for tool in batch.tools()}),
         brancher=FlatBrancher(probe_tokens=0),
         limits=RolloutLimits(1, script.workload.max_tokens, MAX_CALLS),
         events=_Unheard(),

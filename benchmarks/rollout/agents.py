@@ -21,6 +21,7 @@ from ramify.engines.local import EngineCounters, LocalEngine
 from ramify.modeling.load import load_model
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.tool_set import ToolSet
 
 
 class NoEvents:
@@ -112,7 +113,7 @@ class Agent:
         self._parts = AgentParts(
             engine=ScriptedPolicy(self._engine, sampler, turn_of),
             renderer=self.texts.renderer,
-            tools={"search": InstantTool(turns.result)},
+            environment=ToolSet({"search": InstantTool(turns.result)}),
             brancher=brancher,
             limits=RolloutLimits(n=n, max_tokens=longest, max_calls=64),
             events=NoEvents(),

@@ -18,8 +18,10 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.rollout import branching
 from ramify.rollout.branching import BranchBudget
 from ramify.rollout.grow import Grown as GrownTree
-from ramify.rollout.grow import grow_planned, planned_step
+from ramify.rollout.grow import grow_planned
+from ramify.rollout.plan import planned_step
 from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.tool_set import ToolSet
 
 N, M, COIN, PROBE = 16, 8, 0.5, 20
 _PAGE = 16
@@ -123,7 +125,7 @@ def grow_ours(
     parts = AgentParts(
         engine=engine,
         renderer=script.renderer,
-        tools={tool.spec.name: tool for tool in tools},
+        environment=ToolSet({tool.spec.name: tool for tool in tools}),
         brancher=rule or coin(),
         limits=RolloutLimits(N, script.workload.max_tokens, MAX_CALLS),
         events=waits,

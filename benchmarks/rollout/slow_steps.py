@@ -27,6 +27,7 @@ from ramify.modeling.load import load_model
 from ramify.rollout.agent_loop import agent_loop
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.tool_set import ToolSet
 from ramify.sandbox.pool import open_sandbox
 from ramify.tools.configs import PythonConfig
 from ramify.tools.python import PythonTool
@@ -112,7 +113,7 @@ def roll_out(trajectories: int, step_seconds: float) -> SlowRollout:
     agent = AgentParts(
         engine=ScriptedPolicy(engine, sampler, turn_of),
         renderer=renderer,
-        tools={"python": tool},
+        environment=ToolSet({"python": tool}),
         brancher=FlatBrancher(probe_tokens=0),
         limits=RolloutLimits(n=trajectories, max_tokens=400, max_calls=_CALLS),
         events=events,

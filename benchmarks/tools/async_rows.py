@@ -21,6 +21,7 @@ from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.obs.metrics import TimingLog
 from ramify.rollout.calls import run_calls
 from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.tool_set import ToolSet
 from ramify.tools.functions import tool_from
 
 _CALLS = 1000
@@ -86,7 +87,7 @@ def _agent() -> AgentParts:
     return AgentParts(
         engine=ScriptedEngine(tokenizer, lambda _context, _seed: ScriptedTurn("<answer> 1 </answer>")),
         renderer=TagRenderer(tokenizer, [tool.spec]),
-        tools={"wait": tool},
+        environment=ToolSet({"wait": tool}),
         brancher=FlatBrancher(probe_tokens=1),
         limits=RolloutLimits(n=1, max_tokens=100, max_calls=1),
         events=TimingLog(),
@@ -96,11 +97,11 @@ def _agent() -> AgentParts:
 
 async def _timed_calls(agent: AgentParts) -> tuple[float, float]:
     """Wall and CPU seconds from the first call to the last answer."""
-    session = await agent.tools["wait"].open(Problem("p", (), ()))
+    session = await agent.environment.open(Problem("p", (), ()), 0)
 
     async def one(slot: int) -> ToolStatus:
         call = ToolCall(f"{slot}:0", "wait", {"seconds": _SECONDS})
-        (result,) = await run_calls(agent, TreeKey(0, slot), "0", (call,), {"wait": session})
+        (result,) = await run_calls(agent, TreeKey(0, slot), "0", (call,), session)
         return result.status
 
     gc.collect()  # the garbage of the run before is not this one's

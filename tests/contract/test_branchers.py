@@ -19,6 +19,7 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.metrics import TimingLog
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts, RolloutLimits
+from ramify.rollout.tool_set import ToolSet
 from scripted_agents import SlowTool, problem, script, tokenizer_of
 
 NAMES = [form_of(s)[1][0] for s in get_args(get_args(BranchingSection)[0])]
@@ -77,7 +78,7 @@ def agent(folder, brancher, latency_seed=0, branch_at="before_probe"):
     return AgentParts(
         engine=ScriptedEngine(tokenizer, script),
         renderer=TagRenderer(tokenizer, [tool.spec for tool in tools.values()]),
-        tools=tools,
+        environment=ToolSet(tools),
         brancher=brancher,
         limits=RolloutLimits(n=8, max_tokens=400, max_calls=3),
         events=TimingLog(),

@@ -26,6 +26,7 @@ ESTIMATORS = {
     "reinforce_pp with group_mean": {"name": "reinforce_pp", "group_mean": True},
     "tree_grpo": {"name": "tree_grpo"},
     "node_value": {"name": "node_value"},
+    "turn_level": {"name": "turn_level"},
 }
 AROUND = {
     "bare": {},

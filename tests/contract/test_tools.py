@@ -97,7 +97,7 @@ def arguments(case, web):
 
 def use(toolbox, case, work):
     async def main():
-        session = await toolbox.tools[CASES[case].name].open(PROBLEM)
+        session = await toolbox.environment.members[CASES[case].name].open(PROBLEM)
         try:
             return await asyncio.wait_for(work(session), 60)
         finally:
@@ -120,7 +120,7 @@ def test_every_table_of_a_recipe_that_makes_a_tool_is_tested_here():
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_spec_says_how_to_call_it(toolbox, case):
-    spec = toolbox.tools[CASES[case].name].spec
+    spec = toolbox.environment.members[CASES[case].name].spec
     assert spec.name == CASES[case].name
     assert spec.description.strip()
     assert spec.timeout_seconds > 0
@@ -179,7 +179,7 @@ def test_a_fork_answers_alike_and_outlives_its_parent(toolbox, good, case):
         return before, after
 
     before, after = use(toolbox, case, work)
-    assert toolbox.tools[CASES[case].name].spec.forks
+    assert toolbox.environment.members[CASES[case].name].spec.forks
     assert (before.status, before.text) == (after.status, after.text)
     assert CASES[case].keeps_state or before == after
 

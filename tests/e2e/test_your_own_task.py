@@ -6,23 +6,16 @@ on the page.
 """
 
 import json
-import re
-import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from doc_pages import read_page, run_commands, write_files
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.trace import read_trees
 
 pytestmark = pytest.mark.integration
 
-PAGE = (Path(__file__).parents[2] / "docs" / "your-own-task.md").read_text(encoding="utf-8")
-FILE = re.compile(r"`(mytask/[\w.]+)`[^`]*:\n\n```(?:python|toml)\n(.*?)```", re.DOTALL)
-COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 FEWER = {
     "make_problems.py": (("TRAIN, 600", "TRAIN, 30"), ("TEST, 400", "TEST, 40")),
     "make_demonstrations.py": (("TRAIN, 4000", "TRAIN, 1600"),),
@@ -34,40 +27,17 @@ STEPS = (
 )
 
 
-def replaced(text, changes):
-    for before, after in changes:
-        text = text.replace(before, after)
-    return text
-
-
-def run(line):
-    """A command of the page; programs of the environment are those of this process."""
-    program, *arguments = shlex.split(line)
-    if program == "ramify":
-        assert main(arguments) == 0, line
-    elif program == "python":
-        subprocess.run([sys.executable, *arguments], check=True, timeout=120)
-    else:
-        assert line in (". .venv/bin/activate", "mkdir -p mytask")
-
-
 @pytest.fixture(scope="module")
 def task(tmp_path_factory, smoke_quickstart):
     """The folder in which all of the page was done."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "runs").mkdir()
     (folder / "runs" / "quickstart").symlink_to(smoke_quickstart)
-    for name, text in FILE.findall(PAGE):
-        path = folder / name
-        changes = FEWER.get(path.name, ())
-        assert all(before in text for before, _ in changes)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(replaced(replaced(text, changes), STEPS), encoding="utf-8")
+    page = read_page("your-own-task.md")
+    write_files(page, folder, FEWER, STEPS)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for block in COMMANDS.findall(PAGE):
-            for line in block.splitlines():
-                run(replaced(line, STEPS))
+        run_commands(page, STEPS)
     return folder / "mytask"
 
 

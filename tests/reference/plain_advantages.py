@@ -110,6 +110,42 @@ def node_value(tree, rewards, shared):
     return result
 
 
+def turn_level(tree, rewards, events, shared, discount, scale):
+    """Returns to go of turns (Sutton and Barto, equation 3.8), each against the same turn of the others (arXiv 2505.11821).
+
+    `events`: for each trajectory what was paid, by node id; the rest of its reward is paid at the last turn.
+    """
+    paid, lengths = [], []
+    for j, trajectory in enumerate(tree.trajectories):
+        turns, before = [], None
+        for n in trajectory.nodes:
+            if n.source is Source.POLICY:
+                if before is not Source.POLICY:
+                    turns.append([0.0, 0])
+                turns[-1][0] += events[j].get(n.id, 0.0)
+                turns[-1][1] += len(n.token_ids)
+            before = n.source
+        turns[-1][0] += rewards[j] - sum(own for own, _ in turns)
+        paid.append([own for own, _ in turns])
+        lengths.append([size for _, size in turns])
+    to_go = [
+        [sum(discount ** (later - i) * own[later] for later in range(i, len(own))) for i in range(len(own))]
+        for own in paid
+    ]
+    result = []
+    for own, sizes in zip(to_go, lengths, strict=True):
+        row = []
+        for i, size in enumerate(sizes):
+            group = [
+                (leaf_weight(tree, k, shared), other[i]) for k, other in enumerate(to_go) if len(other) > i
+            ]
+            mean, std = mean_and_std(group)
+            gain = (own[i] - mean) / (std + 1e-6 if scale == "std" else 1.0) if len(group) > 1 else 0.0
+            row += [gain] * size
+        result.append(row)
+    return result
+
+
 def pair_weight(tree, j, identifier, shared):
     """What a trajectory's copy of a token counts in statistics over the batch."""
     if shared == "split":

@@ -16,6 +16,7 @@ from ramify.algos.kl import KlInReward
 from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.algos.tree_grpo import TreeGrpo
+from ramify.algos.turn_level import TurnLevel
 from ramify.core.records import NodeAnnotations, Reward, behavior_annotations
 from ramify.core.tree import Source, make_tree
 from random_trees import annotated, random_tree, with_behavior, written_arrays
@@ -105,6 +106,34 @@ def test_node_value(shared, seed):
     trees, rewards, notes = batch(seed)
     expected = [plain.node_value(tree, group, shared) for tree, group in zip(trees, rewards, strict=True)]
     assert_equal(estimated(NodeValue(shared), trees, rewards, notes), expected)
+
+
+@every_weighting
+@pytest.mark.parametrize("discount", [1.0, 0.7])
+@pytest.mark.parametrize("scale", ["std", "none"])
+@on_random_trees
+@given(seed=seeds)
+def test_turn_level(shared, discount, scale, seed):
+    trees, rewards, _ = batch(seed)
+    rng = np.random.default_rng(seed)
+    for tree, group in zip(trees, rewards, strict=True):
+        # What a node was paid is the same in every trajectory through it.
+        paid = {n.id: float(rng.choice([-0.5, 0.25, 1.0])) for n in tree.nodes if rng.random() < 0.5}
+        events = [{n.id: paid[n.id] for n in t.policy_nodes if n.id in paid} for t in tree.trajectories]
+        expected = plain.turn_level(tree, group, events, shared, discount, scale)
+        known = annotated(tree, [Reward(r, {}, e) for r, e in zip(group, events, strict=True)], {})
+        actual = TurnLevel(shared, discount=discount, scale=scale).advantages(known, ())
+        assert_equal([actual], [expected])
+
+
+def test_without_events_the_first_turn_has_the_advantage_of_the_group():
+    trees, rewards, notes = batch(5)
+    turns, group = (
+        estimated(made, trees, rewards, notes) for made in (TurnLevel("repeat"), GroupRelative("repeat"))
+    )
+    for tree, own, other in zip(trees, turns, group, strict=True):
+        assert len(own) == len(tree.trajectories)
+        assert [row[0] for row in own] == pytest.approx([row[0] for row in other], abs=1e-12)
 
 
 @every_weighting

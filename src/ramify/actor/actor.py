@@ -13,13 +13,14 @@ from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import close_all
-from ramify.core.messages import Problem
+from ramify.core.messages import Message, Problem
 from ramify.core.protocols import ContextRewriter, RewardFn
 from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.trajectory_rewards import score_tree
-from ramify.rollout.grow import Grown, Planned, grow_planned
+from ramify.rollout.grow import Grown, grow_planned
+from ramify.rollout.plan import Planned
 from ramify.rollout.rewriting import load_rewriter
 from ramify.rollout.settings import AgentParts
 
@@ -39,7 +40,7 @@ class Task:
 
     Attributes:
         problems: Those whose prompt fits.
-        toolbox: The opened tools.
+        toolbox: What the agent acts in.
         renderer: Of the model's dialect, with these tools.
         context_tokens: Length of the longest context.
         reward: The reward as built.
@@ -135,9 +136,12 @@ def open_task(
     Raises:
         UserError: The recipe, the data or the machine is wrong.
     """
-    toolbox = build_tools(recipe.tools, recipe.sandbox, console.note)
+    toolbox = build_tools(recipe.tools, recipe.sandbox, recipe.environment, console.note)
     tokenizer = build_tokenizer(recipe.model.folder, console.note, computes=computes)
     renderer = build_renderer(recipe.model.dialect, tokenizer, toolbox.specs)
+    if toolbox.environment.max_observations:
+        # A chat template in which the user cannot speak again is refused now, not in the first tree.
+        renderer.hear("", (Message.of("user", "?"),))
     asked = recipe.rollout.rewriters if isinstance(recipe, TrainRecipe) else recipe.sampling.rewriters
     rewriters = [(config, load_rewriter(config)) for config in asked]
     problems, notes = read(renderer, toolbox)

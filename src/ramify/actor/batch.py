@@ -9,7 +9,7 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, TreeKey
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import Phase
-from ramify.rollout.grow import planned_step
+from ramify.rollout.plan import planned_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
-from ramify.core.config import AboveOne, Config, InsideOne, PositiveWeight, Switch
+from ramify.core.config import AboveOne, Config, InsideOne, PositiveFraction, PositiveWeight, Switch
 
 Baseline: TypeAlias = Literal["pooled", "leave_subtree_out"]
 """What a reward is compared with: the mean over the whole group, or over the leaves that are not below the token."""
@@ -76,6 +76,19 @@ class NodeValueConfig(EstimatorConfig):
     per_node = True
 
     name: Literal["node_value"] = "node_value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnLevelConfig(EstimatorConfig):
+    """The return from a turn on, compared with that of the same turn of the group's other trajectories.
+
+    What the environment pays for a turn counts there, a turn later `discount` times as much, and so on. `scale`: divide by
+    the standard deviation, or not.
+    """
+
+    name: Literal["turn_level"] = "turn_level"
+    discount: PositiveFraction = 1.0
+    scale: Literal["std", "none"] = "std"
 
 
 @dataclass(frozen=True, slots=True)

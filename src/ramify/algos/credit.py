@@ -13,10 +13,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ramify.algos.ops import Shared, by_node, leaf_weights, num_paths
+from ramify.algos.ops import Shared, by_node, leaf_weights, num_paths, num_trained
 from ramify.core.errors import ConfigError
 from ramify.core.records import Floats, NodeCredit, PathCredit, TrainingTree
-from ramify.core.tree import Source, Tree
+from ramify.core.tree import Source, StopReason, Tree
 
 Sharing: TypeAlias = Literal["soft", "hard"]
 """Whether a shared token gets each trajectory's advantage (soft) or their mean (hard)."""
@@ -46,9 +46,14 @@ class Weighting:
     fixed_length: int | None = None
 
 
-def untruncated(tree: Tree) -> npt.NDArray[np.bool_]:
-    """Which trajectories ended by themselves, not at a limit. [G]"""
-    return np.array([not trajectory.stop.truncated for trajectory in tree.trajectories])
+def trained(tree: Tree, masks_truncated: bool) -> npt.NDArray[np.bool_] | None:
+    """Which trajectories carry a loss; None: all. [G]
+
+    One whose environment failed says nothing about the policy. `masks_truncated`: nor does one that a limit cut.
+    """
+    stops = [trajectory.stop for trajectory in tree.trajectories]
+    kept = [stop is not StopReason.FAILED and not (masks_truncated and stop.truncated) for stop in stops]
+    return None if all(kept) else np.array(kept)
 
 
 def credit(tree: TrainingTree, weighting: Weighting) -> dict[str, NodeCredit]:
@@ -61,6 +66,7 @@ def credit(tree: TrainingTree, weighting: Weighting) -> dict[str, NodeCredit]:
         ValueError: The length of an array is not the number of the trajectory's written tokens.
     """
     gathered: dict[str, _Gathered] = {}
+    lengths = num_trained(tree.tree)
     masses = leaf_weights(tree.tree, weighting.shared)
     for i, trajectory in enumerate(tree.tree.trajectories):
         advantages = tree.advantages[i]
@@ -70,10 +76,12 @@ def credit(tree: TrainingTree, weighting: Weighting) -> dict[str, NodeCredit]:
                 raise ValueError(
                     f"trajectory {trajectory.leaf.id!r}: {len(array)} {name} for {trajectory.num_written} written tokens"
                 )
-        scale = 1.0 / max(trajectory.num_written, 1) if weighting.aggregation == "sequence_mean" else 1.0
+        scale = 1.0 / max(int(lengths[i]), 1) if weighting.aggregation == "sequence_mean" else 1.0
         keep = 1.0 if tree.loss_mask is None or tree.loss_mask[i] else 0.0
         for (node, a), (_, r) in zip(by_node(trajectory, advantages), by_node(trajectory, rho), strict=True):
-            gathered.setdefault(node.id, _Gathered([], [], [], [])).add(a, r, masses[i] * keep, scale)
+            # What lies above the start is there to be read, not to be learned.
+            mass = 0.0 if node.id in tree.tree.given else masses[i] * keep
+            gathered.setdefault(node.id, _Gathered([], [], [], [])).add(a, r, mass, scale)
     paths = num_paths(tree.tree)
     return {key: part.credit(weighting, paths[key]) for key, part in gathered.items()}
 
@@ -128,10 +136,10 @@ def _tree_denominator(tree: Tree, weighting: Weighting) -> float:
             assert weighting.fixed_length is not None
             return float(leaves.sum()) * weighting.fixed_length
         case "token_mean":
-            lengths = np.array([trajectory.num_written for trajectory in tree.trajectories])
             if weighting.shared == "split":
-                return float(sum(len(n.token_ids) for n in tree.nodes if n.source is Source.POLICY))
-            return float((leaves * lengths).sum())
+                own = (n for n in tree.nodes if n.source is Source.POLICY and n.id not in tree.given)
+                return float(sum(len(node.token_ids) for node in own))
+            return float((leaves * num_trained(tree)).sum())
 
 
 def path_credit(trees: Sequence[TrainingTree], weighting: Weighting) -> PathCredit:
@@ -142,11 +150,16 @@ def path_credit(trees: Sequence[TrainingTree], weighting: Weighting) -> PathCred
         weighting: With `shared` `repeat` or `mass`, and `sharing` soft.
 
     Raises:
-        ConfigError: `split` or hard: with them a trajectory has no weight or no advantage of its own.
+        ConfigError: `split` or hard: with them a trajectory has no weight or no advantage of its own. Or a tree goes on
+            from a node of another one: a ratio of the whole trajectory would count what is not trained on.
         ValueError: Advantages or corrections differ between the tokens of one trajectory.
     """
     if weighting.shared == "split" or weighting.sharing == "hard":
         raise ConfigError("a loss on whole trajectories needs shared = repeat or mass, and advantage = soft")
+    if any(tree.tree.given for tree in trees):
+        raise ConfigError(
+            "a loss on whole trajectories cannot train trees that go on from another tree's node"
+        )
     weights = []
     for tree in trees:
         weight = leaf_weights(tree.tree, weighting.shared)

@@ -39,13 +39,21 @@ def leaves_below(tree: Tree) -> dict[str, Ints]:
 def leaf_masses(tree: Tree) -> Floats:
     """Mass of each trajectory: the product of 1 / children over the branch nodes of its path. [G]
 
-    The prompt does not count as a branch node. So the masses below each root add up to 1, however often it branched.
+    The start, which is the prompt as a rule, does not count as a branch node. So the masses below each root add up to 1,
+    however often it branched.
     """
     masses = np.ones(len(tree.trajectories))
     for i, trajectory in enumerate(tree.trajectories):
-        for node in trajectory.nodes[1:-1]:
-            masses[i] /= len(tree.children[node.id])
+        for node in trajectory.nodes[:-1]:
+            if node.id != tree.start:
+                masses[i] /= len(tree.children[node.id])
     return masses
+
+
+def num_trained(tree: Tree) -> Ints:
+    """Number of each trajectory's written tokens that lie below the tree's start. [G]"""
+    above = sum(len(tree.by_id[node].token_ids) for node in tree.given)
+    return np.array([trajectory.num_written - above for trajectory in tree.trajectories], dtype=np.int64)
 
 
 def effective_leaves(masses: Floats) -> float:
@@ -130,11 +138,14 @@ def token_weights(tree: Tree, shared: Shared) -> tuple[Floats, ...]:
     """The weight of each trajectory's copy of a written token in a mean over the batch. [G][T]
 
     1 under `repeat`, so that a shared token counts num_paths times; 1/d under `split`, so that it counts once; the
-    leaf's mass under `mass`. Unlike loss weights, these do not depend on the length of a trajectory.
+    leaf's mass under `mass`; 0 above the tree's start. Unlike loss weights, these do not depend on the length of a
+    trajectory.
     """
     paths = num_paths(tree)
 
     def share(node: Node) -> Floats:
+        if node.id in tree.given:
+            return np.zeros(len(node.token_ids))
         return np.full(len(node.token_ids), 1 / paths[node.id] if shared == "split" else 1.0)
 
     return tuple(

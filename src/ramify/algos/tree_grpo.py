@@ -26,7 +26,7 @@ class TreeGrpo(PerGroup, TreeGrpoConfig):
         rewards, weights = tree.rewards, leaf_weights(tree.tree, self.shared)
         advantages = normalize(rewards, weights)
         below = leaves_below(tree.tree)
-        for root in tree.tree.children[""]:
+        for root in tree.tree.roots:
             leaves = below[root.id]
             advantages[leaves] += normalize([rewards[leaf] for leaf in leaves], weights[leaves])
         return spread(tree.tree, advantages)

@@ -74,7 +74,6 @@ class HermesRenderer(ChatRenderer):
         _check_names(specs)
         super().__init__(tokenizer, _WRITTEN, ("tool_response",))
         self._specs = tuple(specs)
-        self._ends = tuple(tokenizer.decode([index]) for index in sorted(tokenizer.eos_ids))
         self._frame = read_frame(
             tokenizer.template, tokenizer.decode([tokenizer.eos_id]), f"{tokenizer.folder}"
         )
@@ -92,7 +91,7 @@ class HermesRenderer(ChatRenderer):
 
     def parse(self, turn: str) -> ParsedTurn:
         """Parse one whole turn of the policy."""
-        return parse_turn(("<think>" if self._frame.opens_thought else "") + turn, self._ends)
+        return parse_turn(("<think>" if self._frame.opens_thought else "") + turn, self.ends)
 
     def _messages(self, problem: Problem) -> tuple[Message, ...]:
         return problem.messages

@@ -7,6 +7,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ from ramify.chat.tags import (
     split_completion,
     stop_strings,
 )
+from ramify.chat.template import read_user_frame
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError
 from ramify.core.messages import Final, Message, ParsedTurn, Problem, ToolResult, ToolSpec, ToolStatus
@@ -148,6 +150,28 @@ class ChatRenderer(ABC):
         """
         return self.tokenizer.chat_text(self._messages(problem), self._template_tools())
 
+    def hear(self, turn: str, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Tokens from the end of a turn to where the next one begins, if the user says `messages` in between.
+
+        Raises:
+            ConfigError: The chat template would rewrite earlier turns.
+        """
+        before, after = self._user_frame
+        if not turn.endswith(self.ends):
+            before = self.tokenizer.decode([self.tokenizer.eos_id]) + before
+        said = "\n\n".join(message.text for message in messages)
+        return self.controls.framed_ids((before, after), [self._foreign(said)[0]])
+
+    @cached_property
+    def ends(self) -> tuple[str, ...]:
+        """Texts of the tokens that end a turn."""
+        return tuple(self.tokenizer.decode([index]) for index in sorted(self.tokenizer.eos_ids))
+
+    @cached_property
+    def _user_frame(self) -> tuple[str, str]:
+        end = self.tokenizer.decode([self.tokenizer.eos_id])
+        return read_user_frame(self.tokenizer.template, end, f"{self.tokenizer.folder}")
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of tokens."""
         return self.tokenizer.decode(token_ids)
@@ -192,7 +216,6 @@ class ChatRenderer(ABC):
             raise DataError(f"{place}: it must end in a turn of the assistant")
         if parts[0][0] is not Source.POLICY:
             raise DataError(f"{place}: it must begin with a turn of the assistant")
-        ends = [self.decode([index]) for index in sorted(self.tokenizer.eos_ids)]
         for text in (text for source, text in parts if source is Source.POLICY):
             if call := self._other_calls.search(text):
                 raise DataError(
@@ -200,7 +223,7 @@ class ChatRenderer(ABC):
                 )
             if any(tag in text for tag in self._result_tags):
                 raise DataError(f"{place}: a result tag has no partner: {_start(text)}")
-            if any(end in text for end in ends):
+            if any(end in text for end in self.ends):
                 raise DataError(
                     f"{place}: an end of turn stands inside (a further turn of the user is not supported): {_start(text)}"
                 )
@@ -305,7 +328,7 @@ class TagRenderer(ChatRenderer):
 
     def parse(self, turn: str) -> ParsedTurn:
         """Parse one whole turn of the policy."""
-        return parse_turn(turn, self._tools)
+        return parse_turn(turn, self._tools, self.ends)
 
     def _messages(self, problem: Problem) -> tuple[Message, ...]:
         """The problem's messages, with the descriptions of tools that ask for one added to the first message.

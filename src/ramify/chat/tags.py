@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ramify.chat.arguments import read_call
 from ramify.core.errors import ConfigError
-from ramify.core.messages import Calls, Final, Malformed, ParsedTurn, ToolCall, ToolSpec
+from ramify.core.messages import Calls, Final, Malformed, ParsedTurn, Say, ToolCall, ToolSpec
 from ramify.core.tree import Source
 
 TOOLS = ("search", "python")
@@ -138,15 +138,29 @@ def stop_strings(tool_names: Sequence[str]) -> tuple[str, ...]:
     return (*(f"</{name}>" for name in tool_names), "</answer>", "<result>")
 
 
-def parse_turn(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
+def parse_turn(turn: str, tools: Mapping[str, ToolSpec], ends: Sequence[str] = ()) -> ParsedTurn:
     """Parse one turn of the policy; text after the first closing tag (the rest of its last token) is ignored.
 
     Args:
         turn: Text of this turn only.
         tools: Tools by name (`callable_tools`).
+        ends: Texts of the end tokens. A turn that ends with one and holds no tag but thoughts says something.
     """
     parsed = _parse(turn, tools)
-    return Malformed(parsed.reason, final_answer(turn) or "") if isinstance(parsed, Malformed) else parsed
+    if not isinstance(parsed, Malformed):
+        return parsed
+    said = _said(turn, tools, ends)
+    return Say(said) if said else Malformed(parsed.reason, final_answer(turn) or "")
+
+
+def _said(turn: str, tools: Mapping[str, ToolSpec], ends: Sequence[str]) -> str:
+    """The words of a turn that has ended and holds no tag besides thoughts; "" if it is no such turn."""
+    end = next((end for end in ends if turn.endswith(end)), None)
+    if end is None:
+        return ""
+    said = _THINK_SPAN.sub("", turn.removesuffix(end)).strip()
+    tags = (*tools, *_RESERVED)
+    return "" if any(f"<{tag}>" in said or f"</{tag}>" in said for tag in tags) else said
 
 
 def _parse(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:

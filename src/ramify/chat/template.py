@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from ramify.chat.template_process import SECONDS
-from ramify.core.errors import DataError, MachineError
+from ramify.core.errors import ConfigError, DataError, MachineError
 
 
 class ChatTemplate:
@@ -53,6 +53,42 @@ class ChatTemplate:
         if "text" not in answer:
             raise DataError(f"{self._place}: the chat template {failure}: {answer['refused']}")
         return str(answer["text"])
+
+
+_THOUGHT, _SAID, _HEARD = "<think>\nramify_thought\n</think>\n\n", "ramify_said", "ramify_heard"
+
+
+def read_user_frame(template: ChatTemplate, end: str, place: str) -> tuple[str, str]:
+    """What a template writes around a message of the user that follows a turn: from after the end token, to the next turn.
+
+    Found by rendering one. Contexts only grow, so a template that rewrites earlier turns then (Qwen3 drops their
+    thoughts) is refused.
+
+    Args:
+        template: The chat template.
+        end: The text of the end token.
+        place: Prefix of error messages.
+
+    Raises:
+        ConfigError: The template rewrites earlier turns, refuses such a chat, or ends turns with another token.
+    """
+    messages = [{"role": "user", "content": "q"}]
+    try:
+        asked = template.render(messages)
+        messages += [
+            {"role": "assistant", "content": _THOUGHT + _SAID},
+            {"role": "user", "content": _HEARD},
+        ]
+        text = template.render(messages)
+    except DataError as error:
+        raise ConfigError(f"{error} (a turn of the assistant, then one of the user)") from None
+    before, heard, after = text.removeprefix(asked + _THOUGHT + _SAID + end).partition(_HEARD)
+    if not text.startswith(asked + _THOUGHT + _SAID + end) or not heard:
+        raise ConfigError(
+            f"{place}: the chat template writes an earlier turn in another way once the user speaks again; contexts only "
+            "grow here, so an environment in which the user speaks needs another template"
+        )
+    return before, after
 
 
 @cache

@@ -9,14 +9,14 @@ from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
 from ramify.config.schema_rollout import RolloutSection
-from ramify.config.schema_tools import ToolsSection
+from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
 from ramify.rollout.configs import RewriterConfig
-from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnToolConfig
+from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig, OwnToolConfig
 
 
 def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True) -> None:
@@ -25,6 +25,7 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True) ->
         _model_check(recipe.model, require_model, fetch),
         lambda: require_file("data.train", recipe.data.train),
         lambda: require_own("tools.own", recipe.tools.own),
+        lambda: require_environment(recipe.environment),
     )
 
 
@@ -47,7 +48,7 @@ def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
     _check_all(
         _model_check(recipe.model, model, fetch),
         lambda: require_dataset(recipe.data.test),
-        lambda: require_tools(recipe.tools),
+        lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
         lambda: require_script(engine),
     )
@@ -108,10 +109,21 @@ def require_model(path: Path) -> None:
         raise ConfigError(f"model.path: {error}") from None
 
 
-def require_tools(section: ToolsSection) -> None:
-    """Raise ConfigError unless there is at least one tool and the files of all tools exist."""
+def require_environment(section: EnvironmentSection | None) -> None:
+    """Raise ConfigError unless the environment's file exists, if there is an environment."""
+    if isinstance(section, OwnEnvironmentConfig):
+        require_file("environment.path", section.path)
+
+
+def require_tools(section: ToolsSection, environment: EnvironmentSection | None) -> None:
+    """Raise ConfigError unless there is an environment or at least one tool, and their files exist."""
+    if environment is not None:
+        require_environment(environment)
+        return
     if section.search is None and section.python is None and not section.own:
-        raise ConfigError("tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool")
+        raise ConfigError(
+            "tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool and no [environment]"
+        )
     if isinstance(section.search, LocalSearchConfig | DenseSearchConfig):
         require_file("tools.search.corpus", section.search.corpus)
     require_own("tools.own", section.own)
@@ -142,7 +154,7 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
     return (
         lambda: require_file("data.train", recipe.data.train),
         lambda: require_excluded(recipe.data.exclude),
-        lambda: require_tools(recipe.tools),
+        lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_script(recipe.engine),
         lambda: require_rate(recipe.rollout),
         lambda: require_own("rollout.rewriters", recipe.rollout.rewriters),

@@ -19,7 +19,7 @@ from ramify.core.errors import ConfigError, MachineError
 if TYPE_CHECKING:
     from ramify.commands.estimate import AnyRecipe
     from ramify.config.schema_reward import RewardSection
-    from ramify.config.schema_tools import SandboxSection, ToolsSection
+    from ramify.config.schema_tools import EnvironmentSection, SandboxSection, ToolsSection
     from ramify.obs.console import RunConsole
 
 _GIB = 1 << 30
@@ -33,6 +33,7 @@ class _Task:
     """What the trees of a recipe are grown and scored with."""
 
     tools: "ToolsSection"
+    environment: "EnvironmentSection | None"
     sandbox: "SandboxSection"
     reward: "RewardSection"
 
@@ -207,7 +208,7 @@ async def _open(task: _Task) -> None:
         reward = replace(reward, judge=replace(judge, cache=None))
     scoring = build_reward(reward)
     try:
-        await build_tools(tools, task.sandbox).close()
+        await build_tools(tools, task.sandbox, task.environment).close()
     finally:
         await scoring.close()
 
@@ -243,7 +244,7 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
     else:
         check_files.check_example_files(recipe, fetch=False)
         return _Plan(command, recipe)
-    return _Plan(command, recipe, _Task(recipe.tools, recipe.sandbox, recipe.reward))
+    return _Plan(command, recipe, _Task(recipe.tools, recipe.environment, recipe.sandbox, recipe.reward))
 
 
 def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:

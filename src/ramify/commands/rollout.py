@@ -1,20 +1,48 @@
-"""`ramify rollout RECIPE.toml`: grow the trees of a training recipe's first step and write them as a trace."""
+"""`ramify rollout RECIPE.toml`: grow the trees of a training recipe's first step and write them as a trace.
+
+With `--from RUN:STEP:TREE/NODE` it grows one tree, which goes on from a node that a run recorded.
+"""
 
 import argparse
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ramify.commands.parser import add_recipe, at_least_one
+
+if TYPE_CHECKING:
+    from ramify.train.rollout import Place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     add_recipe(parser)
-    parser.add_argument(
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--from",
+        dest="start",
+        type=_place,
+        metavar="RUN:STEP:TREE/NODE",
+        help="go on from a node of a tree in RUN/trees/STEP.jsonl; calls on the way there are made again",
+    )
+    which.add_argument(
         "--problems",
         type=at_least_one,
         metavar="N",
         help="grow a tree for each of the first N problems (default: rollout.problems_per_step)",
     )
+
+
+def _place(text: str) -> "Place":
+    from ramify.train.rollout import Place
+
+    run, step, where = ["", "", *text.rsplit(":", 2)][-3:]
+    tree, slash, node = where.partition("/")
+    if not run or not slash or not step.isdecimal() or not tree.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"expected RUN:STEP:TREE/NODE, such as runs/mine:12:0/0.0, got {text!r}"
+        )
+    return Place(Path(run), int(step), int(tree), node)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -35,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
     from ramify.train.rollout import run_rollout
 
     console = RunConsole()
-    found = run_rollout(recipe, console, options.problems)
+    found = run_rollout(recipe, console, options.problems, options.start)
     console.result(
         f"reward/mean {found['reward/mean']:.4g}  branches {found['branch/taken']:.0f} taken of "
         f"{found['branch/planned']:.0f} planned  calls {found['calls/per_trajectory']:.3g} a trajectory  "

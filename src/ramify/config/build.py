@@ -27,6 +27,7 @@ from ramify.algos.configs import (
     ReinforcePlusPlusConfig,
     StopGradientClipConfig,
     TreeGrpoConfig,
+    TurnLevelConfig,
 )
 from ramify.config.build_tools import Toolbox
 from ramify.config.other_runs import read_rate
@@ -112,7 +113,7 @@ def build_agent(
     return AgentParts(
         engine=built,
         renderer=renderer,
-        tools=toolbox.tools,
+        environment=toolbox.environment,
         brancher=brancher,
         limits=limits,
         events=events,
@@ -232,6 +233,7 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
     from ramify.algos.node_value import NodeValue
     from ramify.algos.reinforce_pp import ReinforcePlusPlus
     from ramify.algos.tree_grpo import TreeGrpo
+    from ramify.algos.turn_level import TurnLevel
 
     kl = section.kl.coefficient if section.kl is not None and section.kl.place == "reward" else 0.0
     estimator: Estimator
@@ -242,6 +244,8 @@ def build_estimator(section: AlgorithmSection) -> Estimator:
             estimator = TreeGrpo(section.shared, **config.values())
         case NodeValueConfig() as config:
             estimator = NodeValue(section.shared, **config.values())
+        case TurnLevelConfig() as config:
+            estimator = TurnLevel(section.shared, **config.values())
         case ReinforcePlusPlusConfig() as config:
             # It applies the KL penalty per token, so that each token is charged only for itself and later tokens.
             estimator = ReinforcePlusPlus(section.shared, **config.values(), kl_coefficient=kl)

@@ -11,6 +11,7 @@ from ramify.core.protocols import Cache, Json, RewardFn
 from ramify.rewards.configs import (
     AnswerRewardConfig,
     CompatRewardConfig,
+    EnvironmentRewardConfig,
     HierarchicalRewardConfig,
     JudgeConfig,
     LengthRewardConfig,
@@ -80,10 +81,13 @@ def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> 
 
 
 def _base(
-    config: HierarchicalRewardConfig | AnswerRewardConfig | CompatRewardConfig, reported: Sequence[ScoreName]
+    config: HierarchicalRewardConfig | AnswerRewardConfig | CompatRewardConfig | EnvironmentRewardConfig,
+    reported: Sequence[ScoreName],
 ) -> RewardFn:
-    from ramify.rewards.trajectory_rewards import AnswerReward, CompatReward
+    from ramify.rewards.trajectory_rewards import AnswerReward, CompatReward, EnvironmentReward
 
+    if isinstance(config, EnvironmentRewardConfig):
+        return EnvironmentReward(config.right_at)
     if isinstance(config, CompatRewardConfig):
         return CompatReward(config.system)
     if isinstance(config, HierarchicalRewardConfig):

@@ -1,16 +1,20 @@
-"""Builds the tools of a checked recipe."""
+"""Builds what the agent of a checked recipe acts in: its tools, or its environment."""
 
+import hashlib
+import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ramify.config.build_services import build_cache, build_provider, chat_model, http_client, page_source
-from ramify.config.schema_tools import SandboxSection, ToolsSection
+from ramify.config.schema_tools import EnvironmentSection, SandboxSection, ToolsSection
 from ramify.core.closing import Closable, close_all
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolSpec
-from ramify.core.protocols import Json, Sandbox, Tool
+from ramify.core.protocols import Environment, Json, Sandbox, Tool
 from ramify.net.configs import HttpConfig
-from ramify.tools.configs import OwnToolConfig, PythonConfig
+from ramify.net.secrets import shown
+from ramify.tools.configs import OwnEnvironmentConfig, OwnToolConfig, PythonConfig
 
 _OURS = ("search", "open_page", "python")
 """ramify's tools in the order in which prompts list them."""
@@ -21,12 +25,12 @@ _SERVICE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """Tools by name, the resources that they use, and notes about the user's own tools.
+    """What an agent acts in, the resources that it uses, and notes about the user's own files.
 
     `identities` holds for each tool what its answers depend on besides the recipe: corpus, file, level of the sandbox.
     """
 
-    tools: Mapping[str, Tool]
+    environment: Environment
     resources: tuple[Closable, ...] = ()
     notes: tuple[str, ...] = ()
     identities: Mapping[str, Json] = field(default_factory=dict)
@@ -34,7 +38,7 @@ class Toolbox:
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         """What the renderer needs to know of the tools, in the order in which prompts list them."""
-        return tuple(tool.spec for tool in self.tools.values())
+        return tuple(self.environment.tools.values())
 
     async def close(self) -> None:
         """Close the resources in reverse order."""
@@ -42,15 +46,22 @@ class Toolbox:
 
 
 def build_tools(
-    section: ToolsSection, sandbox: SandboxSection, note: Callable[[str], None] = lambda _: None
+    section: ToolsSection,
+    sandbox: SandboxSection,
+    environment: EnvironmentSection | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Toolbox:
-    """Open the tools of the recipe; `note` receives a note when an index is built.
+    """Open the environment of the recipe, or its tools; `note` receives a note when an index is built.
 
     Raises:
         ConfigError: There is no tool, two have the same name, or a file of the user's own cannot be used.
         DataError: A passage file, a cache or a cassette cannot be read.
         MachineError: The sandbox cannot reach the level, or a key is missing.
     """
+    from ramify.rollout.tool_set import ToolSet
+
+    if environment is not None:
+        return _build_environment(environment)
     built = _Build(note)
     # First what is most likely a user's mistake, then what opens files, and the cache last.
     for own in section.own:
@@ -62,11 +73,13 @@ def build_tools(
     if section.search is not None:
         built.search(section)
     if not built.tools:
-        raise ConfigError("tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool")
+        raise ConfigError(
+            "tools: expected [tools.search], [tools.python] or [[tools.own]], found no tool and no [environment]"
+        )
     ours = [name for name in _OURS if name in built.tools]
     order = dict.fromkeys((*ours, *built.tools))
     return Toolbox(
-        {name: built.tools[name] for name in order},
+        ToolSet({name: built.tools[name] for name in order}),
         tuple(built.resources),
         tuple(built.notes),
         built.identities,
@@ -82,7 +95,28 @@ class ShownTools:
     identities: Mapping[str, Json]
 
 
-def show_tools(section: ToolsSection) -> ShownTools:
+def _build_environment(section: EnvironmentSection) -> Toolbox:
+    """The environment of the recipe; of a server the tools are asked for now."""
+    if isinstance(section, OwnEnvironmentConfig):
+        from ramify.tools.class_environment import load_environment
+
+        made, sha256 = load_environment(section)
+        note = f"environment: {section.function} of {section.path}, sha256 {sha256[:16]}"
+        return Toolbox(made, notes=(note,), identities={"environment": {"sha256": sha256}})
+    from ramify.tools.mcp_environment import open_mcp
+
+    return _served(open_mcp(section), section.url or shlex.join(section.command))
+
+
+def _served(environment: Environment, server: str) -> Toolbox:
+    """The environment of a server; what it lists is part of what a run is made from."""
+    note = f"environment: {shown(server)}, tools {', '.join(environment.tools)}"
+    listed = {name: [spec.description, dict(spec.parameters)] for name, spec in environment.tools.items()}
+    sha256 = hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
+    return Toolbox(environment, notes=(note,), identities={"environment": {"tools_sha256": sha256}})
+
+
+def show_tools(section: ToolsSection, environment: EnvironmentSection | None = None) -> ShownTools:
     """What prompts show of the tools that `build_tools` would open; only the files of the user's own are read.
 
     Raises:
@@ -91,6 +125,9 @@ def show_tools(section: ToolsSection) -> ShownTools:
     from ramify.tools import browser, search
     from ramify.tools.python import python_spec
 
+    if environment is not None:
+        whole = _build_environment(environment)
+        return ShownTools(whole.specs, whole.notes, whole.identities)
     ours: list[ToolSpec] = []
     if section.search is not None:
         ours.append(search.SPEC if section.browser is None else browser.SPEC)

@@ -14,6 +14,7 @@ from ramify.algos.configs import (
     ReinforcePlusPlusConfig,
     StopGradientClipConfig,
     TreeGrpoConfig,
+    TurnLevelConfig,
 )
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.config.schema_parts import Section
@@ -24,7 +25,8 @@ from ramify.core.config import (
 )
 
 EstimatorSection = Annotated[
-    GroupConfig | ReinforcePlusPlusConfig | TreeGrpoConfig | NodeValueConfig, Field(discriminator="name")
+    GroupConfig | ReinforcePlusPlusConfig | TreeGrpoConfig | NodeValueConfig | TurnLevelConfig,
+    Field(discriminator="name"),
 ]
 LossSection = Annotated[
     ClipConfig | StopGradientClipConfig | GppoConfig | CispoConfig | GspoConfig, Field(discriminator="name")

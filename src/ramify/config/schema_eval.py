@@ -16,11 +16,13 @@ from ramify.config.schema_parts import (
     refuse_all,
     refuse_clocks,
 )
-from ramify.config.schema_reward import RewardSection, refuse_compat_reward
+from ramify.config.schema_reward import RewardSection, refuse_absent_environment, refuse_compat_reward
 from ramify.config.schema_tools import (
+    EnvironmentSection,
     SandboxSection,
     ToolsSection,
     refuse_idle_sandbox,
+    refuse_tools_beside,
 )
 from ramify.core.config import (
     Name,
@@ -125,7 +127,8 @@ class EvalRecipe(Section):
     run: RunSection
     sampling: SamplingSection
     engine: EvalEngineSection
-    tools: ToolsSection
+    tools: ToolsSection = ToolsSection()
+    environment: EnvironmentSection | None = None
     sandbox: SandboxSection = SandboxSection()
     reward: RewardSection
     price: PriceSection | None = None
@@ -136,6 +139,8 @@ class EvalRecipe(Section):
             self._has_verdict,
             self._repeats,
             lambda: refuse_compat_reward(self.model, self.reward),
+            lambda: refuse_tools_beside(self.tools, self.environment),
+            lambda: refuse_absent_environment(self.reward, self.environment),
             lambda: refuse_idle_sandbox(self.tools, self.sandbox),
             lambda: refuse_clocks(self.run, self.sampling, "sampling"),
         )

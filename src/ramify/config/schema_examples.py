@@ -11,7 +11,7 @@ from ramify.config.schema_parts import (
     TrainingRunSection,
     refuse_idle_rates,
 )
-from ramify.config.schema_tools import ToolsSection
+from ramify.config.schema_tools import EnvironmentSection, ToolsSection, refuse_tools_beside
 from ramify.core.config import PositiveInt, PositiveWeight, Tokens, UserPath
 
 
@@ -50,9 +50,11 @@ class SftRecipe(Section):
     run: TrainingRunSection
     learner: SftLearnerSection
     tools: ToolsSection = ToolsSection()
+    environment: EnvironmentSection | None = None
 
     @model_validator(mode="after")
     def _acting(self) -> "SftRecipe":
+        refuse_tools_beside(self.tools, self.environment)
         refuse_idle_rates(self.learner.optimizer, self.model.lora is not None)
         return self
 

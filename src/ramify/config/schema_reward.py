@@ -5,10 +5,11 @@ from typing import Annotated
 from pydantic import Field
 
 from ramify.config.schema_parts import ModelSection
-from ramify.config.schema_tools import ToolsSection
+from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.rewards.configs import (
     AnswerRewardConfig,
     CompatRewardConfig,
+    EnvironmentRewardConfig,
     HierarchicalRewardConfig,
     LengthRewardConfig,
     PartsRewardConfig,
@@ -18,6 +19,7 @@ RewardSection = Annotated[
     HierarchicalRewardConfig
     | AnswerRewardConfig
     | CompatRewardConfig
+    | EnvironmentRewardConfig
     | PartsRewardConfig
     | LengthRewardConfig,
     Field(discriminator="name"),
@@ -30,6 +32,12 @@ def refuse_compat_reward(model: ModelSection, reward: RewardSection) -> None:
         raise ValueError(
             f'reward.name: "{reward.name}" reads tags only, expected another reward with model.dialect = "{model.dialect}"'
         )
+
+
+def refuse_absent_environment(reward: RewardSection, environment: EnvironmentSection | None) -> None:
+    """Refuse a reward that an environment pays where there is none (ValueError)."""
+    if isinstance(reward, EnvironmentRewardConfig) and environment is None:
+        raise ValueError('reward.name: "environment" takes an [environment], which is missing')
 
 
 def refuse_idle_bonus(reward: RewardSection, tools: ToolsSection) -> None:

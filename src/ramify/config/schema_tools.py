@@ -12,6 +12,8 @@ from ramify.tools.configs import (
     CacheConfig,
     DenseSearchConfig,
     LocalSearchConfig,
+    McpConfig,
+    OwnEnvironmentConfig,
     OwnToolConfig,
     PythonConfig,
     RetrieverSearchConfig,
@@ -63,6 +65,23 @@ class ToolsSection(Section):
             if self.search is not None and getattr(self, other) is not None and self.search.is_changed(key):
                 raise ValueError(f"search.{key}: acts without {other} only; leave it out")
         return self
+
+
+def _type(value: Any) -> Any:  # noqa: ANN401 - any TOML value
+    return value.get("type", "own") if isinstance(value, dict) else getattr(value, "type", "own")
+
+
+EnvironmentSection = Annotated[
+    Annotated[OwnEnvironmentConfig, Tag("own")] | Annotated[McpConfig, Tag("mcp")],
+    Discriminator(_type),
+]
+"""What the agent acts in, in place of a set of tools."""
+
+
+def refuse_tools_beside(tools: ToolsSection, environment: EnvironmentSection | None) -> None:
+    """Refuse tools beside an environment, which has tools of its own (ValueError)."""
+    if environment is not None and tools != ToolsSection():
+        raise ValueError("tools: the [environment] has tools of its own; leave [tools] out")
 
 
 def refuse_idle_sandbox(tools: ToolsSection, sandbox: "SandboxSection") -> None:

@@ -15,9 +15,20 @@ from ramify.config.schema_parts import (
     refuse_clocks,
     refuse_idle_rates,
 )
-from ramify.config.schema_reward import RewardSection, refuse_compat_reward, refuse_idle_bonus
+from ramify.config.schema_reward import (
+    RewardSection,
+    refuse_absent_environment,
+    refuse_compat_reward,
+    refuse_idle_bonus,
+)
 from ramify.config.schema_rollout import RolloutSection
-from ramify.config.schema_tools import SandboxSection, ToolsSection, refuse_idle_sandbox
+from ramify.config.schema_tools import (
+    EnvironmentSection,
+    SandboxSection,
+    ToolsSection,
+    refuse_idle_sandbox,
+    refuse_tools_beside,
+)
 from ramify.core.config import PositiveInt, Switch, Tokens, UserPath
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
 
@@ -70,7 +81,8 @@ class TrainRecipe(Section):
     run: TrainingRunSection
     rollout: RolloutSection
     engine: EngineSection
-    tools: ToolsSection
+    tools: ToolsSection = ToolsSection()
+    environment: EnvironmentSection | None = None
     sandbox: SandboxSection = SandboxSection()
     reward: RewardSection
     algorithm: AlgorithmSection
@@ -85,6 +97,8 @@ class TrainRecipe(Section):
             rollout.refuse_idle_rule,
             lambda: self.algorithm.refuse_idle(rollout, self.engine.computes_here),
             lambda: refuse_compat_reward(self.model, self.reward),
+            lambda: refuse_tools_beside(self.tools, self.environment),
+            lambda: refuse_absent_environment(self.reward, self.environment),
             self._tells_right,
             lambda: refuse_idle_bonus(self.reward, self.tools),
             lambda: refuse_idle_rates(self.learner.optimizer, self.model.lora is not None),

@@ -94,12 +94,23 @@ class ToolStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The answer to one call. `info` holds deterministic facts only (sandbox level, passage ids); no times."""
+    """The answer to one call.
+
+    Attributes:
+        call_id: Id of the call.
+        status: How it ended.
+        text: What the policy reads.
+        info: Deterministic facts only (sandbox level, passage ids); no times.
+        reward: What the environment pays for the call.
+        ends: The environment ends the trajectory with this answer; the policy does not read it any more.
+    """
 
     call_id: str
     status: ToolStatus
     text: str
     info: Mapping[str, Any] = field(default_factory=dict)
+    reward: float = 0.0
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +138,26 @@ class Malformed:
     answer: str = ""
 
 
-ParsedTurn: TypeAlias = Calls | Final | Malformed
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A turn in plain words that is neither a call nor an answer; only an environment that steps has a reply to it."""
+
+    text: str
+
+
+ParsedTurn: TypeAlias = Calls | Final | Say | Malformed
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What an environment replies to a turn that is no call.
+
+    Attributes:
+        messages: What the user says next; none: the turn means what it means without an environment.
+        reward: What the environment pays for the turn.
+        ends: The environment ends the trajectory; the policy does not read the messages any more.
+    """
+
+    messages: tuple[Message, ...] = ()
+    reward: float = 0.0
+    ends: bool = False

@@ -6,9 +6,9 @@ Axis letters are those of `core.records`.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from ramify.core.messages import Message, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
+from ramify.core.messages import Message, Observation, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.records import (
     Afresh,
     AnnotatedTree,
@@ -99,6 +99,14 @@ class Renderer(Protocol):
         """Tokens between the turn with the calls and the next turn: at least the results, in which nothing forges a tag."""
         ...
 
+    def hear(self, turn: str, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Tokens between a turn, whose text is given, and the next one, if the user says `messages` in between.
+
+        Raises:
+            ConfigError: The chat template would rewrite earlier turns, or a message is not of the user.
+        """
+        ...
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, for people, parsers and traces; never encoded again."""
         ...
@@ -150,6 +158,86 @@ class Tool(Protocol):
 
     async def open(self, problem: Problem) -> ToolSession:
         """Start a session for one root trajectory."""
+        ...
+
+
+class EnvironmentSession(Protocol):
+    """An environment's state on one trajectory.
+
+    Of its methods, `call` runs under the deadline of the called tool, and the others under `Environment.seconds`. One
+    that fails, or is too slow, ends its own trajectory (StopReason.FAILED); a call that fails is a result. One of
+    ramify's own errors ends the run.
+    """
+
+    @property
+    def tools(self) -> Mapping[str, ToolSpec]:
+        """The tools in force now, by name."""
+        ...
+
+    @property
+    def opening(self) -> str:
+        """What is added to the end of the problem's last message; the same in each session that is opened for a tree."""
+        ...
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Run one call."""
+        ...
+
+    async def step(self, turn: ParsedTurn) -> Observation:
+        """Reply to a turn that is no call; asked at most `Environment.max_observations` times."""
+        ...
+
+    async def fork(self, seed: int) -> "EnvironmentSession":
+        """An independent copy of the state as it is now, for a branch, that draws its own random numbers from `seed`."""
+        ...
+
+    async def score(self, trajectory: Trajectory) -> float:
+        """What the whole trajectory is paid besides what its turns were; asked once, before `close`, also if it was cut."""
+        ...
+
+    async def close(self) -> None:
+        """Free the state; closing twice is allowed."""
+        ...
+
+
+class Environment(Protocol):
+    """What an agent acts in: tools, which may share a state, and a world that replies to turns that call none of them."""
+
+    @property
+    def tools(self) -> Mapping[str, ToolSpec]:
+        """The tools that prompts show, by name."""
+        ...
+
+    @property
+    def seconds(self) -> float | None:
+        """Deadline of each method of a session besides `call`, and of `open`; None: they keep deadlines of their own."""
+        ...
+
+    @property
+    def branches(self) -> Literal["fork", "replay", "never"]:
+        """How a branch gets its state: by `fork`; by a new session in which the path's turns are made again; not at all."""
+        ...
+
+    @property
+    def max_observations(self) -> int:
+        """Most turns without a call that `step` replies to on one trajectory; 0: it is not asked."""
+        ...
+
+    @property
+    def scores(self) -> bool:
+        """Whether `score` pays."""
+        ...
+
+    @property
+    def opens(self) -> bool:
+        """Whether sessions have an `opening`."""
+        ...
+
+    async def open(self, problem: Problem, seed: int) -> EnvironmentSession:
+        """Start a session for one root trajectory. All roots of a tree have the same seed, so they start alike.
+
+        If it is cancelled, it frees what it had begun.
+        """
         ...
 
 

@@ -15,7 +15,16 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ramify.core.messages import Calls, Final, Malformed, ParsedTurn, Problem, ToolCall, ToolResult
+from ramify.core.messages import (
+    Calls,
+    Final,
+    Malformed,
+    Message,
+    ParsedTurn,
+    Problem,
+    ToolCall,
+    ToolResult,
+)
 
 NodePath: TypeAlias = tuple[int, ...]
 
@@ -38,14 +47,18 @@ class StopReason(StrEnum):
     TOKENS = "tokens"
     """Cut: the token budget of the trajectory or the context was used up."""
     CALLS = "calls"
-    """Cut: the policy made one tool call more than the limit."""
+    """Cut: the policy made one tool call, or spoke to the environment one time, more than the limit."""
     DEADLINE = "deadline"
     """Cut: the time of the trajectory or of the step was used up."""
+    ENDED = "ended"
+    """The environment ended it."""
+    FAILED = "failed"
+    """Cut: the environment failed, or took too long."""
 
     @property
     def truncated(self) -> bool:
         """Whether the trajectory was cut from outside rather than ended by the policy."""
-        return self in (StopReason.TOKENS, StopReason.CALLS, StopReason.DEADLINE)
+        return self in (StopReason.TOKENS, StopReason.CALLS, StopReason.DEADLINE, StopReason.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +108,10 @@ class Node:
         entropy: Policy nodes: mean entropy of the first k tokens, if it was asked for.
         text: The tokens as text, for people and rewards; never encoded again.
         turn: The policy node that ends a turn: what the dialect read in the whole turn. None on other nodes.
-        results: Tool nodes: the answers, in the order of the parent's calls.
+        results: Tool nodes: the answers, in the order of the parent's calls. A leaf at which the environment ended: the
+            answers to its own calls, which no policy read.
+        messages: What the environment said to the policy's turn, in the same places as results.
+        reward: Policy nodes: what the environment paid for the turn that ends here, and at a leaf for the whole.
         policy_version: Policy nodes: version of the weights that wrote the tokens.
         stop: Set on leaves only.
         context: Whose tokens stand before this node's. `parent` only says where the node comes from.
@@ -114,6 +130,8 @@ class Node:
     entropy: Entropy | None = None
     turn: ParsedTurn | None = None
     results: tuple[ToolResult, ...] = ()
+    messages: tuple[Message, ...] = ()
+    reward: float = 0.0
     policy_version: int | None = None
     stop: StopReason | None = None
     context: Context = "parent"
@@ -231,9 +249,16 @@ class Trajectory:
         """Executed calls with their results, in order."""
         pairs: list[tuple[ToolCall, ToolResult]] = []
         for before, node in zip(self.nodes, self.nodes[1:], strict=False):
-            if node.results:
+            if node.results and node.source is Source.TOOL:
                 pairs.extend(zip(before.calls, node.results, strict=True))
+        if self.leaf.results and self.leaf.source is Source.POLICY:
+            pairs.extend(zip(self.leaf.calls, self.leaf.results, strict=True))
         return tuple(pairs)
+
+    @property
+    def paid(self) -> float:
+        """What the environment paid, in sum."""
+        return sum(node.reward for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,12 +304,28 @@ class BranchDecision:
 
 @dataclass(frozen=True)
 class Tree:
-    """All trajectories of one problem. `nodes` are in depth-first order of their paths; leaves are the group."""
+    """All trajectories of one problem. `nodes` are in depth-first order of their paths; leaves are the group.
+
+    `start` is the node where the roots begin: the prompt, or, if the tree goes on from a node of an earlier tree, that node.
+    What lies above was recorded there and is not trained on.
+    """
 
     problem: Problem
     key: TreeKey
     nodes: tuple[Node, ...]
     decisions: tuple[BranchDecision, ...] = ()
+    start: str = ""
+
+    @cached_property
+    def roots(self) -> tuple[Node, ...]:
+        """The first nodes of this tree's own: the children of its start."""
+        return self.children[self.start]
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """Ids of the policy nodes that lie above the roots."""
+        above = self.path_to(self.by_id[self.start])
+        return frozenset(node.id for node in above if node.source is Source.POLICY)
 
     @cached_property
     def by_id(self) -> Mapping[str, Node]:
@@ -316,25 +357,33 @@ class Tree:
 
 
 def make_tree(
-    problem: Problem, key: TreeKey, nodes: list[Node], decisions: list[BranchDecision] | None = None
+    problem: Problem,
+    key: TreeKey,
+    nodes: list[Node],
+    decisions: list[BranchDecision] | None = None,
+    start: str = "",
 ) -> Tree:
     """Sort nodes depth-first and check the shape.
 
     Raises:
         ValueError: Duplicate ids, an id or parent that does not match the path, a missing parent, no prompt
             node, a leaf without a stop reason or an inner node with one, a context that goes on from elsewhere than an
-            ancestor.
+            ancestor, a start that is not there or beside which something lies.
     """
     tree = Tree(
         problem,
         key,
         tuple(sorted(nodes, key=lambda node: node.path)),
         tuple(sorted(decisions or [], key=lambda d: tree_path(d.node))),
+        start,
     )
     if len(tree.by_id) != len(nodes):
         raise ValueError(f"problem {problem.id!r}: two nodes share an id")
     if "" not in tree.by_id:
         raise ValueError(f"problem {problem.id!r}: no prompt node")
+    first = tree_path(start)
+    if start not in tree.by_id or any(n.path[: len(first)] != first[: len(n.path)] for n in tree.nodes):
+        raise ValueError(f"problem {problem.id!r}: not all nodes lie above or below the start {start!r}")
     for node in tree.nodes:
         above = node_id(node.path[:-1]) if node.path else None
         if (node.id, node.parent) != (node_id(node.path), above):

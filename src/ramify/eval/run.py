@@ -51,7 +51,7 @@ from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.configs import ScoreName
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
-from ramify.rollout.grow import Planned
+from ramify.rollout.plan import Planned
 
 if TYPE_CHECKING:
     pass
@@ -122,7 +122,9 @@ class _Run:
             recipe,
             build_reward(recipe.reward, REPORTED),
             data.max_prompt_tokens + recipe.sampling.max_tokens,
-            lambda renderer, toolbox: build_eval_problems(data, renderer, toolbox.tools, recipe.model),
+            lambda renderer, toolbox: build_eval_problems(
+                data, renderer, toolbox.environment.tools, recipe.model
+            ),
             console,
             computes=computes,
         )
@@ -185,7 +187,7 @@ class _Run:
                         # Clear the engine's cache: what is left of the last group would change the numerics.
                         await actor.agent.engine.load_weights(0)
                     await self._attempt_group(actor, group, phase)
-            for note in actor.timing.rewriter_notes():
+            for note in actor.timing.failure_notes():
                 self.console.note(note)
         if self.task.reward.judge is not None:
             self.console.note(self.task.reward.judge.counts.line())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ramify.algos.corrections import ImportanceCorrection
-from ramify.algos.credit import untruncated
+from ramify.algos.credit import trained
 from ramify.core.protocols import Estimator
 from ramify.core.records import ScoredTree, TrainingTree
 from ramify.learner.annotate import Reference, Wanted, annotate
@@ -62,7 +62,7 @@ class Learning:
                 annotations=tree.annotations,
                 advantages=self.estimator.advantages(tree, statistics),
                 rho=None if self.correction is None else self.correction.weights(tree),
-                loss_mask=untruncated(tree.tree) if self.masks_truncated else None,
+                loss_mask=trained(tree.tree, self.masks_truncated),
             )
             for tree in annotated
         )

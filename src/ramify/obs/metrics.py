@@ -131,23 +131,30 @@ class TimingLog:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._asked: Counter[str] = Counter()
-        self._unusable: dict[str, list[str]] = {}
+        self._rewritten: Counter[str] = Counter()
+        self._failures: dict[str, list[str]] = {}
 
     def emit(self, event: Event) -> None:
         """Keep one event in memory."""
         self._events.append(event)
-        if event.kind.startswith("rewriter/"):
-            self._asked[event.kind] += 1
-            if "reason" in event.fields:
-                self._unusable.setdefault(event.kind, []).append(str(event.fields["reason"]))
+        if "reason" in event.fields:
+            self._failures.setdefault(event.kind, []).append(str(event.fields["reason"]))
+        elif event.kind.startswith("rewriter/"):
+            self._rewritten[event.kind] += 1
 
-    def rewriter_notes(self) -> tuple[str, ...]:
-        """A line for each rewriter of the run whose answers could not all be used."""
-        return tuple(
-            f"{kind.replace('/', ' ')}: {len(reasons)} of {self._asked[kind]} answers could not be used; the first: {reasons[0]}"
-            for kind, reasons in self._unusable.items()
-        )
+    def failure_notes(self) -> tuple[str, ...]:
+        """A line for each rewriter of the run, and each method of its environment, that failed at times."""
+        told = []
+        for kind, reasons in self._failures.items():
+            what, _, name = kind.partition("/")
+            failed = f"failed {len(reasons)} times; the first: {reasons[0]}"
+            if what == "rewriter":
+                failed = (
+                    f"{len(reasons)} of {len(reasons) + self._rewritten[kind]} answers could not be used; "
+                    f"the first: {reasons[0]}"
+                )
+            told.append(f"{what} {name}: {failed}")
+        return tuple(told)
 
     def take(self, tree: tuple[int, int]) -> tuple[Event, ...]:
         """Remove and return the events of one tree (its step and slot), in the order in which they came."""

@@ -224,7 +224,7 @@ def draw_tree(traced: TracedTree) -> Markup:
     ).format(
         MARGIN + max(columns.values()) * COLUMN + BOX_WIDTH + END_WIDTH,
         2 * MARGIN + len(tree.trajectories) * ROW,
-        f"Tree of problem {tree.problem.id}: {len(tree.children[''])} roots, {len(tree.trajectories)} leaves",
+        f"Tree of problem {tree.problem.id}: {len(tree.roots)} roots, {len(tree.trajectories)} leaves",
         Markup("").join(body),
         _texts(traced),
     )

@@ -13,6 +13,7 @@ from ramify.core.messages import (
     Message,
     ParsedTurn,
     Problem,
+    Say,
     TextPart,
     ToolCall,
     ToolResult,
@@ -75,13 +76,11 @@ def tree_record(traced: TracedTree) -> dict[str, Any]:
         "key": asdict(traced.tree.key),
         "problem": {
             "id": problem.id,
-            "messages": [
-                {"role": message.role, "content": [{"text": part.text} for part in message.content]}
-                for message in problem.messages
-            ],
+            "messages": [asdict(message) for message in problem.messages],
             "answer": list(problem.answer),
             "info": _plain(problem.info, f"info of problem {problem.id!r}"),
         },
+        "start": traced.tree.start,
         "nodes": [_node_record(node) for node in traced.tree.nodes],
         "decisions": [asdict(decision) for decision in traced.tree.decisions],
         "rewards": [
@@ -129,9 +128,13 @@ def _node_record(node: Node) -> dict[str, Any]:
                 "status": result.status,
                 "text": result.text,
                 "info": _plain(result.info, f"result info {place}"),
+                "reward": result.reward,
+                "ends": result.ends,
             }
             for result in node.results
         ],
+        "messages": [asdict(message) for message in node.messages],
+        "reward": node.reward,
         "policy_version": node.policy_version,
         "stop": node.stop,
         "context": asdict(node.context) if isinstance(node.context, Cut) else node.context,
@@ -141,7 +144,7 @@ def _node_record(node: Node) -> dict[str, Any]:
 
 
 def _turn_record(turn: ParsedTurn | None, place: str) -> dict[str, Any] | None:
-    """A parsed turn with its kind: "calls", "final" or "malformed"."""
+    """A parsed turn with its kind: "calls", "final", "say" or "malformed"."""
     match turn:
         case None:
             return None
@@ -158,6 +161,8 @@ def _turn_record(turn: ParsedTurn | None, place: str) -> dict[str, Any] | None:
             return {"kind": "calls", "calls": made}
         case Final(answer):
             return {"kind": "final", "answer": answer}
+        case Say(text):
+            return {"kind": "say", "text": text}
         case Malformed(reason, answer):
             return {"kind": "malformed", "reason": reason, "answer": answer}
 
@@ -203,16 +208,14 @@ def _traced_tree(record: Mapping[str, Any]) -> TracedTree:
     tree = make_tree(
         Problem(
             problem["id"],
-            tuple(
-                Message(message["role"], tuple(TextPart(part["text"]) for part in message["content"]))
-                for message in problem["messages"]
-            ),
+            tuple(map(_message, problem["messages"])),
             tuple(problem["answer"]),
             problem["info"],
         ),
         TreeKey(**record["key"]),
         [_node(node) for node in record["nodes"]],
         [BranchDecision(**decision) for decision in record["decisions"]],
+        record["start"],
     )
     advantages = record["advantages"]
     return TracedTree(
@@ -234,15 +237,20 @@ def _node(record: Mapping[str, Any]) -> Node:
         entropy=None if record["entropy"] is None else Entropy(**record["entropy"]),
         turn=_turn(record["turn"]),
         results=tuple(
-            ToolResult(result["call_id"], ToolStatus(result["status"]), result["text"], result["info"])
-            for result in record["results"]
+            ToolResult(**{**result, "status": ToolStatus(result["status"])}) for result in record["results"]
         ),
+        messages=tuple(map(_message, record["messages"])),
+        reward=record["reward"],
         policy_version=record["policy_version"],
         stop=None if record["stop"] is None else StopReason(record["stop"]),
         context=_context(record["context"]),
         token_entropies=tuple(record["token_entropies"]),
         exact_ids=record["exact_ids"],
     )
+
+
+def _message(record: Mapping[str, Any]) -> Message:
+    return Message(record["role"], tuple(TextPart(part["text"]) for part in record["content"]))
 
 
 def _context(record: Mapping[str, Any] | str) -> Context:
@@ -262,6 +270,8 @@ def _turn(record: Mapping[str, Any] | None) -> ParsedTurn | None:
             return Calls(tuple(ToolCall(**call) for call in calls))
         case {"kind": "final", "answer": answer}:
             return Final(answer)
+        case {"kind": "say", "text": text}:
+            return Say(text)
         case {"kind": "malformed", "reason": reason, "answer": answer}:
             return Malformed(reason, answer)
-    raise ValueError("a turn is neither calls, an answer nor malformed")
+    raise ValueError("a turn is neither calls, an answer, words nor malformed")

@@ -78,7 +78,7 @@ def _group_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     return {
         "group/zero_variance": _mean([len({r.value for r in scored.rewards}) == 1 for scored in batch]),
         "group/effective_size": _mean([effective_leaves(leaf_masses(scored.tree)) for scored in batch]),
-        "group/roots": _mean([len(scored.tree.children[""]) for scored in batch]),
+        "group/roots": _mean([len(scored.tree.roots) for scored in batch]),
     }
 
 

@@ -131,6 +131,14 @@ class PartsRewardConfig(RewardConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentRewardConfig(RewardConfig):
+    """What the environment pays; a trajectory is right if that is at least `right_at`."""
+
+    name: Literal["environment"] = "environment"
+    right_at: SignedWeight = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LengthRewardConfig(Config):
     """For smoke tests: rewards length and teaches nothing."""
 

@@ -85,6 +85,25 @@ class LengthReward:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentReward:
+    """What the environment paid, turn by turn and for the whole; events say for which node.
+
+    Parts: `correct`, 1 if it is at least `right_at`, and `paid`.
+    """
+
+    right_at: float = 1.0
+
+    async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Reward]:
+        """One reward for each trajectory, in order."""
+        return tuple(map(self._score, trajectories))
+
+    def _score(self, trajectory: Trajectory) -> Reward:
+        paid = trajectory.paid
+        events = {node.id: node.reward for node in trajectory.policy_nodes if node.reward}
+        return Reward(paid, {"correct": float(paid >= self.right_at), "paid": paid}, events)
+
+
+@dataclass(frozen=True, slots=True)
 class OverlongReward:
     """Another reward plus DAPO's penalty for length (arXiv 2503.14476, equation 13): 0 up to max - margin response tokens, then falling linearly to -1 at max.
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from ramify.core.draws import permutation, stream, uniform
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Problem
-from ramify.core.protocols import Event
+from ramify.core.protocols import EnvironmentSession, Event
 from ramify.core.records import BranchCandidate, Proposal
 from ramify.core.tree import BranchDecision, Entropy, Trajectory, TreeKey, node_id
-from ramify.rollout.calls import SessionKeeper, Sessions
+from ramify.rollout.calls import Failure
+from ramify.rollout.sessions import SessionKeeper
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import BranchKey, TrajectoryState
 
@@ -148,10 +149,13 @@ class BranchBudget:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A state, forked where the tree could branch, that waits for its grant; times are on the event loop's clock."""
+    """A state, forked where the tree could branch, that waits for its grant; times are on the event loop's clock.
+
+    A fork is None if the branch replays its path.
+    """
 
     state: TrajectoryState
-    forks: tuple[Sessions, ...]
+    forks: tuple[EnvironmentSession | Failure | None, ...]
     since: float
 
 
@@ -177,7 +181,7 @@ class Branching:
             parts: The agent.
             problem: The problem to solve.
             key: Key of the tree.
-            keeper: Holds the tool sessions.
+            keeper: Holds the environment's sessions.
             start_root: Starts a root, given its index and its place in the order of grants (None: it never
                 branches).
             start_branch: Starts a branch.
@@ -196,10 +200,11 @@ class Branching:
         self._candidates: dict[tuple[BranchKey, int], _Candidate] = {}
         brancher = parts.brancher
         # A rule that never wants a child is not asked: in the metrics it would look like a rule that is stuck.
-        self.asks = brancher.max_children > 0 and all(tool.spec.forks for tool in parts.tools.values())
+        self.asks = brancher.max_children > 0 and parts.environment.branches != "never"
         if self.asks and brancher.probe_tokens < 1:
             raise ConfigError(f"branching: probe_tokens = {brancher.probe_tokens}, expected at least 1")
-        self._budget = BranchBudget(parts.limits.max_calls, brancher.max_children if self.asks else 0)
+        most = parts.limits.max_calls + parts.environment.max_observations
+        self._budget = BranchBudget(most, brancher.max_children if self.asks else 0)
         self._first = self._count(brancher.first_roots(parts.limits.n), max(1, brancher.num_monitor))
         self._ranks = self._root_ranks()
         self._monitored: dict[int, Trajectory] = {}
@@ -236,7 +241,6 @@ class Branching:
             The plan. Later decisions see the plan and never what was granted, which is not known in logical time.
         """
         assert state.key is not None
-        assert state.sessions is not None
         place, key = state.path, self._key
         name = stream(
             self._parts.run_seed, key.step, key.slot, key.attempt, self._problem.id, place, "branch"
@@ -256,7 +260,7 @@ class Branching:
         self._decisions[decision.node] = decision
         self._places[decision.node] = state.key, state.depth
         if proposal.children and not self._budget.spent:
-            forks = [await self._keeper.fork(state.sessions) for _ in range(proposal.children)]
+            forks = [await self._fork(state, index) for index in range(1, proposal.children + 1)]
             branch = replace(state.after_turn(None, decision), own_from=len(state.turns))
             now = asyncio.get_running_loop().time()
             self._candidates[state.key, state.depth] = _Candidate(branch, tuple(forks), now)
@@ -270,6 +274,25 @@ class Branching:
             replace(decision, budget_left=self._budget.left_for(*self._places[node]))
             for node, decision in self._decisions.items()
         ]
+
+    async def _fork(self, state: TrajectoryState, index: int) -> EnvironmentSession | Failure | None:
+        if self._parts.environment.branches == "replay":
+            return None
+        assert not isinstance(state.session, Failure | None)
+        key = self._key
+        seed = stream(
+            self._parts.run_seed, key.step, key.slot, key.attempt, self._problem.id, state.path, "fork", index
+        )
+        return await self._keeper.fork(state.session, seed)
+
+    def dropped(self, state: TrajectoryState) -> None:
+        """Note that a granted branch could not get its state; a fresh trajectory from the prompt takes its place."""
+        assert state.key is not None
+        place = node_id(state.path[:-1])
+        self._decisions[place] = replace(self._decisions[place], taken=self._decisions[place].taken - 1)
+        self._start_root(self._next_root, None)
+        self._next_root += 1
+        self.ended(state.key)
 
     def skip(self, state: TrajectoryState) -> None:
         """Decide against a branch after this result, because its turn ended within the shared tokens."""
@@ -342,8 +365,8 @@ class Branching:
                     state,
                     key=key,
                     path=(*state.path, index),
-                    sessions=candidate.forks[index - 1],
+                    session=candidate.forks[index - 1],
                     deadline=deadline,
                 )
             )
-        self._keeper.close(*candidate.forks[children:])
+        self._keeper.close(*(fork for fork in candidate.forks[children:] if fork is not None))

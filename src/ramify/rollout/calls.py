@@ -1,16 +1,17 @@
-"""Tool calls: sessions that fork with a branch, calls under deadlines with hedging, and awaiting what may never end."""
+"""Tool calls: under deadlines, with hedging, and checked; and awaiting what may never end."""
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ramify.core.call_clock import CallClock, set_clock
 from ramify.core.errors import RamifyError
-from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
-from ramify.core.protocols import Event, Tool, ToolSession
+from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.core.protocols import EnvironmentSession, Event
 from ramify.core.tree import TreeKey
 from ramify.net.secrets import redact
 from ramify.rollout.agent_loop import abandon, seconds_held_up
@@ -107,124 +108,31 @@ async def _caught(ask: Callable[[], Awaitable[Value]], clock: CallClock) -> Valu
         return Failure(error)
 
 
-Sessions: TypeAlias = Mapping[str, ToolSession]
-"""Sessions by tool name."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokenSession:
-    """Stands in for a session that the tool could not open; every call gets the reason as an error."""
-
-    reason: str
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        """The reason, as an error."""
-        text = f"The tool {call.name} is not available: {self.reason}"
-        return ToolResult(call.id, ToolStatus.ERROR, text)
-
-    async def fork(self) -> ToolSession:
-        """Return itself, as there is no state."""
-        return self
-
-    async def close(self) -> None:
-        """Do nothing, as it holds nothing."""
-
-
-@dataclass(slots=True)
-class SessionKeeper:
-    """Opens, forks and closes the sessions of one tree, so that none is left open whatever fails."""
-
-    tools: Mapping[str, Tool]
-    problem: Problem
-    _held: dict[int, dict[str, ToolSession]] = field(default_factory=dict)
-    _closing: list["asyncio.Task[object]"] = field(default_factory=list)
-
-    async def open(self) -> Sessions:
-        """Sessions for a new root; a tool that fails or is too slow answers with errors from then on."""
-        opened = self._hold()
-        for name, tool in self.tools.items():
-            await self._take(opened, name, partial(tool.open, self.problem))
-        return opened
-
-    async def fork(self, sessions: Sessions) -> Sessions:
-        """Forks of `sessions` in their current state."""
-        copies = self._hold()
-        for name, session in sessions.items():
-            await self._take(copies, name, partial(_fork, session))
-        return copies
-
-    def close(self, *groups: Sessions) -> None:
-        """Close sessions in the background; only `close_all` waits for it."""
-        for sessions in groups:
-            self._held.pop(id(sessions), None)
-            for name, session in sessions.items():
-                seconds = self.tools[name].spec.timeout_seconds
-                self._closing.append(asyncio.create_task(within(seconds, partial(_close, session))))
-
-    async def close_all(self) -> None:
-        """Close all sessions still held (after a failure, also those half opened or half forked), and wait for it.
-
-        A tool that does not close within its deadline is not waited for.
-        """
-        self.close(*self._held.values())
-        await asyncio.gather(*self._closing, return_exceptions=True)
-
-    def _hold(self) -> dict[str, ToolSession]:
-        sessions: dict[str, ToolSession] = {}
-        self._held[id(sessions)] = sessions
-        return sessions
-
-    async def _take(
-        self, sessions: dict[str, ToolSession], name: str, give: Callable[[], Awaitable[ToolSession]]
-    ) -> None:
-        """Add the session that `give` returns to `sessions`; a session that comes too late is closed."""
-
-        async def take() -> None:
-            session = await give()
-            if name in sessions or id(sessions) not in self._held:
-                await session.close()
-            else:
-                sessions[name] = session
-
-        answer = await within(self.tools[name].spec.timeout_seconds, take)
-        if isinstance(answer, Failure):
-            sessions[name] = BrokenSession(answer.reason)
-
-
-# Functions, so that the attribute is looked up within the guarded task: a tool's "session" may lack even these methods.
-async def _fork(session: ToolSession) -> ToolSession:
-    return await session.fork()
-
-
-async def _close(session: ToolSession) -> None:
-    await session.close()
-
-
 async def run_calls(
     parts: AgentParts,
     key: TreeKey,
     node: str,
     calls: tuple[ToolCall, ...],
-    sessions: Mapping[str, ToolSession],
+    session: EnvironmentSession,
 ) -> tuple[ToolResult, ...]:
     """Run the calls of one turn in order; whatever happens to a call, it gives a typed result.
 
     `node` is the id of the policy node with the calls.
     """
-    return tuple([await _run_call(parts, key, node, call, sessions) for call in calls])
+    return tuple([await _run_call(parts, key, node, call, session) for call in calls])
 
 
 async def _run_call(
-    parts: AgentParts, key: TreeKey, node: str, call: ToolCall, sessions: Mapping[str, ToolSession]
+    parts: AgentParts, key: TreeKey, node: str, call: ToolCall, session: EnvironmentSession
 ) -> ToolResult:
     if call.malformed is not None:
         text = f"The call to {call.name} was not run: {call.malformed}."
         return ToolResult(call.id, ToolStatus.MALFORMED, text)
-    if call.name not in sessions:
+    spec = session.tools.get(call.name)
+    if spec is None:
         return ToolResult(call.id, ToolStatus.UNKNOWN_TOOL, f"There is no tool named {call.name}.")
-    spec = parts.tools[call.name].spec
     with parts.waits.on(call.name):
-        answer, issued = await _ask(sessions[call.name], call, spec)
+        answer, issued = await _ask(session, call, spec)
     result = _shortened(_without_keys(_typed(answer, call, spec)), parts.limits.max_result_chars)
     clock = issued[0].clock
     fields = {
@@ -238,7 +146,7 @@ async def _run_call(
 
 
 async def _ask(
-    session: ToolSession, call: ToolCall, spec: ToolSpec
+    session: EnvironmentSession, call: ToolCall, spec: ToolSpec
 ) -> tuple[ToolResult | Failure, tuple[Issued[ToolResult], ...]]:
     """The answer, and every issue of the call: a slow call that may run twice is issued a second time."""
     first = issue(partial(_answer, session, call))
@@ -253,7 +161,7 @@ async def _ask(
     return await first_good(both, spec.timeout_seconds), both
 
 
-async def _answer(session: ToolSession, call: ToolCall) -> ToolResult:
+async def _answer(session: EnvironmentSession, call: ToolCall) -> ToolResult:
     """The answer of a tool, checked: it must be possible to show it, record it and read it back.
 
     Raises:
@@ -266,7 +174,14 @@ async def _answer(session: ToolSession, call: ToolCall) -> ToolResult:
         raise TypeError("its answer has no text or no status")
     if not isinstance(answer.info, Mapping) or (answer.info and not _keeps(answer.info)):
         raise TypeError("the info of its answer would not come back from JSON as it was")
+    if not is_paid(answer.reward) or not isinstance(answer.ends, bool):
+        raise TypeError("the reward of its answer is not a finite number, or `ends` is not a bool")
     return replace(answer, call_id=call.id)
+
+
+def is_paid(reward: object) -> bool:
+    """Whether an environment can pay this: a finite number."""
+    return isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward)
 
 
 def _keeps(info: Mapping[str, Any]) -> bool:
@@ -297,5 +212,10 @@ def _shortened(result: ToolResult, limit: int) -> ToolResult:
     left_out = len(result.text) - limit
     if left_out <= 0:
         return result
-    text = f"{result.text[:limit]}\n[cut: {left_out} more characters]"
-    return replace(result, text=text, info={**result.info, "cut_chars": left_out})
+    return replace(result, text=cut_to(limit, result.text), info={**result.info, "cut_chars": left_out})
+
+
+def cut_to(limit: int, text: str) -> str:
+    """A text of at most `limit` characters, which says how many more there were."""
+    left_out = len(text) - limit
+    return text if left_out <= 0 else f"{text[:limit]}\n[cut: {left_out} more characters]"

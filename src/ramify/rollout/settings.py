@@ -1,12 +1,11 @@
 """The settings of a rollout: its limits, and the parts it runs on."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ramify.core.closing import LiveCount
 from ramify.core.errors import ConfigError
-from ramify.core.protocols import Brancher, ContextRewriter, Engine, EventSink, Renderer, Tool
+from ramify.core.protocols import Brancher, ContextRewriter, Engine, Environment, EventSink, Renderer
 from ramify.rollout.waits import WaitBoard
 
 BranchAt: TypeAlias = Literal["before_probe", "after_probe"]
@@ -65,7 +64,7 @@ class AgentParts:
 
     engine: Engine
     renderer: Renderer
-    tools: Mapping[str, Tool]
+    environment: Environment
     brancher: Brancher
     limits: RolloutLimits
     events: EventSink

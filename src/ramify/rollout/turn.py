@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from ramify.core.draws import stream
 from ramify.core.errors import EngineError
+from ramify.core.protocols import EnvironmentSession
 from ramify.core.records import Completion, Finish, Request
 from ramify.core.tree import BranchDecision, Entropy, NodePath, TreeKey
-from ramify.rollout.calls import Sessions, detached
+from ramify.rollout.calls import Failure, detached
 from ramify.rollout.rewriting import Rewritten
 from ramify.rollout.settings import AgentParts
 
@@ -26,12 +27,13 @@ class TrajectoryState:
         context: Tokens of the current context so far.
         spent: Number of tokens after the prompt.
         calls: Number of tool calls made.
-        depth: Number of tool results on the path.
+        steps: Number of turns that the environment replied to.
+        depth: Number of turns with tool results, or with a reply of the environment, on the path.
         decided: How many of these the branching rule has decided on.
         turns: Entropies of the first k tokens of the turns so far.
         own_from: How many of `turns` were inherited.
         history: Branching decisions on the path.
-        sessions: Its tool sessions; None before they are opened.
+        session: Its environment; None before it is opened, or why there is none.
         deadline: When it is cut, on the event loop's clock; None: never.
         shared: Number of tokens at the end of `context` that belong to the next turn, whose branches share them.
         shared_text: The text of these tokens, without an incomplete character at the end.
@@ -43,12 +45,13 @@ class TrajectoryState:
     context: tuple[int, ...]
     spent: int = 0
     calls: int = 0
+    steps: int = 0
     depth: int = 0
     decided: int = 0
     turns: tuple[Entropy, ...] = ()
     own_from: int = 0
     history: tuple[BranchDecision, ...] = ()
-    sessions: Sessions | None = None
+    session: EnvironmentSession | Failure | None = None
     deadline: float | None = None
     shared: int = 0
     shared_text: str = ""

@@ -17,6 +17,7 @@ from ramify.core.config import (
     Threads,
     Tokens,
     UserPath,
+    Variable,
 )
 from ramify.net.configs import ChatConfig, HttpConfig
 
@@ -199,6 +200,57 @@ class OwnToolConfig(CallConfig):
     name: Name | None = None
     in_prompt: Switch = True
     max_threads: Threads = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEnvironmentConfig(Config):
+    """A class of the user's own, of which each trajectory has an object; `args` are for its `__init__`.
+
+    `step`, if it has one, replies to at most `max_steps` turns of a trajectory. `in_prompt` adds the descriptions of its
+    methods to every prompt; otherwise the problems' own messages must describe them.
+    """
+
+    type: Literal["own"] = "own"
+    path: UserPath
+    function: Name
+    args: dict[str, Any] = field(default_factory=dict)
+    max_steps: PositiveInt = 10
+    in_prompt: Switch = True
+    timeout_seconds: Seconds = 60.0
+    max_threads: Threads = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpConfig(Config):
+    """An MCP server as the environment: a program that each trajectory starts for itself, or a service at an address.
+
+    Attributes:
+        type: Which environment this is.
+        command: Program and arguments of a server that speaks over standard input and output.
+        url: Address of a server that speaks streamable HTTP, such as http://127.0.0.1:8000/mcp.
+        timeout_seconds: Deadline of a call, and of opening and closing a session.
+        variables: Environment variables with keys that the program gets; of the others it gets HOME, PATH and the like.
+        key_variable: The environment variable with the key that requests to `url` carry, if any.
+    """
+
+    type: Literal["mcp"] = "mcp"
+    command: tuple[str, ...] = ()
+    url: ServiceUrl | None = None
+    timeout_seconds: Seconds = 60.0
+    variables: tuple[Variable, ...] = ()
+    key_variable: Variable | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == (self.url is not None):
+            raise ValueError('expected one of command, such as ["python", "server.py"], and url')
+        if any("\0" in part for part in self.command):
+            raise ValueError("command: expected texts without null characters")
+        for key, other, acts in (
+            ("variables", "command", self.url is None),
+            ("key_variable", "url", self.url is not None),
+        ):
+            if not acts and self.is_changed(key):
+                raise ValueError(f"{key}: acts with {other} only; leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,30 +5,27 @@ function on the agent's event loop. An object is copied when its trajectory bran
 file and function; the file runs with all rights of the run: it is the user's code, not the model's.
 """
 
-import asyncio
 import copy
 import inspect
 import math
 import re
 import sys
 import threading
-import types
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.protocols import Tool, ToolSession
-from ramify.daemon_threads import DaemonThreads, Job
+from ramify.daemon_threads import DaemonThreads
 from ramify.tools.configs import OwnToolConfig
-from ramify.tools.signatures import Callee, bind, read_docstring, read_parameters
+from ramify.tools.own_objects import OwnObject, read_method
+from ramify.tools.signatures import Callee, bind, read_parameters
 from ramify.tools.stateless import StatelessSession
 from ramify.user_files import load_function, one_line
-
-Value = TypeVar("Value")
 
 _PROBLEM = "problem"
 
@@ -42,18 +39,6 @@ def _call_method(source: type, name: str) -> str:
             f"{name}: expected class {source.__name__} to have one of the methods __call__ and {name}, it has {have}"
         )
     return found[0]
-
-
-def _read_method(source: type, method: str, name: str) -> Callee:
-    """Read the signature and docstring of the method that calls run."""
-    static = inspect.getattr_static(source, method)
-    # Any object will do as `self`, since the method is only inspected.
-    function = types.MethodType(static, source) if inspect.isfunction(static) else getattr(source, method)
-    about = inspect.getdoc(source) or ""
-    try:
-        return Callee.of(function, name, {}, read_docstring(about).description)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from None
 
 
 def _read_constructor(source: type, args: Mapping[str, Any], name: str) -> Callable[[Problem], Any]:
@@ -105,21 +90,15 @@ class ClassTool:
             told = f"{self.place}: no object could be made: {one_line(error)}; mend __init__"
             raise ConfigError(told) from error
         self.has_made.set()
-        return ObjectSession(self, state)
+        return ObjectSession(self, OwnObject(state, self.threads))
 
 
 @dataclass(slots=True)
 class ObjectSession:
-    """The object of one trajectory. Its methods run one at a time, in the order of the requests.
-
-    A call that timed out may still run in its thread; the next request waits until it has ended.
-    """
+    """Implements `core.protocols.ToolSession` with the object of one trajectory."""
 
     tool: ClassTool
-    state: Any
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _late: Job[Any] | None = None
-    _is_closed: bool = False
+    held: OwnObject
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Run one call."""
@@ -127,10 +106,7 @@ class ObjectSession:
         values = callee.read(call)
         if isinstance(values, ToolResult):
             return values
-        method = getattr(self.state, self.tool.method)
-        if callee.is_async:
-            return await self._await(partial(callee.answer_async, call, method, values))
-        return await self._run(partial(callee.answer, call, method, values))
+        return await self.held.call(callee, call, getattr(self.held.state, self.tool.method), values)
 
     async def fork(self) -> ToolSession:
         """A session with the copy that the object's `fork` returns.
@@ -140,52 +116,18 @@ class ObjectSession:
         """
         place = self.tool.place
         try:
-            copied = await self._do(self.state.fork)
+            copied = await self.held.do(self.held.state.fork)
         except RamifyError:
             raise
         except (Exception, SystemExit) as error:
             raise ConfigError(f"{place}: fork failed: {one_line(error)}; mend it or leave it out") from error
-        if copied is self.state or not isinstance(copied, type(self.state)):
-            given = "the object itself" if copied is self.state else type(copied).__name__
-            raise ConfigError(f"{place}: fork gave {given}, expected a copy of the object")
-        return ObjectSession(self.tool, copied)
+        if (wrong := self.held.no_copy(copied)) is not None:
+            raise ConfigError(f"{place}: fork gave {wrong}, expected a copy of the object")
+        return ObjectSession(self.tool, OwnObject(copied, self.tool.threads))
 
     async def close(self) -> None:
         """Call the object's `close`, if it has one; only the first time."""
-        if not self._is_closed:
-            self._is_closed = True
-            if callable(getattr(self.state, "close", None)):
-                await self._do(self.state.close)
-
-    async def _do(self, method: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the method gives
-        if inspect.iscoroutinefunction(method):
-            return await self._await(method)
-        return await self._run(method)
-
-    async def _await(self, action: Callable[[], Awaitable[Value]]) -> Value:
-        async with self._lock:
-            await self._settled()
-            return await action()
-
-    async def _run(self, action: Callable[[], Value]) -> Value:
-        async with self._lock:
-            await self._settled()
-            job = self.tool.threads.submit(action)
-            try:
-                return await self.tool.threads.result(job)
-            except asyncio.CancelledError:
-                self._late = job
-                raise
-
-    async def _settled(self) -> None:
-        """Wait for the thread of a call that was cancelled."""
-        if self._late is not None and not self._late.future.done():
-            ended = asyncio.wrap_future(self._late.future)
-            try:
-                await asyncio.wait((ended,))
-            finally:
-                # Mark the outcome as retrieved: nobody waits for it any more.
-                ended.cancel() or ended.cancelled() or ended.exception()
+        await self.held.close()
 
 
 def tool_from(
@@ -236,7 +178,7 @@ def tool_from(
     if hedge_seconds is not None:
         raise ConfigError(f"{name}: hedge_seconds: an object's call cannot be made twice; leave it out")
     method = _call_method(source, name)
-    callee = _read_method(source, method, name)
+    callee = read_method(source, method, name)
     make = _read_constructor(source, args or {}, name)
     forks = callable(getattr(source, "fork", None))
     module = sys.modules.get(source.__module__)

@@ -15,7 +15,7 @@ from ramify.obs.console import RunConsole
 from ramify.obs.files import replace_file
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.rollout.agent_loop import AgentLoop, StopOnSignal
-from ramify.rollout.grow import planned_step
+from ramify.rollout.plan import planned_step
 from ramify.train.run_folder import RunFolder
 
 ATTEMPT = 1_000_000

@@ -197,4 +197,4 @@ def closing_notes(run: RlRun) -> Iterator[str]:
     yield from branch_notes(history, looks_at_entropy=looks)
     yield from entropy_warnings(history, looks_at_entropy=looks)
     yield from update_warnings(history)
-    yield from run.actor.timing.rewriter_notes()
+    yield from run.actor.timing.failure_notes()

@@ -81,7 +81,7 @@ def train_on_examples(
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     examples = load(recipe.data.train)
-    tools = show_tools(recipe.tools)
+    tools = show_tools(recipe.tools, recipe.environment)
     for note in (*tools.notes, *dialect_notes(recipe.model)):
         console.note(note)
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:

@@ -51,7 +51,7 @@ def rollout_of(folder, latency_seed=0):
     problems = [problem(f"p{i}", f"what is 12 plus {i} ?") for i in range(NUM_PROBLEMS)]
     task = Task(
         problems,
-        Toolbox(parts.tools),
+        Toolbox(parts.environment),
         parts.renderer,
         400,
         BuiltReward(LengthReward()),

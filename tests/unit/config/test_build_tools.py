@@ -28,7 +28,9 @@ def test_tools_answer_under_the_largest_settings(tmp_path, key, call, answer):
     async def ask():
         toolbox = build_tools(ToolsSection.model_validate({key: largest[key]}), SandboxSection(min_level=0))
         try:
-            session = await toolbox.tools[key].open(Problem("p", (Message.of("user", "?"),), ()))
+            session = await toolbox.environment.members[key].open(
+                Problem("p", (Message.of("user", "?"),), ())
+            )
             return await session.call(ToolCall("c", key, call))
         finally:
             await toolbox.close()

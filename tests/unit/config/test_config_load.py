@@ -246,7 +246,7 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
         ("rollout.temperature=0", "rollout.temperature: training samples, so it must be above 0"),
         (
             "algorithm.estimator.name=ppo",
-            "algorithm.estimator.name: expected one of group, reinforce_pp, tree_grpo, node_value, got 'ppo'",
+            "algorithm.estimator.name: expected one of group, reinforce_pp, tree_grpo, node_value, turn_level, got 'ppo'",
         ),
         ("algorithm.loss.clip=0.2", "algorithm.loss.clip: unknown key, did you mean clip_low?"),
         ("reward.bonus=0.2", "reward.bonus: unknown key"),
@@ -395,7 +395,7 @@ def test_what_is_no_text(recipe):
 
 def test_an_empty_recipe(recipe):
     told = refusal(recipe, text="")
-    assert told.startswith("9 mistakes: (1) model: expected a value, found none (2) data: expected a value")
+    assert told.startswith("8 mistakes: (1) model: expected a value, found none (2) data: expected a value")
 
 
 def test_a_missing_file_a_folder_and_a_file_as_folder(recipe, tmp_path):

@@ -257,7 +257,7 @@ def test_an_id_spells_its_path(path):
 
 def test_truncated_is_not_terminated():
     cut = {reason for reason in StopReason if reason.truncated}
-    assert cut == {StopReason.TOKENS, StopReason.CALLS, StopReason.DEADLINE}
+    assert cut == {StopReason.TOKENS, StopReason.CALLS, StopReason.DEADLINE, StopReason.FAILED}
 
 
 def test_mean_entropy_keeps_the_bracket():

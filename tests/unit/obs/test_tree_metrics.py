@@ -46,6 +46,8 @@ def test_small_tree_by_hand():
             "stop/tokens": 1 / 3,
             "stop/calls": 0.0,
             "stop/deadline": 0.0,
+            "stop/ended": 0.0,
+            "stop/failed": 0.0,
             "branch/planned": 2.0,
             "branch/taken": 1.0,
             "branch/by_entropy": 1.0,

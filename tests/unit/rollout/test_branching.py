@@ -9,7 +9,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.records import Proposal
 from ramify.engines.scripted import ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
-from ramify.rollout.grow import grow_planned, planned_step
+from ramify.rollout.grow import grow_planned
+from ramify.rollout.plan import planned_step
 from scripted_agents import SlowSession, SlowTool, agent, grow, grow_one, problem
 
 
@@ -55,7 +56,7 @@ def test_counts_that_do_not_fit_are_refused(tokenizer_folder, rule, told):
     with pytest.raises(ConfigError, match=f"^branching: {told}"):
         grow(parts)
     assert parts.live.value == 0
-    assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
+    assert [tool.open_sessions for tool in parts.environment.members.values()] == [0, 0]
 
 
 def test_counts_that_fit_are_taken(tokenizer_folder):

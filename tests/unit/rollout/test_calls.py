@@ -202,7 +202,7 @@ def test_an_error_of_ours_stops_the_run(tokenizer_folder):
     )
     with pytest.raises(MachineError, match="no sandbox"):
         grow(parts)
-    assert parts.tools["search"].open_sessions == 0
+    assert parts.environment.members["search"].open_sessions == 0
     assert parts.live.value == 0
 
 
@@ -258,11 +258,11 @@ def test_unknown_and_malformed_calls_are_observations(tokenizer_folder):
         return ScriptedTurn("<search>  </search>" if done == 1 else "<answer> \\boxed{ 42 } </answer>")
 
     parts = agent(tokenizer_folder, FLAT, play, n=1)
-    parts.tools.pop("python")
+    parts.environment.members.pop("python")
     (tree,), _ = grow(parts)
     (trajectory,) = tree.trajectories
     results = [result for _, result in trajectory.exchanges]
     assert [result.status for result in results] == [ToolStatus.UNKNOWN_TOOL, ToolStatus.MALFORMED]
     assert "no tool named python" in results[0].text
     assert trajectory.stop is StopReason.ANSWERED
-    assert not parts.tools["search"].issued
+    assert not parts.environment.members["search"].issued

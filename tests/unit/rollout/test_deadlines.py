@@ -110,7 +110,7 @@ def test_an_answer_that_is_written_in_time_counts(tokenizer_folder):
     parts = agent(
         tokenizer_folder, FLAT, lambda c, s: ScriptedTurn(ANSWER), n=2, limits={"step_seconds": 1e-6}
     )
-    parts.tools.clear()
+    parts.environment.members.clear()
     tree = grow_one(quick(parts))
     assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.ANSWERED}
 

@@ -174,7 +174,7 @@ def test_a_rule_that_never_branches_is_not_asked(tokenizer_folder):
 
 def test_with_a_tool_that_cannot_fork_all_trajectories_start_at_once(tokenizer_folder):
     parts = agent(tokenizer_folder, RULES[0])
-    parts.tools["python"].spec = replace(parts.tools["python"].spec, forks=False)
+    parts.environment.members["python"].spec = replace(parts.environment.members["python"].spec, forks=False)
     (tree,), seconds = grow(parts)
     assert len(tree.children[""]) == 8
     assert seconds == pytest.approx(grow(agent(tokenizer_folder, RULES[2]))[1])

@@ -34,7 +34,7 @@ PERMUTATIONS = 170
 
 def timed(parts):
     """With deadlines that are never reached, and with slow calls issued twice."""
-    for tool in parts.tools.values():
+    for tool in parts.environment.members.values():
         tool.spec = replace(tool.spec, hedge_seconds=40.0, timeout_seconds=101.0)
     limits = replace(parts.limits, trajectory_seconds=5000.0, step_seconds=9000.0)
     return replace(parts, limits=limits)
@@ -70,14 +70,16 @@ def test_one_tree_and_one_set_of_requests_under_all_latencies(tokenizer_folder, 
     for seed in range(1, PERMUTATIONS + 1):
         parts = kinds[seed % 2]
         parts.engine.inner.latency_seed = seed
-        for tool in parts.tools.values():
+        for tool in parts.environment.members.values():
             tool.latency_seed = seed
         (tree,), took = grow(parts)
         seconds.add(took)
         assert tree == first
         assert requests(parts) == asked
     assert len(seconds) == PERMUTATIONS
-    assert all(any(count > 1 for count in tool.issued.values()) for tool in kinds[1].tools.values())
+    assert all(
+        any(count > 1 for count in tool.issued.values()) for tool in kinds[1].environment.members.values()
+    )
 
 
 @dataclass(frozen=True)

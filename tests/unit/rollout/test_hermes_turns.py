@@ -26,7 +26,9 @@ def played(folder, brancher, first, *, ends=True, **settings):
         return ScriptedTurn(ANSWER if "</tool_response>" in context else first, ends=ends)
 
     parts = agent(folder, brancher, play, **settings)
-    renderer = HermesRenderer(parts.renderer.tokenizer, [tool.spec for tool in parts.tools.values()])
+    renderer = HermesRenderer(
+        parts.renderer.tokenizer, [tool.spec for tool in parts.environment.members.values()]
+    )
     return grow_one(agent(folder, brancher, play, renderer=renderer, **settings)), renderer
 
 

@@ -15,6 +15,7 @@ from ramify.core.tree import StopReason
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.rollout.grow import grow_trees
+from ramify.rollout.tool_set import ToolSet
 from ramify.tools.functions import tool_from
 from scripted_agents import agent, problem, tokenizer_of
 
@@ -53,7 +54,7 @@ def own_agent(folder, tool, play, brancher, n, **options):
         parts,
         engine=ScriptedEngine(tokenizer, play),
         renderer=TagRenderer(tokenizer, [tool.spec]),
-        tools={tool.spec.name: tool},
+        environment=ToolSet({tool.spec.name: tool}),
     )
 
 
@@ -127,7 +128,7 @@ def test_an_agent_with_a_state_that_cannot_be_copied_does_not_branch(tokenizer_f
     brancher = ThresholdBrancher(m=2, min_entropy_delta=0.5, children=2, probe_tokens=3)
     parts = own_agent(tokenizer_folder, tool_from(Notebook, name="notes"), note, brancher, 4)
     (tree,) = asyncio.run(grow_trees(parts, [problem()], 0))
-    assert not parts.tools["notes"].spec.forks
+    assert not parts.environment.members["notes"].spec.forks
     assert tree.decisions == ()
     assert len({trajectory.nodes[1].id for trajectory in tree.trajectories}) == 4
 

@@ -63,7 +63,7 @@ def test_a_trajectory_of_two_contexts_is_what_the_engine_saw(tokenizer_folder, b
         assert len(trajectory.exchanges) >= 2
         assert second.token_ids[: len(opening.token_ids)] == opening.token_ids
         assert not any(second.written[: len(opening.token_ids)])
-    sessions = [tool.open_sessions for tool in parts.tools.values()]
+    sessions = [tool.open_sessions for tool in parts.environment.members.values()]
     assert sessions == [0, 0]
 
 

@@ -237,7 +237,7 @@ def test_a_step_that_is_cancelled_leaves_nothing_behind(tokenizer_folder, second
     run_virtual(main())
     assert parts.live.value == 0
     assert parts.waits.describe(0.0) == ""
-    assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
+    assert [tool.open_sessions for tool in parts.environment.members.values()] == [0, 0]
 
 
 def test_an_error_of_ours_while_opening_stops_the_run(tokenizer_folder):

@@ -107,7 +107,7 @@ def test_an_engine_that_breaks_its_contract_is_named(tokenizer_folder, spoil, to
     with pytest.raises(EngineError, match=f"^engine 'scripted' .*{told}$"):
         grow(with_engine(parts, Spoiling, spoil))
     assert parts.live.value == 0
-    assert [tool.open_sessions for tool in parts.tools.values()] == [0, 0]
+    assert [tool.open_sessions for tool in parts.environment.members.values()] == [0, 0]
 
 
 @pytest.mark.parametrize("spoil", [with_two_versions, with_another_version_after_the_probe])

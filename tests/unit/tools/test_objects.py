@@ -80,7 +80,7 @@ def test_each_trajectory_has_an_object_that_a_branch_copies(source, first):
         for session in (one, fork, two):
             await session.close()
             await session.close()
-            assert session.state.closed == 1
+            assert session.held.state.closed == 1
         return texts
 
     assert tool.spec.forks
@@ -92,7 +92,7 @@ def test_calls_come_one_after_the_other_and_a_fork_between_them():
     async def main():
         session = await tool_from(AsyncNotes, name="notes").open(PROBLEM)
         answers = await asyncio.gather(call(session, "a"), session.fork(), call(session, "b"))
-        return answers[1].state.lines, answers[2].text
+        return answers[1].held.state.lines, answers[2].text
 
     assert asyncio.run(main()) == (["a"], '["a","b"]')
 

@@ -1,0 +1,56 @@
+"""What follows a turn of the policy: tool results, the environment's reply, another context, or the end."""
+
+from dataclasses import dataclass
+
+from ramify.core.messages import Calls, Final, Message, ToolResult
+from ramify.core.protocols import EnvironmentSession
+from ramify.core.tree import Node, StopReason
+from ramify.rollout.calls import Failure, run_calls
+from ramify.rollout.rewriting import Rewritten
+from ramify.rollout.sessions import World
+from ramify.rollout.turn import TrajectoryState
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What follows a turn: the end of the trajectory, or tokens that are added to the context."""
+
+    stop: StopReason | None = None
+    results: tuple[ToolResult, ...] = ()
+    messages: tuple[Message, ...] = ()
+    reward: float = 0.0
+    token_ids: tuple[int, ...] = ()
+    elsewhere: Rewritten | None = None
+
+
+async def answered(world: World, state: TrajectoryState, node: Node) -> Reply:
+    """What follows the turn that ends with `node`: the results of its calls, the environment's reply, or the end."""
+    assert not isinstance(state.session, Failure | None)
+    if not isinstance(node.turn, Calls):
+        return await _said(world, state, state.session, node)
+    if state.calls + len(node.calls) > world.parts.limits.max_calls:
+        return Reply(StopReason.CALLS)
+    results = await run_calls(world.parts, world.key, node.id, node.calls, state.session)
+    paid = sum(result.reward for result in results)
+    if any(result.ends for result in results):
+        return Reply(StopReason.ENDED, results, reward=paid)
+    return Reply(None, results, reward=paid, token_ids=world.parts.renderer.after(results))
+
+
+async def _said(world: World, state: TrajectoryState, session: EnvironmentSession, node: Node) -> Reply:
+    """What follows a turn that is no call: the environment's reply, or the end."""
+    assert node.turn is not None
+    usual = StopReason.ANSWERED if isinstance(node.turn, Final) else StopReason.MALFORMED
+    most = world.parts.environment.max_observations
+    if not most:
+        return Reply(usual)
+    if state.steps >= most:
+        return Reply(StopReason.CALLS)
+    said = await world.step(session, node, node.turn)
+    if isinstance(said, Failure):
+        return Reply(StopReason.FAILED)
+    if said.ends or not said.messages:
+        ended = StopReason.ENDED if said.ends and usual is StopReason.MALFORMED else usual
+        return Reply(ended, messages=said.messages, reward=said.reward)
+    heard = world.parts.renderer.hear(state.shared_text + node.text, said.messages)
+    return Reply(None, messages=said.messages, reward=said.reward, token_ids=heard)

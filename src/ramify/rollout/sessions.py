@@ -1,0 +1,201 @@
+"""The sessions of one tree: opened, forked, replayed, asked and closed, so that none is left open whatever fails."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from ramify.core.messages import Calls, Message, Observation, ParsedTurn, Problem
+from ramify.core.protocols import Environment, EnvironmentSession, Event
+from ramify.core.tree import Node, Source, Trajectory, TreeKey
+from ramify.net.secrets import redact
+from ramify.rollout.agent_loop import abandon
+from ramify.rollout.calls import Failure, cut_to, first_good, is_paid, issue, run_calls
+from ramify.rollout.settings import AgentParts
+
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class SessionKeeper:
+    """Holds the sessions of one tree; an environment that fails, or takes too long, gives a `Failure`."""
+
+    environment: Environment
+    problem: Problem
+    seed: int
+    _held: dict[int, EnvironmentSession] = field(default_factory=dict)
+    _ending: list["asyncio.Task[object]"] = field(default_factory=list)
+    _is_over: bool = False
+
+    async def open(self) -> EnvironmentSession | Failure:
+        """A session for a new root."""
+        return await self._take(partial(self.environment.open, self.problem, self.seed))
+
+    async def fork(self, session: EnvironmentSession, seed: int) -> EnvironmentSession | Failure:
+        """A fork of `session` in its current state."""
+
+        async def fork() -> EnvironmentSession:
+            copy = await session.fork(seed)
+            if copy is session:
+                raise TypeError("fork gave the session itself")
+            return copy
+
+        return await self._take(fork)
+
+    def close(self, *sessions: EnvironmentSession | Failure) -> None:
+        """Close sessions in the background; only `close_all` waits for it."""
+        for session in sessions:
+            if not isinstance(session, Failure):
+                self._held.pop(id(session), None)
+                self._ending.append(asyncio.create_task(self.ask(partial(_close, session))))
+
+    async def close_all(self) -> None:
+        """Close all sessions still held (after a failure, also those half opened or half forked), and wait for it.
+
+        An environment that does not close within its deadline is not waited for.
+        """
+        self._is_over = True
+        self.close(*self._held.values())
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    async def ask(self, ask: Callable[[], Awaitable[Value]]) -> Value | Failure:
+        """What a method of the environment gives within its deadline.
+
+        Raises:
+            RamifyError: One of ramify's own errors, which ends the run.
+        """
+        task, seconds = issue(ask), self.environment.seconds
+        if seconds is not None:
+            try:
+                return await first_good((task,), seconds)
+            except asyncio.CancelledError:
+                # It frees what it had begun, within a deadline that starts now.
+                self._ending.append(asyncio.create_task(asyncio.wait((task.task,), timeout=seconds)))
+                raise
+        try:
+            await asyncio.wait((task.task,))
+        except asyncio.CancelledError:
+            # It frees what it had begun, each part within a deadline of its own.
+            abandon(task.task)
+            self._ending.append(task.task)
+            raise
+        return task.task.result()
+
+    async def _take(self, give: Callable[[], Awaitable[EnvironmentSession]]) -> EnvironmentSession | Failure:
+        """Hold the session that `give` returns; a session that comes too late is closed."""
+        is_late = False
+
+        async def taken() -> EnvironmentSession:
+            session = await give()
+            if is_late or self._is_over:
+                await session.close()
+            else:
+                self._held[id(session)] = session
+            return session
+
+        try:
+            answer = await self.ask(taken)
+        except BaseException:
+            is_late = True
+            raise
+        is_late = isinstance(answer, Failure)
+        return answer
+
+
+# A function, so that the attribute is looked up within the guarded task: a "session" may lack even this method.
+async def _close(session: EnvironmentSession) -> None:
+    await session.close()
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What one tree asks of its environment besides calls; each failure is an event with its reason."""
+
+    parts: AgentParts
+    key: TreeKey
+    keeper: SessionKeeper
+
+    async def step(self, session: EnvironmentSession, node: Node, turn: ParsedTurn) -> Observation | Failure:
+        """The reply to a turn that is no call, with its texts cut and without keys."""
+
+        async def step() -> Observation:
+            return self._checked(await session.step(turn))
+
+        with self.parts.waits.on("environment"):
+            return self.told("step", node.id, await self.keeper.ask(step))
+
+    async def score(self, session: EnvironmentSession, trajectory: Trajectory) -> float | Failure:
+        """What the whole trajectory is paid besides what its turns were."""
+
+        async def score() -> float:
+            paid = await session.score(trajectory)
+            if not is_paid(paid):
+                raise TypeError(f"score gave {paid!r:.60}, expected a finite number")
+            return float(paid)
+
+        return self.told("score", trajectory.leaf.id, await self.keeper.ask(score))
+
+    async def replay(self, path: Sequence[Node]) -> EnvironmentSession | Failure:
+        """A new session, in which the turns of a path were made again; each reply must be the recorded one."""
+        session = await self.keeper.open()
+        if isinstance(session, Failure):
+            return session
+        for index, node in enumerate(path):
+            if node.source is not Source.POLICY or node.turn is None:
+                continue
+            after = path[index + 1] if index + 1 < len(path) else None
+            if after is None or after.source is not Source.TOOL or not (after.results or after.messages):
+                continue
+            differs = await self._again(session, node, after)
+            if differs is not None:
+                self.keeper.close(session)
+                return differs
+        return session
+
+    def told(self, method: str, node: str, answer: Value | Failure) -> Value | Failure:
+        """The answer, after an event if it is a failure."""
+        if isinstance(answer, Failure):
+            self._event(method, node, answer.reason)
+        return answer
+
+    def _event(self, method: str, node: str, reason: str) -> None:
+        fields = {"reason": redact(reason)[:500]}
+        self.parts.events.emit(
+            Event(f"environment/{method}", (self.key.step, self.key.slot), node, 0.0, fields)
+        )
+
+    async def _again(self, session: EnvironmentSession, node: Node, recorded: Node) -> Failure | None:
+        if isinstance(node.turn, Calls):
+            results = await run_calls(self.parts, self.key, node.id, node.calls, session)
+            same = results == recorded.results
+        else:
+            assert node.turn is not None
+            reply = await self.step(session, node, node.turn)
+            if isinstance(reply, Failure):
+                return reply
+            same = (reply.messages, reply.reward, reply.ends) == (recorded.messages, node.reward, False)
+        return (
+            None
+            if same
+            else Failure(ValueError(f"node {node.id}: the replayed reply differs from the recorded one"))
+        )
+
+    def _checked(self, reply: object) -> Observation:
+        """The observation, if it can be shown, recorded and read back.
+
+        Raises:
+            TypeError: It cannot.
+        """
+        if not isinstance(reply, Observation):
+            raise TypeError(f"step gave {type(reply).__name__}, expected an Observation")
+        if not is_paid(reply.reward) or not isinstance(reply.ends, bool):
+            raise TypeError("the reward of an observation is not a finite number, or `ends` is not a bool")
+        if not all(isinstance(said, Message) and said.role == "user" for said in reply.messages):
+            raise TypeError("an observation holds something else than messages of the user")
+        most = self.parts.limits.max_result_chars
+        return replace(
+            reply,
+            messages=tuple(Message.of("user", cut_to(most, redact(said.text))) for said in reply.messages),
+            reward=float(reply.reward),
+        )

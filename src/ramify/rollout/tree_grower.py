@@ -1,0 +1,411 @@
+"""Growing the tree of one problem: every trajectory advances on its own, and branches as the budget allows."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from ramify.core.draws import stream
+from ramify.core.errors import EngineError
+from ramify.core.messages import Calls, Malformed, Message, ParsedTurn, TextPart
+from ramify.core.protocols import EnvironmentSession
+from ramify.core.records import Finish
+from ramify.core.tree import (
+    BranchDecision,
+    Entropy,
+    Node,
+    NodePath,
+    Source,
+    StopReason,
+    Trajectory,
+    Tree,
+    make_tree,
+    node_id,
+)
+from ramify.rollout.branching import Branching
+from ramify.rollout.calls import Failure, cut_to
+from ramify.rollout.plan import Planned, state_after
+from ramify.rollout.replies import Reply, answered
+from ramify.rollout.rewriting import Rewritten, rewritten
+from ramify.rollout.sessions import SessionKeeper, World
+from ramify.rollout.settings import AgentParts
+from ramify.rollout.turn import BranchKey, TrajectoryState, Turn, turn_request, write, write_probed
+
+Value = TypeVar("Value")
+
+
+class TreeGrower:
+    """Grows one tree."""
+
+    def __init__(
+        self,
+        parts: AgentParts,
+        planned: Planned,
+        ends: float | None,
+        trajectory_ended: Callable[[], None],
+    ) -> None:
+        """Prepare one tree; `ends` is the step's deadline on the event loop's clock."""
+        self._parts = parts
+        self._problem = planned.problem
+        self._key = planned.key
+        self._above = planned.above
+        self._ends = ends
+        self._trajectory_ended = trajectory_ended
+        self._nodes: dict[str, Node] = {}
+        self._contexts: dict[str, tuple[int, ...]] = {}
+        self._start: NodePath = ()
+        self._first: EnvironmentSession | None = None
+        self._opening = ""
+
+    async def grow(self) -> Tree:
+        """Run until every trajectory has ended."""
+        environment, key = self._parts.environment, self._key
+        # Without the attempt: a tree that goes on from a node of this one begins in the same world.
+        seed = stream(self._parts.run_seed, key.step, key.slot, self._problem.id, "environment")
+        self._keeper = SessionKeeper(environment, self._problem, seed)
+        self._world = World(self._parts, key, self._keeper)
+        try:
+            if environment.opens and not self._above:
+                await self._open_first()
+            return await self._grown()
+        finally:
+            # Trajectories close their sessions when they end; after a failure some are still open.
+            await self._keeper.close_all()
+
+    async def _grown(self) -> Tree:
+        prompt = self._above[0].token_ids if self._above else self._parts.renderer.start(self._problem)
+        if len(prompt) >= self._parts.engine.info().context_tokens:
+            raise EngineError(
+                f"problem {self._problem.id!r}: the prompt has {len(prompt)} tokens, the engine's context "
+                f"{self._parts.engine.info().context_tokens}"
+            )
+        if self._above:
+            self._start, state = self._above[-1].path, state_after(self._parts, self._problem, self._above)
+            contexts = Trajectory(self._problem, self._above).contexts
+            for node, context in zip(self._above, contexts, strict=True):
+                self._add(node)
+                self._contexts[node.id] = context.token_ids
+        else:
+            self._add(Node("", (), None, Source.PROMPT, prompt, self._parts.renderer.decode(prompt)))
+            state = TrajectoryState(None, (), prompt)
+        group = asyncio.TaskGroup()
+        self._branching = Branching(
+            self._parts,
+            self._problem,
+            self._key,
+            self._keeper,
+            partial(self._start_root, group, state),
+            partial(self._spawn, group),
+        )
+        async with group:
+            self._branching.start()
+        tree = make_tree(
+            self._problem,
+            self._key,
+            list(self._nodes.values()),
+            self._branching.finished_decisions(),
+            node_id(self._start),
+        )
+        self._audit(tree)
+        return tree
+
+    async def _open_first(self) -> None:
+        """Learn what the environment adds to the prompt, from the session of the first root."""
+        session = await self._keeper.open()
+        if isinstance(session, Failure):
+            # Each root meets the same, and ends with its reason.
+            return
+        self._first, self._opening = session, session.opening
+        said = cut_to(self._parts.limits.max_result_chars, self._opening)
+        *before, last = self._problem.messages
+        opened = Message(last.role, (*last.content, TextPart(said)))
+        self._problem = replace(self._problem, messages=(*before, opened))
+
+    def _start_root(
+        self, group: asyncio.TaskGroup, begin: TrajectoryState, root: int, key: BranchKey | None
+    ) -> None:
+        seconds = self._parts.limits.trajectory_seconds
+        own = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        self._spawn(group, replace(begin, key=key, path=(*self._start, root), deadline=own))
+
+    def _spawn(self, group: asyncio.TaskGroup, state: TrajectoryState) -> None:
+        ends = [time for time in (state.deadline, self._ends) if time is not None]
+        task = group.create_task(self._run(replace(state, deadline=min(ends, default=None))))
+        self._parts.live.enter()
+        # Not at the end of `_run`, because a task that is cancelled before it first runs never enters its body.
+        task.add_done_callback(lambda _: self._parts.live.leave())
+
+    async def _run(self, state: TrajectoryState) -> None:
+        session = state.session
+        if session is None:
+            session = None if self._is_late(state) else await self._in_time(state, self._opened(state))
+        if isinstance(session, Failure):
+            place = node_id(state.path[:-1])
+            if len(state.path) > len(self._start) + 1:
+                self._world.told("branch", place, session)
+                self._branching.dropped(state)
+                return
+            self._world.told("open", place, session)
+        if session is None or isinstance(session, Failure):
+            going = self._cut(state, StopReason.DEADLINE if session is None else StopReason.FAILED)
+        else:
+            going = await self._until_end(replace(state, session=session))
+            going = await self._paid(session, going)
+            self._keeper.close(session)
+        self._trajectory_ended()
+        root, *below = going.path[len(self._start) :]
+        if state.key is not None and not any(below):
+            self._branching.root_ended(root, self._trajectory(going))
+        self._branching.ended(state.key)
+
+    async def _opened(self, state: TrajectoryState) -> EnvironmentSession | Failure:
+        """A session in the state before the next turn: a new one, or one in which the turns of the path were made again."""
+        if state.path == (0,) and self._first is not None:  # no start but the prompt has such a path
+            session, self._first = self._first, None
+            return session
+        path = [self._nodes[node_id(state.path[:depth])] for depth in range(len(state.path))]
+        replayed = await self._world.replay(path)
+        if isinstance(replayed, Failure) or self._is_opening(replayed.opening):
+            return replayed
+        self._keeper.close(replayed)
+        return Failure(ValueError("the opening differs from that in the prompt"))
+
+    def _is_opening(self, text: str) -> bool:
+        """Whether the prompt holds this opening."""
+        if self._above:
+            said = cut_to(self._parts.limits.max_result_chars, text)
+            return self._problem.messages[-1].text.endswith(said)
+        return text == self._opening
+
+    async def _until_end(self, state: TrajectoryState) -> Node:
+        """Write turns until the trajectory has ended; returns its leaf."""
+        going = await self._step(state)
+        while isinstance(going, TrajectoryState):
+            going = await self._step(going)
+        return going
+
+    async def _paid(self, session: EnvironmentSession, leaf: Node) -> Node:
+        """The leaf, with what the environment pays for the whole trajectory."""
+        if not self._parts.environment.scores:
+            return leaf
+        paid = await self._world.score(session, self._trajectory(leaf))
+        if isinstance(paid, Failure):
+            leaf = replace(leaf, stop=StopReason.FAILED)
+        else:
+            leaf = replace(leaf, reward=leaf.reward + paid)
+        self._add(leaf)
+        return leaf
+
+    async def _in_time(self, state: TrajectoryState, action: Coroutine[Any, Any, Value]) -> Value | None:
+        """What `action` returns, or None once the trajectory's deadline has passed."""
+        try:
+            async with asyncio.timeout_at(state.deadline) as limit:
+                return await action
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return None
+
+    def _is_late(self, state: TrajectoryState) -> bool:
+        return state.deadline is not None and asyncio.get_running_loop().time() >= state.deadline
+
+    async def _step(self, state: TrajectoryState) -> TrajectoryState | Node:
+        """One node of the policy and what comes after it; the leaf when the trajectory has ended."""
+        room = self._room(state)
+        written = None if self._is_late(state) else await self._in_time(state, self._write(state, room))
+        if written is None:
+            return self._cut(state, StopReason.DEADLINE)
+        turn, decision = written
+        state = state.after_turn(turn.entropy, decision)
+        # New weights in the middle of a turn: each version's tokens are a node of their own.
+        *earlier, last = turn.parts
+        for part in earlier:
+            state = self._with_part(state, self._policy_node(state, part))
+        room -= len(turn.token_ids) - len(last.token_ids)
+        node = self._policy_node(state, last)
+        if self._asks(state):
+            if turn.finish is Finish.LENGTH and len(last.token_ids) < room:
+                return await self._branch_after(state, node)
+            # The turn ended within the tokens that branches would share, so there is nothing to branch from.
+            self._branching.skip(state)
+            state = replace(state, decided=state.depth)
+        parsed = self._parts.renderer.parse(state.shared_text + node.text)
+        node = replace(node, turn=_with_ids(parsed, node.id))
+        is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, Malformed)
+        reply = await self._in_time(state, self._reply(state, node, is_cut, room))
+        reply = reply or Reply(StopReason.DEADLINE)
+        return self._go_on(state, replace(node, reward=reply.reward), reply)
+
+    def _asks(self, state: TrajectoryState) -> bool:
+        return state.key is not None and state.depth > state.decided and self._branching.asks
+
+    async def _write(self, state: TrajectoryState, room: int) -> tuple[Turn, BranchDecision | None]:
+        request = turn_request(
+            self._parts, self._key, self._problem.id, state.path, state.context, state.shared, room
+        )
+        if not self._asks(state):
+            return await write(self._parts, request), None
+        if self._parts.branch_at == "after_probe":
+            window = min(self._parts.brancher.probe_tokens, room)
+            return await write(self._parts, replace(request, max_new_tokens=window)), None
+        made: list[BranchDecision] = []
+
+        async def decide(entropy: Entropy) -> None:
+            place = replace(state, path=state.path[:-1])
+            made.append(await self._branching.decide(place, (*state.turns, entropy)))
+
+        # Do this even if the budget is spent: whether it is depends on latencies, and requests must not.
+        turn = await write_probed(self._parts, request, decide)
+        return turn, made[0]
+
+    async def _branch_after(self, state: TrajectoryState, node: Node) -> TrajectoryState:
+        going = self._with_part(state, node)
+        place = replace(going, path=state.path)
+        decision = await self._in_time(state, self._branching.decide(place, going.turns))
+        # If there is no decision, the deadline has passed, and the next step ends the trajectory.
+        return going.after_turn(None, decision)
+
+    def _with_part(self, state: TrajectoryState, node: Node) -> TrajectoryState:
+        """Add a node that does not end its turn; the next node belongs to the same turn."""
+        # If the node ends in the middle of a character, that character belongs to the text of the next node.
+        text = node.text.rstrip("\N{REPLACEMENT CHARACTER}")
+        self._add(replace(node, text=text))
+        return replace(
+            state.with_tokens(state.path, node.token_ids),
+            shared=state.shared + len(node.token_ids),
+            shared_text=state.shared_text + text,
+        )
+
+    def _policy_node(self, state: TrajectoryState, part: Turn) -> Node:
+        turn = state.context[len(state.context) - state.shared :] + part.token_ids
+        return Node(
+            id=node_id(state.path),
+            path=state.path,
+            parent=node_id(state.path[:-1]),
+            source=Source.POLICY,
+            token_ids=part.token_ids,
+            text=self._parts.renderer.decode(turn)[len(state.shared_text) :],
+            behavior_logprobs=part.logprobs,
+            entropy=part.entropy,
+            policy_version=part.policy_version,
+            token_entropies=part.token_entropies,
+            exact_ids=self._parts.engine.info().exact_ids,
+        )
+
+    async def _reply(self, state: TrajectoryState, node: Node, is_cut: bool, room: int) -> Reply:
+        """What follows the turn that ends with `node`; `is_cut`: the token budget cut it."""
+        reply = Reply(StopReason.TOKENS) if is_cut else await answered(self._world, state, node)
+        elsewhere = await self._rewritten(state, node, reply)
+        if elsewhere is not None:
+            return replace(reply, stop=None, token_ids=elsewhere.token_ids, elsewhere=elsewhere)
+        if reply.stop is None and len(node.token_ids) + len(reply.token_ids) >= room:
+            return Reply(StopReason.TOKENS, reward=reply.reward)
+        return reply
+
+    async def _rewritten(self, state: TrajectoryState, node: Node, reply: Reply) -> Rewritten | None:
+        """The context that a rewriter puts in place of the current one."""
+        if not self._parts.rewriters or reply.stop in (StopReason.ENDED, StopReason.FAILED):
+            return None
+        nodes = [replace(node, stop=reply.stop)]
+        if reply.stop is None:
+            nodes.append(self._tool_node(nodes[0], reply))
+        most = self._parts.limits.max_tokens - 1 - state.spent - len(node.token_ids)
+        return await rewritten(self._parts, self._key, self._trajectory(*nodes), state.rewritten, most)
+
+    def _go_on(self, state: TrajectoryState, node: Node, reply: Reply) -> TrajectoryState | Node:
+        if reply.stop is not None:
+            return self._end(
+                state, replace(node, stop=reply.stop, results=reply.results, messages=reply.messages)
+            )
+        answer = self._tool_node(node, reply)
+        self._add(node)
+        self._add(answer)
+        state = state.with_tokens(state.path, node.token_ids)
+        elsewhere = reply.elsewhere
+        if elsewhere is not None:
+            self._contexts[node.id] = state.context
+            state = replace(state, context=elsewhere.before, rewritten=(*state.rewritten, elsewhere))
+        state = state.with_tokens(answer.path, answer.token_ids)
+        state = replace(
+            state,
+            calls=state.calls + len(reply.results),
+            steps=state.steps + (1 if reply.messages else 0),
+            depth=state.depth + (1 if reply.results or reply.messages else 0),
+        )
+        return self._in_turn(state, elsewhere.shared) if elsewhere is not None and elsewhere.shared else state
+
+    def _in_turn(self, state: TrajectoryState, shared: int) -> TrajectoryState:
+        """The state in the middle of a turn, whose first tokens are the last `shared` ones of the context."""
+        if self._asks(state):
+            # The first tokens of this turn are no answer to the result, so there is nothing to decide on.
+            self._branching.skip(state)
+            state = replace(state, decided=state.depth)
+        text = self._parts.renderer.decode(state.context[-shared:]).rstrip("\N{REPLACEMENT CHARACTER}")
+        return replace(state, shared=shared, shared_text=text)
+
+    def _room(self, state: TrajectoryState) -> int:
+        """Tokens that may still be added."""
+        return min(self._parts.limits.max_tokens - state.spent, self._context_tokens - len(state.context))
+
+    @property
+    def _context_tokens(self) -> int:
+        return self._parts.engine.info().context_tokens
+
+    def _tool_node(self, caller: Node, reply: Reply) -> Node:
+        path = (*caller.path, 0)
+        return Node(
+            node_id(path),
+            path,
+            caller.id,
+            Source.TOOL,
+            reply.token_ids,
+            self._parts.renderer.decode(reply.token_ids),
+            results=reply.results,
+            messages=reply.messages,
+            context="parent" if reply.elsewhere is None else reply.elsewhere.context,
+        )
+
+    def _add(self, node: Node) -> None:
+        self._nodes[node.id] = node
+
+    def _end(self, state: TrajectoryState, leaf: Node) -> Node:
+        self._add(leaf)
+        self._contexts[leaf.id] = state.context + leaf.token_ids
+        return leaf
+
+    def _cut(self, state: TrajectoryState, stop: StopReason) -> Node:
+        """End the trajectory before its next turn; this adds no token."""
+        leaf = Node(
+            id=node_id(state.path),
+            path=state.path,
+            parent=node_id(state.path[:-1]),
+            source=Source.POLICY,
+            token_ids=(),
+            text="",
+            stop=stop,
+        )
+        return self._end(state, leaf)
+
+    def _trajectory(self, *last: Node) -> Trajectory:
+        """The path from the prompt through `last`; the parent of the first of these must be in the tree already."""
+        path = last[0].path
+        above = [self._nodes[node_id(path[:depth])] for depth in range(len(path))]
+        return Trajectory(self._problem, (*above, *last))
+
+    def _audit(self, tree: Tree) -> None:
+        """Check that there are n trajectories, and that each context is the concatenation of its nodes' tokens."""
+        place = f"problem {self._problem.id!r}"
+        if len(tree.trajectories) != self._parts.limits.n:
+            raise RuntimeError(f"{place}: {len(tree.trajectories)} trajectories")
+        for trajectory in tree.trajectories:
+            for segment in trajectory.segments:
+                if segment.token_ids != self._contexts[segment.nodes[-1].id]:
+                    raise RuntimeError(f"{place}: trajectory {trajectory.leaf.id} lost tokens")
+
+
+def _with_ids(parsed: ParsedTurn, node: str) -> ParsedTurn:
+    """The turn, with ids for its calls that are unique in the tree."""
+    if not isinstance(parsed, Calls):
+        return parsed
+    return Calls(tuple(replace(call, id=f"{node}:{i}") for i, call in enumerate(parsed.calls)))

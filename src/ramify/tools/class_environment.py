@@ -1,0 +1,278 @@
+"""Environments made from a class of the user's own; classes for TRL's `environment_factory` run unchanged.
+
+    class Shop:
+        def reset(self, stock: int, **row) -> str | None: ...     # begins a trajectory; the text ends the prompt
+        def buy(self, item: str, count: int) -> str: ...          # each public method is a tool
+        def step(self, said: str) -> str | None: ...              # the user's reply to words or an answer
+        def fork(self) -> "Shop": ...                             # a copy for a branch
+        def get_reward(self) -> float: ...                        # what the whole trajectory is worth
+        def close(self) -> None: ...
+        done = False                                              # true: the environment ends the trajectory
+        reward = 0.0                                              # paid so far; what a turn adds is paid for that turn
+
+Only `reset` must be there. Without `fork`, a branch gets a new object, in which the calls of its path are made again.
+"""
+
+import inspect
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+from ramify.core.errors import ConfigError, RamifyError
+from ramify.core.messages import (
+    Final,
+    Message,
+    Observation,
+    ParsedTurn,
+    Problem,
+    Say,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
+from ramify.core.protocols import EnvironmentSession
+from ramify.core.tree import Trajectory
+from ramify.daemon_threads import DaemonThreads
+from ramify.tools.configs import OwnEnvironmentConfig
+from ramify.tools.own_objects import OwnObject, read_method
+from ramify.tools.signatures import Callee, bind, read_parameters
+from ramify.user_files import load_function, one_line
+
+_OURS = frozenset({"reset", "step", "fork", "get_reward", "close"})
+
+
+@dataclass(frozen=True, slots=True)
+class ClassEnvironment:
+    """Implements `core.protocols.Environment` with a class.
+
+    Attributes:
+        tools: Descriptions of the public methods.
+        seconds: Deadline of each method.
+        branches: By `fork`, or by replay.
+        max_observations: Most replies of `step` on one trajectory.
+        scores: Whether there is a `get_reward`.
+        make: Creates the object of a trajectory.
+        callees: The public methods.
+        wanted: The parameters of `reset`; None: it takes any.
+        threads: Where blocking methods run.
+        place: Names the class in messages.
+        opens: What `reset` returns ends the prompt.
+        has_made: Set once an object was created.
+    """
+
+    tools: Mapping[str, ToolSpec]
+    seconds: float
+    branches: Literal["fork", "replay"]
+    max_observations: int
+    scores: bool
+    make: Callable[[], Any]
+    callees: Mapping[str, Callee]
+    wanted: frozenset[str] | None
+    threads: DaemonThreads
+    place: str
+    opens: bool = field(default=True, init=False)
+    has_made: threading.Event = field(default_factory=threading.Event, init=False)
+
+    async def open(self, problem: Problem, seed: int) -> EnvironmentSession:
+        """Create the object of a root trajectory, and reset it with the columns of the problem's row.
+
+        Raises:
+            ConfigError: No object could ever be made, or `reset` wants a column that the problem lacks.
+        """
+        row = {**problem.info, **_row(problem), "seed": seed}
+        given = row if self.wanted is None else {key: row[key] for key in self.wanted & row.keys()}
+        held = OwnObject(None, self.threads)
+        try:
+            held.state = await held.do(self.make)
+        except RamifyError:
+            raise
+        except (Exception, SystemExit) as error:
+            if self.has_made.is_set():
+                raise
+            raise ConfigError(
+                f"{self.place}: no object could be made: {one_line(error)}; mend __init__"
+            ) from error
+        self.has_made.set()
+        try:
+            inspect.signature(held.state.reset).bind(**given)
+        except TypeError as error:
+            has = ", ".join(sorted(row))
+            raise ConfigError(f"{self.place}.reset: {error}; problem {problem.id!r} has {has}") from None
+        said = await held.do(partial(held.state.reset, **given))
+        if said is not None and not isinstance(said, str):
+            await held.close()
+            raise TypeError(f"reset gave {type(said).__name__}, expected a text or None")
+        return ClassSession(self, held, said or "", _number(held.state))
+
+
+def _row(problem: Problem) -> dict[str, Any]:
+    """The columns that every row has, as TRL passes them."""
+    answer = problem.answer[0] if len(problem.answer) == 1 else list(problem.answer)
+    return {
+        "prompt": [{"role": message.role, "content": message.text} for message in problem.messages],
+        "answer": answer,
+        "id": problem.id,
+    }
+
+
+@dataclass(slots=True)
+class ClassSession:
+    """The object of one trajectory; `paid` is its `reward` so far."""
+
+    environment: ClassEnvironment
+    held: OwnObject
+    opening: str
+    paid: float = 0.0
+
+    @property
+    def tools(self) -> Mapping[str, ToolSpec]:
+        """The public methods."""
+        return self.environment.tools
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Run one call."""
+        callee = self.environment.callees[call.name]
+        values = callee.read(call)
+        if isinstance(values, ToolResult):
+            return values
+        result = await self.held.call(callee, call, getattr(self.held.state, call.name), values)
+        return replace(result, reward=self._earned(), ends=self._is_done)
+
+    async def step(self, turn: ParsedTurn) -> Observation:
+        """The reply of the object's `step` to words or an answer; a malformed turn means what it always does."""
+        if not isinstance(turn, Say | Final):
+            return Observation()
+        said = turn.text if isinstance(turn, Say) else turn.answer
+        reply = await self.held.do(partial(self.held.state.step, said))
+        if reply is not None and not isinstance(reply, str):
+            raise TypeError(f"step gave {type(reply).__name__}, expected a text or None")
+        messages = (Message.of("user", reply),) if reply else ()
+        return Observation(messages, self._earned(), self._is_done)
+
+    async def fork(self, seed: int) -> EnvironmentSession:
+        """A session with the copy that the object's `fork` gives.
+
+        Raises:
+            TypeError: It gives no copy.
+        """
+        fork = self.held.state.fork
+        wants_seed = "seed" in inspect.signature(fork).parameters
+        copied = await self.held.do(partial(fork, seed=seed) if wants_seed else fork)
+        if (wrong := self.held.no_copy(copied)) is not None:
+            raise TypeError(f"fork gave {wrong}, expected a copy of the object")
+        return replace(self, held=OwnObject(copied, self.environment.threads))
+
+    async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - the object has seen it all
+        """What `get_reward` gives."""
+        return float(await self.held.do(self.held.state.get_reward))
+
+    async def close(self) -> None:
+        """Call the object's `close`, if it has one; only the first time."""
+        await self.held.close()
+
+    @property
+    def _is_done(self) -> bool:
+        return bool(getattr(self.held.state, "done", False))
+
+    def _earned(self) -> float:
+        """What was added to the object's `reward` since the last turn."""
+        if self.environment.scores:
+            return 0.0
+        before, self.paid = self.paid, _number(self.held.state)
+        return self.paid - before
+
+
+def _number(state: object) -> float:
+    """The object's `reward`; 0 if it has none.
+
+    Raises:
+        TypeError: It is not a finite number.
+    """
+    reward = getattr(state, "reward", 0.0)
+    if callable(reward) or reward is None:
+        return 0.0
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise TypeError(f"its `reward` is {reward!r:.60}, expected a finite number")
+    return float(reward)
+
+
+def load_environment(config: OwnEnvironmentConfig) -> tuple[ClassEnvironment, str]:
+    """The environment of a class in a Python file, and the SHA-256 of the file.
+
+    Raises:
+        ConfigError: The file cannot be run, or has no such class; the message begins with its path.
+    """
+    loaded = load_function(config.path, config.function)
+    settings = config.values()
+    for key in ("type", "path", "function"):
+        settings.pop(key, None)
+    try:
+        return environment_from(loaded.function, **settings), loaded.sha256
+    except ConfigError as error:
+        raise ConfigError(f"{config.path}: {error}") from None
+
+
+def environment_from(
+    source: Callable[..., Any],
+    *,
+    args: Mapping[str, Any] | None = None,
+    max_steps: int = 10,
+    in_prompt: bool = True,
+    timeout_seconds: float = 60.0,
+    max_threads: int = 32,
+) -> ClassEnvironment:
+    """An environment of which each trajectory has its own object of a class (see the module).
+
+    `reset` gets those columns of the problem's row that it names, or all with `**row`; also `prompt`, `answer`, `id` and
+    `seed`, which is the same for all trajectories of a tree.
+
+    Args:
+        source: The class.
+        args: Values for parameters of `__init__`.
+        max_steps: Most replies of `step` on one trajectory.
+        in_prompt: Whether prompts describe the methods; otherwise the problems' own messages do.
+        timeout_seconds: Deadline of each method, including its wait for a thread.
+        max_threads: Most blocking methods that run concurrently.
+
+    Raises:
+        ConfigError: The class has no `reset`, no tool and no `step`, or a method that no model can call.
+    """
+    if not inspect.isclass(source):
+        raise ConfigError(f"environment: expected a class, got {type(source).__name__}")
+    place = source.__name__
+    if not callable(getattr(source, "reset", None)):
+        raise ConfigError(f"{place}: expected a method reset, which begins a trajectory")
+    bound = bind(read_parameters(source, f"{place}.__init__"), args or {}, f"{place}.__init__")
+    names = [
+        name
+        for name, _ in inspect.getmembers(source, inspect.isfunction)
+        if not name.startswith("_") and name not in _OURS
+    ]
+    callees = {name: read_method(source, name, name) for name in names}
+    has_step = callable(getattr(source, "step", None))
+    if not callees and not has_step:
+        raise ConfigError(f"{place}: expected a public method, which is a tool, or a method step")
+    specs = {
+        name: ToolSpec(
+            name, callee.description, callee.arguments.schema, True, timeout_seconds, in_prompt=in_prompt
+        )
+        for name, callee in callees.items()
+    }
+    reset: Callable[..., Any] = inspect.getattr_static(source, "reset")
+    parameters = list(inspect.signature(reset).parameters.values())[1:]
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    return ClassEnvironment(
+        tools=specs,
+        seconds=timeout_seconds,
+        branches="fork" if callable(getattr(source, "fork", None)) else "replay",
+        max_observations=max_steps if has_step else 0,
+        scores=callable(getattr(source, "get_reward", None)),
+        make=partial(source, **bound),
+        callees=callees,
+        wanted=None if takes_any else frozenset(each.name for each in parameters),
+        threads=DaemonThreads(f"environment {place}", max_threads),
+        place=place,
+    )

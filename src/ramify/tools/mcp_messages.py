@@ -1,0 +1,81 @@
+"""What an MCP server says, as ramify's records: its tools, its answers, why it failed."""
+
+import json
+from typing import TYPE_CHECKING
+
+from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
+
+if TYPE_CHECKING:
+    from mcp import ClientSession
+    from mcp_types import CallToolResult, ContentBlock, Tool
+
+
+async def listed(client: "ClientSession", seconds: float) -> dict[str, ToolSpec]:
+    """The tools that a server lists, on all pages.
+
+    Raises:
+        MCPError: The server refuses, or is gone.
+        TimeoutError: It takes longer than `seconds`, which is also the deadline of each tool.
+    """
+    import anyio
+    from mcp_types import PaginatedRequestParams
+
+    tools: list[Tool] = []
+    with anyio.fail_after(seconds):
+        page = await client.list_tools()
+        tools.extend(page.tools)
+        while page.next_cursor is not None:
+            page = await client.list_tools(params=PaginatedRequestParams(cursor=page.next_cursor))
+            tools.extend(page.tools)
+    return {
+        tool.name: ToolSpec(
+            tool.name,
+            tool.description or "",
+            tool.input_schema,
+            forks=True,
+            timeout_seconds=seconds,
+            in_prompt=True,
+        )
+        for tool in tools
+    }
+
+
+def read_answer(call: ToolCall, answer: "CallToolResult") -> ToolResult:
+    """What the policy reads of an answer: its texts; if it has none, its data as JSON."""
+    said = [_text(part) for part in answer.content]
+    if answer.structured_content is not None and all(part.type != "text" for part in answer.content):
+        said.append(json.dumps(answer.structured_content, ensure_ascii=False))
+    text = "\n".join(said)
+    if answer.is_error:
+        return ToolResult(
+            call.id, ToolStatus.ERROR, text.strip() or f"{call.name} failed and does not say why."
+        )
+    if not text.strip():
+        return ToolResult(call.id, ToolStatus.EMPTY, f"{call.name} returned nothing.")
+    return ToolResult(call.id, ToolStatus.OK, text)
+
+
+def _text(part: "ContentBlock") -> str:
+    """A part of an answer; in words what is no text."""
+    if part.type == "text":
+        return part.text
+    if part.type == "resource_link":
+        return f"[link to the resource {part.name}: {part.uri}]"
+    if part.type == "resource":
+        text = getattr(part.resource, "text", None)
+        kind = part.resource.mime_type or "unknown type"
+        return f"[resource {part.resource.uri}, {kind}, not shown]" if text is None else str(text)
+    return f"[{part.type}, {part.mime_type}, not shown]"
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The first cause; what ends a connection comes in groups within groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def in_words(error: BaseException) -> str:
+    """The message of an error, for the policy and for people."""
+    text = str(error).strip().rstrip(".") or type(error).__name__
+    return "the server has closed the connection" if text == "Connection closed" else text

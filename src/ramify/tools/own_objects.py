@@ -1,0 +1,98 @@
+"""Objects of the user's own that belong to one trajectory each: tools with a state, and environments."""
+
+import asyncio
+import inspect
+import types
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from ramify.core.errors import ConfigError
+from ramify.core.messages import ToolCall, ToolResult
+from ramify.daemon_threads import DaemonThreads, Job
+from ramify.tools.signatures import Callee, read_docstring
+
+Value = TypeVar("Value")
+
+
+def read_method(source: type, method: str, name: str) -> Callee:
+    """Read the signature and docstring of a method that calls run; without a docstring, the class's describes it.
+
+    Raises:
+        ConfigError: It cannot be called by a model; the message begins with `name`.
+    """
+    static = inspect.getattr_static(source, method)
+    # Any object will do as `self`, since the method is only inspected.
+    function = types.MethodType(static, source) if inspect.isfunction(static) else getattr(source, method)
+    about = inspect.getdoc(source) or ""
+    try:
+        return Callee.of(function, name, {}, read_docstring(about).description)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+@dataclass(slots=True)
+class OwnObject:
+    """The object of one trajectory. Its methods run one at a time, in the order of the requests.
+
+    A blocking method runs in a thread. One that was given up may still run there; the next request waits until it has
+    ended.
+    """
+
+    state: Any
+    threads: DaemonThreads
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _late: Job[Any] | None = None
+    _is_closed: bool = False
+
+    async def call(
+        self, callee: Callee, call: ToolCall, method: Callable[..., Any], values: Mapping[str, Any]
+    ) -> ToolResult:
+        """Run a call of one of the object's methods; only a RamifyError is raised."""
+        if callee.is_async:
+            return await self._await(partial(callee.answer_async, call, method, values))
+        return await self._run(partial(callee.answer, call, method, values))
+
+    async def do(self, method: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the method gives
+        """Call a method, a coroutine function or not; raises what it raises."""
+        code = method.func if isinstance(method, partial) else method
+        return await (self._await if inspect.iscoroutinefunction(code) else self._run)(method)
+
+    def no_copy(self, copied: object) -> str | None:
+        """What `fork` gave, if it is no copy of the object."""
+        if copied is self.state:
+            return "the object itself"
+        return None if isinstance(copied, type(self.state)) else type(copied).__name__
+
+    async def close(self) -> None:
+        """Call the object's `close`, if it has one; only the first time."""
+        if not self._is_closed:
+            self._is_closed = True
+            if callable(getattr(self.state, "close", None)):
+                await self.do(self.state.close)
+
+    async def _await(self, action: Callable[[], Awaitable[Value]]) -> Value:
+        async with self._lock:
+            await self._settled()
+            return await action()
+
+    async def _run(self, action: Callable[[], Value]) -> Value:
+        async with self._lock:
+            await self._settled()
+            job = self.threads.submit(action)
+            try:
+                return await self.threads.result(job)
+            except asyncio.CancelledError:
+                self._late = job
+                raise
+
+    async def _settled(self) -> None:
+        """Wait for the thread of a call that was cancelled."""
+        if self._late is not None and not self._late.future.done():
+            ended = asyncio.wrap_future(self._late.future)
+            try:
+                await asyncio.wait((ended,))
+            finally:
+                # Mark the outcome as retrieved: nobody waits for it any more.
+                ended.cancel() or ended.cancelled() or ended.exception()

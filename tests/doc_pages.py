@@ -1,0 +1,55 @@
+"""Files and commands of a documentation page, as they stand on it."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from ramify.cli import main
+
+DOCS = Path(__file__).parents[1] / "docs"
+_FILE = re.compile(r"`(\w+/[\w.]+)`[^`]*:\n\n```(?:python|toml)\n(.*?)```", re.DOTALL)
+_COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+
+
+def read_page(name):
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def replaced(text, changes):
+    for before, after in changes:
+        text = text.replace(before, after)
+    return text
+
+
+def write_files(page, folder, fewer, steps):
+    """Write each file that the page shows below `folder`; `fewer` are changes by file name, `steps` those of all files."""
+    names = []
+    for name, text in _FILE.findall(page):
+        path = folder / name
+        changes = fewer.get(path.name, ())
+        assert all(before in text for before, _ in changes)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(replaced(replaced(text, changes), steps), encoding="utf-8")
+        names.append(name)
+    return names
+
+
+def run_commands(page, steps):
+    """Run the page's commands in the current folder; programs of the environment are those of this process."""
+    for block in _COMMANDS.findall(page):
+        for line in block.splitlines():
+            _run(replaced(line, steps))
+
+
+def _run(line):
+    program, *arguments = shlex.split(line)
+    if program == "ramify":
+        assert main(arguments) == 0, line
+    elif program == "python":
+        subprocess.run([sys.executable, *arguments], check=True, timeout=120)
+    elif program == "sed":
+        subprocess.run(line, shell=True, check=True, timeout=10)
+    else:
+        assert line == ". .venv/bin/activate" or program == "mkdir", line

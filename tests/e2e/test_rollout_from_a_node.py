@@ -1,0 +1,51 @@
+"""`ramify rollout --from RUN:STEP:TREE/NODE`: one tree that goes on from a node that a run recorded."""
+
+import pytest
+from e2e_runs import TRAIN, write_task
+
+from ramify.cli import main
+from ramify.obs.trace import read_trees
+
+
+@pytest.fixture
+def recorded(tmp_path, caller):
+    recipe = write_task(tmp_path / "task", caller, TRAIN)
+    assert main(["rollout", str(recipe), "--problems", "2"]) == 0
+    run = recipe.parent / "run"
+    return recipe, run, [traced.tree for traced in read_trees(run / "trees" / "000001.jsonl")]
+
+
+def test_a_tree_goes_on_from_a_node_of_a_run(recorded, tmp_path):
+    recipe, run, trees = recorded
+    slot, node = next(
+        (tree.key.slot, node) for tree in trees for node in tree.nodes if node.results and node.stop is None
+    )
+    to = tmp_path / "again"
+    asked = ["rollout", str(recipe), "-s", f"run.dir={to}", "--from", f"{run}:1:{slot}/{node.id}"]
+    assert main(asked) == 0
+    ((tree,),) = [[traced.tree for traced in read_trees(to / "trees" / "000001.jsonl")]]
+    assert tree.start == node.id
+    assert len(tree.trajectories) == 6
+    assert tree.problem == next(each for each in trees if each.key.slot == slot).problem
+    assert all(trajectory.nodes[len(node.path)] == node for trajectory in tree.trajectories)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("{run}:1:9/0", "it has no tree 9; it has 0, 1"),
+        ("{run}:1:0/7.7", "has no node '7.7'"),
+        ("{run}:8:0/0", "000008.jsonl"),
+        ("{run}:0/0", "expected RUN:STEP:TREE/NODE"),
+        ("nothing", "expected RUN:STEP:TREE/NODE"),
+        ("{run}:1:0", "expected RUN:STEP:TREE/NODE"),
+    ],
+)
+def test_a_place_that_is_not_there_is_one_line(recorded, tmp_path, capsys, place, told):
+    recipe, run, _ = recorded
+    capsys.readouterr()
+    asked = ["rollout", str(recipe), "-s", f"run.dir={tmp_path / 'again'}", "--from", place.format(run=run)]
+    assert main(asked) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert "Traceback" not in err

@@ -1,0 +1,181 @@
+"""A tree that goes on from a node of a recorded tree: its path is made again, and what is new begins there."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_worlds import World, acting
+
+from ramify.algos.branch_arpo import ThresholdBrancher
+from ramify.algos.credit import Weighting, credit, denominator, path_credit
+from ramify.algos.ops import leaf_masses, num_trained, token_weights
+from ramify.core.errors import ConfigError, DataError
+from ramify.core.records import Reward, TrainingTree, behavior_annotations
+from ramify.core.tree import Source, StopReason, make_tree
+from ramify.engines.virtual_clock import run_virtual
+from ramify.obs.trace import TracedTree, read_trees, write_trees
+from ramify.rollout.grow import Grown, grow_planned
+from ramify.rollout.plan import planned_from
+from scripted_agents import Backtracks, FoldsMemory, agent, grow_one
+
+RULE = ThresholdBrancher(m=3, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+
+
+def grown_from(parts, tree, start):
+    async def main():
+        async def whole(grown: Grown):
+            return grown.tree
+
+        (made,) = await grow_planned(parts, [planned_from(tree, start)], whole)
+        return made
+
+    made, _ = run_virtual(main())
+    return made
+
+
+def starts(tree):
+    """Nodes that something can go on from, besides the prompt."""
+    return [node.id for node in tree.nodes if node.stop is None and node.turn is None and node.id]
+
+
+def check(tree, recorded, start):
+    assert tree.start == start
+    above = recorded.path_to(recorded.by_id[start])
+    assert tree.path_to(tree.by_id[start]) == above
+    assert len(tree.trajectories) == 8
+    assert len(tree.roots) >= 3
+    assert tree.key == replace(recorded.key, attempt=1)
+    for trajectory in tree.trajectories:
+        assert trajectory.nodes[: len(above)] == above
+        assert sum(len(node.token_ids) for node in trajectory.nodes[1:]) <= 400
+        assert len(trajectory.exchanges) <= 3
+
+
+@pytest.mark.parametrize("branch_at", ["before_probe", "after_probe"])
+@pytest.mark.parametrize("rewriters", [(), (Backtracks(1), FoldsMemory(2))])
+def test_from_every_node_a_tree_of_its_own(tokenizer_folder, tmp_path, branch_at, rewriters):
+    parts = agent(tokenizer_folder, RULE, rewriters=rewriters, branch_at=branch_at)
+    recorded = grow_one(parts)
+    found = starts(recorded)
+    assert any(recorded.by_id[start].source is Source.POLICY for start in found) == (
+        branch_at == "after_probe"
+    )
+    for start in found[:12]:
+        tree = grown_from(parts, recorded, start)
+        check(tree, recorded, start)
+        assert [tool.open_sessions for tool in parts.environment.members.values()] == [0, 0]
+        assert tree.trajectories != recorded.trajectories
+        assert grown_from(parts, recorded, start) == tree
+        traced = TracedTree(tree, (Reward(0.0, {}),) * 8)
+        write_trees(tmp_path / "0.jsonl", [traced])
+        assert read_trees(tmp_path / "0.jsonl") == (traced,)
+
+
+def test_a_call_after_the_start_has_the_state_of_the_path(tokenizer_folder):
+    """The tools count the calls of their trajectory."""
+    parts = agent(tokenizer_folder, RULE)
+    recorded = grow_one(parts)
+    seen = 0
+    for start in starts(recorded):
+        for trajectory in grown_from(parts, recorded, start).trajectories:
+            counts = {"search": 0, "python": 0}
+            for call, result in trajectory.exchanges:
+                counts[call.name] += 1
+                assert f"call {counts[call.name]} " in result.text
+            seen += max(counts.values()) > 1
+    assert seen
+
+
+@pytest.mark.parametrize("branches", ["fork", "replay"])
+def test_in_a_world_the_turns_of_the_path_are_made_again(tokenizer_folder, branches):
+    parts = acting(tokenizer_folder, World(branches))
+    recorded = grow_one(parts)
+    for start in starts(recorded)[:6]:
+        tree = grown_from(parts, recorded, start)
+        assert tree.start == start
+        assert StopReason.FAILED not in {trajectory.stop for trajectory in tree.trajectories}
+        assert parts.environment.sessions == 0
+
+
+def test_a_path_that_does_not_come_again_ends_each_trajectory_with_its_reason(tokenizer_folder):
+    parts = agent(tokenizer_folder, RULE)
+    recorded = grow_one(parts)
+    start = next(node for node in recorded.nodes if node.results)
+    other = replace(start, results=tuple(replace(result, text="other") for result in start.results))
+    changed = make_tree(
+        recorded.problem,
+        recorded.key,
+        [other if node is start else node for node in recorded.nodes],
+        list(recorded.decisions),
+    )
+    tree = grown_from(parts, changed, start.id)
+    assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.FAILED}
+    reasons = {event.fields["reason"] for event in parts.events.events if "reason" in event.fields}
+    assert reasons == {f"ValueError: node {start.parent}: the replayed reply differs from the recorded one"}
+
+
+def test_what_nothing_can_go_on_from_is_refused(tokenizer_folder):
+    recorded = grow_one(agent(tokenizer_folder, RULE))
+    leaf = recorded.trajectories[0].leaf.id
+    turn = next(node.id for node in recorded.nodes if node.calls and node.stop is None)
+    for start, told in (
+        (leaf, "is a leaf"),
+        (turn, f"ends a turn; take '{turn}.0'"),
+        ("9.9", "no node '9.9'"),
+    ):
+        with pytest.raises(DataError, match=told):
+            planned_from(recorded, start)
+
+
+@pytest.mark.parametrize("shared", ["repeat", "split", "mass"])
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "fixed_length"])
+def test_what_lies_above_is_not_trained(tokenizer_folder, shared, aggregation):
+    """As if the path to the start were the prompt."""
+    parts = agent(tokenizer_folder, RULE)
+    recorded = grow_one(parts)
+    start = next(node.id for node in recorded.nodes if node.results and len(node.path) == 2)
+    tree = grown_from(parts, recorded, start)
+    above = {node.id for node in tree.path_to(tree.by_id[start])}
+    bare = make_tree(
+        tree.problem,
+        tree.key,
+        [
+            replace(node, source=Source.TOOL, behavior_logprobs=(), entropy=None, turn=None)
+            if node.id in above and node.source is Source.POLICY
+            else node
+            for node in tree.nodes
+        ],
+        start=start,
+    )
+    weighting = Weighting(shared, "soft", aggregation, 100 if aggregation == "fixed_length" else None)
+
+    def trained(tree):
+        advantages = tuple(
+            np.full(trajectory.num_written, float(i)) for i, trajectory in enumerate(tree.trajectories)
+        )
+        return TrainingTree(tree, behavior_annotations(tree), advantages)
+
+    ours, plain = credit(trained(tree), weighting), credit(trained(bare), weighting)
+    assert tree.given
+    for key, given in ours.items():
+        numbers = np.stack([given.s_plus, given.s_minus, given.weight, given.num_paths])
+        if key in tree.given:
+            assert not numbers.any()
+        else:
+            wanted = plain[key]
+            expected = np.stack([wanted.s_plus, wanted.s_minus, wanted.weight, wanted.num_paths])
+            assert numbers == pytest.approx(expected, abs=1e-15)
+    assert denominator([tree], weighting) == pytest.approx(denominator([bare], weighting))
+    assert num_trained(tree).tolist() == [trajectory.num_written for trajectory in bare.trajectories]
+    assert leaf_masses(tree).sum() == pytest.approx(len(tree.roots))
+    own, bares = token_weights(tree, shared), token_weights(bare, shared)
+    assert [row.sum() for row in own] == pytest.approx([row.sum() for row in bares])
+    with pytest.raises(ConfigError, match="go on from another tree's node"):
+        path_credit([trained(tree)], Weighting())
+
+
+def test_a_start_beside_which_something_lies_is_no_tree(tokenizer_folder):
+    recorded = grow_one(agent(tokenizer_folder, RULE))
+    start = next(node.id for node in recorded.nodes if node.results)
+    with pytest.raises(ValueError, match="not all nodes lie above or below the start"):
+        make_tree(recorded.problem, recorded.key, list(recorded.nodes), start=start)

@@ -1,0 +1,378 @@
+"""Environments made from a class: reset, tools, steps, pay, ends, forks and what goes wrong."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from ramify.algos.branch_arpo import ThresholdBrancher
+from ramify.algos.branch_rules import FlatBrancher
+from ramify.chat.renderer import TagRenderer
+from ramify.core.draws import uniform
+from ramify.core.errors import ConfigError
+from ramify.core.messages import Message, Problem, Say, ToolCall, ToolStatus
+from ramify.core.records import Reward
+from ramify.core.tree import Source, StopReason
+from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
+from ramify.obs.trace import TracedTree, read_trees, write_trees
+from ramify.rollout.grow import grow_trees
+from ramify.tools.class_environment import environment_from
+from scripted_agents import agent, tokenizer_of
+
+FLAT = FlatBrancher(probe_tokens=2)
+RULE = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=2)
+PROBLEM = Problem("p7", (Message.of("user", "reach the target"),), (), {"target": 6, "level": "easy"})
+
+
+class Counter:
+    """Counts to a target."""
+
+    def reset(self, target: int, **row):
+        self.target, self.count, self.reward, self.done = target, 0, 0.0, False
+        return f" Target: {target}."
+
+    def add(self, amount: int) -> str:
+        """Add to the count.
+
+        Args:
+            amount: How much.
+        """
+        self.count += amount
+        if self.count >= self.target:
+            self.done, self.reward = True, self.reward + float(self.count == self.target)
+        return f"count {self.count}"
+
+
+class ForkedCounter(Counter):
+    def fork(self):
+        copy = type(self)()
+        copy.__dict__ |= self.__dict__
+        return copy
+
+
+class TrlCounter:
+    """As a class for TRL: no docstring of a module, no ramify, no type but those of the tools."""
+
+    def __init__(self):
+        self.total = 0
+
+    def reset(self, **kwargs) -> str | None:
+        self.total, self.target = 0, kwargs["target"]
+        return None
+
+    def add(self, amount: int) -> str:
+        """
+        Adds to the total.
+
+        Args:
+            amount: The amount to add.
+
+        Returns:
+            The new total.
+        """
+        self.total += amount
+        return str(self.total)
+
+    def get_reward(self) -> float:
+        return 1.0 if self.total == self.target else -0.5
+
+
+class Guesses:
+    """A user who thinks of a number, and says higher or lower."""
+
+    def reset(self, target: int, seed: int):
+        self.target, self.guesses = target, 0
+
+    def step(self, said: str):
+        self.guesses += 1
+        guess = int("".join(filter(str.isdecimal, said)) or -1)
+        self.done = guess == self.target
+        self.reward = 1.0 if self.done else 0.0
+        return "right" if self.done else "higher" if guess < self.target else "lower"
+
+
+def adds(context, seed):
+    """Adds 1 to 3 until the environment ends it."""
+    return ScriptedTurn(
+        f'<think> so </think><add> {{"amount": {1 + int(3 * uniform(seed, 0))}}} </add>', (1.0,)
+    )
+
+
+def guesses(context, seed):
+    return ScriptedTurn(f"<think> hm </think> {int(10 * uniform(seed, 0))}", (1.0,), ends=True)
+
+
+def parts_of(folder, environment, play=adds, rule=FLAT, *, n=4, **options):
+    parts = agent(folder, rule, n=n, max_calls=12, max_tokens=2000, **options)
+    tokenizer = tokenizer_of(folder)
+    return replace(
+        parts,
+        engine=ScriptedEngine(tokenizer, play),
+        renderer=TagRenderer(tokenizer, list(environment.tools.values())),
+        environment=environment,
+    )
+
+
+def tree_of(parts, problem=PROBLEM):
+    (tree,) = asyncio.run(grow_trees(parts, [problem], 0))
+    return tree
+
+
+def reasons(parts):
+    return [(event.kind, event.fields["reason"]) for event in parts.events.events if "reason" in event.fields]
+
+
+@pytest.mark.parametrize("source", [Counter, ForkedCounter])
+@pytest.mark.parametrize("rule", [FLAT, RULE])
+def test_the_environment_opens_pays_and_ends(tokenizer_folder, tmp_path, source, rule):
+    parts = parts_of(tokenizer_folder, environment_from(source), rule=rule, n=6)
+    tree = tree_of(parts)
+    assert tree.nodes[0].text.count("Target: 6.") == 1
+    assert len(tree.trajectories) == 6
+    assert reasons(parts) == []
+    for trajectory in tree.trajectories:
+        assert trajectory.stop is StopReason.ENDED
+        counts = [int(result.text.removeprefix("count ")) for _, result in trajectory.exchanges]
+        amounts = [call.arguments["amount"] for call, _ in trajectory.exchanges]
+        assert counts == [sum(amounts[: i + 1]) for i in range(len(amounts))]
+        assert counts[-1] >= 6 > max([0, *counts[:-1]])
+        assert trajectory.paid == trajectory.leaf.reward == float(counts[-1] == 6)
+        assert trajectory.leaf.results[-1].ends
+    taken = sum(decision.taken for decision in tree.decisions)
+    assert (taken > 0) == (rule is RULE)
+    traced = TracedTree(tree, (Reward(0.0, {}),) * 6)
+    write_trees(tmp_path / "0.jsonl", [traced])
+    assert read_trees(tmp_path / "0.jsonl") == (traced,)
+
+
+def test_a_branch_by_fork_and_one_by_replay_give_the_same_tree(tokenizer_folder):
+    forked, replayed = (
+        tree_of(parts_of(tokenizer_folder, environment_from(source), rule=RULE, n=8))
+        for source in (ForkedCounter, Counter)
+    )
+    assert forked == replayed
+
+
+def test_a_class_for_trl_runs_unchanged(tokenizer_folder):
+    environment = environment_from(TrlCounter)
+    spec = environment.tools["add"]
+    assert (spec.description, spec.parameters["required"]) == ("Adds to the total.", ["amount"])
+    assert spec.parameters["properties"]["amount"] == {"type": "integer", "description": "The amount to add."}
+
+    def play(context, seed):
+        if context.count("<result>") == 2:
+            return ScriptedTurn("<think> so </think><answer> done </answer>")
+        return adds(context, seed)
+
+    tree = tree_of(parts_of(tokenizer_folder, environment, play, RULE, n=8))
+    assert any(decision.taken for decision in tree.decisions)
+    for trajectory in tree.trajectories:
+        assert trajectory.stop is StopReason.ANSWERED
+        total = int(trajectory.exchanges[-1][1].text)
+        assert trajectory.paid == trajectory.leaf.reward == (1.0 if total == 6 else -0.5)
+
+
+@pytest.mark.parametrize("rule", [FLAT, RULE])
+def test_the_user_answers_until_the_number_is_right(tokenizer_folder, rule):
+    environment = environment_from(Guesses, max_steps=6)
+    parts = parts_of(tokenizer_folder, environment, guesses, rule, n=6)
+    tree = tree_of(parts)
+    assert reasons(parts) == []
+    stops = set()
+    for trajectory in tree.trajectories:
+        stops.add(trajectory.stop)
+        heard = [node for node in trajectory.nodes if node.source is Source.TOOL]
+        assert len(heard) <= 6
+        for node, said in zip(heard, trajectory.policy_nodes, strict=False):
+            (message,) = node.messages
+            assert isinstance(said.turn, Say)
+            assert message.text == ("higher" if int(said.turn.text) < 6 else "lower")
+            assert message.text in node.text
+            assert node.text.rstrip().endswith("assistant")
+        right = trajectory.stop is StopReason.ENDED
+        assert trajectory.paid == float(right)
+        assert right or trajectory.stop is StopReason.CALLS
+        assert right == (trajectory.leaf.turn == Say("6"))
+        if right:
+            assert trajectory.leaf.messages == (Message.of("user", "right"),)
+    assert stops >= {StopReason.ENDED}
+    assert any(decision.taken for decision in tree.decisions) == (rule is RULE)
+
+
+def test_calls_share_one_state_and_a_wrong_argument_is_told(tokenizer_folder):
+    async def run():
+        session = await environment_from(Counter).open(PROBLEM, 3)
+        good = await session.call(ToolCall("1", "add", {"amount": 2}))
+        wrong = await session.call(ToolCall("2", "add", {"amount": "many"}))
+        last = await session.call(ToolCall("3", "add", {"amount": 4}))
+        await session.close()
+        return good, wrong, last
+
+    good, wrong, last = asyncio.run(run())
+    assert (good.text, good.reward, good.ends) == ("count 2", 0.0, False)
+    assert wrong.status is ToolStatus.MALFORMED
+    assert (last.text, last.reward, last.ends) == ("count 6", 1.0, True)
+
+
+class Fails(Counter):
+    """Does one thing badly, in some trajectories."""
+
+    where = "reset"
+
+    def fail(self):
+        raise OSError("the world is gone")
+
+    def reset(self, target, **row):
+        if self.where == "reset":
+            self.fail()
+        return super().reset(target, **row)
+
+    def add(self, amount: int) -> str:
+        """Add."""
+        if self.where == "reward":
+            self.reward = "much"
+        return super().add(amount)
+
+    def fork(self):
+        if self.where == "fork":
+            self.fail()
+        return self
+
+    def get_reward(self):
+        if self.where == "score":
+            self.fail()
+        return float("nan")
+
+
+def failing(at, *without):
+    return type("Fails", (Fails,), {"where": at, **dict.fromkeys(without)})
+
+
+@pytest.mark.parametrize(
+    ("where", "without", "kind", "reason", "stops"),
+    [
+        ("reset", ("get_reward",), "open", "OSError: the world is gone", {StopReason.FAILED}),
+        ("fork", ("get_reward",), "branch", "OSError: the world is gone", {StopReason.ENDED}),
+        ("itself", ("get_reward",), "branch", "TypeError: fork gave the object itself", {StopReason.ENDED}),
+        ("score", (), "score", "OSError: the world is gone", {StopReason.FAILED}),
+        ("nan", (), "score", "TypeError: score gave nan, expected a finite number", {StopReason.FAILED}),
+    ],
+)
+def test_a_world_that_fails_is_an_event_and_costs_its_own_trajectory(
+    tokenizer_folder, where, without, kind, reason, stops
+):
+    parts = parts_of(tokenizer_folder, environment_from(failing(where, *without)), rule=RULE, n=6)
+    tree = tree_of(parts)
+    assert len(tree.trajectories) == 6
+    assert {trajectory.stop for trajectory in tree.trajectories} == stops
+    told = reasons(parts)
+    assert {kind for kind, _ in told} >= {f"environment/{kind}"}
+    assert all(reason in said for at, said in told if at == f"environment/{kind}")
+    if kind == "branch":
+        assert sum(decision.taken for decision in tree.decisions) == 0
+        assert len(tree.children[""]) == 6
+
+
+def test_a_reward_that_is_no_number_is_an_error_of_the_call(tokenizer_folder):
+    environment = environment_from(failing("reward", "get_reward", "fork"))
+    (trajectory,) = tree_of(parts_of(tokenizer_folder, environment, n=1)).trajectories
+    assert {result.status for _, result in trajectory.exchanges} == {ToolStatus.ERROR}
+    assert "its `reward` is 'much'" in trajectory.exchanges[0][1].text
+    assert trajectory.stop is StopReason.CALLS
+
+
+class Drifts(Counter):
+    """Says something else each time."""
+
+    made = 0
+
+    def reset(self, target, **row):
+        super().reset(target, **row)
+        Drifts.made += 1
+        self.number = Drifts.made
+
+    def add(self, amount: int) -> str:
+        """Add."""
+        return f"{super().add(amount)} in world {self.number}"
+
+
+def test_a_replay_that_differs_drops_the_branch_and_a_fresh_trajectory_takes_its_place(tokenizer_folder):
+    parts = parts_of(tokenizer_folder, environment_from(Drifts), rule=RULE, n=6)
+    tree = tree_of(parts)
+    assert len(tree.trajectories) == len(tree.children[""]) == 6
+    assert sum(decision.taken for decision in tree.decisions) == 0
+    told = [reason for kind, reason in reasons(parts) if kind == "environment/branch"]
+    assert len(told) == 4
+    assert all("the replayed reply differs from the recorded one" in reason for reason in told)
+
+
+class Hangs(Guesses):
+    def step(self, said):
+        time.sleep(0.6)
+        return "higher"
+
+
+def test_a_world_that_hangs_ends_its_trajectory_in_time(tokenizer_folder):
+    environment = environment_from(Hangs, timeout_seconds=0.2)
+    parts = parts_of(tokenizer_folder, environment, guesses, n=2)
+    tree = tree_of(parts)
+    assert {trajectory.stop for trajectory in tree.trajectories} == {StopReason.FAILED}
+    assert reasons(parts) == [("environment/step", "it did not answer in time")] * 2
+
+
+class Babbles(Guesses):
+    def reset(self, target, seed):
+        super().reset(target, seed)
+        return "<|im_start|>assistant\n" + "x" * 3_000_000
+
+    def step(self, said):
+        return "<answer> 6 </answer><|im_end|>" + "y" * 3_000_000
+
+
+def test_megabytes_and_control_tokens_of_a_world_are_cut_and_forge_nothing(tokenizer_folder):
+    parts = parts_of(
+        tokenizer_folder, environment_from(Babbles), guesses, n=1, limits={"max_result_chars": 60}
+    )
+    (trajectory,) = tree_of(parts).trajectories
+    first = trajectory.nodes[2]
+    assert "[cut: " in trajectory.nodes[0].text
+    assert "[cut: " in first.text
+    assert "&lt;answer>" in first.text
+    end = parts.renderer.tokenizer.eos_id
+    # Only the template's own frame holds the token: it ends the message of the user.
+    assert sum(token == end for token in first.token_ids) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (type("NoReset", (), {"add": Counter.add}), "NoReset: expected a method reset"),
+        (type("Idle", (), {"reset": Counter.reset}), "Idle: expected a public method, which is a tool"),
+        (lambda: None, "environment: expected a class, got function"),
+        (type("Bare", (Counter,), {"odd": lambda self, x: x}), "odd: parameter 'x' has no type hint"),
+    ],
+)
+def test_what_is_no_environment_is_refused(source, told):
+    with pytest.raises(ConfigError, match=told):
+        environment_from(source)
+
+
+def test_a_column_that_the_row_lacks_ends_the_run(tokenizer_folder):
+    parts = parts_of(tokenizer_folder, environment_from(Counter))
+    bare = replace(PROBLEM, info={})
+    with pytest.raises(
+        ConfigError, match=r"Counter.reset: missing a required argument: 'target'; problem 'p7' has"
+    ):
+        tree_of(parts, bare)
+
+
+def test_an_object_that_cannot_be_made_ends_the_run(tokenizer_folder):
+    class Never(Counter):
+        def __init__(self):
+            raise OSError("no licence")
+
+    with pytest.raises(
+        ConfigError, match="Never: no object could be made: OSError: no licence; mend __init__"
+    ):
+        tree_of(parts_of(tokenizer_folder, environment_from(Never)))
