@@ -1,5 +1,7 @@
 """Training steps in environments of servers, each of which is killed once in mid-step."""
 
+import sys
+
 import pytest
 from e2e_runs import TRAIN, write_task
 
@@ -76,7 +78,7 @@ def test_an_mcp_server_that_is_killed_costs_its_own_trajectory(tmp_path, model_f
     recipe = write_task(tmp_path / "task", model_folder, without_tools(TRAIN))
     (tmp_path / "script.toml").write_text(SCRIPT)
     settings = (
-        f"environment={{type='mcp', command={['python', str(server), str(once)]}}}",
+        f"environment={{type='mcp', command={[sys.executable, str(server), str(once)]}}}",
         f"engine={{name='scripted', script='{tmp_path / 'script.toml'}'}}",
         "rollout.max_tokens=400",
         "algorithm.old='recompute'",
