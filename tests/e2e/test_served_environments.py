@@ -1,7 +1,15 @@
 """Training steps in environments of servers, each of which is killed once in mid-step."""
 
+import contextlib
+import os
+import socket
+import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
+import httpx
 import pytest
 from e2e_runs import TRAIN, write_task
 
@@ -43,11 +51,11 @@ server.run()
 SCRIPT = """
 [[turns]]
 after = 0
-text = "<search> capital of France </search>"
+text = "{0}"
 entropies = [0.5]
 [[turns]]
 after = 1
-text = "<search> capital of Italy </search>"
+text = "{1}"
 entropies = [2.5]
 [[turns]]
 after = 2
@@ -71,27 +79,84 @@ def results_of(run):
     ]
 
 
+def train(tmp_path, model_folder, environment, first, second, between=lambda: None):
+    """Two steps of a scripted policy, and `between` them; returns the results of each tree's trajectories."""
+    recipe = write_task(tmp_path / "task", model_folder, without_tools(TRAIN))
+    (tmp_path / "script.toml").write_text(SCRIPT.format(first, second))
+    settings = (
+        f"environment={environment}",
+        f"engine={{name='scripted', script='{tmp_path / 'script.toml'}'}}",
+        "rollout.max_tokens=400",
+        "data.max_prompt_tokens=400",
+        "algorithm.old='recompute'",
+    )
+    asked = ["train", str(recipe), *(part for each in settings for part in ("-s", each))]
+    assert main([*asked, "--max-steps", "1"]) == 0
+    between()
+    assert main([*asked, "--max-steps", "2", "--resume"]) == 0
+    run = recipe.parent / "run"
+    assert len(read_metrics(run / "metrics.jsonl")) == 2
+    return results_of(run)
+
+
 def test_an_mcp_server_that_is_killed_costs_its_own_trajectory(tmp_path, model_folder):
     pytest.importorskip("mcp")
     server, once = tmp_path / "server.py", tmp_path / "once"
     server.write_text(MCP_SERVER)
-    recipe = write_task(tmp_path / "task", model_folder, without_tools(TRAIN))
-    (tmp_path / "script.toml").write_text(SCRIPT)
-    settings = (
-        f"environment={{type='mcp', command={[sys.executable, str(server), str(once)]}}}",
-        f"engine={{name='scripted', script='{tmp_path / 'script.toml'}'}}",
-        "rollout.max_tokens=400",
-        "algorithm.old='recompute'",
-    )
-    asked = ["train", str(recipe), "--max-steps", "2", *(part for each in settings for part in ("-s", each))]
-    assert main(asked) == 0
+    environment = f"{{type='mcp', command={[sys.executable, str(server), str(once)]}}}"
+    searches = ("<search> capital of France </search>", "<search> capital of Italy </search>")
+    results = [result for tree in train(tmp_path, model_folder, environment, *searches) for result in tree]
     assert once.read_text() == "killed"
-    run = recipe.parent / "run"
-    assert len(read_metrics(run / "metrics.jsonl")) == 2
-    results = [result for tree in results_of(run) for result in tree]
     failed = [result for result in results if result.status is ToolStatus.ERROR]
     good = [result for result in results if result.status is ToolStatus.OK]
     assert failed
     assert good
     # Of one trajectory, and of those that branched from it.
     assert len({result.call_id.split(".")[0].split(":")[0] for result in failed}) == 1
+
+
+def test_an_openenv_server_that_is_killed_and_comes_back_costs_its_open_sessions(tmp_path, model_folder):
+    pytest.importorskip("websockets")
+    once = tmp_path / "once"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    command = [sys.executable, Path(__file__).parents[1] / "openenv_server.py", str(port)]
+    running = [subprocess.Popen(command, env={**os.environ, "KILLED_ONCE": str(once)})]
+    stopped = threading.Event()
+
+    def start_again():
+        while not stopped.is_set():
+            if running[-1].poll() is not None:
+                running.append(subprocess.Popen(command, env={**os.environ, "KILLED_ONCE": str(once)}))
+            stopped.wait(0.05)
+
+    keeper = threading.Thread(target=start_again)
+
+    def wait_for_server():
+        for _ in range(300):
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.get(f"http://127.0.0.1:{port}/schema", timeout=5).raise_for_status()
+                return
+            time.sleep(0.1)
+
+    try:
+        wait_for_server()
+        keeper.start()
+        environment = f"{{type='openenv', url='http://127.0.0.1:{port}'}}"
+        acts = ('<act> {\\"amount\\": 907} </act>', '<act> {\\"amount\\": 1} </act>')
+        trees = train(tmp_path, model_folder, environment, *acts, between=wait_for_server)
+    finally:
+        stopped.set()
+        if keeper.ident is not None:
+            keeper.join()
+        for process in running:
+            process.kill()
+            process.wait()
+    assert once.read_text() == "killed"
+    assert len(running) == 2
+    first, later = trees[:2], trees[2:]
+    failed = [result for tree in first for result in tree if result.status is ToolStatus.ERROR]
+    assert failed
+    assert all("the session has ended" in result.text for result in failed)
+    assert {result.status for tree in later for result in tree} == {ToolStatus.OK}

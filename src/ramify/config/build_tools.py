@@ -14,7 +14,7 @@ from ramify.core.messages import ToolSpec
 from ramify.core.protocols import Environment, Json, Sandbox, Tool
 from ramify.net.configs import HttpConfig
 from ramify.net.secrets import shown
-from ramify.tools.configs import OwnEnvironmentConfig, OwnToolConfig, PythonConfig
+from ramify.tools.configs import OpenEnvConfig, OwnEnvironmentConfig, OwnToolConfig, PythonConfig
 
 _OURS = ("search", "open_page", "python")
 """ramify's tools in the order in which prompts list them."""
@@ -103,6 +103,10 @@ def _build_environment(section: EnvironmentSection) -> Toolbox:
         made, sha256 = load_environment(section)
         note = f"environment: {section.function} of {section.path}, sha256 {sha256[:16]}"
         return Toolbox(made, notes=(note,), identities={"environment": {"sha256": sha256}})
+    if isinstance(section, OpenEnvConfig):
+        from ramify.tools.openenv_environment import open_openenv
+
+        return _served(open_openenv(section), section.url)
     from ramify.tools.mcp_environment import open_mcp
 
     return _served(open_mcp(section), section.url or shlex.join(section.command))

@@ -13,6 +13,7 @@ from ramify.tools.configs import (
     DenseSearchConfig,
     LocalSearchConfig,
     McpConfig,
+    OpenEnvConfig,
     OwnEnvironmentConfig,
     OwnToolConfig,
     PythonConfig,
@@ -72,7 +73,9 @@ def _type(value: Any) -> Any:  # noqa: ANN401 - any TOML value
 
 
 EnvironmentSection = Annotated[
-    Annotated[OwnEnvironmentConfig, Tag("own")] | Annotated[McpConfig, Tag("mcp")],
+    Annotated[OwnEnvironmentConfig, Tag("own")]
+    | Annotated[McpConfig, Tag("mcp")]
+    | Annotated[OpenEnvConfig, Tag("openenv")],
     Discriminator(_type),
 ]
 """What the agent acts in, in place of a set of tools."""

@@ -254,6 +254,19 @@ class McpConfig(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenEnvConfig(Config):
+    """An OpenEnv server at an address as the environment; the policy acts through one tool, called `tool`.
+
+    A call, opening and closing may each take `timeout_seconds`.
+    """
+
+    type: Literal["openenv"] = "openenv"
+    url: ServiceUrl
+    tool: Name = "act"
+    timeout_seconds: Seconds = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig(Config):
     """A cache for answers of search, pages and summaries, in a file that runs may share.
 
