@@ -226,6 +226,16 @@ EVERYTHING = {
 }
 
 
+class Raises:
+    """A rewriter that fails whenever it is asked."""
+
+    name = "raises"
+    budget = 3
+
+    async def rewrite(self, trajectory):
+        raise OSError("no such helper")
+
+
 def misbehaving(method, walk):
     """Wrong in one of eight, in each of the ways."""
     drawn = stream("wrong", method, walk, len(walk))
@@ -235,9 +245,10 @@ def misbehaving(method, walk):
 @pytest.mark.integration
 @pytest.mark.parametrize("branches", ["fork", "replay"])
 def test_no_trajectory_is_lost_in_a_world_that_fails_in_every_way(tokenizer_folder, branches):
-    """5,000 trajectories each way."""
+    """5,000 trajectories each way, with rewriters that name a node off the path, cut a character, and raise."""
     world = World(branches, misbehaving)
-    parts = acting(tokenizer_folder, world, n=10, limits={"max_result_chars": 200})
+    rewriters = (Backtracks(1, node="7"), Raises(), Backtracks(2, tokens=7))
+    parts = acting(tokenizer_folder, world, n=10, limits={"max_result_chars": 200}, rewriters=rewriters)
     problems = [problem(f"p{number}") for number in range(500)]
     trees, _ = grow(parts, problems)
     trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
@@ -248,6 +259,7 @@ def test_no_trajectory_is_lost_in_a_world_that_fails_in_every_way(tokenizer_fold
     assert world.sessions == 0
     kinds = Counter(event.kind for event in parts.events.events if "reason" in event.fields)
     assert {f"environment/{method}" for method in ("open", "step", "score", "branch")} <= set(kinds)
+    assert {"rewriter/backtracks", "rewriter/raises"} <= set(kinds)
     failed = {(event.tree[1], event.node) for event in parts.events.events if "reason" in event.fields}
     for slot, tree in enumerate(trees):
         for trajectory in tree.trajectories:
