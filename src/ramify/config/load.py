@@ -133,7 +133,7 @@ def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) ->
 
 
 def _take_form(schema: type[BaseModel], place: Sequence[str], table: dict[str, Any], form_key: str) -> None:
-    """After a change of `name` or `provider`, remove keys of the table that only its old form has."""
+    """After a change of `name`, `provider` or `type`, remove keys of the table that only its old form has."""
     _, forms = locate((schema,), place)
     known = {key for form in forms for key in annotations_of(form)}
     for form in forms:

@@ -26,7 +26,7 @@ _PLAIN_WORDS = {
     "path_type": "expected a path",
 }
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-FORM_KEYS = ("name", "provider")
+FORM_KEYS = ("name", "provider", "type")
 """Keys whose value selects one of several schemas (forms) of a table."""
 _NAMED_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*: ")
 

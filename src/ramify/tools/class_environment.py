@@ -13,12 +13,14 @@
 Only `reset` must be there. Without `fork`, a branch gets a new object, in which the calls of its path are made again.
 """
 
+import copy
 import inspect
 import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Real
 from typing import Any, Literal
 
 from ramify.core.errors import ConfigError, RamifyError
@@ -37,8 +39,8 @@ from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory
 from ramify.daemon_threads import DaemonThreads
 from ramify.tools.configs import OwnEnvironmentConfig
-from ramify.tools.own_objects import OwnObject, read_method
-from ramify.tools.signatures import Callee, bind, read_parameters
+from ramify.tools.own_objects import OwnObject, read_constructor, read_method
+from ramify.tools.signatures import Callee
 from ramify.user_files import load_function, one_line
 
 _OURS = frozenset({"reset", "step", "fork", "get_reward", "close"})
@@ -68,7 +70,7 @@ class ClassEnvironment:
     branches: Literal["fork", "replay"]
     max_observations: int
     scores: bool
-    make: Callable[[], Any]
+    make: Callable[[Problem], Any]
     callees: Mapping[str, Callee]
     wanted: frozenset[str] | None
     threads: DaemonThreads
@@ -83,10 +85,12 @@ class ClassEnvironment:
             ConfigError: No object could ever be made, or `reset` wants a column that the problem lacks.
         """
         row = {**problem.info, **_row(problem), "seed": seed}
-        given = row if self.wanted is None else {key: row[key] for key in self.wanted & row.keys()}
+        named = row if self.wanted is None else {key: row[key] for key in self.wanted & row.keys()}
+        # A copy, so that a trajectory that changes a list of the row does not affect other trajectories.
+        given = copy.deepcopy(named)
         held = OwnObject(None, self.threads)
         try:
-            held.state = await held.do(self.make)
+            held.state = await held.do(partial(self.make, problem))
         except RamifyError:
             raise
         except (Exception, SystemExit) as error:
@@ -194,7 +198,7 @@ def _number(state: object) -> float:
     reward = getattr(state, "reward", 0.0)
     if callable(reward) or reward is None:
         return 0.0
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
+    if not isinstance(reward, Real) or not math.isfinite(reward):
         raise TypeError(f"its `reward` is {reward!r:.60}, expected a finite number")
     return float(reward)
 
@@ -245,7 +249,7 @@ def environment_from(
     place = source.__name__
     if not callable(getattr(source, "reset", None)):
         raise ConfigError(f"{place}: expected a method reset, which begins a trajectory")
-    bound = bind(read_parameters(source, f"{place}.__init__"), args or {}, f"{place}.__init__")
+    make = read_constructor(source, args or {}, place)
     names = [
         name
         for name, _ in inspect.getmembers(source, inspect.isfunction)
@@ -270,7 +274,7 @@ def environment_from(
         branches="fork" if callable(getattr(source, "fork", None)) else "replay",
         max_observations=max_steps if has_step else 0,
         scores=callable(getattr(source, "get_reward", None)),
-        make=partial(source, **bound),
+        make=make,
         callees=callees,
         wanted=None if takes_any else frozenset(each.name for each in parameters),
         threads=DaemonThreads(f"environment {place}", max_threads),

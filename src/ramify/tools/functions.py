@@ -5,7 +5,6 @@ function on the agent's event loop. An object is copied when its trajectory bran
 file and function; the file runs with all rights of the run: it is the user's code, not the model's.
 """
 
-import copy
 import inspect
 import math
 import re
@@ -22,12 +21,10 @@ from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.protocols import Tool, ToolSession
 from ramify.daemon_threads import DaemonThreads
 from ramify.tools.configs import OwnToolConfig
-from ramify.tools.own_objects import OwnObject, read_method
-from ramify.tools.signatures import Callee, bind, read_parameters
+from ramify.tools.own_objects import OwnObject, read_constructor, read_method
+from ramify.tools.signatures import Callee
 from ramify.tools.stateless import StatelessSession
 from ramify.user_files import load_function, one_line
-
-_PROBLEM = "problem"
 
 
 def _call_method(source: type, name: str) -> str:
@@ -39,24 +36,6 @@ def _call_method(source: type, name: str) -> str:
             f"{name}: expected class {source.__name__} to have one of the methods __call__ and {name}, it has {have}"
         )
     return found[0]
-
-
-def _read_constructor(source: type, args: Mapping[str, Any], name: str) -> Callable[[Problem], Any]:
-    """A function that creates the object of a trajectory."""
-    place = f"{name}: {source.__name__}.__init__"
-    parameters = read_parameters(source, place)
-    wants_problem = parameters.pop(_PROBLEM, None) is not None
-    bound = bind(parameters, args, place)
-    for key, parameter in parameters.items():
-        if key not in bound and parameter.default is inspect.Parameter.empty:
-            raise ConfigError(f"{place}: args: expected a value for {key!r}")
-
-    def make(problem: Problem) -> object:
-        given = {_PROBLEM: problem} if wants_problem else {}
-        # A copy, so that a trajectory that changes a list from the recipe does not affect other trajectories.
-        return source(**given, **copy.deepcopy(bound))
-
-    return make
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +158,7 @@ def tool_from(
         raise ConfigError(f"{name}: hedge_seconds: an object's call cannot be made twice; leave it out")
     method = _call_method(source, name)
     callee = read_method(source, method, name)
-    make = _read_constructor(source, args or {}, name)
+    make = read_constructor(source, args or {}, f"{name}: {source.__name__}")
     forks = callable(getattr(source, "fork", None))
     module = sys.modules.get(source.__module__)
     place = f"{getattr(module, '__file__', None) or source.__module__}: {source.__name__}"

@@ -1,6 +1,7 @@
 """Objects of the user's own that belong to one trajectory each: tools with a state, and environments."""
 
 import asyncio
+import copy
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,11 +10,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ramify.core.errors import ConfigError
-from ramify.core.messages import ToolCall, ToolResult
+from ramify.core.messages import Problem, ToolCall, ToolResult
 from ramify.daemon_threads import DaemonThreads, Job
-from ramify.tools.signatures import Callee, read_docstring
+from ramify.tools.signatures import Callee, bind, read_docstring, read_parameters
 
 Value = TypeVar("Value")
+
+_PROBLEM = "problem"
 
 
 def read_method(source: type, method: str, name: str) -> Callee:
@@ -30,6 +33,28 @@ def read_method(source: type, method: str, name: str) -> Callee:
         return Callee.of(function, name, {}, read_docstring(about).description)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from None
+
+
+def read_constructor(source: type, args: Mapping[str, Any], name: str) -> Callable[[Problem], Any]:
+    """A function that creates the object of a trajectory; `__init__` gets the problem if it has a parameter for it.
+
+    Raises:
+        ConfigError: A parameter of `__init__` has no value, or a value is wrong; the message begins with `name`.
+    """
+    place = f"{name}.__init__"
+    parameters = read_parameters(source, place)
+    wants_problem = parameters.pop(_PROBLEM, None) is not None
+    bound = bind(parameters, args, place)
+    for key, parameter in parameters.items():
+        if key not in bound and parameter.default is inspect.Parameter.empty:
+            raise ConfigError(f"{place}: args: expected a value for {key!r}")
+
+    def make(problem: Problem) -> object:
+        given = {_PROBLEM: problem} if wants_problem else {}
+        # A copy, so that a trajectory that changes a list from the recipe does not affect other trajectories.
+        return source(**given, **copy.deepcopy(bound))
+
+    return make
 
 
 @dataclass(slots=True)

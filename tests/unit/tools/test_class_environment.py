@@ -4,6 +4,7 @@ import asyncio
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
@@ -282,6 +283,35 @@ def test_a_reward_that_is_no_number_is_an_error_of_the_call(tokenizer_folder):
     assert trajectory.stop is StopReason.CALLS
 
 
+class Numpy(Counter):
+    """Pays and ends in numpy's numbers, and changes its row."""
+
+    def __init__(self, problem):
+        self.problem = problem
+
+    def reset(self, target, level, answer):
+        super().reset(target)
+        level.append("seen")
+        self.level = level
+        return None
+
+    def add(self, amount: int) -> str:
+        """Add."""
+        text = super().add(amount)
+        self.reward, self.done = np.float32(self.reward), np.bool_(self.done)
+        return f"{text} {len(self.level)} {self.problem.id}"
+
+
+def test_numbers_of_numpy_pay_and_rows_are_copies(tokenizer_folder):
+    problem = replace(PROBLEM, info={"target": 6, "level": ["easy"]})
+    tree = tree_of(parts_of(tokenizer_folder, environment_from(Numpy)), problem)
+    assert problem.info["level"] == ["easy"]
+    for trajectory in tree.trajectories:
+        assert trajectory.stop is StopReason.ENDED
+        assert all(result.text.endswith(" 2 p7") for _, result in trajectory.exchanges)
+        assert type(trajectory.paid) is float
+
+
 class Drifts(Counter):
     """Says something else each time."""
 
@@ -350,6 +380,10 @@ def test_megabytes_and_control_tokens_of_a_world_are_cut_and_forge_nothing(token
         (type("NoReset", (), {"add": Counter.add}), "NoReset: expected a method reset"),
         (type("Idle", (), {"reset": Counter.reset}), "Idle: expected a public method, which is a tool"),
         (lambda: None, "environment: expected a class, got function"),
+        (
+            type("Needs", (Counter,), {"__init__": lambda self, size: None}),
+            "parameter 'size' has no type hint|expected a value for 'size'",
+        ),
         (type("Bare", (Counter,), {"odd": lambda self, x: x}), "odd: parameter 'x' has no type hint"),
     ],
 )
