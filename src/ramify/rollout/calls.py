@@ -117,9 +117,18 @@ async def run_calls(
 ) -> tuple[ToolResult, ...]:
     """Run the calls of one turn in order; whatever happens to a call, it gives a typed result.
 
-    `node` is the id of the policy node with the calls.
+    Calls after one whose result ends the trajectory are not run. `node` is the id of the policy node with the calls.
     """
-    return tuple([await _run_call(parts, key, node, call, session) for call in calls])
+    results: list[ToolResult] = []
+    for call in calls:
+        is_over = any(result.ends for result in results)
+        results.append(_not_run(call) if is_over else await _run_call(parts, key, node, call, session))
+    return tuple(results)
+
+
+def _not_run(call: ToolCall) -> ToolResult:
+    text = f"The call to {call.name} was not run: the environment had ended the trajectory."
+    return ToolResult(call.id, ToolStatus.ERROR, text)
 
 
 async def _run_call(

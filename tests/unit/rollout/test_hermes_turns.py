@@ -1,6 +1,7 @@
 """Trees in the hermes dialect: several calls a turn, and turns that only the end token ends."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from ramify.chat.hermes import UNREADABLE, HermesRenderer
 from ramify.core.messages import Calls, Final, Malformed, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
-from scripted_agents import agent, grow_one
+from scripted_agents import SlowTool, agent, grow_one
 
 ANSWER = "<think>\nso\n</think>\n\n\\boxed{42}"
 
@@ -54,6 +55,43 @@ def test_calls_of_one_turn_run_in_order_and_their_results_are_one_node(folder, b
         assert wrote.token_ids == (*renderer.tokenizer.encode(turn), renderer.tokenizer.eos_id)
         assert tool.token_ids == renderer.after(tool.results)
         assert [node.source for node in trajectory.nodes].count(Source.TOOL) == 1
+
+
+class Pays(SlowTool):
+    """A tool that pays for each call, and ends the trajectory at the second one."""
+
+    def session(self, calls):
+        session = super().session(calls)
+        answer = session.call
+
+        async def pay(call):
+            result = await answer(call)
+            return replace(result, reward=1.0, ends=session.calls == 2)
+
+        session.call = pay
+        return session
+
+
+def test_calls_after_one_that_ends_the_trajectory_are_neither_run_nor_paid(folder):
+    turn = "\n".join([call("search", query="a")] * 4)
+    tree, _ = played(
+        folder,
+        FlatBrancher(probe_tokens=0),
+        turn,
+        n=1,
+        max_calls=4,
+        tools={"search": Pays("search", "query")},
+    )
+    (trajectory,) = tree.trajectories
+    results = [result for _, result in trajectory.exchanges]
+    assert [(result.status, result.reward) for result in results] == [
+        (ToolStatus.OK, 1.0),
+        (ToolStatus.OK, 1.0),
+        (ToolStatus.ERROR, 0.0),
+        (ToolStatus.ERROR, 0.0),
+    ]
+    assert "was not run" in results[2].text
+    assert (trajectory.stop, trajectory.paid) == (StopReason.ENDED, 2.0)
 
 
 def test_what_cannot_be_run_is_told(folder):
