@@ -255,15 +255,22 @@ class McpConfig(Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEnvConfig(Config):
-    """An OpenEnv server at an address as the environment; the policy acts through one tool, called `tool`.
+    """An OpenEnv server as the environment; the policy acts through one tool, whose name is `tool`.
 
-    A call, opening and closing may each take `timeout_seconds`.
+    The server must run, and have room for a session for each trajectory that is written at the same time.
+
+    Attributes:
+        url: The server's address, without a route.
+        tool: Name of the tool.
+        timeout_seconds: Time for an action, and for opening and closing a session.
+        instructions: Takes the place of the server's own description of its action in prompts.
     """
 
     type: Literal["openenv"] = "openenv"
     url: ServiceUrl
     tool: Name = "act"
     timeout_seconds: Seconds = 60.0
+    instructions: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

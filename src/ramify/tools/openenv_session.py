@@ -1,0 +1,214 @@
+"""One episode on an OpenEnv server: a connection to its WebSocket `/ws`, with the messages of OpenEnv 0.10."""
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+from ramify.core.messages import Observation, ParsedTurn, ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.core.protocols import EnvironmentSession
+from ramify.core.tree import Trajectory
+from ramify.net.connections import trusted
+from ramify.user_files import one_line
+
+_MAX_BYTES = 16 * 2**20
+"""Size of the largest message of a server; a larger one ends the connection."""
+_CLOSE_SECONDS = 2.0
+"""How long a server may take to free a state."""
+_SEEDS = 2**31
+"""Seeds are below this: environments pass them on to libraries that take 32 bits, some of them signed."""
+_UNSEEN = ("metadata", "reward", "done")
+"""What the policy does not read of an observation; the metadata may hold the answer."""
+
+
+class RefusedError(Exception):
+    """The server answered a request with an error; the connection may go on."""
+
+
+async def open_session(url: str, tools: Mapping[str, ToolSpec], seed: int) -> "OpenEnvSession":
+    """Connect to the server at `url`, and reset the new state with `seed`.
+
+    Raises:
+        ConnectionError: The server cannot be reached.
+        RefusedError: The server has no room for another session, or cannot reset.
+    """
+    session = OpenEnvSession(tools, await _connected(url))
+    try:
+        await session.reset(seed % _SEEDS)
+    except BaseException:
+        await session.close()
+        raise
+    return session
+
+
+@dataclass(slots=True)
+class OpenEnvSession:
+    """One connection: an episode on the server.
+
+    A call that is cancelled leaves the connection without use, because its answer may still come and would be taken for
+    that of the next call.
+    """
+
+    tools: Mapping[str, ToolSpec]
+    connection: ClientConnection
+    opening: str = field(default="", init=False)
+    _lost: str = field(default="", init=False)
+    _is_closed: bool = field(default=False, init=False)
+
+    async def reset(self, seed: int) -> None:
+        """Begin the episode; its first observation is the opening. A reward is ignored, as no turn has earned it.
+
+        Raises:
+            ConnectionError: The connection is lost.
+            RefusedError: The server did not reset, or the episode is over at once.
+        """
+        begun = await self._ask("reset", {"seed": seed})
+        if begun.get("done") is True:
+            raise RefusedError("the episode is over as soon as it begins")
+        text = _text(begun)
+        self.opening = f"\n\n{text}" if text else ""
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Take the action that the arguments describe. A loss of the connection is told at once, now and later."""
+        # The tool's parameters leave the action's metadata out; a server may trust them.
+        action = {name: value for name, value in call.arguments.items() if name != "metadata"}
+        try:
+            seen = await self._ask("step", action)
+        except RefusedError as error:
+            return ToolResult(call.id, ToolStatus.ERROR, f"The environment refused: {error}")
+        except ConnectionError as error:
+            return ToolResult(call.id, ToolStatus.ERROR, f"The environment is not available: {error}")
+        is_over, reward, text = seen.get("done") is True, _reward(seen.get("reward")), _text(seen)
+        if reward is None:
+            text = "The environment paid a reward that is not a finite number."
+            return ToolResult(call.id, ToolStatus.ERROR, text, ends=is_over)
+        status = ToolStatus.OK if text else ToolStatus.EMPTY
+        text = text or "The environment shows nothing."
+        return ToolResult(call.id, status, text, reward=reward, ends=is_over)
+
+    async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - nobody is there
+        """Nothing."""
+        return Observation()
+
+    async def fork(self, seed: int) -> EnvironmentSession:
+        """Never called, because a server cannot copy a state.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("OpenEnv servers cannot copy a state; branches replay")
+
+    async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - each step was paid
+        """Nothing."""
+        return 0.0
+
+    async def close(self) -> None:
+        """Have the server free the state; afterwards it has room for another session. One that hangs is left."""
+        if self._is_closed:
+            return
+        self._is_closed, is_lost = True, bool(self._lost)
+        self._lost = self._lost or "the session is closed"
+        try:
+            if not is_lost:
+                # The server ends the connection once it has freed the state.
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self.connection.send('{"type": "close"}')
+                    await self.connection.wait_closed()
+        except (TimeoutError, ConnectionClosed):
+            pass
+        finally:
+            self.connection.transport.abort()
+
+    async def _ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The observation, reward and end that the server answers with.
+
+        Raises:
+            ConnectionError: The connection is lost.
+            RefusedError: The server answered with an error.
+        """
+        request = json.dumps({"type": kind, "data": data})
+        if self._lost:
+            raise ConnectionError(self._lost)
+        self._lost = "it did not answer an earlier request"
+        try:
+            # A server that closes says why before: that can be read even if nothing can be sent any more.
+            with suppress(ConnectionClosed):
+                await self.connection.send(request)
+            answer = json.loads(await self.connection.recv())
+            kind, told = answer["type"], dict(answer["data"])
+            if kind not in ("observation", "error"):
+                raise ValueError
+        except ConnectionClosed as closed:
+            self._lost = f"the session has ended ({' '.join(str(closed).split())})"
+            raise ConnectionError(self._lost) from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self._lost = "it answered with something that is not a message of OpenEnv"
+            raise ConnectionError(self._lost) from None
+        self._lost = ""
+        if kind == "error":
+            raise RefusedError(_refusal(told))
+        return told
+
+
+async def _connected(url: str) -> ClientConnection:
+    """A new connection.
+
+    Raises:
+        ConnectionError: There is none to be had.
+    """
+    parts = urlsplit(url)
+    is_secure = parts.scheme == "https"
+    address = parts._replace(
+        scheme="wss" if is_secure else "ws", path=f"{parts.path.rstrip('/')}/ws"
+    ).geturl()
+    try:
+        # The rollout has deadlines. Pings keep proxies from ending a connection while the policy writes; a server that is
+        # too busy to answer them is not given up.
+        return await connect(
+            address,
+            compression=None,
+            open_timeout=None,
+            ping_timeout=None,
+            max_size=_MAX_BYTES,
+            ssl=trusted(by_environment=True) if is_secure else None,
+        )
+    except (OSError, WebSocketException) as error:
+        raise ConnectionError(f"{address}: {one_line(error)}") from None
+
+
+def _refusal(error: Mapping[str, Any]) -> str:
+    """What was wrong with an action, field by field; else the server's message."""
+    wrong = error.get("errors")
+    if isinstance(wrong, list) and wrong and all(isinstance(one, Mapping) for one in wrong):
+        places = (".".join(map(str, one.get("loc", ()))) or "action" for one in wrong)
+        return "; ".join(f"{place}: {one.get('msg')}" for place, one in zip(places, wrong, strict=True))
+    return str(error.get("message") or "the server does not say why")
+
+
+def _reward(paid: object) -> float | None:
+    """The reward as a number; None if it is not a finite one."""
+    if paid is None:
+        return 0.0
+    if not isinstance(paid, int | float):
+        return None
+    try:
+        return float(paid) if math.isfinite(paid) else None
+    except OverflowError:
+        return None
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    """The observation as text: its only field if that is a text, else JSON; "" if there is nothing in it."""
+    seen = data.get("observation")
+    if isinstance(seen, Mapping):
+        seen = {name: value for name, value in seen.items() if name not in _UNSEEN}
+        if len(seen) == 1 and isinstance(only := next(iter(seen.values())), str):
+            return only
+    return json.dumps(seen, ensure_ascii=False, separators=(",", ":")) if seen else ""
