@@ -123,9 +123,10 @@ def _world(run: Path, runner: asyncio.Runner) -> Iterator[_World]:
     files = {name: run / "world" / f"{name}.jsonl" for name in ("passages", "train", "test", "seen")}
     data = ExampleData(base=run / "base", demonstrations=run / "world" / "demonstrations.jsonl", **files)
     recipe = rl_recipe(make_example(1, smoke=False), run, 0, model_dir, data)
-    task = build_task(recipe, RunConsole(sys.stderr))
+    console = RunConsole(sys.stderr)
+    task = build_task(recipe, console)
     model = build_model(recipe.model, task.context_tokens)
-    rollout = build_actor(recipe, task, lambda: model)
+    rollout = build_actor(recipe, task, lambda: model, console)
     bracketed = LocalEngine(
         model,
         task.renderer.tokenizer,

@@ -116,9 +116,9 @@ class _Player:
             version_runs=((0, len(tokens)),),
         )
 
-    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:
+    async def score(self, token_ids: Sequence[int]) -> Floats:
         """There are no logprobs."""
-        raise NotImplementedError(f"no logprobs of {len(token_ids)} tokens at temperature {temperature}")
+        raise NotImplementedError(f"no logprobs of {len(token_ids)} tokens")
 
     async def load_weights(self, version: int) -> None:
         """There are no weights."""

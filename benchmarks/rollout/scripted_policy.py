@@ -59,9 +59,9 @@ class ScriptedPolicy:
             self._sampler.play(request.seed, len(request.token_ids), self._turn_of(request))
         return await self.engine.generate(request)
 
-    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:
+    async def score(self, token_ids: Sequence[int]) -> Floats:
         """Of the engine."""
-        return await self.engine.score(token_ids, temperature)
+        return await self.engine.score(token_ids)
 
     async def load_weights(self, version: int) -> None:
         """Drop what is cached, as after an update."""

@@ -179,8 +179,23 @@ def build_task(recipe: TrainRecipe, console: RunConsole) -> Task:
     return open_task(recipe, build_reward(recipe.reward), context_tokens, read, console)
 
 
-def build_actor(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrainedModel]") -> Actor:
-    """Assemble the agent of a training recipe; `model` is called only if the engine needs one."""
+def build_actor(
+    recipe: TrainRecipe,
+    task: Task,
+    model: "Callable[[], PreTrainedModel]",
+    console: RunConsole,
+    *,
+    hands_over: bool = False,
+) -> Actor:
+    """Assemble the agent of a training recipe.
+
+    Args:
+        recipe: The recipe.
+        task: Its task.
+        model: Called only if the engine needs a model of this process.
+        console: Gets what happens to an engine's servers.
+        hands_over: A publisher will give the engine its weights.
+    """
     timing = TimingLog()
     entropy = recipe.algorithm.entropy_advantage
     agent = build_agent(
@@ -196,6 +211,8 @@ def build_actor(recipe: TrainRecipe, task: Task, model: "Callable[[], PreTrained
         branch_at=recipe.rollout.branch_at,
         rewriters=task.rewriters,
         all_entropies=entropy is not None and entropy.source == "behavior",
+        hands_over=hands_over,
+        note=console.note,
     )
     reward = build_shaping(recipe.algorithm, task.reward.fn, recipe.rollout.max_tokens)
     return Actor(task, agent, timing, reward)

@@ -39,9 +39,11 @@ from ramify.config.schema_parts import (
     LocalEngineSection,
     OptimizerSection,
     RunSection,
+    ScriptedEngineSection,
 )
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.closing import LiveCount
 from ramify.core.messages import ToolSpec
 from ramify.core.protocols import Brancher, ContextRewriter, Engine, Estimator, EventSink, RewardFn
@@ -97,11 +99,13 @@ def build_agent(
     branch_at: "BranchAt" = "before_probe",
     rewriters: tuple[ContextRewriter, ...] = (),
     all_entropies: bool = False,
+    hands_over: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> "AgentParts":
     """The agent of training, evaluation and data synthesis; `model` is called for the local engine only.
 
-    `note` receives what an engine finds out about its service.
+    `note` receives what an engine finds out about its service. With `hands_over` the engine gets its weights from a
+    publisher.
 
     Raises:
         ConfigError: `all_entropies` is set, and the engine has no exact entropies.
@@ -109,7 +113,14 @@ def build_agent(
     from ramify.rollout.settings import AgentParts
 
     live = LiveCount()
-    built = _engine(engine, renderer, model, context_tokens, live if run.deterministic else None, note)
+    if isinstance(engine, VllmEngineSection):
+        from ramify.config.build_vllm import build_vllm
+
+        built: Engine = build_vllm(
+            engine, renderer.tokenizer, context_tokens, run.dir, note, hands_over=hands_over
+        )
+    else:
+        built = _engine(engine, renderer, model, context_tokens, live if run.deterministic else None, note)
     return AgentParts(
         engine=built,
         renderer=renderer,
@@ -128,7 +139,7 @@ def build_agent(
 
 
 def _engine(
-    section: EvalEngineSection,
+    section: LocalEngineSection | ScriptedEngineSection | OpenAIEngineSection,
     renderer: "ChatRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,

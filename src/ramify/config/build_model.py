@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.config.schema_parts import (
-    EngineSection,
     LoraSection,
     ModelSection,
     TrainedModelSection,
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.config.schema_train import TrainingEngine
     from ramify.learner.annotate import Reference
 
 
@@ -164,7 +164,7 @@ def _adapt(model: "PreTrainedModel", section: LoraSection, path: Path, seed: int
         )
 
 
-def build_engine_model(section: EngineSection, model: "PreTrainedModel") -> "PreTrainedModel":
+def build_engine_model(section: "TrainingEngine", model: "PreTrainedModel") -> "PreTrainedModel":
     """The model that a training run's engine computes with: the learner's, or a frozen copy (`engine.weights`).
 
     In a copy, tied weights are tied, and an adapter lies beside its base.

@@ -15,6 +15,7 @@ from ramify.config.schema_parts import (
     Section,
     refuse_all,
     refuse_clocks,
+    refuse_unrepeatable,
 )
 from ramify.config.schema_reward import RewardSection, refuse_absent_environment, refuse_compat_reward
 from ramify.config.schema_tools import (
@@ -24,6 +25,7 @@ from ramify.config.schema_tools import (
     refuse_idle_sandbox,
     refuse_tools_beside,
 )
+from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.config import (
     Name,
     PositiveFraction,
@@ -103,7 +105,8 @@ class OpenAIEngineSection(Section):
 
 
 EvalEngineSection = Annotated[
-    LocalEngineSection | ScriptedEngineSection | OpenAIEngineSection, Field(discriminator="name")
+    LocalEngineSection | ScriptedEngineSection | OpenAIEngineSection | VllmEngineSection,
+    Field(discriminator="name"),
 ]
 
 
@@ -137,7 +140,7 @@ class EvalRecipe(Section):
     def _consistent(self) -> "EvalRecipe":
         refuse_all(
             self._has_verdict,
-            self._repeats,
+            lambda: refuse_unrepeatable(self.run, self.engine.repeats),
             lambda: refuse_compat_reward(self.model, self.reward),
             lambda: refuse_tools_beside(self.tools, self.environment),
             lambda: refuse_absent_environment(self.reward, self.environment),
@@ -153,10 +156,4 @@ class EvalRecipe(Section):
         elif not self.reward.tells_right:
             raise ValueError(
                 f'reward.name: expected a reward that tells right from wrong, "{self.reward.name}" does not'
-            )
-
-    def _repeats(self) -> None:
-        if self.run.deterministic and not self.engine.repeats:
-            raise ValueError(
-                "run.deterministic: expected false, a service does not answer the same way twice"
             )

@@ -142,9 +142,6 @@ class ScriptedEngineSection(Section):
     script: UserPath
 
 
-EngineSection = Annotated[TrainingEngineSection | ScriptedEngineSection, Field(discriminator="name")]
-
-
 class LimitsSection(Section):
     """Limits of one trajectory: tokens after the prompt (results included), tool calls, and time.
 
@@ -227,6 +224,12 @@ def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:
             raise ValueError(
                 f"{name}.{key}: expected no deadline with run.deterministic; use max_calls and max_tokens"
             )
+
+
+def refuse_unrepeatable(run: RunSection, repeats: bool) -> None:
+    """Refuse a deterministic run of an engine that does not answer the same way twice (ValueError)."""
+    if run.deterministic and not repeats:
+        raise ValueError("run.deterministic: expected false, a service does not answer the same way twice")
 
 
 def refuse_idle_rates(optimizer: OptimizerSection, trains_adapter: bool) -> None:

@@ -6,14 +6,16 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_parts import (
-    EngineSection,
     OptimizerSection,
+    ScriptedEngineSection,
     Section,
     TrainedModelSection,
+    TrainingEngineSection,
     TrainingRunSection,
     refuse_all,
     refuse_clocks,
     refuse_idle_rates,
+    refuse_unrepeatable,
 )
 from ramify.config.schema_reward import (
     RewardSection,
@@ -29,8 +31,13 @@ from ramify.config.schema_tools import (
     refuse_idle_sandbox,
     refuse_tools_beside,
 )
+from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.config import PositiveInt, Switch, Tokens, UserPath
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
+
+TrainingEngine = Annotated[
+    TrainingEngineSection | ScriptedEngineSection | VllmEngineSection, Field(discriminator="name")
+]
 
 
 def _usable(place: str) -> str:
@@ -80,7 +87,7 @@ class TrainRecipe(Section):
     data: TrainDataSection
     run: TrainingRunSection
     rollout: RolloutSection
-    engine: EngineSection
+    engine: TrainingEngine
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None
     sandbox: SandboxSection = SandboxSection()
@@ -105,6 +112,7 @@ class TrainRecipe(Section):
             lambda: self.guard.refuse_idle(rollout.n, rollout.max_calls),
             lambda: refuse_idle_sandbox(self.tools, self.sandbox),
             lambda: refuse_clocks(self.run, rollout, "rollout"),
+            lambda: refuse_unrepeatable(self.run, self.engine.repeats),
         )
         return self
 

@@ -35,8 +35,8 @@ class Engine(Protocol):
         """Continue the request's ids. Cancelling the call frees its resources at once."""
         ...
 
-    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:
-        """Logprob of each token after the first, given those before it, as requests at this temperature have it.
+    async def score(self, token_ids: Sequence[int]) -> Floats:
+        """Logprob of each token after the first, given those before it, at temperature 1.
 
         Shapes: [T] -> [T - 1], T at least 2, nats. `EngineInfo.logprob_tolerance` says how exact it is.
 

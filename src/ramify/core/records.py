@@ -7,6 +7,7 @@ tokens of a trajectory, R tokens of a packed row, W written tokens of a packed r
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -116,7 +117,7 @@ class EngineInfo:
     `tokenizer` is the fingerprint of the tokenizer whose ids it uses (`chat.tokenizer`). Without `exact_ids` its tokens
     are an encoding of the returned text. They need not be the sampled ones, and the logprobs mean nothing.
     `logprob_tolerance` is the most that a token's logprob may differ from that of another exact pass over the same
-    weights, nats; None: the engine cannot `score`.
+    weights, nats; None: the engine cannot `score`. `weights_folder`: it reads new weights from there (`version_folder`).
     """
 
     name: str
@@ -128,6 +129,12 @@ class EngineInfo:
     tokenizer: str
     exact_ids: bool = True
     logprob_tolerance: float | None = None
+    weights_folder: Path | None = None
+
+
+def version_folder(folder: Path, version: int) -> Path:
+    """Where in an engine's `weights_folder` the weights of a version are."""
+    return folder / f"version-{version:06d}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,15 +28,13 @@ from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request
 from ramify.core.tree import Entropy
 from ramify.engines.model_step import ModelStep, cache_shape
 from ramify.engines.sampling import Sampled, Sampler, sample
+from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS
 from ramify.engines.slot_attention import DecodeRows, PrefillChunk, group_rows
 from ramify.engines.slots import Match, SlotTable
 from ramify.modeling.load import packs_trees
 
 _TURNS_AFTER_AN_END = 8
 """Iterations of the event loop between a step that ended sequences and the next step."""
-
-_TOLERANCE, _TOLERANCE_16_BITS = 1e-3, 1.0
-"""Largest difference of a token's logprob from another exact pass, nats, in float32 and 16 bits (docs/numerics.md, 7)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -151,7 +149,7 @@ class LocalEngine:
         finally:
             self._give_up(sequence)
 
-    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:
+    async def score(self, token_ids: Sequence[int]) -> Floats:
         """Logprob of each token after the first. Computed between two steps; slots and what they hold stay. [T] -> [T - 1]
 
         Raises:
@@ -165,9 +163,7 @@ class LocalEngine:
                 f"expected 2 to {most} token ids from 0 to {self._vocab_size - 1} to score, got {len(ids)}"
             )
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._thread, self._model_step.score, ids.astype(np.int32), temperature
-        )
+        return await loop.run_in_executor(self._thread, self._model_step.score, ids.astype(np.int32))
 
     async def load_weights(self, version: int) -> None:
         """Use the model's current weights and drop cached keys and values.
@@ -201,7 +197,7 @@ class LocalEngine:
             self._entropy_top_k is None,
             self._version,
             self._tokenizer.fingerprint,
-            logprob_tolerance=_TOLERANCE if self._table.keys.dtype == torch.float32 else _TOLERANCE_16_BITS,
+            logprob_tolerance=TOLERANCE if self._table.keys.dtype == torch.float32 else TOLERANCE_16_BITS,
         )
 
     async def close(self) -> None:

@@ -194,11 +194,8 @@ class ModelStep:
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     @torch.inference_mode()
-    def score(self, token_ids: npt.NDArray[np.int32], temperature: float) -> npt.NDArray[np.float64]:
-        """Logprob of each token after the first, nats; the table stays as it is. [T] -> [T - 1]
-
-        Temperature 0 gives those at temperature 1, as sampling does.
-        """
+    def score(self, token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+        """Logprob of each token after the first, nats; the table stays as it is. [T] -> [T - 1]"""
         size = len(token_ids)
         shape = replace(self._table.shape, num_slots=1, context_tokens=size)
         table = SlotTable(shape, self._table.keys.dtype, self._table.keys.device)
@@ -211,7 +208,7 @@ class ModelStep:
         found = []
         for start in range(0, size - 1, _SCORED_AT_ONCE):
             part = slice(start, start + _SCORED_AT_ONCE)
-            scores = decoder.logits(hidden[part]).float() / (temperature or 1.0)
+            scores = decoder.logits(hidden[part]).float()
             found.append(torch.log_softmax(scores, dim=-1).gather(1, following[part])[:, 0])
         scored: npt.NDArray[np.float64] = torch.cat(found).double().cpu().numpy()
         return scored

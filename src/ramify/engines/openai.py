@@ -245,7 +245,7 @@ class OpenAIEngine:
     async def _post(self, body: Mapping[str, Json]) -> Answer:
         return await self._client.post_json(self._url, body, headers=_bearer(self._key))
 
-    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:  # noqa: ARG002
+    async def score(self, token_ids: Sequence[int]) -> Floats:  # noqa: ARG002
         """Always fails, because a service returns text.
 
         Raises:

@@ -105,7 +105,7 @@ class ScriptedEngine:
         logprobs = (0.0,) * len(written)
         return Completion(tuple(written), logprobs, entropies, finish, ((self._version, len(written)),))
 
-    async def score(self, token_ids: Sequence[int], temperature: float = 1.0) -> Floats:  # noqa: ARG002
+    async def score(self, token_ids: Sequence[int]) -> Floats:  # noqa: ARG002
         """Always fails, because a script has no probabilities of tokens that it does not write.
 
         Raises:

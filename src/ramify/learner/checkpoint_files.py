@@ -13,7 +13,7 @@ JSON header, then the bytes of all tensors.
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,23 +34,33 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     Raises:
         OSError: The file exists, or cannot be written.
     """
+    write_made_tensors(path, {name: (t.dtype, t.shape) for name, t in tensors.items()}, tensors.__getitem__)
+
+
+def write_made_tensors(
+    path: Path,
+    shapes: Mapping[str, tuple[torch.dtype, torch.Size]],
+    make: Callable[[str], torch.Tensor],
+) -> None:
+    """Write a new file of tensors that are made one at a time, by their names, when they are written.
+
+    Raises:
+        OSError: The file exists, or cannot be written.
+    """
     # The widest types first, so that every tensor is aligned.
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    order = sorted(shapes, key=lambda name: (-shapes[name][0].itemsize, name))
     header: dict[str, Any] = {}
     end = 0
     for name in order:
-        start, end = end, end + tensors[name].nbytes
-        header[name] = {
-            "dtype": _NAMES[tensors[name].dtype],
-            "shape": list(tensors[name].shape),
-            "data_offsets": [start, end],
-        }
+        dtype, shape = shapes[name]
+        start, end = end, end + shape.numel() * dtype.itemsize
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     with path.open("xb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
-            flat: Any = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            flat: Any = make(name).detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             file.write(flat.numpy())
 
 

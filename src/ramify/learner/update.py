@@ -131,13 +131,14 @@ class Learner:
         return tuple(part.double().cpu().numpy() for part in parts)
 
     def score(self, token_ids: Sequence[int]) -> Floats:
-        """Logprob of each token after the first, given those before it, nats. [T] -> [T - 1], T at least 2"""
+        """Logprob of each token after the first, given those before it, at temperature 1, nats. [T] -> [T - 1], T at least 2"""
         prompt = Node("", (), None, Source.PROMPT, tuple(token_ids[:1]), "")
         rest, unknown = tuple(token_ids[1:]), (0.0,) * (len(token_ids) - 1)
         leaf = Node("0", (0,), "", Source.POLICY, rest, "", unknown, stop=StopReason.TOKENS)
         tree = make_tree(Problem("score", (), ()), TreeKey(0, 0), [prompt, leaf])
         rows = pack([counted_once(tree)], self._token_budget, share_prefixes=packs_trees(self.model))
-        return self.logprobs(rows)[0]
+        settings = replace(self._pass, temperature=1.0, with_entropy=False)
+        return forward_row(self.model, rows[0], settings)[0].double().cpu().numpy()
 
     def _finish(self, outcome: Outcome, factor: float) -> None:
         if outcome == "stepped":

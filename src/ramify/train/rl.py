@@ -57,6 +57,7 @@ def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
     """
     if run.recipe.preflight.enabled:
         try:
+            stop.run(run.publisher.publish(state.step))
             run_preflight(run.actor, run.order, run.recipe.preflight, run.folder, run.console, run.loop, stop)
         except (ConfigError, Interrupted):
             run.folder.forget()

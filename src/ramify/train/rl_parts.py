@@ -87,7 +87,7 @@ def build_rl(
 
     learner, state = restore(start, make_learner)
     engine_model = build_engine_model(recipe.engine, learner.model)
-    actor = build_actor(recipe, task, lambda: engine_model)
+    actor = build_actor(recipe, task, lambda: engine_model, console, hands_over=True)
     if start.record is not None:
         actor.agent.brancher.restore(state.branching)
     run = RlRun(
@@ -97,7 +97,9 @@ def build_rl(
         loop=loop,
         actor=actor,
         order=ProblemOrder(len(task.problems), recipe.run.seed),
-        publisher=build_publisher(actor, learner, engine_model, rollout.temperature),
+        publisher=build_publisher(
+            actor, learner, engine_model, getattr(recipe.engine, "dtype", recipe.model.dtype)
+        ),
         learning=build_learning(recipe, learner, minibatches),
         saver=begin_run(folder, recipe, start, state, learner, steps, manifest),
         guard=guard,

@@ -44,7 +44,7 @@ def run_rollout(
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     with claimed_folder("run.dir", recipe.run.dir, lambda: require_new_folder("run.dir", recipe.run.dir)):
         task = build_task(recipe, console)
-        actor = build_actor(recipe, task, lambda: build_model(recipe.model, task.context_tokens))
+        actor = build_actor(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
         if start is None:
             count = min(num_problems or recipe.rollout.problems_per_step, len(task.problems))
             indices, _ = ProblemOrder(len(task.problems), recipe.run.seed).take(DataCursor(), count)

@@ -71,11 +71,11 @@ def publish_twice(folder, learner, copied, computes=None):
 
     async def main():
         async with engine_of(folder, copied if computes is None else computes) as engine:
-            publisher = CopyPublisher(engine, copied, learner, PROBE, temperature=0.9)
+            publisher = CopyPublisher(engine, copied, learner, PROBE)
             await publisher.publish(0)
             step(learner)
             await publisher.publish(1)
-            return engine.info().policy_version, await engine.score(PROBE, 0.9)
+            return engine.info().policy_version, await engine.score(PROBE)
 
     return asyncio.run(main())
 
@@ -102,7 +102,7 @@ def test_after_a_step_the_copy_computes_bitwise_what_an_engine_on_the_learners_w
             async with engine_of(folder, copied) as other:
                 await other.load_weights(1)
                 assert await engine.generate(request) == await other.generate(request)
-            return await engine.score(PROBE, 0.9)
+            return await engine.score(PROBE)
 
     np.testing.assert_array_equal(scored, asyncio.run(on_the_learners()))
     assert np.abs(scored - before).max() > 0.1
@@ -155,7 +155,7 @@ def test_an_engine_that_cannot_score_is_refused(folder):
     learner = learner_of(folder)
     engine = ScriptedEngine(ChatTokenizer(folder), script)
     with pytest.raises(EngineError, match="cannot score"):
-        CopyPublisher(engine, learner.model, learner, PROBE, 1.0)
+        CopyPublisher(engine, learner.model, learner, PROBE)
 
 
 def test_shared_weights_are_one_model(folder):

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.tree import Entropy
-from ramify.engines.sampling import sample, top_k_bracket
+from ramify.engines.sampling import sample
+from ramify.engines.served_logprobs import top_k_bracket
 
 SCORES = torch.tensor([[2.0, 1.0, -1.0, 0.5], [0.0, float("-inf"), 3.0, 3.0]])
 

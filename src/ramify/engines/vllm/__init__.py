@@ -1,0 +1,1 @@
+"""Rollouts on vLLM servers: token ids in; token ids, logprobs and weight versions out."""
