@@ -334,6 +334,11 @@ class VllmEngine:
                 f"engine.top_k: {url} tells at most {info.max_logprobs} logprobs, not {self._top_k}; start it with "
                 f"--max-logprobs {self._top_k}"
             )
+        if info.splits_prompts_on_cpu:
+            raise ConfigError(
+                f"engine: {url} runs on a CPU, where vLLM dies of prompts that it computes in pieces; start it with "
+                "--no-enable-chunked-prefill (engine.flags)"
+            )
         if self._info.weights_folder is not None and not info.label:
             raise ConfigError(
                 f"engine: {url} takes no new weights; start it with VLLM_SERVER_DEV_MODE=1 in its environment"

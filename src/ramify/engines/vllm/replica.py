@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from ramify.core.errors import EngineError, RamifyError
+from ramify.core.errors import EngineError, RamifyError, ServiceDownError
 from ramify.engines.vllm.process import ServerProcess
 from ramify.engines.vllm.routing import CachedPrefixes
 from ramify.engines.vllm.server import VllmServer
-from ramify.net.failures import RequestFailedError
+from ramify.net.failures import FailureKind, RequestFailedError
 
 POLL_SECONDS = 0.5
 """Between two looks at a server that is starting or down."""
@@ -176,7 +176,8 @@ class Replica:
         """Wait until the server answers and is prepared, starting its process if that has ended; returns the seconds.
 
         Raises:
-            EngineError: It did not come up in time.
+            ServiceDownError: It did not come up in time, or refuses the key.
+            EngineError: It did not come back in time.
             RamifyError: It is not what the recipe asks for.
         """
         began = time.monotonic()
@@ -197,15 +198,19 @@ class Replica:
             except RequestFailedError as failed:
                 if self.process is None:
                     last = failed.detail
+                if failed.kind is FailureKind.REFUSED:
+                    raise ServiceDownError(
+                        f"engine.key_variable: {self.url} refuses the key ({failed.detail})"
+                    ) from None
                 if not failed.kind.retriable:
                     break
             else:
                 return seconds
             await asyncio.sleep(POLL_SECONDS)
         where = "" if self.process is None else f"; its log is {self.process.log}"
-        raise EngineError(
-            f"engine 'vllm': {self.url} did not come {'back' if again else 'up'} in {seconds:.0f} s ({last}){where}"
-        )
+        if not again:
+            raise ServiceDownError(f"engine: {self.url} did not come up in {seconds:.0f} s ({last}){where}")
+        raise EngineError(f"engine 'vllm': {self.url} did not come back in {seconds:.0f} s ({last}){where}")
 
     async def close(self) -> None:
         """Free connections, and end the process."""

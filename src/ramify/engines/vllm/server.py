@@ -11,6 +11,8 @@ Tested with vLLM 0.32 (`TESTED`; outside of that range a run warns). What it rel
 - The routes of VLLM_SERVER_DEV_MODE=1: /server_info?config_format=json, /pause, /resume, /reset_prefix_cache,
   /collective_rpc with `reload_weights`, /update_weight_version, /weight_info, /sleep, /wake_up.
 - `reload_weights` with tensors missing only warns, and a tied head keeps its old copy: the publisher's probe finds both.
+- On a CPU, 0.32 dies when the prompt of a request with a seed is computed in two pieces (its generators have no offset):
+  --no-enable-chunked-prefill.
 - A `reload_weights` that fails may end the server's engine process, and then the server.
 """
 
@@ -56,6 +58,7 @@ class ServerInfo:
         dtype: Such as "float32".
         logprobs_mode: Such as "processed_logprobs".
         max_logprobs: Most logprobs for a token.
+        splits_prompts_on_cpu: It runs on a CPU and computes long prompts in pieces.
     """
 
     version: str
@@ -65,6 +68,7 @@ class ServerInfo:
     dtype: str | None = None
     logprobs_mode: str | None = None
     max_logprobs: int | None = None
+    splits_prompts_on_cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +145,10 @@ class VllmServer:
             if failed.status != 404:
                 raise
             return ServerInfo(version, name, context, "")  # no dev mode
-        about = config.get("model_config") if isinstance(config, Mapping) else None
-        about = about if isinstance(about, Mapping) else {}
+        about = _part(config, "model_config")
         most = about.get("max_logprobs")
+        chunks = _part(config, "scheduler_config").get("enable_chunked_prefill")
+        device = str(_part(config, "device_config").get("device"))
         return ServerInfo(
             version,
             name,
@@ -152,6 +157,7 @@ class VllmServer:
             str(about.get("dtype", "")).removeprefix("torch.") or None,
             str(about.get("logprobs_mode", "")) or None,
             most if isinstance(most, int) else None,
+            device == "cpu" and chunks is True,
         )
 
     async def encode(self, text: str) -> tuple[int, ...]:
@@ -337,6 +343,11 @@ def _mapping(answer: Answer) -> Mapping[str, Json]:
     if not isinstance(read, Mapping):
         raise answer.malformed("expected an object")
     return read
+
+
+def _part(read: Json, key: str) -> Mapping[str, Json]:
+    found = read.get(key) if isinstance(read, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _wrong(key: str, answer: Answer | None) -> RequestFailedError:

@@ -1,0 +1,226 @@
+"""A stand-in for a vLLM server: its routes and answers (0.32), with a small model behind them, and faults on demand."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import torch
+from safetensors.torch import load_file
+
+from loopback import Asked, Loopback, Reply, as_json, serve
+from ramify.chat.tokenizer import ChatTokenizer
+from ramify.modeling.load import load_model
+
+START = "default"
+
+
+class StandIn:
+    """What the server is: weights, their label, and what a test makes it do.
+
+    `faults[path]` answers in place of the server, until a test removes it; None: as without.
+    """
+
+    def __init__(self, folder: Path, *, context: int = 400, keeps_tied_head: bool = False) -> None:
+        self.tokenizer = ChatTokenizer(folder)
+        self._first = load_model(folder)
+        # As with tie_word_embeddings = false: the head is a tensor of its own.
+        self._first.lm_head.weight = torch.nn.Parameter(self._first.lm_head.weight.detach().clone())
+        self.model = deepcopy(self._first)
+        self.context, self.keeps_tied_head = context, keeps_tied_head
+        self.label = START
+        self.served, self.key = "model", None
+        self.paused = self.asleep = self.is_dead = False
+        self.faults: dict[str, Callable[[Asked], Reply | None]] = {}
+        self.config = {"dtype": "torch.float32", "logprobs_mode": "processed_logprobs", "max_logprobs": 40}
+        self.dev_mode = True
+        self.version = "0.32.0"
+        self._lock = threading.Lock()
+        self.loads = 0
+
+    def restart(self) -> None:
+        """As after kill -9 and a start: the first weights, and their label."""
+        with self._lock:
+            self.model, self.label = deepcopy(self._first), START
+            self.is_dead = self.paused = False
+
+    def answer(self, asked: Asked) -> Reply:
+        path = urlsplit(asked.path).path
+        if self.is_dead:
+            return Reply(write=lambda stream: None)
+        fault = self.faults.get(path)
+        if fault is not None and (reply := fault(asked)) is not None:
+            return reply
+        if (
+            self.key is not None
+            and asked.headers.get("authorization") != f"Bearer {self.key}"
+            and path != "/health"
+        ):
+            return as_json({"error": "Unauthorized"}, 401)
+        if path in _DEV and not self.dev_mode:
+            return as_json({"detail": "Not Found"}, 404)
+        handler = _ROUTES.get((asked.method, path))
+        return as_json({"detail": "Not Found"}, 404) if handler is None else handler(self, asked)
+
+    def _generate(self, asked: Asked) -> Reply:
+        body = asked.json()
+        if body["model"] != self.served:
+            return _error(f"The model `{body['model']}` does not exist.", 404)
+        ids, wants = body["token_ids"], body["sampling_params"]
+        if len(ids) >= self.context:
+            return _error(
+                f"The decoder prompt (length {len(ids)}) is longer than the maximum model length", 400
+            )
+        while self.paused:
+            time.sleep(0.005)
+        with self._lock:
+            choice, prompt = self._write(ids, wants)
+        usage = {"prompt_tokens": len(ids), "completion_tokens": len(choice["token_ids"])}
+        return as_json(
+            {"choices": [choice], "usage": usage, "prompt_logprobs": prompt, "output_mode": "tokens"}
+        )
+
+    @torch.no_grad()
+    def _write(self, ids: list[int], wants: dict) -> tuple[dict, list | None]:
+        prompt = None
+        if wants.get("prompt_logprobs") is not None:
+            raw = torch.log_softmax(self.model(torch.tensor([ids])).logits[0, :-1].float(), -1)
+            prompt = [
+                None,
+                *({str(i): {"logprob": float(row[i])}} for row, i in zip(raw, ids[1:], strict=True)),
+            ]
+        generator = torch.Generator().manual_seed(wants.get("seed", 0))
+        written, content, text, reason = [], [], b"", "length"
+        while len(written) < min(wants["max_tokens"], self.context - len(ids)):
+            logits = self.model(torch.tensor([[*ids, *written]])).logits[0, -1].float()
+            temperature = wants.get("temperature", 1.0)
+            logprobs = torch.log_softmax(logits / (temperature or 1.0), -1)
+            greedy = temperature == 0
+            token = int(
+                logprobs.argmax() if greedy else torch.multinomial(logprobs.exp(), 1, generator=generator)
+            )
+            written.append(token)
+            # The sampled token first, then the most likely ones, as often as it is among them.
+            tops = [(token, float(logprobs[token]))]
+            best = logprobs.topk(wants["logprobs"]) if wants.get("logprobs") else None
+            if best is not None:
+                pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                tops += [pair for pair in pairs if pair[0] != token]
+            content.append(
+                {
+                    "token_id": token,
+                    "logprob": float(logprobs[token]),
+                    "top_logprobs": [{"token_id": i, "logprob": value} for i, value in tops],
+                }
+            )
+            if token in wants.get("stop_token_ids", ()):
+                reason = "stop"
+                break
+            text += self.tokenizer.token_bytes[token] if token < self.tokenizer.vocab_size else b""
+            if any(stop.encode() in text for stop in wants.get("stop", ())):
+                reason = "stop"
+                break
+        versions = [{"version": self.label, "start": 0, "end": len(written)}]
+        choice = {
+            "index": 0,
+            "token_ids": written,
+            "finish_reason": reason,
+            "stop_reason": None,
+            "weight_versions": versions,
+            "logprobs": {"content": content},
+        }
+        return choice, prompt
+
+    def _rpc(self, asked: Asked) -> Reply:
+        body = asked.json()
+        assert body["method"] == "reload_weights"
+        try:
+            files = sorted(Path(body["kwargs"]["weights_path"]).glob("*.safetensors"))
+            found = {name: tensor for file in files for name, tensor in load_file(file).items()}
+            assert found
+        except Exception as error:  # noqa: BLE001 - as vLLM: the engine's process ends
+            self.is_dead = True
+            return _error(f"Worker failed with error '{error}'", 500)
+        with self._lock, torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if name in found and not (name == "lm_head.weight" and self.keeps_tied_head):
+                    parameter.copy_(found[name])
+            self.loads += 1
+        return as_json({"results": [None]})
+
+    def _label(self, asked: Asked) -> Reply:
+        self.label = asked.json()["new_version"]
+        return as_json({"success": True})
+
+    def _pause(self, asked: Asked) -> Reply:
+        assert parse_qs(urlsplit(asked.path).query)["mode"] == ["keep"]
+        self.paused = True
+        return as_json({"status": "paused"})
+
+    def _resume(self, asked: Asked) -> Reply:
+        self.paused = False
+        return as_json({"status": "resumed"})
+
+    def _sleep(self, asked: Asked) -> Reply:
+        self.asleep = True
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.zero_()
+        return Reply()
+
+    def _wake(self, asked: Asked) -> Reply:
+        self.asleep = False
+        return Reply()
+
+    def _tokenize(self, asked: Asked) -> Reply:
+        return as_json({"tokens": list(self.tokenizer.encode(asked.json()["prompt"]))})
+
+    def _models(self, asked: Asked) -> Reply:
+        return as_json({"data": [{"id": self.served, "max_model_len": self.context}]})
+
+    def _about(self, asked: Asked) -> Reply:
+        parts = {"model_config": self.config, "scheduler_config": {"enable_chunked_prefill": False}}
+        return as_json({"vllm_config": {**parts, "device_config": {"device": "cpu"}}})
+
+
+def _error(message: str, code: int) -> Reply:
+    return as_json({"error": {"message": message, "code": code}}, code)
+
+
+_ROUTES = {
+    ("GET", "/health"): lambda here, asked: Reply(),
+    ("GET", "/version"): lambda here, asked: as_json({"version": here.version}),
+    ("GET", "/v1/models"): StandIn._models,
+    ("GET", "/server_info"): StandIn._about,
+    ("GET", "/weight_info"): lambda here, asked: as_json({"weight_version": here.label}),
+    ("POST", "/tokenize"): StandIn._tokenize,
+    ("POST", "/inference/v1/generate"): StandIn._generate,
+    ("POST", "/pause"): StandIn._pause,
+    ("POST", "/resume"): StandIn._resume,
+    ("POST", "/collective_rpc"): StandIn._rpc,
+    ("POST", "/reset_prefix_cache"): lambda here, asked: as_json({"success": True}),
+    ("POST", "/update_weight_version"): StandIn._label,
+    ("POST", "/sleep"): StandIn._sleep,
+    ("POST", "/wake_up"): StandIn._wake,
+}
+_DEV = {
+    *("/server_info", "/weight_info", "/pause", "/resume", "/collective_rpc", "/reset_prefix_cache"),
+    *("/update_weight_version", "/sleep", "/wake_up"),
+}
+
+
+@contextmanager
+def stand_in(folder: Path, **settings: object) -> Iterator[tuple[StandIn, Loopback]]:
+    """Serve until the block ends."""
+    here = StandIn(folder, **settings)
+    with serve(here.answer) as server:
+        yield here, server
+
+
+def sent(server: Loopback, path: str) -> list[dict]:
+    """Bodies of the requests to a route."""
+    return [json.loads(asked.body) for asked in server.asked if urlsplit(asked.path).path == path]
