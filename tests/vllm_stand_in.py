@@ -104,12 +104,12 @@ class StandIn:
                 logprobs.argmax() if greedy else torch.multinomial(logprobs.exp(), 1, generator=generator)
             )
             written.append(token)
-            # The sampled token first, then the most likely ones, as often as it is among them.
+            # The sampled token first, then the most likely ones: together as many as were asked for.
             tops = [(token, float(logprobs[token]))]
             best = logprobs.topk(wants["logprobs"]) if wants.get("logprobs") else None
             if best is not None:
                 pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                tops += [pair for pair in pairs if pair[0] != token]
+                tops = (tops + [pair for pair in pairs if pair[0] != token])[: wants["logprobs"]]
             content.append(
                 {
                     "token_id": token,

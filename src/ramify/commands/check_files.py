@@ -11,6 +11,7 @@ from ramify.config.schema_parts import LocalEngineSection, ModelSection, Scripte
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
@@ -42,9 +43,10 @@ def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
 
 
 def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
-    """Raise ConfigError unless every file that the recipe names exists; only the local engine needs weights."""
+    """Raise ConfigError unless every file that the recipe names exists; only an engine that ramify starts needs weights."""
     engine = recipe.engine
-    model = require_model if isinstance(engine, LocalEngineSection) else require_tokenizer
+    serves = isinstance(engine, VllmEngineSection) and engine.launch
+    model = require_model if isinstance(engine, LocalEngineSection) or serves else require_tokenizer
     _check_all(
         _model_check(recipe.model, model, fetch),
         lambda: require_dataset(recipe.data.test),

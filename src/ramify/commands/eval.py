@@ -32,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plain.add_argument("--limit", type=at_least_one, metavar="N", help="the first N problems only")
     plain.add_argument("--attempts", type=at_least_one, metavar="N", help="attempts at each problem (1)")
     plain.add_argument("--k", type=_ks, metavar="K,..", help="values of k for pass@k (1, and --attempts)")
+    plain.add_argument(
+        "--engine",
+        metavar="E",
+        help="local (the default), vllm (starts a server), or the address of a vLLM server",
+    )
     plain.add_argument("--out", type=Path, metavar="DIR", help="where the results go")
     versus = parser.add_argument_group("comparison")
     versus.add_argument(
@@ -80,7 +85,10 @@ def _recipe(options: argparse.Namespace) -> "EvalRecipe":
     from ramify.config.load import load_recipe, override_recipe
     from ramify.config.schema_eval import EvalRecipe
 
-    plain = {name: getattr(options, name) for name in ("model", "dataset", "limit", "attempts", "k", "out")}
+    plain = {
+        name: getattr(options, name)
+        for name in ("model", "dataset", "limit", "attempts", "k", "engine", "out")
+    }
     given = [f"--{name}" for name, value in plain.items() if value is not None]
     if options.metric is not None:
         raise ConfigError("--metric: belongs to --compare")
@@ -102,14 +110,22 @@ def _recipe(options: argparse.Namespace) -> "EvalRecipe":
         limit=options.limit,
         attempts=attempts,
         ks=options.k or tuple(sorted({1, attempts})),
+        engine=_engine(options.engine or "local"),
     )
     return override_recipe(EvalRecipe, table, options.overrides, "the options")
 
 
 def _default_evaluation(
-    model: Path, dataset: str, *, out: Path | None, limit: int | None, attempts: int, ks: tuple[int, ...]
+    model: Path,
+    dataset: str,
+    *,
+    out: Path | None,
+    limit: int | None,
+    attempts: int,
+    ks: tuple[int, ...],
+    engine: dict[str, Any],
 ) -> dict[str, Any]:
-    """The recipe as a table: local engine, Python as the only tool, scored answers, token limits within the model's.
+    """The recipe as a table: Python as the only tool, scored answers, token limits within the model's.
 
     The dialect is that of the run that made the model, or tags.
 
@@ -120,6 +136,7 @@ def _default_evaluation(
         limit: Evaluate the first `limit` problems only.
         attempts: Attempts at each problem.
         ks: Values of k.
+        engine: The engine's table.
     """
     from ramify.config.other_runs import trained_dialect
     from ramify.data.benchmarks import parse_dataset
@@ -141,10 +158,17 @@ def _default_evaluation(
             "max_calls": _MAX_CALLS,
             "temperature": _TEMPERATURE,
         },
-        "engine": {"name": "local"},
+        "engine": engine,
         "tools": {"python": {}},
         "reward": {"name": "answer", "needs_form": False},
     }
+
+
+def _engine(named: str) -> dict[str, Any]:
+    """The table of an engine, by its name or the address of a vLLM server."""
+    if named.startswith(("http://", "https://")):
+        return {"name": "vllm", "urls": [named]}
+    return {"name": "vllm", "launch": True} if named == "vllm" else {"name": named}
 
 
 def _room(model: Path) -> tuple[int, int]:
@@ -162,7 +186,9 @@ def _room(model: Path) -> tuple[int, int]:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    others = {name: getattr(options, name) for name in ("model", "dataset", "limit", "attempts", "k")}
+    others = {
+        name: getattr(options, name) for name in ("model", "dataset", "limit", "attempts", "k", "engine")
+    }
     given = [f"--{name}" for name, value in others.items() if value is not None]
     if options.recipe is not None or options.overrides or options.resume or options.dry_run or given:
         raise ConfigError("--compare: takes folders, --metric and --out only")

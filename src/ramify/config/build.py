@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 MISMATCH_TOLERANCE = 1e-4
 """Largest mean |ln(policy / behavior)|, nats per token, at which an engine's logprobs may be the old ones (float32)."""
+MISMATCH_KL = 0.015
+"""Largest KL(engine || learner), nats per token, that an importance correction may have to mend."""
 
 
 def build_renderer(dialect: Dialect, tokenizer: "ChatTokenizer", tools: Sequence[ToolSpec]) -> "ChatRenderer":
@@ -346,4 +348,5 @@ def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) ->
         token_budget=recipe.learner.token_budget,
         temperature=recipe.rollout.temperature,
         max_mismatch=(algorithm.max_mismatch or MISMATCH_TOLERANCE) if algorithm.old == "behavior" else None,
+        max_kl=(algorithm.max_mismatch_kl or MISMATCH_KL) if algorithm.old == "recompute" else None,
     )

@@ -65,7 +65,7 @@ def build_vllm(
                     model=whole.absolute(),
                     dtype=section.dtype,
                     context_tokens=context_tokens,
-                    max_logprobs=section.top_k,
+                    max_logprobs=section.top_k + 1,
                     flags=(*(_UNTIED if hands_over else ()), *section.flags),
                     gpus=gpus,
                     batch_invariant=section.batch_invariant,

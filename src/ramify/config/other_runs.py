@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from ramify.config.load import read_toml, resolved
 from ramify.config.schema_parts import ModelSection
+from ramify.config.schema_vllm import SERVER_KEYS
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
 from ramify.obs.manifest import MANIFEST, Difference, differences
@@ -24,6 +25,7 @@ MAY_CHANGE = frozenset(
         "data.epochs",
         "engine.slots",
         "engine.weights",
+        *(f"engine.{key}" for key in SERVER_KEYS),
         "learner.token_budget",
         "model.device",
         "preflight.enabled",

@@ -73,7 +73,8 @@ class AlgorithmSection(Section):
     `truncated`: trajectories that a limit on tokens, calls or time cut off are trained on, masked, or penalised for
     their length (`shape`, which also penalises answers within `overlong_margin` tokens of the limit).
     `old`: the ratio's denominator: the engine's logprobs, or the learner's own from a pass before the first update.
-    `max_mismatch`: largest logprob mismatch between engine and learner that a run with `old = "behavior"` accepts.
+    `max_mismatch`: largest logprob mismatch between engine and learner that a run with `old = "behavior"` accepts;
+    `max_mismatch_kl`: largest KL between them, nats per token, with `old = "recompute"`.
     """
 
     estimator: EstimatorSection
@@ -86,6 +87,7 @@ class AlgorithmSection(Section):
     overlong_margin: Tokens | None = None
     old: Literal["behavior", "recompute"] = "behavior"
     max_mismatch: PositiveWeight | None = None
+    max_mismatch_kl: PositiveWeight | None = None
     correction: ImportanceCorrection | None = None
     entropy_advantage: EntropyAdvantageSection | None = None
     kl: KlSection | None = None
@@ -106,6 +108,8 @@ class AlgorithmSection(Section):
             )
         if self.max_mismatch is not None and self.old == "recompute":
             raise ValueError('max_mismatch: acts with old = "behavior" only; leave it out')
+        if self.max_mismatch_kl is not None and self.old == "behavior":
+            raise ValueError('max_mismatch_kl: acts with old = "recompute" only; leave it out')
         if self.advantage == "hard":
             self._hard_differs()
         if self.loss.sequence_loss:

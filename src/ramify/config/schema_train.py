@@ -1,6 +1,6 @@
 """The schema of a reinforcement-learning recipe (`ramify train`, `ramify rollout`)."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -96,6 +96,22 @@ class TrainRecipe(Section):
     learner: LearnerSection
     guard: GuardConfig = DEFAULT_GUARD
     preflight: PreflightSection = PreflightSection(enabled=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _corrected(cls, table: Any) -> Any:  # noqa: ANN401 - any TOML value
+        """An engine in 16 bits samples from a policy that is a little off: by default its samples are weighted for that."""
+        if not isinstance(table, dict):
+            return table
+        engine, algorithm = table.get("engine"), table.get("algorithm")
+        if not (isinstance(engine, dict) and isinstance(algorithm, dict)) or "old" in algorithm:
+            return table
+        if engine.get("name") != "vllm" or engine.get("dtype", "bfloat16") == "float32":
+            return table
+        loss = algorithm.get("loss")
+        is_sequence = isinstance(loss, dict) and loss.get("name") == "gspo"
+        correction = {"level": "sequence" if is_sequence else "token", "kind": "truncate", "cap": 2.0}
+        return {**table, "algorithm": {"correction": correction, **algorithm, "old": "recompute"}}
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainRecipe":

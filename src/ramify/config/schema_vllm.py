@@ -20,6 +20,11 @@ _OURS = (
     *("--no-enable-prefix-caching", "--hf-overrides", "--tokenizer", "--skip-tokenizer-init"),
 )
 _LAUNCHED = ("gpus", "python", "flags", "batch_invariant")
+SERVER_KEYS = (
+    *("urls", "launch", "gpus", "python", "flags", "model", "sleep", "weights_dir", "key_variable"),
+    *("start_seconds", "request_seconds"),
+)
+"""Keys that say how servers are reached, and not what they compute: a run may go on with others."""
 
 
 class VllmEngineSection(Section):

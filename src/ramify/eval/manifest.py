@@ -12,12 +12,16 @@ from typing import Any
 from ramify.actor.actor import Task
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_parts import ScriptedEngineSection
+from ramify.config.schema_vllm import SERVER_KEYS, VllmEngineSection
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 from ramify.eval.attempts import require_types
 from ramify.obs import manifest
 
-_TRANSPORT = ("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop")
+_TRANSPORT = (
+    *("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop"),
+    *SERVER_KEYS,
+)
 
 
 def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
@@ -37,6 +41,10 @@ def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
         from ramify.modeling.numerics import device_name
 
         weights, device = checksums(recipe.model.folder), device_name(recipe.model.device)
+    elif isinstance(recipe.engine, VllmEngineSection) and recipe.engine.launch:
+        from ramify.modeling.adapter_files import checksums
+
+        weights = checksums(recipe.model.folder)
     table = recipe.model_dump(mode="json", exclude={"run"})
     scores = {
         **table,

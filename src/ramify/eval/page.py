@@ -82,6 +82,8 @@ def _model_name(scores: Mapping[str, Any]) -> str:
     engine = scores["engine"]
     if engine["name"] == "openai":
         return f"{engine['model']} at {engine['url']} (tokenizer {scores['model']['path']})"
+    if engine["name"] == "vllm" and not engine["launch"]:
+        return f"{engine.get('model', 'the model')} at {', '.join(engine['urls'])} (tokenizer {scores['model']['path']})"
     if engine["name"] == "scripted":
         return f"the script {engine['script']} (tokenizer {scores['model']['path']})"
     return str(scores["model"]["path"])

@@ -31,6 +31,7 @@ class Learning:
         token_budget: Most tokens of a row.
         temperature: Temperature of the sampling distribution.
         max_mismatch: See `Learner.update`; None if the old logprobs are the learner's own.
+        max_kl: See `Learner.update`; None if they are the engine's.
     """
 
     learner: Learner
@@ -44,6 +45,7 @@ class Learning:
     token_budget: int
     temperature: float
     max_mismatch: float | None
+    max_kl: float | None = None
 
     def credit(self, batch: Sequence[ScoredTree]) -> tuple[TrainingTree, ...]:
         """Annotate the trees of a rollout batch, and turn their rewards into advantages and importance weights."""
@@ -79,15 +81,16 @@ class Learning:
         """
         reports: list[UpdateReport] = []
         # Until a step has changed the weights, they are the ones that sampled the rollout.
-        max_mismatch = self.max_mismatch
+        max_mismatch, max_kl = self.max_mismatch, self.max_kl
         most = int(max_over_ranks({"trees": len(trees)})["trees"])
         for start in range(0, most, self.problems_per_minibatch):
             minibatch = trees[start : start + self.problems_per_minibatch]
-            report = self.learner.update(minibatch, max_mismatch)
+            report = self.learner.update(minibatch, max_mismatch, max_kl)
             if self.correction is not None:
                 seen = _weights_seen(minibatch, self.correction)
                 report = replace(report, metrics={**report.metrics, **seen})
-            max_mismatch = None if report.outcome == "stepped" else max_mismatch
+            if report.outcome == "stepped":
+                max_mismatch = max_kl = None
             reports.append(report)
             if refused is not None and refused(reports):
                 break

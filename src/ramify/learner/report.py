@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ramify.algos.losses import MAX_LOG_RATIO, LossOutput, SequenceOutput
-from ramify.core.records import PackedRow
+from ramify.core.records import Floats, PackedRow
 from ramify.learner.ranks import max_over_ranks, sum_over_ranks
 
 Outcome: TypeAlias = Literal["stepped", "empty", "non_finite"]
@@ -29,6 +29,8 @@ class UpdateReport:
         num_repeated: Number of tokens computed again because the model cannot share prefixes.
         mismatch_mean, mismatch_max: Mean and maximum of |ln(policy / behavior)| over written tokens, nats; at the first step after a
             rollout this is the difference between engine and learner.
+        mismatch_p99: The 99th percentile of the same; over ranks, the largest of theirs.
+        mismatch_kl: Estimate of KL(behavior || policy), nats a token: the mean of r - 1 - ln r, r = policy / behavior (k3).
         mismatch_ess: Effective sample size of the weights policy / behavior of whole trajectories, as a share of their number;
             1 if engine and learner agree.
         entropy: Mean entropy over written tokens, nats.
@@ -44,6 +46,8 @@ class UpdateReport:
     num_repeated: int
     mismatch_mean: float
     mismatch_max: float
+    mismatch_p99: float
+    mismatch_kl: float
     mismatch_ess: float
     entropy: float
     metrics: Mapping[str, float]
@@ -55,12 +59,13 @@ class Totals:
     def __init__(self) -> None:
         self.loss = 0.0
         self._sums: dict[str, float] = defaultdict(float)
-        self._mismatch_max = 0.0
+        self._mismatches: list[Floats] = []
         self._log_weights: dict[int, float] = {}
 
     def add(self, row: PackedRow, logprobs: torch.Tensor, entropies: torch.Tensor) -> None:
         """Add a row. `logprobs` and `entropies`: [W], nats, detached."""
         difference = logprobs.double().cpu().numpy() - row.behavior_logprobs
+        ratio = np.exp(np.clip(difference, -MAX_LOG_RATIO, MAX_LOG_RATIO))
         self._count(
             rows=1,
             written=len(row.written),
@@ -68,9 +73,10 @@ class Totals:
             repeated=row.num_repeated,
             paths=float(row.num_paths.sum()),
             mismatch=float(np.abs(difference).sum()),
+            kl=float((ratio - 1.0 - difference).sum()),
             entropy=float(entropies.sum()),
         )
-        self._mismatch_max = float(np.max(np.abs(difference), initial=self._mismatch_max))
+        self._mismatches.append(np.abs(difference))
         for span in row.spans:
             part = float(difference[span.start : span.stop].sum())
             for path in span.paths.tolist():
@@ -104,7 +110,14 @@ class Totals:
                 "weights.count": len(weights),
             }
         )
-        return StepSums(sums, max_over_ranks({"mismatch": self._mismatch_max})["mismatch"])
+        mismatches = np.concatenate([np.zeros(1), *self._mismatches])
+        largest = max_over_ranks(
+            {
+                "max": float(mismatches.max()),
+                "p99": float(np.quantile(mismatches[1:], 0.99)) if len(mismatches) > 1 else 0.0,
+            }
+        )
+        return StepSums(sums, largest["max"], largest["p99"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,7 @@ class StepSums:
 
     sums: Mapping[str, float]
     mismatch_max: float
+    mismatch_p99: float
 
     @property
     def is_empty(self) -> bool:
@@ -128,6 +142,11 @@ class StepSums:
     def mismatch_mean(self) -> float:
         """See `UpdateReport`."""
         return self._mean("mismatch", "written")
+
+    @property
+    def mismatch_kl(self) -> float:
+        """See `UpdateReport`."""
+        return self._mean("kl", "written")
 
     def report(self, outcome: Outcome, norm: float, factor: float, denominator: float) -> UpdateReport:
         """The report of the step."""
@@ -146,6 +165,8 @@ class StepSums:
             num_repeated=int(self.sums.get("repeated", 0)),
             mismatch_mean=self.mismatch_mean,
             mismatch_max=self.mismatch_max,
+            mismatch_p99=self.mismatch_p99,
+            mismatch_kl=self.mismatch_kl,
             mismatch_ess=self.sums["weights"] ** 2 / squares if squares else 1.0,
             entropy=self._mean("entropy", "written"),
             metrics={**losses, **paths},

@@ -67,12 +67,15 @@ class Learner:
         self._max_grad_norm, self._token_budget = max_grad_norm, token_budget
         self._max_skipped_in_a_row = max_skipped_in_a_row
 
-    def update(self, trees: Sequence[TrainingTree], max_mismatch: float | None = None) -> UpdateReport:
+    def update(
+        self, trees: Sequence[TrainingTree], max_mismatch: float | None = None, max_kl: float | None = None
+    ) -> UpdateReport:
         """Take one optimizer step on one mini-batch. A step that is skipped still counts for the schedule.
 
         Args:
             trees: This rank's part of the mini-batch.
             max_mismatch: Refuse to step if the mean |ln(policy / behavior)| is above this, nats per token.
+            max_kl: Refuse to step if KL(behavior || policy) is above this, nats per token.
 
         Raises:
             DataError: An advantage or a logprob is not a finite number.
@@ -86,7 +89,7 @@ class Learner:
             share_prefixes=packs_trees(self.model),
         )
         whole = sum_over_ranks({"denominator": objective.denominator(trees)})["denominator"]
-        return self.update_rows(rows, whole, objective.paths(trees), max_mismatch)
+        return self.update_rows(rows, whole, objective.paths(trees), max_mismatch, max_kl)
 
     def update_rows(
         self,
@@ -94,6 +97,7 @@ class Learner:
         denominator: float,
         paths: PathCredit | None = None,
         max_mismatch: float | None = None,
+        max_kl: float | None = None,
     ) -> UpdateReport:
         """Take one optimizer step on packed rows.
 
@@ -102,6 +106,7 @@ class Learner:
             denominator: Denominator of the whole mini-batch, over all ranks.
             paths: The trajectories that the rows' spans index; needed for a loss on whole trajectories.
             max_mismatch: Refuse to step if the mean |ln(policy / behavior)| is above this, nats per token.
+            max_kl: Refuse to step if KL(behavior || policy) is above this, nats per token.
 
         Raises:
             TrainingError: Loss or gradient were not finite too often in a row, or the mismatch is too large.
@@ -117,7 +122,7 @@ class Learner:
         outcome: Outcome = "empty"
         norm = 0.0
         if not sums.is_empty:
-            _check_mismatch(sums, max_mismatch)
+            _check_mismatch(sums, max_mismatch, max_kl)
             sum_gradients(self.optimizers.parameters)
             norm = float(torch.nn.utils.clip_grad_norm_(self.optimizers.parameters, self._max_grad_norm))
             outcome = "stepped" if math.isfinite(sums.loss) and math.isfinite(norm) else "non_finite"
@@ -218,13 +223,19 @@ class Learner:
         return torch.from_numpy(values).to(self.model.device, dtype)
 
 
-def _check_mismatch(sums: StepSums, max_mismatch: float | None) -> None:
+def _check_mismatch(sums: StepSums, max_mismatch: float | None, max_kl: float | None) -> None:
     # A NaN mismatch comes from a forward pass with NaNs; that step is skipped and counted.
     if max_mismatch is not None and sums.mismatch_mean > max_mismatch:
         raise TrainingError(
             f"the engine's logprobs differ from the learner's by {sums.mismatch_mean:.2g} nats a token in the mean "
             f"(largest {sums.mismatch_max:.2g}), more than algorithm.max_mismatch = {max_mismatch:g}: they cannot serve as the old ones; "
             'set algorithm.old = "recompute" (with a correction), or a larger max_mismatch'
+        )
+    if max_kl is not None and sums.mismatch_kl > max_kl:
+        raise TrainingError(
+            f"the engine samples from another policy than the learner's: KL {sums.mismatch_kl:.2g} nats a token (99th "
+            f"percentile of the mismatch {sums.mismatch_p99:.2g}), more than algorithm.max_mismatch_kl = {max_kl:g}, and "
+            "nothing was learned from it; look at the engine's dtype, flags and weights, or set a larger limit"
         )
 
 

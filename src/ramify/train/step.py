@@ -161,6 +161,8 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
         "update/non_finite": float(sum(report.outcome == "non_finite" for report in reports)),
         "update/mismatch_mean": finite(first.mismatch_mean) if first else None,
         "update/mismatch_max": finite(first.mismatch_max) if first else None,
+        "update/mismatch_p99": finite(first.mismatch_p99) if first else None,
+        "update/mismatch_kl": finite(first.mismatch_kl) if first else None,
         "update/mismatch_ess": finite(first.mismatch_ess) if first else None,
         "update/tokens": float(sum(report.num_tokens for report in reports)),
         "update/repeated_tokens": float(sum(report.num_repeated for report in reports)),

@@ -50,6 +50,10 @@ def algorithm(recipe, *settings):
             'algorithm.correction.floor: acts with kind = "mask" only',
         ),
         (
+            ["algorithm.max_mismatch_kl=0.1"],
+            'algorithm.max_mismatch_kl: acts with old = "recompute" only',
+        ),
+        (
             ["algorithm.old=recompute", "algorithm.max_mismatch=0.1"],
             'algorithm.max_mismatch: acts with old = "behavior" only',
         ),
@@ -314,3 +318,21 @@ def test_weightings_corrections_and_shaping(recipe):
 )
 def test_nothing_is_annotated_that_nobody_asks_for(recipe, settings, wanted):
     assert wanted_annotations(algorithm(recipe, *settings)) == wanted
+
+
+BEHAVIOR = ["engine.name=vllm", "engine.launch=true"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "old", "level"),
+    [
+        ([], "recompute", "token"),
+        (["engine.dtype=float32"], "behavior", None),
+        (["algorithm.old=behavior"], "behavior", None),
+        (["algorithm.correction={level='token', kind='mask'}"], "recompute", "token"),
+    ],
+)
+def test_an_engine_in_16_bits_is_corrected_by_default(recipe, settings, old, level):
+    algorithm = load(recipe, *BEHAVIOR, *settings).algorithm
+    assert algorithm.old == old
+    assert (algorithm.correction and algorithm.correction.level) == level

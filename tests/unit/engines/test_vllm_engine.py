@@ -79,7 +79,7 @@ def test_ids_go_in_and_out_and_logprobs_are_those_of_the_model(folder):
             engine_of(folder, server), lambda e: asyncio.gather(e.generate(request), e.generate(request))
         )
     assert done == again
-    bodies = [body for body in sent(server, "/inference/v1/generate")]
+    bodies = sent(server, "/inference/v1/generate")
     first = [body for body in bodies if body["sampling_params"]["logprobs"]]
     assert [tuple(body["token_ids"]) for body in first] == [request.token_ids] * 2
     assert {body["sampling_params"]["max_tokens"] for body in first} == {3}
@@ -334,7 +334,7 @@ UNFIT = {
         "engine.dtype: .* computes in bfloat16, the recipe says float32",
     ),
     "raw logprobs": (change(logprobs_mode="raw_logprobs"), "--logprobs-mode processed_logprobs"),
-    "few logprobs": (change(max_logprobs=5), "--max-logprobs 20"),
+    "few logprobs": (change(max_logprobs=5), "--max-logprobs 21"),
     "short context": (has_attribute("context", 200), "takes 200 tokens, prompt and response may have 300"),
     "no dev mode": (has_attribute("dev_mode", False), "VLLM_SERVER_DEV_MODE=1"),
 }
@@ -375,14 +375,14 @@ def test_a_refused_key_is_told(folder, monkeypatch):
 def test_an_address_where_nothing_answers_is_given_up(folder):
     with stand_in(folder) as (_, server):
         gone = server
-    with pytest.raises(ServiceDownError, match="did not come up in 1 s .*ConnectError"):
+    with pytest.raises(ServiceDownError, match=r"did not come up in 1 s .*ConnectError"):
         play(engine_of(folder, gone, start_seconds=1.0), lambda e: e.generate(ask(folder)))
 
 
 def test_a_service_that_is_no_vllm_is_told(folder):
-    with serve(lambda asked: as_json({"hello": "world"})) as server:
-        with pytest.raises(ServiceDownError, match="is this a vLLM server"):
-            play(engine_of(folder, server, start_seconds=1.0), lambda e: e.generate(ask(folder)))
+    says = serve(lambda asked: as_json({"hello": "world"}))
+    with says as server, pytest.raises(ServiceDownError, match="is this a vLLM server"):
+        play(engine_of(folder, server, start_seconds=1.0), lambda e: e.generate(ask(folder)))
 
 
 def test_weights_of_another_run_are_not_learned_from(folder):

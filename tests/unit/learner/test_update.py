@@ -146,6 +146,22 @@ def test_temperature_divides_the_logits():
         assert logprobs == pytest.approx(expected.numpy(), abs=1e-5)
 
 
+def test_mismatch_is_told_and_its_kl_has_a_limit():
+    """Of ratios r = e^d the estimate is the mean of r - 1 - d; half of the tokens are off by 0.4."""
+    model = tiny()
+    rows, total = on_policy(model)
+    written = len(rows[0].written)
+    shift = np.where(np.arange(written) % 2, 0.4, 0.0)
+    off = [replace(rows[0], behavior_logprobs=rows[0].behavior_logprobs - shift), *rows[1:]]
+    count = sum(len(row.written) for row in rows)
+    expected = (np.exp(0.4) - 1.4) * (shift > 0).sum() / count
+    report = learner_for(model, SURROGATE).update_rows(off, total, max_kl=expected * 1.1)
+    assert report.mismatch_kl == pytest.approx(expected, rel=1e-3)
+    assert report.mismatch_p99 == pytest.approx(0.4, abs=1e-4)
+    with pytest.raises(TrainingError, match=r"KL .* more than algorithm\.max_mismatch_kl = 0\.001"):
+        learner_for(model, SURROGATE).update_rows(off, total, max_kl=1e-3)
+
+
 def test_a_mismatch_above_the_limit_stops_before_the_step():
     model = tiny()
     rows, total = on_policy(model)

@@ -75,7 +75,8 @@ class VllmEngine:
         """
         self._replicas, self._tokenizer = tuple(replicas), tokenizer
         self._stop_ids = tuple(sorted(tokenizer.eos_ids))
-        self._top_k = min(entropy_top_k, vocab_size)
+        # One more is asked for.
+        self._top_k = min(entropy_top_k, vocab_size - 1)
         self._model, self._route, self._note, self._sleeps = model, route, note, sleeps
         self._info = EngineInfo(
             "vllm",
@@ -329,10 +330,10 @@ class VllmEngine:
                 f"engine: {url} reports {info.logprobs_mode}, which leave out the temperature; start it with "
                 "--logprobs-mode processed_logprobs"
             )
-        if info.max_logprobs is not None and 0 <= info.max_logprobs < self._top_k:
+        if info.max_logprobs is not None and 0 <= info.max_logprobs < self._top_k + 1:
             raise ConfigError(
-                f"engine.top_k: {url} tells at most {info.max_logprobs} logprobs, not {self._top_k}; start it with "
-                f"--max-logprobs {self._top_k}"
+                f"engine.top_k: {url} tells at most {info.max_logprobs} logprobs, {self._top_k + 1} are needed; start it with "
+                f"--max-logprobs {self._top_k + 1}"
             )
         if info.splits_prompts_on_cpu:
             raise ConfigError(

@@ -182,35 +182,41 @@ class Replica:
         """
         began = time.monotonic()
         last, starts = "it did not answer", 0
-        while (seconds := time.monotonic() - began) < self._patience and starts <= _MOST_STARTS:
+        while (seconds := time.monotonic() - began) < self._patience:
             if self.process is not None and self.process.has_ended:
                 starts += 1
-                if starts > 1 or again:
-                    last = self.process.last_words() or last
-                if starts <= _MOST_STARTS:
-                    self.process.start()
-            try:
-                async with asyncio.timeout(HEALTH_SECONDS):
-                    await self.server.health()
-                await checks.prepare(self)
-            except TimeoutError:
-                last = f"it does not answer within {HEALTH_SECONDS:g} s"
-            except RequestFailedError as failed:
-                if self.process is None:
-                    last = failed.detail
-                if failed.kind is FailureKind.REFUSED:
-                    raise ServiceDownError(
-                        f"engine.key_variable: {self.url} refuses the key ({failed.detail})"
-                    ) from None
-                if not failed.kind.retriable:
+                if starts > 1:
+                    last = f"its process ended: {self.process.last_words()}"
+                if starts > _MOST_STARTS:
                     break
-            else:
+                self.process.start()
+            failure, may_pass = await self._readied(checks)
+            if failure is None:
                 return seconds
+            last = failure if self.process is None else last
+            if not may_pass:
+                break
             await asyncio.sleep(POLL_SECONDS)
         where = "" if self.process is None else f"; its log is {self.process.log}"
         if not again:
             raise ServiceDownError(f"engine: {self.url} did not come up in {seconds:.0f} s ({last}){where}")
         raise EngineError(f"engine 'vllm': {self.url} did not come back in {seconds:.0f} s ({last}){where}")
+
+    async def _readied(self, checks: Checks) -> tuple[str | None, bool]:
+        """Why the server is not ready (None: it is), and whether that may pass."""
+        try:
+            async with asyncio.timeout(HEALTH_SECONDS):
+                await self.server.health()
+            await checks.prepare(self)
+        except TimeoutError:
+            return f"it does not answer within {HEALTH_SECONDS:g} s", True
+        except RequestFailedError as failed:
+            if failed.kind is FailureKind.REFUSED:
+                raise ServiceDownError(
+                    f"engine.key_variable: {self.url} refuses the key ({failed.detail})"
+                ) from None
+            return failed.detail, failed.kind.retriable
+        return None, True
 
     async def close(self) -> None:
         """Free connections, and end the process."""

@@ -4,6 +4,7 @@ Tested with vLLM 0.32 (`TESTED`; outside of that range a run warns). What it rel
 
 - POST /inference/v1/generate (server flag --enable-scale-out): `token_ids` and `sampling_params` in, `choices[0]` with
   `token_ids`, `finish_reason`, `logprobs.content[].{logprob, top_logprobs}` and `weight_versions[].{version, start, end}` out.
+- Of `logprobs` = K it tells K entries, the sampled token among them: asked for one more, the K most likely are there.
 - --logprobs-mode processed_logprobs: logprobs after the temperature. vLLM's default is before it. Those of a prompt
   (`prompt_logprobs`) are before it in either mode.
 - `ignore_eos` with `stop_token_ids`: a turn ends at the end tokens of our tokenizer, whatever the server's files say.
@@ -180,7 +181,7 @@ class VllmServer:
             "top_p": asked.top_p,
             "stop": list(asked.stops),
             "stop_token_ids": list(asked.stop_ids),
-            "logprobs": asked.top_k,
+            "logprobs": asked.top_k + 1 if asked.top_k else 0,
         }
         read, answer = await self._generate(asked.token_ids, sampling)
         return _served(read, answer, asked)
@@ -314,7 +315,7 @@ def _served(read: Mapping[str, Json], answer: Answer, asked: Asked) -> Served:
 
 
 def _tops(entry: Mapping[str, Json], most: int, answer: Answer) -> tuple[float, ...]:
-    """Logprobs of the `most` most likely tokens; the sampled one is among the entries, and may be none of these."""
+    """Logprobs of the `most` most likely tokens; one more entry is there, for the sampled token or the next likely one."""
     found = [top for top in _list(entry, "top_logprobs", answer) if isinstance(top, Mapping)]
     ranked = {top.get("token_id"): _logprob(top, answer) for top in found}
     if len(ranked) < most:

@@ -1,0 +1,208 @@
+"""Whole runs on real servers: hand-over of weights, adapters, servers that are killed, two servers."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from real_servers import FLAGS, UNTIED, engine_of, play
+
+from ramify.cli import main
+from ramify.core.records import Request
+from ramify.engines.vllm.routing import least_work
+from ramify.obs.metrics import read_metrics
+from ramify.obs.trace import read_trees
+
+pytestmark = pytest.mark.timeout(1500)
+
+STEPS = 5
+KILLS = int(os.environ.get("RAMIFY_KILLS", "2"))
+
+
+def words(quickstart, taught, vllm_python, run, *settings):
+    """A training command on the quick start's recipe of RL, with an engine of vLLM."""
+    ours = (
+        "engine.name=vllm",
+        "engine.launch=true",
+        f"engine.python={vllm_python}",
+        f"engine.flags={json.dumps(FLAGS)}",
+        "engine.dtype=float32",
+        f"model.path={taught}",
+        f"run.dir={run}",
+        "run.save_every=100",
+        "rollout.problems_per_step=4",
+        "learner.problems_per_minibatch=4",
+        "preflight.enabled=false",
+        *settings,
+    )
+    return [str(quickstart / "rl" / "recipe.toml"), *(word for setting in ours for word in ("-s", setting))]
+
+
+@pytest.mark.parametrize("lora", [(), ("model.lora.rank=8", "model.lora.alpha=16")], ids=["tied", "adapter"])
+def test_steps_of_rl_with_a_hand_over_after_each(quickstart, taught, vllm_python, tmp_path, lora):
+    command = words(quickstart, taught, vllm_python, tmp_path / "run", "preflight.enabled=true", *lora)
+    assert main(["train", *command, "--max-steps", str(STEPS)]) == 0
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert len(rows) == STEPS
+    assert sum(row["update/steps"] for row in rows) >= 3
+    assert all(row["update/mismatch_max"] < 1e-3 for row in rows if row["update/steps"])
+    assert all(row["update/mismatch_kl"] < 1e-6 for row in rows if row["update/steps"])
+    versions = [
+        {
+            node.policy_version
+            for traced in trees_of(tmp_path / "run", step)
+            for node in traced.nodes
+            if node.stop
+        }
+        for step in range(1, STEPS + 1)
+    ]
+    assert versions == [{step} for step in range(STEPS)]
+    assert list((tmp_path / "run" / "engine").glob("server-0.log"))
+    assert not ours_left()
+
+
+def trees_of(run, step):
+    return [traced.tree for traced in read_trees(run / "trees" / f"{step:06d}.jsonl")]
+
+
+def ours_left():
+    """Folders of weights that a run left behind."""
+    return list(Path("/dev/shm").glob("ramify-weights-*"))
+
+
+def test_a_hand_over_without_the_heads_mend_is_caught(
+    quickstart, vllm_python, start_server, taught, tmp_path, capsys
+):
+    """A tied model, served as it is: the reload leaves the head as it was, and the first changed weights show it."""
+    server = start_server(taught)
+    recipe, *settings = words(
+        quickstart, taught, vllm_python, tmp_path / "run", f'engine.urls=["{server.url}"]'
+    )
+    ours = ("engine.python", "engine.flags", "engine.launch")
+    given = [setting for setting in settings if setting != "-s" and not setting.startswith(ours)]
+    command = [recipe, *(word for setting in given for word in ("-s", setting))]
+    status = main(["train", *command, "-s", "learner.optimizer.rate=0.003", "--max-steps", "4"])
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert status == 1
+    assert "the engine's logprobs differ from the learner's" in told
+    assert "tie_word_embeddings" in told
+    assert UNTIED[0] in told
+
+
+def server_of(ramify):
+    """Process id of the server that a run started."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            status, line = (path / "status").read_text(), (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"PPid:\t{ramify}\n" in status and b"vllm.entrypoints" in line:
+            return int(path.name)
+    return None
+
+
+def finished_steps(run):
+    file = run / "metrics.jsonl"
+    return len(file.read_text().splitlines()) if file.is_file() else 0
+
+
+def test_a_server_killed_in_mid_step_comes_back_and_nothing_is_lost_or_counted_twice(
+    quickstart, taught, vllm_python, tmp_path
+):
+    """Once in each step, at a random moment of it. Weights that were not handed over again would show as a mismatch."""
+    draw = random.Random(0)
+    run = tmp_path / "run"
+    command = words(quickstart, taught, vllm_python, run, "engine.start_seconds=300")
+    ramify = subprocess.Popen(
+        [sys.executable, "-m", "ramify", "train", *command, "--max-steps", str(KILLS)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    killed = 0
+    try:
+        while ramify.poll() is None and killed < KILLS:
+            log = run / "engine" / "server-0.log"
+            asks = log.is_file() and log.read_text(errors="replace").count("POST /inference/v1/generate")
+            # In mid-step: this step's first requests have been answered.
+            if finished_steps(run) == killed and asks and asks > seen_before(killed, log):
+                time.sleep(draw.uniform(0.0, 0.5))
+                if finished_steps(run) == killed and (server := server_of(ramify.pid)) is not None:
+                    os.kill(server, signal.SIGKILL)
+                    killed += 1
+                    BEFORE[killed] = None
+            time.sleep(0.02)
+        told = ramify.communicate(timeout=1200)[1]
+    finally:
+        ramify.kill()
+    assert ramify.returncode == 0, told
+    assert killed == KILLS
+    assert told.count("is down") >= KILLS
+    rows = read_metrics(run / "metrics.jsonl")
+    assert len(rows) == KILLS
+    for step, row in enumerate(rows, start=1):
+        trees = trees_of(run, step)
+        assert len({tree.key for tree in trees}) == len(trees) == 4
+        assert {len(tree.trajectories) for tree in trees} == {len(trees[0].trajectories)}
+        assert not row["update/steps"] or row["update/mismatch_max"] < 1e-3
+
+
+BEFORE: dict[int, int | None] = {}
+
+
+def seen_before(killed, log):
+    """Requests in the log when the step began."""
+    if BEFORE.get(killed) is None:
+        BEFORE[killed] = log.read_text(errors="replace").count("POST /inference/v1/generate")
+    return BEFORE[killed]
+
+
+def hits(server):
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    found = {
+        line.partition("{")[0]: float(line.split()[-1])
+        for line in lines
+        if line.startswith("vllm:prefix_cache")
+    }
+    return found["vllm:prefix_cache_hits_total"], found["vllm:prefix_cache_queries_total"]
+
+
+def test_prefix_affinity_finds_more_in_the_caches_of_two_servers(start_server, server, taught):
+    """Trees as a rollout grows them: prompts, branches of each, turns that go on. Counted by the servers."""
+    servers = (server, start_server(taught))
+    draw = random.Random(1)
+
+    async def rollout(engine, salt):
+        async def grow(problem):
+            ids = tuple(random.Random(f"{salt}{problem}").choices(range(30, 500), k=64))
+            first = await engine.generate(Request(ids, problem, 24))
+            ids = (*ids, *first.token_ids, *random.Random(problem).choices(range(30, 500), k=24))
+            await asyncio.gather(*(engine.generate(Request(ids, branch, 16)) for branch in range(4)))
+
+        await asyncio.gather(*map(grow, range(24)))
+
+    def share(route, salt):
+        engine = engine_of(taught, *servers)
+        engine._route = route
+        play(engine, lambda e: e.score(range(20, 30)))
+        before = [hits(s) for s in servers]
+        engine = engine_of(taught, *servers)
+        engine._route = route
+        play(engine, lambda e: rollout(e, salt))
+        after = [hits(s) for s in servers]
+        found, asked = (sum(a[i] - b[i] for a, b in zip(after, before, strict=True)) for i in (0, 1))
+        return found / asked
+
+    by_prefix = share(least_work, "prefix")
+    at_random = share(lambda places, blocks: draw.choice(places), "random")
+    sys.stderr.write(
+        f"share of prompt tokens found cached: by prefix {by_prefix:.3f}, at random {at_random:.3f}\n"
+    )
+    assert by_prefix > at_random + 0.1
