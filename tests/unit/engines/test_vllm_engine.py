@@ -160,6 +160,19 @@ def test_the_end_token_ends_a_turn_in_the_probe(folder):
     assert (done.token_ids, done.finish) == ((40, tokenizer.eos_id), Finish.EOS)
 
 
+def test_a_turn_that_the_server_ends_too_early_goes_on(folder):
+    """Of a request that begins inside a character vLLM may make a text that holds a stop string of the prompt."""
+    with stand_in(folder) as (here, server):
+        top = [{"token_id": i, "logprob": -3.0 - i} for i in range(21)]
+        content = [{"token_id": 40, "logprob": -1.0, "top_logprobs": top}]
+        here.faults["/inference/v1/generate"] = broken(finish_reason="stop", logprobs={"content": content})
+        request = ask(folder, entropy_first_k=3, max_new_tokens=6)
+        done = play(engine_of(folder, server), lambda e: e.generate(request))
+    asked = [len(body["token_ids"]) for body in sent(server, "/inference/v1/generate")]
+    assert (done.token_ids, done.finish, len(done.entropies)) == ((40,) * 6, Finish.LENGTH, 3)
+    assert asked == [len(request.token_ids) + i for i in range(6)]
+
+
 def new_weights(folder, engine, version, seed=1):
     model = load_model(folder)
     generator = torch.Generator().manual_seed(seed)
@@ -301,7 +314,6 @@ WRONG = {
     "no json": (lambda asked: Reply(body=b"<html>"), "expected JSON"),
     "refused": (lambda asked: as_json({"error": {"message": "Token id 900 is out"}}, 400), "Token id 900"),
     "no route": (lambda asked: as_json({"detail": "Not Found"}, 404), "--enable-scale-out"),
-    "an end that is none": (broken(finish_reason="stop"), "is its tokenizer the one of model.path"),
 }
 
 

@@ -1,7 +1,7 @@
 """The vLLM engine: requests go to servers, are repeated where a server dies, and are read back exactly.
 
-A request is sent in up to two parts, so that only tokens whose entropy was asked for come with the most likely tokens
-beside them. Each part has a seed of its own, because vLLM counts its draws from the start of a request. Stop strings are
+A request is sent in parts, so that only tokens whose entropy was asked for come with the most likely tokens beside
+them. Each part has a seed of its own, because vLLM counts its draws from the start of a request. Stop strings are
 matched again on our side, on the bytes of the whole turn: one may begin in the request before.
 
 Every answer says which weights wrote it. An answer by other weights than those that were handed over (a server that
@@ -113,18 +113,21 @@ class VllmEngine:
         """
         self._check(request)
         await self._open()
-        first = min(request.entropy_first_k, request.max_new_tokens)
-        done = await self._part(request, (), first or request.max_new_tokens, first > 0)
-        if done.finish is not Finish.LENGTH or len(done.token_ids) == request.max_new_tokens:
-            return done
-        rest = await self._part(request, done.token_ids, request.max_new_tokens - first, False)
-        return Completion(
-            done.token_ids + rest.token_ids,
-            done.logprobs + rest.logprobs,
-            done.entropies,
-            rest.finish,
-            done.version_runs + rest.version_runs,
-        )
+        done = Completion((), (), (), Finish.LENGTH, ())
+        # Usually one part or two; a server may also end a turn that has not ended (server.py).
+        while done.finish is Finish.LENGTH and (left := request.max_new_tokens - len(done.token_ids)):
+            window = request.entropy_first_k - len(done.token_ids)
+            part = await self._part(
+                request, done.token_ids, min(window, left) if window > 0 else left, window > 0
+            )
+            done = Completion(
+                done.token_ids + part.token_ids,
+                done.logprobs + part.logprobs,
+                done.entropies + part.entropies,
+                part.finish,
+                done.version_runs + part.version_runs,
+            )
+        return done
 
     async def score(self, token_ids: Sequence[int]) -> Floats:
         """Logprob of each token after the first, by every server; they must agree. [T] -> [T - 1]
@@ -416,12 +419,6 @@ class VllmEngine:
             if matcher.completes(turn):
                 finish, size = Finish.STOP, place
                 break
-        else:
-            if served.finish_reason == "stop":
-                raise EngineError(
-                    "engine 'vllm': the server ended a turn where neither an end token nor a stop string of ours is; is its "
-                    "tokenizer the one of model.path?"
-                )
         entropies = tuple(top_k_bracket(top, self._info.vocab_size) for top in served.tops[:size])
         return Completion(
             served.token_ids[:size],

@@ -9,6 +9,8 @@ Tested with vLLM 0.32 (`TESTED`; outside of that range a run warns). What it rel
   (`prompt_logprobs`) are before it in either mode.
 - `ignore_eos` with `stop_token_ids`: a turn ends at the end tokens of our tokenizer, whatever the server's files say.
 - A stop string inside a token: the ids keep the whole token.
+- A request that begins inside a character may be ended at once with "stop": the text that vLLM makes of it holds stop strings of
+  the prompt. So whether a turn has ended is decided on our side.
 - The routes of VLLM_SERVER_DEV_MODE=1: /server_info?config_format=json, /pause, /resume, /reset_prefix_cache,
   /collective_rpc with `reload_weights`, /update_weight_version, /weight_info, /sleep, /wake_up.
 - `reload_weights` with tensors missing only warns, and a tied head keeps its old copy: the publisher's probe finds both.
