@@ -175,13 +175,13 @@ def hits(server):
 
 
 def test_prefix_affinity_finds_more_in_the_caches_of_two_servers(start_server, server, taught):
-    """Trees as a rollout grows them: prompts, branches of each, turns that go on. Counted by the servers."""
+    """Trees as a rollout grows them: a prompt, a turn, and branches of it. Counted by the servers (in blocks of 128 on a CPU)."""
     servers = (server, start_server(taught))
     draw = random.Random(1)
 
     async def rollout(engine, salt):
         async def grow(problem):
-            ids = tuple(random.Random(f"{salt}{problem}").choices(range(30, 500), k=64))
+            ids = tuple(random.Random(f"{salt}{problem}").choices(range(30, 500), k=150))
             first = await engine.generate(Request(ids, problem, 24))
             ids = (*ids, *first.token_ids, *random.Random(problem).choices(range(30, 500), k=24))
             await asyncio.gather(*(engine.generate(Request(ids, branch, 16)) for branch in range(4)))

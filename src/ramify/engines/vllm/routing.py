@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Protocol, TypeVar
 
 BLOCK_TOKENS = 16
-"""Tokens of a block, as in vLLM: a prefix is found up to its last whole block."""
+"""Tokens of a block, as in vLLM on a GPU (128 on a CPU): a prefix is found up to its last whole block."""
 _LOAD_TOKENS = 64
 """One more request in flight counts as much as computing this many tokens."""
 _MOST_BLOCKS = 1 << 18
