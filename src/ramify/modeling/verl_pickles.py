@@ -7,6 +7,8 @@ classes would refuse them.
 """
 
 import itertools
+import math
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -209,14 +211,19 @@ def _mesh(fields: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if isinstance(mesh := fields.get("mesh", fields.get("_mesh")), torch.Tensor):
         return tuple(mesh.shape), tuple(map(int, mesh.flatten().tolist()))
     layout = vars(fields["_layout"])
-    axes = [vars(axis) for axis in layout["axes"]] if "axes" in layout else [layout]
-    shape = tuple(itertools.chain.from_iterable(_numbers(axis["shape"]) for axis in axes))
-    strides = tuple(itertools.chain.from_iterable(_numbers(axis["stride"]) for axis in axes))
+    if "axes" in layout:
+        axes = [(_numbers(vars(axis)["shape"]), _numbers(vars(axis)["stride"])) for axis in layout["axes"]]
+    else:
+        whole = zip(_numbers(layout["shape"]), _numbers(layout["stride"]), strict=True)
+        axes = [(_numbers(shape), _numbers(stride)) for shape, stride in whole]
+    # An axis may be made of several; one of a single rank has none.
+    sizes = [size for shape, _ in axes for size in shape]
+    strides = [step for _, stride in axes for step in stride]
     known = fields["_rank_map"].tolist()
-    places = itertools.product(*map(range, shape))
-    ranks = [known[sum(i * s for i, s in zip(place, strides, strict=True))] for place in places]
-    return shape, tuple(map(int, ranks))
+    places = itertools.product(*map(range, sizes))
+    ranks = tuple(int(known[sum(map(operator.mul, place, strides))]) for place in places)
+    return tuple(math.prod(shape) for shape, _ in axes), ranks
 
 
-def _numbers(value: object) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
+def _numbers(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - of a file
+    return value if isinstance(value, tuple) else (value,)
