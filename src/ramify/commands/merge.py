@@ -79,13 +79,15 @@ class _Conversion:
     Attributes:
         weights: The tensors.
         names: Which of them, in order.
-        settings: Folders with the configuration (the first one) and the tokenizer.
+        config: The file `config.json`.
+        settings: Folders to copy the tokenizer from, the first that has it.
         made_from: Files whose checksums are recorded.
         about: What else is recorded.
     """
 
     weights: "Weights"
     names: Sequence[str]
+    config: Path
     settings: Sequence[Path]
     made_from: Sequence[Path]
     about: dict[str, Any]
@@ -113,7 +115,9 @@ def _merge_verl(options: argparse.Namespace) -> None:
             "world_size": len(checkpoint.shards),
             "lora": options.lora,
         }
-        _write(folder, _Conversion(weights, names, settings, checkpoint.shards, about), dtype, console)
+        _write(
+            folder, _Conversion(weights, names, config, settings, checkpoint.shards, about), dtype, console
+        )
     console.note(f"model: {options.out}")
 
 
@@ -142,12 +146,11 @@ def _merge_lora(options: argparse.Namespace) -> None:
 
         weights = adapted_folder(adapter)
         require_fit(config, weights.shapes)
+        made_from = (adapter / ADAPTER_WEIGHTS, *sorted(base.glob("*.safetensors")))
         # The adapter's own tokenizer is the one that it was trained with.
-        settings, made_from = (
-            (base, adapter),
-            (adapter / ADAPTER_WEIGHTS, *sorted(base.glob("*.safetensors"))),
+        conversion = _Conversion(
+            weights, list(weights.shapes), config, (adapter, base), made_from, {"from": "lora"}
         )
-        conversion = _Conversion(weights, list(weights.shapes), settings, made_from, {"from": "lora"})
         _write(folder, conversion, dtype, console)
     console.note(f"model: {options.out}")
 
@@ -201,8 +204,7 @@ def _write(folder: Path, conversion: _Conversion, dtype: str, console: "RunConso
         )
     with console.phase("tensors", len(conversion.names)) as phase:
         write_weights(folder, conversion.weights, conversion.names, kind, phase.advance)
-    config = read_object_file(conversion.settings[0] / "config.json")
-    copied = write_settings(folder, config, dtype, conversion.settings)
+    copied = write_settings(folder, read_object_file(conversion.config), dtype, conversion.settings)
     if not any(name.startswith("tokenizer") for name in copied):
         console.note("no tokenizer was found to copy; copy the files of the model that was trained")
     with console.phase("checksums", len(conversion.made_from)) as phase:

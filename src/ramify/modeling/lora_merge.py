@@ -99,10 +99,6 @@ class MergedWeights:
         a, b = (self._adapter.tensor(part, torch.float32) for part in (product.a, product.b))
         return whole.addmm_(b, a, alpha=product.scale).to(dtype)
 
-    def is_plain(self, name: str) -> bool:
-        """Whether nothing is added to a weight."""
-        return name not in self._products
-
 
 def adapted_folder(folder: Path) -> MergedWeights:
     """The base of a peft folder with the adapter, for a plain LoRA adapter.

@@ -79,13 +79,9 @@ def write_weights(
             raise
         places.update(dict.fromkeys(part, file))
     if len(parts) > 1:
-        index = {"metadata": {"total_size": total_bytes(heads)}, "weight_map": dict(sorted(places.items()))}
+        size = sum(head.nbytes for head in heads.values())
+        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-
-
-def total_bytes(heads: Mapping[str, TensorHead]) -> int:
-    """Size of the numbers of some tensors."""
-    return sum(head.nbytes for head in heads.values())
 
 
 def write_settings(
