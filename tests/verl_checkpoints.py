@@ -164,6 +164,7 @@ def _rename(file):
         if name == "data.pkl":
             for new, old in NAMES_OF_2_4:
                 content = content.replace(new, old)
+                assert old in content
             content = content.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
         if name not in (
             "version",
