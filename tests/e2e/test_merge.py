@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +11,13 @@ import sys
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ramify.cli import main
 from ramify.modeling import plain_folder
-from ramify.modeling.load import load_model
+from ramify.modeling.load import load_model, save_model
+from ramify.modeling.lora import LoraSettings, add_lora
 from verl_checkpoints import whole_tensors, write_plain, write_sharded, write_small_model
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -163,6 +165,29 @@ def test_an_adapter_is_merged_into_its_base(tmp_path, model_folder, refused):
     record = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(record | {"base_model_name_or_path": str(other)}))
     assert "their product is not" in refused("merge", "lora", adapter, "--out", tmp_path / "other")
+
+
+def test_an_adapter_of_a_run_is_merged_into_the_base_that_it_was_trained_on(
+    tmp_path, model_folder, refused, capsys
+):
+    base = tmp_path / "base"
+    shutil.copytree(model_folder, base)
+    model = load_model(base)
+    add_lora(model, LoraSettings(4, 8.0), seed=0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.01)
+    save_model(model, tmp_path / "adapter")
+    merged("lora", tmp_path / "adapter", "--out", tmp_path / "out")
+    assert main(["merge", "verify", str(tmp_path / "adapter"), str(tmp_path / "out")]) == 0
+    assert main(["merge", "verify", str(base), str(tmp_path / "out")]) == 1
+    assert "hold different models" in capsys.readouterr().err
+    save_file(
+        {name: t + 1 for name, t in load_file(base / "model.safetensors").items()}, base / "model.safetensors"
+    )
+    told = refused("merge", "lora", tmp_path / "adapter", "--out", tmp_path / "other")
+    assert "put the model there that the adapter was trained on" in told
 
 
 def test_models_that_differ_are_told_apart(tmp_path, model_folder, tensors, capsys):

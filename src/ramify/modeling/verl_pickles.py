@@ -22,14 +22,10 @@ from ramify.core.errors import DataError
 
 
 class _Part:
-    """Stands for a class of torch.distributed; keeps the fields that the file gives."""
+    """Stands for a class of torch.distributed; its attributes are the fields that the file gives."""
 
-    def __new__(cls, *fields: object) -> "_Part":
-        part = super().__new__(cls)
-        part.fields = fields
-        return part
-
-    fields: tuple[object, ...]
+    def __new__(cls, *_: object) -> "_Part":
+        return super().__new__(cls)
 
 
 class _Mesh(_Part):
