@@ -1,4 +1,4 @@
-"""Two processes that work as the ranks of one group, over gloo on the loopback device."""
+"""Processes that work as the ranks of one group, over gloo on the loopback device; two unless told."""
 
 import datetime
 import multiprocessing
@@ -16,17 +16,22 @@ LOADED_ONCE = ["ramify.learner.update", "transformers.models.qwen2.modeling_qwen
 
 def on_two_ranks(work, scratch, *arguments):
     """What `work(rank, *arguments)` gave on each rank; `scratch` is an empty folder."""
+    return on_ranks(NUM_RANKS, work, scratch, *arguments)
+
+
+def on_ranks(num_ranks, work, scratch, *arguments):
+    """As `on_two_ranks`, with another number of ranks."""
     multiprocessing.set_forkserver_preload(LOADED_ONCE)
-    mp.start_processes(_rank, (work, scratch, arguments), NUM_RANKS, start_method="forkserver")
-    return [pickle.loads((scratch / str(rank)).read_bytes()) for rank in range(NUM_RANKS)]
+    mp.start_processes(_rank, (num_ranks, work, scratch, arguments), num_ranks, start_method="forkserver")
+    return [pickle.loads((scratch / str(rank)).read_bytes()) for rank in range(num_ranks)]
 
 
-def _rank(rank, work, scratch, arguments):
+def _rank(rank, num_ranks, work, scratch, arguments):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    store = dist.FileStore(str(scratch / "store"), NUM_RANKS)
+    store = dist.FileStore(str(scratch / "store"), num_ranks)
     # A rank that waits for a step which the other does not take fails, and does not hang.
     patience = datetime.timedelta(seconds=30)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS, timeout=patience)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=patience)
     (scratch / str(rank)).write_bytes(pickle.dumps(work(rank, *arguments)))
     dist.destroy_process_group()

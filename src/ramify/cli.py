@@ -22,6 +22,7 @@ COMMANDS = {
     "score": "score a file of responses, or check the scores against test vectors",
     "search-serve": "a retrieval service over a file of passages",
     "model": "fetch a model into a folder",
+    "merge": "convert checkpoints to plain model folders: verl's FSDP shards, LoRA adapters",
     "cache": "import and export search caches of the papers' code, and show what a cache holds",
     "doctor": "what this machine can do: versions, sandbox level, devices",
 }

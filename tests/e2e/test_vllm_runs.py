@@ -6,6 +6,7 @@ import pytest
 from e2e_runs import EVAL, TRAIN, write_task
 
 from ramify.cli import main
+from ramify.modeling import plain_folder
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
 from vllm_stand_in import sent, stand_in
@@ -135,17 +136,15 @@ def test_a_recipe_that_cannot_work_is_one_line(tmp_path, caller, refused, settin
 
 def test_a_full_disk_at_a_hand_over_ends_the_run_in_one_line(tmp_path, caller, monkeypatch, capsys):
     """The second hand-over fails; the checkpoint of the first step is whole, and the run goes on from it."""
-    from ramify.learner import served_weights
+    real, calls = plain_folder.write_each_tensor, []
 
-    real, calls = served_weights.write_made_tensors, []
-
-    def full(path, shapes, make):
+    def full(path, heads, tensor):
         calls.append(path)
         if len(calls) == 2:
             raise OSError(28, "No space left on device", str(path))
-        real(path, shapes, make)
+        real(path, heads, tensor)
 
-    monkeypatch.setattr(served_weights, "write_made_tensors", full)
+    monkeypatch.setattr(plain_folder, "write_each_tensor", full)
     with stand_in(caller) as (_, server):
         recipe = recipe_of(tmp_path / "task", caller, server.url)
         assert ramify("train", recipe, "run.steps=3", "run.save_every=1") == 1

@@ -1,12 +1,13 @@
-"""Output files of commands: written whole or not at all, and never over a file that the command reads."""
+"""Output files and folders of commands: written whole or not at all, and never over a file that the command reads."""
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ramify.core.errors import ConfigError, MachineError
-from ramify.obs.files import UNFINISHED, replace_file
+from ramify.obs.files import LOCK, UNFINISHED, locked_folder, make_folder, replace_file, sync
 
 
 def require_output(option: str, path: Path, read: Iterable[Path]) -> None:
@@ -72,3 +73,40 @@ def _is_replaced(path: Path) -> bool:
 
 def _are_one(one: Path, other: Path) -> bool:
     return _target(one) == _target(other) or (one.exists() and other.exists() and one.samefile(other))
+
+
+@contextmanager
+def new_output_folder(option: str, path: Path) -> Iterator[Path]:
+    """A folder to write to, which becomes `path` when the block ends; if the block fails, nothing is left.
+
+    It lies beside `path`, so that it is renamed on one disk; all files in it are flushed before.
+
+    Args:
+        option: The option that gave the path, for messages, such as "--out".
+        path: The folder, which must not exist.
+
+    Raises:
+        ConfigError: The folder exists, cannot be made, or another process writes it.
+    """
+    if os.path.lexists(path):
+        raise ConfigError(f"{option} {path}: exists; name a new folder")
+    above = path.absolute().parent
+    if not above.is_dir():
+        raise ConfigError(f"{option} {path}: the folder {above} does not exist")
+    unfinished = above / f".{path.name}{UNFINISHED}"
+    make_folder(option, unfinished)
+    with locked_folder(option, unfinished):
+        try:
+            for left in unfinished.iterdir():
+                # Of a command that was killed.
+                if left.name != LOCK:
+                    left.unlink()
+            yield unfinished
+            for written in (*unfinished.iterdir(), unfinished):
+                sync(written)
+            (unfinished / LOCK).unlink()
+            unfinished.rename(path)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+    sync(above)

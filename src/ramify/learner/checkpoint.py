@@ -30,15 +30,14 @@ from ramify.learner.checkpoint_files import (
     RECORD,
     check_files,
     read_record,
-    read_tensors,
     sync,
     sync_one,
     write_record,
-    write_tensors,
 )
 from ramify.learner.optimizer import Optimizers
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.lora import has_adapters
+from ramify.modeling.tensor_files import read_tensors, write_tensors
 
 _OPTIMIZER = Path("state", "optimizer.safetensors")
 

@@ -86,8 +86,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
         DataError: It is not a plain LoRA adapter, or it belongs to another base model (even one of the same shape).
     """
     place = folder / ADAPTER_SETTINGS
-    record = read_object_file(place)
-    _require_plain(record, place)
+    record = read_adapter_settings(folder)
     try:
         inject(model, LoraConfig(**{key: record[key] for key in _MAY_DIFFER if key in record}))
     except ConfigError:
@@ -106,7 +105,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
                 f"{weights}: {name} is {shapes[0] or 'missing'}, the base model takes {shapes[1] or 'none'}; "
                 f"set base_model_name_or_path in {ADAPTER_SETTINGS} to the model that the adapter was trained on"
             )
-    _require_base(folder, base_checksum(model))
+    require_base(folder, base_checksum(model))
     saved = load_file(weights)
     with torch.no_grad():
         for name, tensor in expected.items():
@@ -115,8 +114,24 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
             tensor.copy_(saved[name])
 
 
-def _require_base(folder: Path, found: str) -> None:
-    """Compare the base's checksum with the one saved with the adapter; adapters that peft wrote have none."""
+def read_adapter_settings(folder: Path) -> dict[str, Any]:
+    """The settings of a peft folder.
+
+    Raises:
+        DataError: They cannot be read, or are not those of a plain LoRA adapter.
+    """
+    place = folder / ADAPTER_SETTINGS
+    record = read_object_file(place)
+    _require_plain(record, place)
+    return record
+
+
+def require_base(folder: Path, found: str) -> None:
+    """Compare the base's checksum with the one saved with the adapter; adapters that peft wrote have none.
+
+    Raises:
+        DataError: They differ.
+    """
     if not (folder / _CHECKSUM_FILE).is_file():
         return
     trained_on = read_object_file(folder / _CHECKSUM_FILE).get("crc32")

@@ -35,7 +35,7 @@ from ramify.modeling.weight_files import StoredTensor, stored_tensors
 _SHARD = "5GB"
 """Largest file of weights; a model on a GPU is copied to the CPU one file at a time."""
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 _ROTARY_BUFFER = re.compile(r"rotary_emb\.inv_freq$")
 """A buffer in old files; models compute it from their configuration."""
@@ -95,15 +95,70 @@ def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
     place = folder / "config.json"
     record = read_object_file(place)
     packs = check_architecture(record, f"{place}")
-    if dtype not in _DTYPES:
-        raise DataError(f"model dtype {dtype!r} is unknown, expected one of {sorted(_DTYPES)}")
+    if dtype not in DTYPES:
+        raise DataError(f"model dtype {dtype!r} is unknown, expected one of {sorted(DTYPES)}")
     stored = stored_tensors(folder)
-    _check_layers(record, stored, folder)
+    _check_layers(record, stored, folder / "config.json")
     with quiet_transformers():
         model = _read_weights(folder, record, stored, dtype, ATTENTION_NAME if packs else "sdpa")
     _check_values(model, stored, folder)
     recompute_activations(model)
     return model
+
+
+def require_fit(place: Path, shapes: Mapping[str, tuple[int, ...]]) -> PretrainedConfig:
+    """Check names and shapes of a model's weights against its configuration, without the weights.
+
+    Args:
+        place: The file `config.json`.
+        shapes: Shapes of the weights by name; those of `is_rotary_buffer` may be left out.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        DataError: The model is of an unsupported architecture; weights are missing, unknown or of another shape.
+    """
+    record = read_object_file(place)
+    check_architecture(record, f"{place}")
+    _check_layers(record, shapes, place)
+    try:
+        with quiet_transformers():
+            config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
+            found = _fit(config, shapes)
+    # Foreign files: transformers may raise anything about them.
+    except Exception as error:  # noqa: BLE001
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{place}: no model can be made of it ({reason})") from None
+    if problems := _misfits(found, {}):
+        raise DataError(f"{place}: the weights are of another model: {_told(problems)}")
+    fitting: PretrainedConfig = config
+    return fitting
+
+
+def is_rotary_buffer(name: str) -> bool:
+    """Whether a tensor is one that models compute from their configuration; it is in old files."""
+    return _ROTARY_BUFFER.search(name) is not None
+
+
+def _fit(config: Any, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Any]:  # noqa: ANN401 - of transformers
+    """Which names and shapes the model's class accepts: it loads tensors without numbers."""
+    empty = {
+        name: torch.empty(shape, device="meta")
+        for name, shape in shapes.items()
+        if not is_rotary_buffer(name)
+    }
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    _, found = kind.from_pretrained(
+        None,
+        config=config,
+        state_dict=empty,
+        device_map={"": "meta"},
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    told: Mapping[str, Any] = found
+    return told
 
 
 def _read_weights(
@@ -113,16 +168,8 @@ def _read_weights(
     try:
         config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
         kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-        how = {"config": config, "dtype": _DTYPES[dtype], "output_loading_info": True}
-        empty = {
-            name: torch.empty(tensor.shape, device="meta")
-            for name, tensor in stored.items()
-            if not _ROTARY_BUFFER.search(name)
-        }
-        # Loading meta tensors shows which names and shapes the class accepts, without reading any weights.
-        _, found = kind.from_pretrained(
-            None, state_dict=empty, device_map={"": "meta"}, ignore_mismatched_sizes=True, **how
-        )
+        how = {"config": config, "dtype": DTYPES[dtype], "output_loading_info": True}
+        found = _fit(config, {name: tensor.shape for name, tensor in stored.items()})
         if problems := _misfits(found, stored):
             raise DataError(
                 f"{folder}: {_told(problems)} (config.json: model_type = {record['model_type']!r})"
@@ -140,14 +187,12 @@ def _read_weights(
     return loaded
 
 
-def _check_layers(config: dict[str, Any], stored: Mapping[str, StoredTensor], folder: Path) -> None:
+def _check_layers(config: dict[str, Any], stored: Iterable[str], place: Path) -> None:
     """Check the number of layers before the model is built, which takes long if a damaged number is large."""
     numbers = [int(found[1]) for name in stored if (found := re.search(r"\blayers\.(\d{1,6})\.", name))]
     asked = config.get("num_hidden_layers")
     if numbers and asked is not None and asked != max(numbers) + 1:
-        raise DataError(
-            f"{folder / 'config.json'}: num_hidden_layers = {asked}, the weights have {max(numbers) + 1} layers"
-        )
+        raise DataError(f"{place}: num_hidden_layers = {asked}, the weights have {max(numbers) + 1} layers")
 
 
 def _misfits(found: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> list[str]:

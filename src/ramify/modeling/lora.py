@@ -23,7 +23,7 @@ from ramify.modeling.weight_checksums import weights_checksum
 Targets: TypeAlias = Literal["all-linear"] | tuple[str, ...]
 
 _ADAPTER = "default"
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
 """peft's prefix of the base model's module names."""
 
 
@@ -176,7 +176,7 @@ def _layers(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
 def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The adapter's matrices, by their names in a peft file."""
     return {
-        f"{_PREFIX}{name}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
+        f"{PREFIX}{name}.{part}.weight": getattr(layer, part)[_ADAPTER].weight
         for name, layer in _layers(model)
         for part in ("lora_A", "lora_B")
     }

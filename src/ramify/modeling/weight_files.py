@@ -16,10 +16,11 @@ _FLOATS = ("F64", "F32", "BF16", "F16")
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """The file and the shape of a tensor."""
+    """The file, the shape and the type (such as "BF16") of a tensor."""
 
     file: Path
     shape: tuple[int, ...]
+    kind: str
 
 
 def stored_tensors(folder: Path) -> Mapping[str, StoredTensor]:
@@ -73,7 +74,7 @@ def read_head(file: Path) -> dict[str, StoredTensor]:
             raise DataError(
                 f"{file}: {name} is of type {kind}, expected one of {', '.join(_FLOATS)} (no quantised weights)"
             )
-    return {name: StoredTensor(file, shape) for name, (_, shape) in found.items()}
+    return {name: StoredTensor(file, shape, kind) for name, (kind, shape) in found.items()}
 
 
 def _sharded(folder: Path) -> dict[str, StoredTensor]:

@@ -19,9 +19,9 @@ from ramify.learner.checkpoint import (
     read_state,
     save_checkpoint,
 )
-from ramify.learner.checkpoint_files import all_finite
 from ramify.learner.guard import GuardState
 from ramify.learner.update import Learner
+from ramify.modeling.tensor_files import all_finite
 from ramify.train.run_folder import RunFolder, RunIdentity
 
 NaturalNumber = Annotated[int, Field(ge=0, lt=1 << 63)]

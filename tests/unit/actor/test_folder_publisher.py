@@ -19,10 +19,10 @@ from ramify.config.build_vllm import build_vllm
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import EngineError
 from ramify.core.records import version_folder
-from ramify.learner import served_weights
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.served_weights import write_weights
 from ramify.learner.update import Learner
+from ramify.modeling import plain_folder
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
 from random_trees import random_tree
@@ -122,7 +122,7 @@ def test_a_full_disk_leaves_the_last_weights_and_one_line(folder, monkeypatch):
         await publisher.publish(0)
         before = learner.score(PROBE)
         step(learner)
-        monkeypatch.setattr(served_weights, "write_made_tensors", full)
+        monkeypatch.setattr(plain_folder, "write_each_tensor", full)
         with pytest.raises(
             EngineError, match=r"step 1: the weights cannot be written .*No space left"
         ) as told:
@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_the_last_weights_and_one_line(folder, monkeypatch):
         assert "\n" not in str(told.value)
         return before, await engine.score(PROBE), list(engine.info().weights_folder.glob("*"))
 
-    def full(path, shapes, make):
+    def full(path, heads, tensor):
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_the_last_weights_and_one_line(folder, monkeypatch):
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("largest", [5_000_000_000, 30_000])
 def test_the_folder_holds_the_whole_model_under_its_own_names(folder, tmp_path, monkeypatch, lora, largest):
-    monkeypatch.setattr(served_weights, "_LARGEST_FILE", largest)
+    monkeypatch.setattr(plain_folder, "FILE_BYTES", largest)
     model = load_model(folder)
     if lora:
         add_lora(model, LoraSettings(4, 8), seed=0)

@@ -30,11 +30,12 @@ from ramify.learner.checkpoint import (
     read_state,
     save_checkpoint,
 )
-from ramify.learner.checkpoint_files import read_tensors, write_record, write_tensors
+from ramify.learner.checkpoint_files import write_record
 from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.pack import pack
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.tensor_files import read_tensors, write_tensors
 from ramify.modeling.tiny import make_tiny_qwen3
 from random_trees import credited, random_tree, supervised_credit
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ramify.learner.checkpoint_files import read_tensors, write_tensors
+from ramify.modeling.tensor_files import read_tensors, write_tensors
 
 TENSORS = {
     "step": torch.tensor(7.0),

@@ -1,0 +1,223 @@
+"""`ramify merge`: checkpoints as plain model folders, and a check that two folders hold the same model."""
+
+import argparse
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ramify.commands.parser import at_least_one
+
+if TYPE_CHECKING:
+    from ramify.modeling.plain_folder import Weights
+    from ramify.obs.console import RunConsole
+
+_DTYPES = ("bfloat16", "float32", "float16")
+_TOKENS = 256
+RECORD = "conversion.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    commands = parser.add_subparsers(dest="work", required=True, metavar="COMMAND")
+    verl = commands.add_parser("verl", help="a checkpoint of verl's FSDP backend")
+    verl.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CKPT",
+        help="global_step_N, its actor folder, or the save folder (its newest step)",
+    )
+    _add_output(verl)
+    verl.add_argument(
+        "--config",
+        type=Path,
+        metavar="DIR",
+        help="folder of the model that was trained; default: configuration and tokenizer of the checkpoint",
+    )
+    verl.add_argument("--lora", action="store_true", help="merge the adapter of a LoRA run into the weights")
+    lora = commands.add_parser("lora", help="a LoRA adapter and its base as one model")
+    lora.add_argument(
+        "adapter", type=Path, metavar="ADAPTER", help="a peft folder, such as a LoRA run's checkpoint"
+    )
+    _add_output(lora)
+    verify = commands.add_parser("verify", help="compare the logprobs that two folders give to fixed tokens")
+    verify.add_argument("first", type=Path, metavar="A", help="a folder of a model or an adapter")
+    verify.add_argument("second", type=Path, metavar="B", help="another one")
+    verify.add_argument(
+        "--tokens",
+        type=at_least_one,
+        default=_TOKENS,
+        metavar="N",
+        help=f"number of tokens (default: {_TOKENS})",
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    parser.add_argument(
+        "--dtype", choices=_DTYPES, help="type of the weights in the folder; default: that of config.json"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command; a folder appears when it is whole.
+
+    Raises:
+        UserError: The checkpoint, the adapter or a folder is wrong, or the output folder is taken.
+        RamifyError: The two folders to compare hold different models.
+    """
+    {"verl": _merge_verl, "lora": _merge_lora, "verify": _verify}[options.work](options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversion:
+    """What is written.
+
+    Attributes:
+        weights: The tensors.
+        names: Which of them, in order.
+        config: The file `config.json`.
+        settings: Folders to copy the tokenizer from, the first that has it.
+        made_from: Files whose checksums are recorded.
+        about: What else is recorded.
+    """
+
+    weights: "Weights"
+    names: Sequence[str]
+    config: Path
+    settings: Sequence[Path]
+    made_from: Sequence[Path]
+    about: dict[str, Any]
+
+
+def _merge_verl(options: argparse.Namespace) -> None:
+    from ramify.commands.output_files import new_output_folder
+    from ramify.modeling.model_config import read_object_file
+    from ramify.modeling.verl_files import find_checkpoint, settings_folders
+    from ramify.obs.console import RunConsole
+
+    checkpoint = find_checkpoint(options.checkpoint)
+    settings = settings_folders(checkpoint, options.config)
+    config = settings[0] / "config.json"
+    dtype = options.dtype or _dtype_of(config, read_object_file(config))
+    console = RunConsole()
+    with new_output_folder("--out", options.out) as folder:
+        console.note(f"reading {checkpoint.folder}: {len(checkpoint.shards)} ranks")
+        from ramify.modeling.verl_model import verl_weights
+
+        weights, names = verl_weights(checkpoint, config, lora=options.lora)
+        about = {
+            "from": "verl",
+            "step": checkpoint.step,
+            "world_size": len(checkpoint.shards),
+            "lora": options.lora,
+        }
+        _write(
+            folder, _Conversion(weights, names, config, settings, checkpoint.shards, about), dtype, console
+        )
+    console.note(f"model: {options.out}")
+
+
+def _merge_lora(options: argparse.Namespace) -> None:
+    from ramify.commands.output_files import new_output_folder
+    from ramify.core.errors import DataError
+    from ramify.modeling.model_config import (
+        ADAPTER_WEIGHTS,
+        is_adapter_folder,
+        read_object_file,
+        whole_folder,
+    )
+    from ramify.obs.console import RunConsole
+
+    adapter = options.adapter
+    base = whole_folder(adapter)
+    if not is_adapter_folder(adapter):
+        raise DataError(f"{adapter}: a whole model, expected the folder of an adapter (adapter_config.json)")
+    config = base / "config.json"
+    dtype = options.dtype or _dtype_of(config, read_object_file(config))
+    console = RunConsole()
+    with new_output_folder("--out", options.out) as folder:
+        console.note(f"reading {adapter} and its base {base}")
+        from ramify.modeling.load import require_fit
+        from ramify.modeling.lora_merge import adapted_folder
+
+        weights = adapted_folder(adapter)
+        require_fit(config, weights.shapes)
+        made_from = (adapter / ADAPTER_WEIGHTS, *sorted(base.glob("*.safetensors")))
+        # The adapter's own tokenizer is the one that it was trained with.
+        conversion = _Conversion(
+            weights, list(weights.shapes), config, (adapter, base), made_from, {"from": "lora"}
+        )
+        _write(folder, conversion, dtype, console)
+    console.note(f"model: {options.out}")
+
+
+def _verify(options: argparse.Namespace) -> None:
+    from ramify.core.errors import RamifyError
+    from ramify.modeling.logprob_check import compare_logprobs, differing_shapes
+    from ramify.obs.console import RunConsole
+
+    console = RunConsole()
+    if differing := differing_shapes(options.first, options.second):
+        raise RamifyError(
+            f"{options.first} and {options.second} hold different models: {'; '.join(differing)}"
+        )
+    found = compare_logprobs(options.first, options.second, options.tokens)
+    console.result(
+        f"logprobs of {found.tokens} tokens differ by {found.largest:.2g} nats at most, {found.mean:.2g} on average; "
+        f"tolerance for {found.kind}: {found.tolerance:g}"
+    )
+    if not found.largest <= found.tolerance:
+        raise RamifyError(
+            f"{options.first} and {options.second} hold different models: logprobs differ by up to {found.largest:.2g} nats, "
+            f"expected at most {found.tolerance:g}"
+        )
+
+
+def _dtype_of(place: Path, config: dict[str, Any]) -> str:
+    from ramify.core.errors import DataError
+
+    named = config.get("dtype", config.get("torch_dtype"))
+    if named not in _DTYPES:
+        raise DataError(f"{place}: dtype = {named!r:.80}; give --dtype with one of {', '.join(_DTYPES)}")
+    return str(named)
+
+
+def _write(folder: Path, conversion: _Conversion, dtype: str, console: "RunConsole") -> None:
+    """Write everything into `folder`, after a check of the room on its disk."""
+    from ramify.core.errors import MachineError
+    from ramify.modeling.load import DTYPES
+    from ramify.modeling.model_config import read_object_file
+    from ramify.modeling.plain_folder import write_settings, write_weights
+    from ramify.obs.files import naming
+    from ramify.obs.manifest import file_sha256, made_with
+
+    kind = DTYPES[dtype]
+    shapes = (conversion.weights.shapes[name] for name in conversion.names)
+    needed = sum(kind.itemsize * math.prod(shape) for shape in shapes)
+    if needed > (free := shutil.disk_usage(folder).free):
+        raise MachineError(
+            f"--out: the model takes {needed / 1e9:.2f} GB, the disk has {free / 1e9:.2f} GB left; name a folder on another"
+        )
+    with console.phase("tensors", len(conversion.names)) as phase:
+        write_weights(folder, conversion.weights, conversion.names, kind, phase.advance)
+    copied = write_settings(folder, read_object_file(conversion.config), dtype, conversion.settings)
+    if not any(name.startswith("tokenizer") for name in copied):
+        console.note("no tokenizer was found to copy; copy the files of the model that was trained")
+    with console.phase("checksums", len(conversion.made_from)) as phase:
+        sources = {}
+        for file in conversion.made_from:
+            sources[file.name] = file_sha256(file)
+            phase.advance()
+    record = {
+        "schema": 1,
+        **conversion.about,
+        "dtype": dtype,
+        "sources": sources,
+        "made_with": made_with("cpu"),
+    }
+    with naming(folder / RECORD):
+        (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="ascii")

@@ -1,0 +1,152 @@
+"""Merges LoRA adapters into the weights that they belong to, one tensor at a time: W + scale B A, in float32."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from ramify.core.errors import DataError
+from ramify.modeling.adapter_files import read_adapter_settings, require_base
+from ramify.modeling.lora import PREFIX
+from ramify.modeling.model_config import ADAPTER_SETTINGS, ADAPTER_WEIGHTS, whole_folder
+from ramify.modeling.plain_folder import Weights
+from ramify.modeling.weight_checksums import weights_checksum
+from ramify.modeling.weight_files import stored_tensors
+
+_BASE = ".base_layer."
+_A, _B = (".lora_A.", ".lora_B.")
+
+
+class StoredWeights:
+    """The tensors of a folder's safetensors files.
+
+    Attributes:
+        shapes: Shape of each tensor.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Read the headers.
+
+        Raises:
+            DataError: As for `stored_tensors`.
+        """
+        self._stored = stored_tensors(folder)
+        self.shapes = {name: tensor.shape for name, tensor in self._stored.items()}
+
+    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """One of them, as `dtype`."""
+        with safe_open(self._stored[name].file, framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(name)
+        # Never the file's own pages, which must not be written to.
+        return tensor.to(dtype, copy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Names of the matrices A and B that a weight gets, and what their product is multiplied by."""
+
+    a: str
+    b: str
+    scale: float
+
+
+class MergedWeights:
+    """A base with an adapter.
+
+    Attributes:
+        shapes: Shape of each tensor, by its name in the whole model.
+    """
+
+    def __init__(
+        self,
+        base: Weights,
+        names: Mapping[str, str],
+        adapter: Weights,
+        products: Mapping[str, Product],
+    ) -> None:
+        """Check that the shapes belong together.
+
+        Args:
+            base: The weights of the base.
+            names: Names in `base` by name in the whole model.
+            adapter: The matrices A and B.
+            products: What is added, by name in the whole model.
+
+        Raises:
+            DataError: The adapter has matrices for other weights than these.
+        """
+        for name, product in products.items():
+            a, b = adapter.shapes[product.a], adapter.shapes[product.b]
+            if name not in names:
+                raise DataError(f"{product.a}: the base has no {name}; the adapter is of another model")
+            whole = base.shapes[names[name]]
+            if len(a) != 2 or len(b) != 2 or (b[0], a[1]) != whole or b[1] != a[0]:
+                raise DataError(
+                    f"{product.a} {list(a)} and {product.b} {list(b)}: their product is not {name} {list(whole)}"
+                )
+        self._base, self._names, self._adapter, self._products = base, names, adapter, products
+        self.shapes = {name: base.shapes[stored] for name, stored in names.items()}
+
+    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """A weight with its product, as `dtype`."""
+        if name not in self._products:
+            return self._base.tensor(self._names[name], dtype)
+        product = self._products[name]
+        whole = self._base.tensor(self._names[name], torch.float32)
+        a, b = (self._adapter.tensor(part, torch.float32) for part in (product.a, product.b))
+        return whole.addmm_(b, a, alpha=product.scale).to(dtype)
+
+
+def adapted_folder(folder: Path) -> MergedWeights:
+    """The base of a peft folder with the adapter, for a plain LoRA adapter.
+
+    Raises:
+        DataError: The folder is no plain LoRA adapter, or its base is missing or another one.
+    """
+    base = whole_folder(folder)
+    place = folder / ADAPTER_SETTINGS
+    record = read_adapter_settings(folder)
+    if record.get("alpha_pattern"):
+        raise DataError(f"{place}: alpha_pattern is not merged here; merge it with peft's merge_and_unload()")
+    require_base(folder, weights_checksum(base))
+    weights, adapter = StoredWeights(base), StoredWeights(folder)
+    alpha = float(record.get("lora_alpha", 8))
+    products = {}
+    for name, (a, b) in adapter_pairs(adapter.shapes, folder / ADAPTER_WEIGHTS).items():
+        rank = adapter.shapes[a][0]
+        products[name] = Product(a, b, alpha / (math.sqrt(rank) if record.get("use_rslora") else rank))
+    return MergedWeights(weights, {name: name for name in weights.shapes}, adapter, products)
+
+
+def is_adapted(names: Iterable[str]) -> bool:
+    """Whether these are names of a model that peft has wrapped."""
+    return any(_A in name for name in names)
+
+
+def plain_names(names: Iterable[str]) -> dict[str, str]:
+    """The base's names in a model that peft has wrapped, by their names in the plain model."""
+    return {
+        name.removeprefix(PREFIX).replace(_BASE, "."): name
+        for name in names
+        if _A not in name and _B not in name
+    }
+
+
+def adapter_pairs(names: Iterable[str], place: Path) -> dict[str, tuple[str, str]]:
+    """The matrices A and B of each weight, by its name in the plain model; `place` is the prefix of the message.
+
+    Raises:
+        DataError: One of a pair is missing.
+    """
+    parts = {
+        side: {
+            name.partition(side)[0].removeprefix(PREFIX) + ".weight": name for name in names if side in name
+        }
+        for side in (_A, _B)
+    }
+    if single := sorted(parts[_A].keys() ^ parts[_B].keys()):
+        raise DataError(f"{place}: {single[0]} has one of lora_A and lora_B only")
+    return {name: (parts[_A][name], parts[_B][name]) for name in parts[_A]}

@@ -1,0 +1,225 @@
+"""Reads the shards that torch.save wrote for FSDP, without running anything in them.
+
+The weights of a shard are DTensors: a local tensor and a description of the mesh of ranks. `torch.load` with
+`weights_only` makes only objects of an allow-list. The classes of DTensor on it are replaced by inert ones, so that it
+needs no process group, and files of other versions of torch open too: their names and fields differ, and the real
+classes would refuse them.
+"""
+
+import itertools
+import math
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals
+
+from ramify.core.errors import DataError
+
+
+class _Part:
+    """Stands for a class of torch.distributed; its attributes are the fields that the file gives."""
+
+    def __new__(cls, *_: object) -> "_Part":
+        return super().__new__(cls)
+
+
+class _Mesh(_Part):
+    """DeviceMesh."""
+
+
+class _Spec(_Part):
+    """DTensorSpec."""
+
+
+class _Shard(_Part):
+    """Split along a dimension."""
+
+
+class _Replicate(_Part):
+    """The same on all ranks."""
+
+
+class _OtherPlacement(_Part):
+    """Partial sums, or rows dealt out in strides."""
+
+
+class _DTensor(torch.Tensor):
+    """DTensor, of which only `_local_tensor` and `_spec` are used."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: object) -> Any:  # noqa: ANN401 - torch's interface
+        raise RuntimeError("a stored DTensor cannot be computed with")
+
+
+_NAMES: dict[type, tuple[str, ...]] = {
+    _DTensor: ("api.DTensor", "_api.DTensor", "DTensor"),
+    _Spec: ("_dtensor_spec.DTensorSpec", "placement_types.DTensorSpec"),
+    _Shard: ("placement_types.Shard",),
+    _Replicate: ("placement_types.Replicate",),
+    _OtherPlacement: (
+        "placement_types.Partial",
+        "placement_types._Partial",
+        "placement_types._StridedShard",
+        "placement_types._MaskPartial",
+        "_ops._embedding_ops._MaskPartial",
+        "ops.embedding_ops._MaskPartial",
+    ),
+    _Part: (
+        "_dtensor_spec.TensorMeta",
+        "_dtensor_spec.ShardOrderEntry",
+        "placement_types.TensorMeta",
+    ),
+}
+_PACKAGES = ("torch.distributed.tensor", "torch.distributed._tensor")
+"""The second name is that of torch 2.4 and before."""
+
+_ALLOWED: list[Any] = [
+    *(
+        (stand_in, f"{package}.{name}")
+        for stand_in, names in _NAMES.items()
+        for name in names
+        for package in _PACKAGES
+    ),
+    (_Mesh, "torch.distributed.device_mesh.DeviceMesh"),
+    (_Mesh, "torch.distributed._tensor.device_mesh.DeviceMesh"),
+    (_Part, "torch.distributed._mesh_layout._MeshLayout"),
+    (_Part, "torch.distributed._mesh_layout._FlatLayout"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor is spread over ranks.
+
+    Attributes:
+        dtype: Type of its numbers.
+        shape: Shape of the whole tensor.
+        mesh: Shape of the mesh of ranks; empty for a plain tensor, which each rank has whole.
+        ranks: Ranks in the mesh, row by row.
+        split: For each dimension of the mesh, the dimension of the tensor that it splits; None: the ranks have copies.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    mesh: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+    split: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one rank has of a tensor."""
+
+    layout: Layout
+    local: torch.Tensor
+
+
+class _FaultyError(Exception):
+    """Says what is wrong with one tensor."""
+
+
+def read_shard(file: Path) -> dict[str, Piece]:
+    """The pieces of one rank; their numbers stay in the file until they are used.
+
+    Raises:
+        DataError: The file is damaged, has anything but tensors in it, or a tensor is laid out in an unknown way.
+    """
+    try:
+        with _only_these():
+            content = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    # A reader of foreign files: torch raises anything about them.
+    except Exception as error:  # noqa: BLE001
+        raise DataError(f"{file}: {_reason(error)}") from None
+    if not isinstance(content, dict) or not content:
+        raise DataError(f"{file}: expected tensors by name, found {type(content).__name__}")
+    pieces = {}
+    for name, value in content.items():
+        try:
+            pieces[str(name)] = _piece(value)
+        except _FaultyError as error:
+            raise DataError(f"{file}: {name!s:.200}: {error}") from None
+        except Exception as error:  # noqa: BLE001 - fields of another version
+            raise DataError(
+                f"{file}: {name!s:.200}: its layout cannot be read ({error!r:.100}); it was written by a version of torch "
+                "that is not known here"
+            ) from None
+    return pieces
+
+
+@contextmanager
+def _only_these() -> Iterator[None]:
+    """Inside the block, torch.load takes this module's allow-list and nothing that a library has added to torch's."""
+    before = get_safe_globals()
+    clear_safe_globals()
+    try:
+        with safe_globals(_ALLOWED):
+            yield
+    finally:
+        clear_safe_globals()
+        add_safe_globals(before)
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "GLOBAL " in text or "weights_only" in text or "Weights only" in text:
+        found = text.partition("GLOBAL ")[2].partition(" ")[0]
+        what = f"holds {found}" if found else "holds more than tensors"
+        return f"{what}, which is none of the parts of verl's shards; it was not run"
+    return f"cannot be read ({text[:150] or type(error).__name__}); it is cut off or damaged: copy it again"
+
+
+def _piece(value: object) -> Piece:
+    if not isinstance(value, torch.Tensor):
+        raise _FaultyError(f"expected a tensor, found {type(value).__name__}")
+    stored: Any = value
+    local = stored._local_tensor if isinstance(value, _DTensor) else value
+    if type(local) not in (torch.Tensor, torch.nn.Parameter) or not local.is_floating_point():
+        raise _FaultyError(f"is of type {getattr(local, 'dtype', type(local).__name__)}, expected floats")
+    if not isinstance(value, _DTensor):
+        return Piece(Layout(local.dtype, tuple(local.shape)), local.detach())
+    mesh, ranks = _mesh(vars(stored._spec.mesh))
+    split = tuple(_split(placement, value.ndim) for placement in stored._spec.placements)
+    if len(split) != len(mesh):
+        raise _FaultyError(f"{len(split)} placements on a mesh of {len(mesh)} dimensions")
+    return Piece(Layout(local.dtype, tuple(stored.shape), mesh, ranks, split), local.detach())
+
+
+def _split(placement: object, dimensions: int) -> int | None:
+    if isinstance(placement, _Replicate):
+        return None
+    if isinstance(placement, _Shard):
+        dimension = vars(placement)["dim"]
+        if type(dimension) is not int or not 0 <= dimension < dimensions:
+            raise _FaultyError(f"is split along dimension {dimension!r:.40}")
+        return dimension
+    raise _FaultyError("is neither split nor copied: partial sums and strides are not read")
+
+
+def _mesh(fields: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and ranks of a mesh: a tensor of ranks in older files, in newer ones strides into a list of ranks."""
+    if isinstance(mesh := fields.get("mesh", fields.get("_mesh")), torch.Tensor):
+        return tuple(mesh.shape), tuple(map(int, mesh.flatten().tolist()))
+    layout = vars(fields["_layout"])
+    if "axes" in layout:
+        axes = [(_numbers(vars(axis)["shape"]), _numbers(vars(axis)["stride"])) for axis in layout["axes"]]
+    else:
+        whole = zip(_numbers(layout["shape"]), _numbers(layout["stride"]), strict=True)
+        axes = [(_numbers(shape), _numbers(stride)) for shape, stride in whole]
+    # An axis may be made of several; one of a single rank has none.
+    sizes = [size for shape, _ in axes for size in shape]
+    strides = [step for _, stride in axes for step in stride]
+    known = fields["_rank_map"].tolist()
+    places = itertools.product(*map(range, sizes))
+    ranks = tuple(int(known[sum(map(operator.mul, place, strides))]) for place in places)
+    return tuple(math.prod(shape) for shape, _ in axes), ranks
+
+
+def _numbers(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - of a file
+    return value if isinstance(value, tuple) else (value,)

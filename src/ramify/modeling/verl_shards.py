@@ -1,0 +1,152 @@
+"""The weights of a verl checkpoint, joined from the shards of all ranks one tensor at a time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from ramify.core.errors import DataError
+from ramify.modeling.verl_pickles import Layout, Piece, read_shard
+
+REOPEN_BYTES = 4_000_000_000
+"""After so many bytes the shards are opened again: what was read of a mapped file counts as memory until it is closed.
+
+Opening takes a twelfth of a second a rank, for 28 layers.
+"""
+
+
+class VerlShards:
+    """The whole tensors of a checkpoint.
+
+    Attributes:
+        shapes: Shape of each tensor, in the order of rank 0's file.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        """Open the shards, and compare what the ranks say about each tensor.
+
+        Raises:
+            DataError: A file is damaged or has anything but tensors in it; ranks disagree; a tensor is laid out in a way
+                that is not read.
+        """
+        self._files = tuple(files)
+        self._ranks = self._opened()
+        self._read = 0
+        self._layouts = self._compared()
+        self.shapes = {name: layout.shape for name, layout in self._layouts.items()}
+
+    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """A whole tensor, as `dtype`.
+
+        Raises:
+            DataError: Copies of it differ, or a rank's part has an unexpected shape.
+        """
+        layout = self._layouts[name]
+        self._reopen_after(sum(piece.local.nbytes for piece in self._pieces(name)))
+        whole = torch.empty(layout.shape, dtype=dtype)
+        if not layout.mesh:
+            for rank in range(1, len(self._files)):
+                self._require_same(name, 0, rank)
+            whole.copy_(self._ranks[0][name].local)
+            return whole
+        places = torch.tensor(layout.ranks).reshape(layout.mesh)
+        for part, ranks in _parts(whole, places, layout.split):
+            for rank in ranks:
+                local = self._ranks[rank][name].local
+                if local.shape != part.shape:
+                    raise DataError(
+                        f"{self._files[rank]}: {name} is {list(local.shape)}, expected {list(part.shape)} of "
+                        f"{list(layout.shape)}"
+                    )
+                self._require_same(name, ranks[0], rank)
+            part.copy_(self._ranks[ranks[0]][name].local)
+        return whole
+
+    def are_same(self, one: str, other: str) -> bool:
+        """Whether two tensors are equal, bit for bit, on each rank."""
+        self._reopen_after(sum(piece.local.nbytes for name in (one, other) for piece in self._pieces(name)))
+        return self._layouts[one] == self._layouts[other] and all(
+            _same_bits(rank[one].local, rank[other].local) for rank in self._ranks
+        )
+
+    def _opened(self) -> tuple[Mapping[str, Piece], ...]:
+        return tuple(read_shard(file) for file in self._files)
+
+    def _reopen_after(self, more: int) -> None:
+        """Let go of the pages that were read, if there would be too many with `more` bytes."""
+        if self._read and self._read + more > REOPEN_BYTES:
+            self._ranks = ()
+            self._ranks = self._opened()
+            self._read = 0
+        self._read += more
+
+    def _pieces(self, name: str) -> Iterator[Piece]:
+        return (rank[name] for rank in self._ranks)
+
+    def _compared(self) -> dict[str, Layout]:
+        first = self._ranks[0]
+        for file, rank in zip(self._files, self._ranks, strict=True):
+            if differing := sorted(rank.keys() ^ first.keys()):
+                where = file if differing[0] in first else self._files[0]
+                raise DataError(
+                    f"{where}: {differing[0]} is missing, another rank has it; the files are of different runs"
+                )
+            for name, piece in rank.items():
+                if piece.layout != first[name].layout:
+                    raise DataError(
+                        f"{file}: {name} is {_told(piece.layout)}, on rank 0 {_told(first[name].layout)}; the files are of "
+                        "different runs"
+                    )
+        for name, piece in first.items():
+            if piece.layout.mesh and sorted(piece.layout.ranks) != list(range(len(self._files))):
+                raise DataError(
+                    f"{self._files[0]}: {name} is spread over {len(piece.layout.ranks)} ranks, but there are "
+                    f"{len(self._files)} files; a mesh of all ranks is expected"
+                )
+        return {name: piece.layout for name, piece in first.items()}
+
+    def _require_same(self, name: str, one: int, other: int) -> None:
+        if one == other:
+            return
+        if not _same_bits(self._ranks[one][name].local, self._ranks[other][name].local):
+            raise DataError(
+                f"{self._files[other]}: {name} differs from rank {one}, expected the same on both; the files are of "
+                "different runs, or the run's ranks fell out of step"
+            )
+
+
+def _parts(
+    whole: torch.Tensor, ranks: torch.Tensor, split: Sequence[int | None]
+) -> Iterator[tuple[torch.Tensor, list[int]]]:
+    """The parts of `whole`, views of it, each with the ranks that have it.
+
+    The first dimension of the mesh splits first; each split is that of `torch.chunk`, with empty parts at the end.
+    """
+    copies = [dimension for dimension, along in enumerate(split) if along is None]
+    kept = ranks.permute(*(d for d in range(ranks.ndim) if d not in copies), *copies)
+    kept = kept.reshape(*kept.shape[: ranks.ndim - len(copies)], -1)
+    yield from _chunks(whole, kept, [along for along in split if along is not None])
+
+
+def _chunks(
+    whole: torch.Tensor, ranks: torch.Tensor, split: Sequence[int]
+) -> Iterator[tuple[torch.Tensor, list[int]]]:
+    if not split:
+        yield whole, [int(rank) for rank in ranks]
+        return
+    rows, count = whole.shape[split[0]], len(ranks)
+    most = -(-rows // count)
+    for number in range(count):
+        start = min(number * most, rows)
+        part = whole.narrow(split[0], start, min(most, rows - start))
+        yield from _chunks(part, ranks[number], split[1:])
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equality in which NaN equals itself."""
+    first, second = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(first, second)
+
+
+def _told(layout: Layout) -> str:
+    return f"{list(layout.shape)} {str(layout.dtype).removeprefix('torch.')} over a mesh {list(layout.mesh)}"

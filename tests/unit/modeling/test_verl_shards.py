@@ -1,0 +1,212 @@
+"""Shards that torch wrote for FSDP on real ranks come back bit for bit, and wrong ones are refused."""
+
+import os
+
+import pytest
+import torch
+
+from ramify.core.errors import DataError
+from ramify.modeling import verl_shards
+from ramify.modeling.verl_files import find_checkpoint
+from ramify.modeling.verl_shards import VerlShards
+from verl_checkpoints import whole_tensors, write_plain, write_sharded, write_small_model
+
+MESHES = ((3,), (1,), (2, 2))
+KINDS = ("fsdp1", "fsdp2", "tensors", "torch 2.4")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_small_model(tmp_path_factory.mktemp("verl") / "model")
+
+
+@pytest.fixture
+def tensors(model):
+    return whole_tensors(model)
+
+
+def shards_at(folder):
+    return VerlShards(find_checkpoint(folder).shards)
+
+
+def require_equal(shards, tensors):
+    assert shards.shapes.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(shards.tensor(name, torch.float32), tensor), name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_are_joined_bit_for_bit(tmp_path, model, tensors, kind, mesh):
+    actor = write_sharded(tmp_path / "save", model, mesh, tmp_path / "scratch", kind=kind)
+    require_equal(shards_at(actor), tensors)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory, model):
+    """A step of three ranks."""
+    folder = tmp_path_factory.mktemp("verl")
+    return write_sharded(folder / "save", model, (3,), folder / "scratch", kind="tensors")
+
+
+@pytest.fixture
+def copied(three, tmp_path):
+    """A copy of it that a test may damage."""
+    actor = tmp_path / "global_step_7" / "actor"
+    actor.mkdir(parents=True)
+    for file in three.glob("*.pt"):
+        (actor / file.name).write_bytes(file.read_bytes())
+    return actor
+
+
+def test_the_local_parts_are_uneven_and_one_is_empty(three):
+    shards = shards_at(three)
+    rows = {
+        name: [len(rank[name].local) for rank in shards._ranks]
+        for name in ("lm_head.weight", "model.layers.0.self_attn.k_norm.weight")
+    }
+    assert list(rows.values()) == [[3, 3, 1], [1, 1, 0]]
+
+
+def test_files_are_opened_again_when_much_of_them_was_read(three, tensors, monkeypatch):
+    monkeypatch.setattr(verl_shards, "REOPEN_BYTES", 300)
+    shards = shards_at(three)
+    before = shards._ranks
+    require_equal(shards, tensors)
+    assert shards._ranks is not before
+
+
+def test_plain_tensors_are_taken_if_all_ranks_have_the_same(tmp_path, model, tensors):
+    require_equal(shards_at(write_plain(tmp_path / "one", tensors, model)), tensors)
+    actor = write_plain(tmp_path / "two", tensors, model, ranks=2)
+    require_equal(shards_at(actor), tensors)
+    changed = tensors | {"model.norm.weight": tensors["model.norm.weight"] + 1}
+    torch.save(changed, actor / "model_world_size_2_rank_1.pt")
+    with pytest.raises(DataError, match=r"rank_1\.pt: model\.norm\.weight differs from rank 0"):
+        require_equal(shards_at(actor), tensors)
+
+
+def test_copies_that_differ_are_refused(tmp_path, model, tensors):
+    actor = write_sharded(tmp_path / "save", model, (2, 2), tmp_path / "scratch", kind="tensors")
+    other = write_small_model(tmp_path / "other", tied=False)
+    wrong = write_sharded(tmp_path / "wrong", other, (2, 2), tmp_path / "scratch_2", kind="tensors")
+    name = "model_world_size_4_rank_3.pt"
+    (actor / name).write_bytes((wrong / name).read_bytes())
+    with pytest.raises(DataError, match=r"rank_3\.pt: lm_head\.weight differs from rank 1"):
+        require_equal(shards_at(actor), tensors)
+
+
+def shard(actor, rank):
+    return actor / f"model_world_size_3_rank_{rank}.pt"
+
+
+def test_a_missing_rank_is_refused(copied):
+    shard(copied, 1).unlink()
+    with pytest.raises(DataError, match=r"rank 1 of 3 missing .*copy the files of all nodes"):
+        shards_at(copied)
+
+
+def test_mixed_world_sizes_are_refused(copied):
+    (copied / "model_world_size_2_rank_0.pt").write_bytes(b"")
+    with pytest.raises(DataError, match="world sizes 2 and 3 are mixed"):
+        shards_at(copied)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 1000, -20])
+def test_a_file_that_is_cut_off_is_refused(copied, kept):
+    whole = shard(copied, 2).read_bytes()
+    shard(copied, 2).write_bytes(whole[:kept])
+    with pytest.raises(DataError, match=r"rank_2\.pt: cannot be read .*copy it again"):
+        shards_at(copied)
+
+
+class Code:
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_code_in_a_pickle_is_not_run(copied, tensors, tmp_path, nested):
+    mark = tmp_path / "mark"
+    code = Code(mark)
+    torch.save({"a": {"b": [code]}, **tensors} if nested else code, shard(copied, 0))
+    with pytest.raises(DataError, match=r"rank_0\.pt: holds posix\.mkdir, .*it was not run"):
+        shards_at(copied)
+    assert not mark.exists()
+
+
+def test_classes_that_others_allowed_are_not_made(copied):
+    torch.save({"a": Code}, shard(copied, 0))
+    with torch.serialization.safe_globals([Code]):
+        with pytest.raises(DataError, match=r"rank_0\.pt: holds .*Code"):
+            shards_at(copied)
+        assert Code in torch.serialization.get_safe_globals()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ([torch.zeros(2)], "expected tensors by name, found list"),
+        ({}, "expected tensors by name"),
+        ({"a": 3}, "a: expected a tensor, found int"),
+        ({"a": torch.zeros(2, dtype=torch.int32)}, "a: is of type torch.int32, expected floats"),
+    ],
+)
+def test_other_content_is_refused(copied, content, told):
+    torch.save(content, shard(copied, 0))
+    with pytest.raises(DataError, match=told):
+        shards_at(copied)
+
+
+def test_ranks_of_different_runs_are_refused(copied, tmp_path, model):
+    other = write_small_model(tmp_path / "other", vocab_size=8)
+    wrong = write_sharded(tmp_path / "wrong", other, (3,), tmp_path / "scratch", kind="tensors")
+    shard(copied, 1).write_bytes(shard(wrong, 1).read_bytes())
+    with pytest.raises(
+        DataError, match=r"rank_1\.pt: lm_head\.weight is \[8, 8\] float32 .* on rank 0 \[7, 8\]"
+    ):
+        shards_at(copied)
+
+
+def test_partial_sums_are_refused(tmp_path, model):
+    actor = write_sharded(tmp_path / "save", model, (1,), tmp_path / "scratch", kind="partial")
+    with pytest.raises(DataError, match="partial sums and strides are not read"):
+        shards_at(actor)
+
+
+def test_a_mesh_of_fewer_ranks_than_files_is_refused(copied, tmp_path, model):
+    actor = write_sharded(tmp_path / "save", model, (1,), tmp_path / "scratch", kind="tensors")
+    for rank in range(3):
+        shard(copied, rank).write_bytes((actor / "model_world_size_1_rank_0.pt").read_bytes())
+    with pytest.raises(DataError, match="spread over 1 ranks, but there are 3 files"):
+        shards_at(copied)
+
+
+def test_the_newest_step_is_taken(tmp_path, model, tensors):
+    save = tmp_path / "save"
+    for step in (5, 20):
+        write_plain(save, tensors, model, step=step)
+    (save / "global_step_30").mkdir()
+    found = find_checkpoint(save)
+    assert (found.step, found.folder.parent.name) == (20, "global_step_20")
+    assert find_checkpoint(save / "global_step_5").step == 5
+    assert find_checkpoint(save / "global_step_5" / "actor").step == 5
+    (save / "latest_checkpointed_iteration.txt").write_text("40")
+    with pytest.raises(
+        DataError, match=r"step 40, but global_step_40 is missing.*: global_step_5, global_step_20"
+    ):
+        find_checkpoint(save)
+    (save / "latest_checkpointed_iteration.txt").unlink()
+    with pytest.raises(DataError, match="name one of its checkpoints: global_step_5, global_step_20"):
+        find_checkpoint(save)
+
+
+def test_shards_in_the_step_itself_are_found(tmp_path, model, tensors):
+    actor = write_plain(tmp_path, tensors, model)
+    for file in actor.glob("*.pt"):
+        file.rename(actor.parent / file.name)
+    assert find_checkpoint(tmp_path / "global_step_7").step == 7

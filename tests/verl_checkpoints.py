@@ -1,0 +1,177 @@
+"""Checkpoints in verl's layout: FSDP shards that torch writes on real ranks, and plain ones made by hand."""
+
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from two_processes import on_ranks
+
+NAMES_OF_2_4 = [
+    (b"torch.distributed.tensor\nDTensor", b"torch.distributed._tensor.api\nDTensor"),
+    (
+        b"torch.distributed.tensor._dtensor_spec\nDTensorSpec",
+        b"torch.distributed._tensor.placement_types\nDTensorSpec",
+    ),
+    (
+        b"torch.distributed.tensor._dtensor_spec\nTensorMeta",
+        b"torch.distributed._tensor.placement_types\nTensorMeta",
+    ),
+    (b"torch.distributed.tensor.placement_types\n", b"torch.distributed._tensor.placement_types\n"),
+]
+SIZES = {
+    "vocab_size": 7,
+    "hidden_size": 8,
+    "intermediate_size": 7,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 2,
+    "max_position_embeddings": 64,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "initializer_range": 0.2,
+}
+"""On three ranks 7 rows are 3, 3 and 1, and 2 rows 1, 1 and none."""
+
+
+def write_small_model(folder, *, tied=True, **sizes):
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Qwen3ForCausalLM(Qwen3Config(**SIZES | sizes, tie_word_embeddings=tied))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(0.0, 0.2)
+    model.save_pretrained(folder)
+    return folder
+
+
+def whole_tensors(model):
+    """What the state dict of a model folder holds; a tied head is in it too."""
+    tensors = load_file(model / "model.safetensors")
+    return {"lm_head.weight": tensors["model.embed_tokens.weight"], **tensors}
+
+
+def write_sharded(save, model, mesh, scratch, *, kind="fsdp2", step=7):
+    """A save folder with one step, whose shards `torch` wrote on as many ranks as the mesh has; returns the actor."""
+    actor = save / f"global_step_{step}" / "actor"
+    actor.mkdir(parents=True)
+    scratch.mkdir()
+    ranks = torch.Size(mesh).numel()
+    on_ranks(ranks, _save, scratch, str(model), str(actor), tuple(mesh), kind)
+    _write_settings(save, actor, model, step)
+    return actor
+
+
+def write_plain(save, tensors, model, *, ranks=1, step=7):
+    """The same with plain tensors on each rank."""
+    actor = save / f"global_step_{step}" / "actor"
+    actor.mkdir(parents=True)
+    for rank in range(ranks):
+        torch.save(tensors, actor / f"model_world_size_{ranks}_rank_{rank}.pt")
+    _write_settings(save, actor, model, step)
+    return actor
+
+
+def _write_settings(save, actor, model, step):
+    (actor / "huggingface").mkdir()
+    for file in model.iterdir():
+        if file.suffix in (".json", ".jinja"):
+            shutil.copyfile(file, actor / "huggingface" / file.name)
+    (save / "latest_checkpointed_iteration.txt").write_text(str(step))
+
+
+def _save(rank, model_folder, actor, mesh_shape, kind):
+    names = ("fsdp",) if len(mesh_shape) == 1 else ("ddp", "fsdp")
+    mesh = init_device_mesh("cpu", mesh_shape, mesh_dim_names=names)
+    ranks = torch.Size(mesh_shape).numel()
+    file = Path(actor, f"model_world_size_{ranks}_rank_{rank}.pt")
+    if kind == "torch 2.4":
+        DeviceMesh.__getstate__ = lambda mesh: {
+            "device_type": "cpu",
+            "mesh": mesh.mesh,
+            "mesh_dim_names": names,
+        }
+    torch.save(_state(model_folder, mesh, kind), file)
+    if kind == "torch 2.4":
+        _rename(file)
+
+
+def _state(model_folder, mesh, kind):
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+    from transformers import AutoModelForCausalLM
+
+    if kind in ("tensors", "torch 2.4"):
+        placements = [Replicate()] * (mesh.ndim - 1) + [Shard(0)]
+        return {
+            name: distribute_tensor(tensor, mesh, placements)
+            for name, tensor in whole_tensors(Path(model_folder)).items()
+        }
+    if kind == "partial":
+        return {"a": DTensor.from_local(torch.ones(2), mesh, [Partial()])}
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    if kind == "fsdp1":
+        return _fsdp1_state(model, mesh)
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model.state_dict()
+
+
+def _fsdp1_state(model, mesh):
+    import functools
+
+    from torch.distributed.fsdp import (
+        FullyShardedDataParallel,
+        ShardedStateDictConfig,
+        ShardingStrategy,
+        StateDictType,
+    )
+    from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+    policy = functools.partial(
+        transformer_auto_wrap_policy, transformer_layer_cls={type(model.model.layers[0])}
+    )
+    strategy = ShardingStrategy.FULL_SHARD if mesh.ndim == 1 else ShardingStrategy.HYBRID_SHARD
+    wrapped = FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=policy,
+        sharding_strategy=strategy,
+        device_mesh=mesh,
+        use_orig_params=False,
+        device_id=torch.device("cpu"),
+    )
+    kind = StateDictType.SHARDED_STATE_DICT
+    with FullyShardedDataParallel.state_dict_type(wrapped, kind, ShardedStateDictConfig(offload_to_cpu=True)):
+        return wrapped.state_dict()
+
+
+def _rename(file):
+    """Write the file again with the module names of torch 2.4, and as if its tensors had been on a GPU."""
+    reader = torch._C.PyTorchFileReader(str(file))
+    records = {name: reader.get_record(name) for name in reader.get_all_records()}
+    del reader
+    file.unlink()
+    writer = torch._C.PyTorchFileWriter(str(file))
+    for name, content in records.items():
+        if name == "data.pkl":
+            for new, old in NAMES_OF_2_4:
+                content = content.replace(new, old)
+                assert old in content
+            content = content.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
+        if name not in (
+            "version",
+            ".data/serialization_id",
+            "byteorder",
+            ".format_version",
+            ".storage_alignment",
+        ):
+            writer.write_record(name, content, len(content))
+    writer.write_end_of_file()
