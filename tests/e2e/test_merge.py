@@ -202,6 +202,12 @@ def test_models_that_differ_are_told_apart(tmp_path, model_folder, tensors, caps
     assert "model.embed_tokens.weight is [600, 64] and [7, 8]" in capsys.readouterr().err
 
 
+def change_byte(file, place):
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
 def nan_at(tensors, name):
     return tensors | {name: tensors[name].clone().index_fill_(0, torch.tensor(1), float("nan"))}
 
@@ -218,6 +224,7 @@ def nan_at(tensors, name):
             lambda actor: os.truncate(next(actor.glob("*.pt")), 5000),
             "model_world_size_1_rank_0.pt: cannot be read",
         ),
+        (lambda actor: change_byte(next(actor.glob("*.pt")), 200_000), "does not match its checksum"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(tmp_path, actor, refused, change, told):
