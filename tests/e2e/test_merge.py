@@ -1,6 +1,5 @@
 """`ramify merge`: what comes out opens in transformers and in ramify, what is wrong is one line, and nothing is left."""
 
-import errno
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from file_limits import file_size_limit
 from ramify.cli import main
 from ramify.modeling import plain_folder
 from ramify.modeling.load import load_model, save_model
@@ -283,20 +283,18 @@ def test_wrong_folders_are_refused(tmp_path, actor, refused):
     assert "--lora" in refused("merge", "verl", actor, "--lora", "--out", tmp_path / "out")
 
 
-@pytest.mark.parametrize("raised", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_nothing_is_left_when_writing_fails(tmp_path, actor, monkeypatch, raised, capsys):
-    def fail(folder, *_):
-        (folder / "model.safetensors").write_bytes(b"some")
-        raise raised
+def test_nothing_is_left_when_the_disk_is_full(tmp_path, actor, capsys):
+    with file_size_limit(100_000):
+        assert main(["merge", "verl", str(actor), "--out", str(tmp_path / "out")]) == 1
+    assert "File too large: " in (told := capsys.readouterr().err)
+    assert "model.safetensors" in told
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["save"]
 
-    monkeypatch.setattr(plain_folder, "write_weights", fail)
-    arguments = ["merge", "verl", str(actor), "--out", str(tmp_path / "out")]
-    if isinstance(raised, OSError):
-        assert main(arguments) == 1
-        assert "No space left" in capsys.readouterr().err
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            main(arguments)
+
+def test_a_disk_without_room_is_refused(tmp_path, actor, refused, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 1000))
+    told = refused("merge", "verl", actor, "--out", tmp_path / "out")
+    assert "the model takes 0.00 GB, the disk has 0.00 GB left" in told
     assert sorted(file.name for file in tmp_path.iterdir()) == ["save"]
 
 
