@@ -1,6 +1,5 @@
 """`ramify merge`: what comes out opens in transformers and in ramify, what is wrong is one line, and nothing is left."""
 
-import errno
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from file_limits import file_size_limit
 from ramify.cli import main
 from ramify.modeling import plain_folder
 from ramify.modeling.load import load_model, save_model
@@ -202,6 +202,12 @@ def test_models_that_differ_are_told_apart(tmp_path, model_folder, tensors, caps
     assert "model.embed_tokens.weight is [600, 64] and [7, 8]" in capsys.readouterr().err
 
 
+def change_byte(file, place):
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
 def nan_at(tensors, name):
     return tensors | {name: tensors[name].clone().index_fill_(0, torch.tensor(1), float("nan"))}
 
@@ -218,6 +224,7 @@ def nan_at(tensors, name):
             lambda actor: os.truncate(next(actor.glob("*.pt")), 5000),
             "model_world_size_1_rank_0.pt: cannot be read",
         ),
+        (lambda actor: change_byte(next(actor.glob("*.pt")), 200_000), "does not match its checksum"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(tmp_path, actor, refused, change, told):
@@ -276,20 +283,18 @@ def test_wrong_folders_are_refused(tmp_path, actor, refused):
     assert "--lora" in refused("merge", "verl", actor, "--lora", "--out", tmp_path / "out")
 
 
-@pytest.mark.parametrize("raised", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_nothing_is_left_when_writing_fails(tmp_path, actor, monkeypatch, raised, capsys):
-    def fail(folder, *_):
-        (folder / "model.safetensors").write_bytes(b"some")
-        raise raised
+def test_nothing_is_left_when_the_disk_is_full(tmp_path, actor, capsys):
+    with file_size_limit(100_000):
+        assert main(["merge", "verl", str(actor), "--out", str(tmp_path / "out")]) == 1
+    assert "File too large: " in (told := capsys.readouterr().err)
+    assert "model.safetensors" in told
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["save"]
 
-    monkeypatch.setattr(plain_folder, "write_weights", fail)
-    arguments = ["merge", "verl", str(actor), "--out", str(tmp_path / "out")]
-    if isinstance(raised, OSError):
-        assert main(arguments) == 1
-        assert "No space left" in capsys.readouterr().err
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            main(arguments)
+
+def test_a_disk_without_room_is_refused(tmp_path, actor, refused, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 1000))
+    told = refused("merge", "verl", actor, "--out", tmp_path / "out")
+    assert "the model takes 0.00 GB, the disk has 0.00 GB left" in told
     assert sorted(file.name for file in tmp_path.iterdir()) == ["save"]
 
 

@@ -107,7 +107,12 @@ def _merge_verl(options: argparse.Namespace) -> None:
     with new_output_folder("--out", options.out) as folder:
         console.note(f"reading {checkpoint.folder}: {len(checkpoint.shards)} ranks")
         from ramify.modeling.verl_model import verl_weights
+        from ramify.modeling.verl_pickles import require_intact
 
+        with console.phase("files", len(checkpoint.shards)) as phase:
+            for shard in checkpoint.shards:
+                require_intact(shard)
+                phase.advance()
         weights, names = verl_weights(checkpoint, config, lora=options.lora)
         about = {
             "from": "verl",
