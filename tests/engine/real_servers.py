@@ -9,7 +9,6 @@ from ramify.config.schema_vllm import VllmEngineSection
 
 FLAGS = ("--enforce-eager", "--gpu-memory-utilization", "0.08", "--no-enable-chunked-prefill")
 """On a CPU: no compiler, a small share of its memory, and prompts in one piece (engines/vllm/server.py says why)."""
-UNTIED = ("--hf-overrides", '{"tie_word_embeddings": false}')
 CONTEXT = 240
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 _MEMORY = Path("/dev/shm")
 _MOST_BYTES = 256_000_000
 """Of an answer; one with the most likely tokens of long turns has some megabytes."""
-_UNTIED = ("--hf-overrides", '{"tie_word_embeddings": false}')
-"""A tied head keeps its old copy when vLLM loads new weights; with a head of its own it gets them."""
 
 
 def build_vllm(
@@ -30,7 +28,7 @@ def build_vllm(
     *,
     hands_over: bool,
 ) -> "VllmEngine":
-    """The engine; with `hands_over` its servers get new weights, and what they start with does not matter.
+    """The engine; with `hands_over` its servers get new weights.
 
     Raises:
         ConfigError: The model is an adapter and its weights are not handed over; servers on other machines and no folder
@@ -66,7 +64,7 @@ def build_vllm(
                     dtype=section.dtype,
                     context_tokens=context_tokens,
                     max_logprobs=section.top_k + 1,
-                    flags=(*(_UNTIED if hands_over else ()), *section.flags),
+                    flags=section.flags,
                     gpus=gpus,
                     batch_invariant=section.batch_invariant,
                     sleeps=section.sleep,

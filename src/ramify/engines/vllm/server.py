@@ -13,7 +13,8 @@ Tested with vLLM 0.32 (`TESTED`; outside of that range a run warns). What it rel
   the prompt. So whether a turn has ended is decided on our side.
 - The routes of VLLM_SERVER_DEV_MODE=1: /server_info?config_format=json, /pause, /resume, /reset_prefix_cache,
   /collective_rpc with `reload_weights`, /update_weight_version, /weight_info, /sleep, /wake_up.
-- `reload_weights` with tensors missing only warns, and a tied head keeps its old copy: the publisher's probe finds both.
+- `reload_weights` with tensors missing only warns. On a CPU a tied head keeps its old copy, unless the folder holds it under its
+  own name. The publisher writes it, and its probe finds both faults.
 - On a CPU, 0.32 dies when the prompt of a request with a seed is computed in two pieces (its generators have no offset):
   --no-enable-chunked-prefill.
 - A `reload_weights` that fails may end the server's engine process, and then the server.
