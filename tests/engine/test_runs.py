@@ -119,50 +119,47 @@ def test_a_server_killed_in_mid_step_comes_back_and_nothing_is_lost_or_counted_t
     quickstart, taught, vllm_python, tmp_path
 ):
     """Once in each step, at a random moment of it. Weights that were not handed over again would show as a mismatch."""
-    draw = random.Random(0)
-    run = tmp_path / "run"
+    draw, run, killed = random.Random(0), tmp_path / "run", 0
     command = words(quickstart, taught, vllm_python, run, "engine.start_seconds=300")
     ramify = subprocess.Popen(
         [sys.executable, "-m", "ramify", "train", *command, "--max-steps", str(KILLS)],
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
-    killed = 0
     try:
         while ramify.poll() is None and killed < KILLS:
-            log = run / "engine" / "server-0.log"
-            asks = log.is_file() and log.read_text(errors="replace").count("POST /inference/v1/generate")
-            # In mid-step: this step's first requests have been answered.
-            if finished_steps(run) == killed and asks and asks > seen_before(killed, log):
-                time.sleep(draw.uniform(0.0, 0.5))
-                if finished_steps(run) == killed and (server := server_of(ramify.pid)) is not None:
-                    os.kill(server, signal.SIGKILL)
-                    killed += 1
-                    BEFORE[killed] = None
-            time.sleep(0.02)
-        told = ramify.communicate(timeout=1200)[1]
+            answered = requests_in(run)
+            while ramify.poll() is None and not (
+                finished_steps(run) == killed and requests_in(run) > answered
+            ):
+                time.sleep(0.02)
+            # This step's first requests have been answered.
+            time.sleep(draw.uniform(0.0, 0.5))
+            server = server_of(ramify.pid)
+            if finished_steps(run) == killed and server is not None:
+                os.kill(server, signal.SIGKILL)
+                killed += 1
+        told = ramify.communicate(timeout=1200)[0]
     finally:
         ramify.kill()
     assert ramify.returncode == 0, told
     assert killed == KILLS
-    assert told.count("is down") >= KILLS
+    assert told.count(" is down (") == told.count(" is back after ") == KILLS
     rows = read_metrics(run / "metrics.jsonl")
     assert len(rows) == KILLS
     for step, row in enumerate(rows, start=1):
         trees = trees_of(run, step)
         assert len({tree.key for tree in trees}) == len(trees) == 4
-        assert {len(tree.trajectories) for tree in trees} == {len(trees[0].trajectories)}
+        assert len({len(tree.trajectories) for tree in trees}) == 1
+        assert {n.policy_version for t in trees for n in t.nodes if n.token_ids and n.stop} == {step - 1}
         assert not row["update/steps"] or row["update/mismatch_max"] < 1e-3
 
 
-BEFORE: dict[int, int | None] = {}
-
-
-def seen_before(killed, log):
-    """Requests in the log when the step began."""
-    if BEFORE.get(killed) is None:
-        BEFORE[killed] = log.read_text(errors="replace").count("POST /inference/v1/generate")
-    return BEFORE[killed]
+def requests_in(run):
+    """Requests that the server's log holds."""
+    log = run / "engine" / "server-0.log"
+    return log.read_text(errors="replace").count("POST /inference/v1/generate") if log.is_file() else 0
 
 
 def hits(server):
