@@ -124,6 +124,9 @@ class _Player:
         """There are no weights."""
         raise NotImplementedError(f"no weights to load as version {version}")
 
+    async def rest(self) -> None:
+        """Nothing."""
+
     def info(self) -> EngineInfo:
         """Room for everybody."""
         return self._info

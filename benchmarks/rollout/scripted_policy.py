@@ -67,6 +67,9 @@ class ScriptedPolicy:
         """Drop what is cached, as after an update."""
         await self.engine.load_weights(version)
 
+    async def rest(self) -> None:
+        """Nothing."""
+
     def info(self) -> EngineInfo:
         """Of the engine."""
         return self.engine.info()

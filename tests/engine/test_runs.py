@@ -173,24 +173,26 @@ def hits(server):
     return found["vllm:prefix_cache_hits_total"], found["vllm:prefix_cache_queries_total"]
 
 
-def test_prefix_affinity_finds_more_in_the_caches_of_two_servers(start_server, server, taught):
-    """Trees as a rollout grows them: a prompt, a turn, and branches of it. Counted by the servers (in blocks of 128 on a CPU)."""
-    servers = (server, start_server(taught))
+def test_prefix_affinity_finds_more_in_the_caches_of_two_servers(start_server, taught):
+    """Trajectories of turns with results between them, which branch once. The servers count what they find."""
+    # On a CPU blocks have 128 tokens, longer than a turn here; on a GPU 16.
+    servers = [start_server(taught, "--block-size", "32") for _ in range(2)]
     draw = random.Random(1)
 
     async def rollout(engine, salt):
-        async def grow(problem):
-            ids = tuple(random.Random(f"{salt}{problem}").choices(range(30, 500), k=150))
-            first = await engine.generate(Request(ids, problem, 24))
-            ids = (*ids, *first.token_ids, *random.Random(problem).choices(range(30, 500), k=24))
-            await asyncio.gather(*(engine.generate(Request(ids, branch, 16)) for branch in range(4)))
+        async def go_on(ids, turn, name):
+            while turn < 5:
+                done = await engine.generate(Request(ids, turn, 16, entropy_first_k=0))
+                result = random.Random(f"{name}{turn}").choices(range(30, 500), k=16)
+                ids, turn = (*ids, *done.token_ids, *result), turn + 1
+                if turn == 2:
+                    await asyncio.gather(*(go_on(ids, turn, f"{name}{branch}") for branch in "ab"))
+                    return
 
-        await asyncio.gather(*map(grow, range(24)))
+        prompts = (tuple(random.Random(f"{salt}{n}").choices(range(30, 500), k=48)) for n in range(16))
+        await asyncio.gather(*(go_on(ids, 0, f"{salt}{n}") for n, ids in enumerate(prompts)))
 
     def share(route, salt):
-        engine = engine_of(taught, *servers)
-        engine._route = route
-        play(engine, lambda e: e.score(range(20, 30)))
         before = [hits(s) for s in servers]
         engine = engine_of(taught, *servers)
         engine._route = route
@@ -199,9 +201,10 @@ def test_prefix_affinity_finds_more_in_the_caches_of_two_servers(start_server, s
         found, asked = (sum(a[i] - b[i] for a, b in zip(after, before, strict=True)) for i in (0, 1))
         return found / asked
 
+    play(engine_of(taught, *servers), lambda e: e.score(range(20, 30)))
     by_prefix = share(least_work, "prefix")
     at_random = share(lambda places, blocks: draw.choice(places), "random")
     sys.stderr.write(
         f"share of prompt tokens found cached: by prefix {by_prefix:.3f}, at random {at_random:.3f}\n"
     )
-    assert by_prefix > at_random + 0.1
+    assert by_prefix > at_random + 0.05

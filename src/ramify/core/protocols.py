@@ -49,6 +49,10 @@ class Engine(Protocol):
         """Its weights are now those of `version`, put where it reads them: drop all that was computed from older ones."""
         ...
 
+    async def rest(self) -> None:
+        """Until the next `load_weights` nothing is asked of it: hand back the memory that somebody else could use."""
+        ...
+
     def info(self) -> EngineInfo:
         """What this engine can do, and the version of its weights."""
         ...

@@ -186,6 +186,9 @@ class LocalEngine:
         self._model_step.weights_changed()
         self._version = version
 
+    async def rest(self) -> None:
+        """Nothing: the learner's process has the memory anyway."""
+
     def info(self) -> EngineInfo:
         """Sizes and version."""
         shape = self._table.shape

@@ -261,6 +261,9 @@ class OpenAIEngine:
         """
         raise EngineError(f"engine 'openai' takes no weights (version {version}); train with another engine")
 
+    async def rest(self) -> None:
+        """Nothing: a service has memory of its own."""
+
     def info(self) -> EngineInfo:
         """What it can do."""
         return self._info

@@ -117,6 +117,9 @@ class ScriptedEngine:
         """Take the version number; a script has no weights."""
         self._version = version
 
+    async def rest(self) -> None:
+        """Nothing: a script has no memory."""
+
     def info(self) -> EngineInfo:
         """What the engine can do; a script has no limit on sequences."""
         return EngineInfo(
