@@ -191,7 +191,7 @@ class ChatRenderer(ABC):
         """The text of tokens."""
         return self.tokenizer.decode(token_ids)
 
-    @property
+    @cached_property
     def offered_tools(self) -> tuple[Mapping[str, Any], ...]:
         """The tools that a chat endpoint is told of, as in OpenAI's API; control tokens that they spell are broken up."""
         shown = self.controls.broken_text(_as_json(self._template_tools()))
