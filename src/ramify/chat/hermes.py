@@ -111,9 +111,8 @@ class HermesRenderer(ChatRenderer):
         if said.calls:
             pairs = zip(said.calls, results, strict=True)
             return tuple(replace(result, call_id=call.id) for call, result in pairs)
-        # The turn holds a call that cannot be read, so that turn went as text.
-        texts = [f"{_RESULT[0]}\n{result.text}\n{_RESULT[1]}" for result in results]
-        return (Message.of("user", "\n".join(texts)),)
+        # The turn holds a call that cannot be read, so it went as text, and there is no call to answer.
+        return (Message.of("user", "\n".join(result.text for result in results)),)
 
     def _calls_text(self, calls: Sequence[SaidCall]) -> str:
         return "\n".join(map(_call_text, calls))
@@ -288,7 +287,7 @@ def _with_calls(said: Said, number: int) -> Said | None:
         texts.append(said.text[position : part.start()])
         position = part.end()
     texts.append(said.text[position:])
-    return replace(said, text="".join(texts).strip(), calls=tuple(calls)) if calls else None
+    return replace(said, text="".join(texts).rstrip(), calls=tuple(calls)) if calls else None
 
 
 def _call_text(call: SaidCall) -> str:

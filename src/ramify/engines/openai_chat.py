@@ -126,10 +126,11 @@ class OpenAIChatEngine(TextService):
         if "max_completion_tokens" in told and "max_tokens" in body and advice != _ADVICE[0][1]:
             self._limit = "max_completion_tokens"
             return
-        for field in _DISPENSABLE.keys() & _names(body):
-            if re.search(rf"\b{field}\b", told):
-                self._leave_out(field, "the service refuses it")
-                return
+        sent = _names(body)
+        refused = [name for name in _DISPENSABLE if name in sent and re.search(rf"\b{name}\b", told)]
+        if refused:
+            self._leave_out(refused[0], "the service refuses it")
+            return
         if advice is None:
             raise EngineError(f"engine 'openai': {failed}") from None
         raise ConfigError(f"engine 'openai': {failed}; {advice}") from None
