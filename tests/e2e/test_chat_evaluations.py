@@ -133,6 +133,32 @@ def test_it_goes_on_where_it_was_stopped(task, dialect, capsys):
         assert len(server.asked) == 2 * (6 - done)
 
 
+@pytest.mark.parametrize("dialect", ["tags"], indirect=True)
+def test_without_a_recipe(task, tmp_path):
+    wrote = []
+
+    def answers(messages, body):
+        wrote.append(messages[-1]["content"])
+        return "<python> print(6 * 7) </python>" if len(messages) == 1 else "<answer> Paris </answer>"
+
+    with chat_service(answers, lacks=frozenset({"seed"})) as server:
+        engine = {"name": "openai", "api": "chat", "url": f"{server.url}/v1", "model": "m", "slots": 2}
+        settings = [word for key, value in engine.items() for word in ("-s", f"engine.{key}={value}")]
+        plain = [
+            "--model",
+            str(task.parents[1] / "tokenizer"),
+            "--dataset",
+            str(task.parent / "problems.jsonl"),
+        ]
+        more = ["--out", str(tmp_path / "out"), "-s", "sandbox.min_level=0"]
+        assert main(["eval", *plain, *more, *settings]) == 0
+        assert [("seed" in asked.json()) for asked in server.asked].count(True) <= 2
+    assert {record.correct for record in read_records(tmp_path / "out")} == {True}
+    assert "<result>\n42\n</result>" in wrote
+    (note,) = json.loads((tmp_path / "out" / "summary.json").read_text())["notes"]
+    assert "requests go without seed (the service refuses it)" in note
+
+
 @pytest.mark.parametrize(
     ("reply", "status", "told"),
     [

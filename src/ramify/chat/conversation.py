@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ramify.chat.control_tokens import ControlTokens
+from ramify.chat.tokenizer import as_unicode
 from ramify.core.messages import Message, TextPart, ToolResult
 
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
@@ -57,7 +58,9 @@ def thought_opened(turn: str) -> str:
 
 def harmless(lines: Sequence[Line], controls: ControlTokens) -> tuple[Line, ...]:
     """The lines with each control token that a text only spells broken up, since a service reads them by their spelling."""
-    broken = controls.broken_text
+
+    def broken(text: str) -> str:
+        return controls.broken_text(as_unicode(text))
 
     def mended(line: Line) -> Line:
         match line:

@@ -170,7 +170,12 @@ class OpenAIEngine(TextService):
         try:
             text, finish = _completion(await self._post(body), request.stops)
         except RequestFailedError as failed:
-            raise EngineError(f"engine 'openai': {failed}") from None
+            chat = (
+                '; a service with chat endpoints only takes engine.api = "chat"'
+                if failed.status == 404
+                else ""
+            )
+            raise EngineError(f"engine 'openai': {failed}{chat}") from None
         return self._encoded(text, finish, request.max_new_tokens)
 
     async def _reads_ids(self, body: Mapping[str, Json]) -> bool:

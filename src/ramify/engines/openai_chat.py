@@ -32,6 +32,7 @@ _DISPENSABLE = {
 _TOOL_ADVICE = 'start the service with tool calls (vLLM: --enable-auto-tool-choice and --tool-call-parser), or set model.dialect = "tags"'
 _ADVICE = (
     (r"\bcontext\b|prompt is too long", "lower sampling.max_tokens or data.max_prompt_tokens"),
+    (r"\bmax_tokens\b|\bmax_completion_tokens\b", "lower sampling.max_tokens"),
     (r"\btemperature\b", "set sampling.temperature = 1"),
     (r"\btop_p\b", "set sampling.top_p = 1"),
     (r"\btools?\b|\btool_choice\b", _TOOL_ADVICE),
@@ -123,7 +124,10 @@ class OpenAIChatEngine(TextService):
             )
         told = failed.detail.partition(": ")[2] if failed.status in (400, 422) else ""
         advice = next((advice for words, advice in _ADVICE if re.search(words, told, re.IGNORECASE)), None)
-        if "max_completion_tokens" in told and "max_tokens" in body and advice != _ADVICE[0][1]:
+        renamed = "max_completion_tokens" in told and re.search(
+            r"\binstead\b|unsupported", told, re.IGNORECASE
+        )
+        if renamed and "max_tokens" in body:
             self._limit = "max_completion_tokens"
             return
         sent = _names(body)

@@ -187,6 +187,13 @@ def test_a_call_that_cannot_be_read_goes_back_as_text(hermes):
     ]
 
 
+def test_half_a_character_is_sent_as_text(hermes):
+    problem = Problem("p", (Message.of("user", "half \ud83d"),), ())
+    escaped = call_text('{"query": "\\ud83d"}')
+    _, (asked,) = ask(hermes, "hm", request(hermes, escaped, ["A \udcff"], problem=problem))
+    json.dumps(asked, ensure_ascii=False).encode()
+
+
 def test_what_the_user_says_is_a_message(tags):
     _, (asked,) = ask(tags, "hm", request(tags, "so ?", Message.of("user", "go on")))
     assert asked["messages"][2:] == [
@@ -404,6 +411,7 @@ def test_a_service_with_another_name_for_the_limit(tags):
         ("'top_p' is not supported", "set sampling.top_p = 1"),
         ("'max_tokens' or 'max_completion_tokens' is too large. This model's maximum context length is 40", "lower sampling.max_tokens or"),
         ('"auto" tool choice requires --enable-auto-tool-choice', "start the service with tool calls"),
+        ("max_tokens is too large: 400. This model supports at most 40 completion tokens", "lower sampling.max_tokens"),
     ],
 )  # fmt: skip
 def test_a_refusal_names_the_key_to_change(tags, told, advice):
