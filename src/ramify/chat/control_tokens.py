@@ -106,10 +106,14 @@ class ControlTokens:
             if index is not None and index not in self._tokenizer.added_ids:
                 run.append(index)
                 continue
-            pieces.append(self._any_added.sub(self._break, self._tokenizer.decode(run)))
+            pieces.append(self.broken_text(self._tokenizer.decode(run)))
             pieces.append("" if index is None else self._tokenizer.decode([index]))
             run = []
         return "".join(pieces)
+
+    def broken_text(self, text: str) -> str:
+        """A text for a reader that parses control tokens from it: each one that it spells is broken up."""
+        return self._any_added.sub(self._break, text)
 
     def _break(self, match: "re.Match[str]") -> str:
         found = match[0]

@@ -15,11 +15,12 @@ never gets to do it.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
 from ramify.chat.arguments import read_object
+from ramify.chat.conversation import Line, Said, SaidCall, split_thought, thought_opened
 from ramify.chat.renderer import ChatRenderer, Parts
 from ramify.chat.template import ChatTemplate
 from ramify.chat.tokenizer import ChatTokenizer
@@ -43,6 +44,7 @@ UNREADABLE = "tool_call"
 _WRITTEN = ("think", "tool_call")
 _RESULT = ("<tool_response>", "</tool_response>")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_TAG_IN_JSON = re.compile(r"<(?=/?tool_(?:call|response)>)")
 _PART = re.compile(r"<think>.*?(</think>|\Z)|<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 _RESULT_SPAN = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 
@@ -92,6 +94,28 @@ class HermesRenderer(ChatRenderer):
     def parse(self, turn: str) -> ParsedTurn:
         """Parse one whole turn of the policy."""
         return parse_turn(("<think>" if self._frame.opens_thought else "") + turn, self.ends)
+
+    def turn_text(self, said: Said) -> str:
+        """As for every dialect; a thought that the prompt opened stays open there."""
+        turn = super().turn_text(said)
+        if not self._frame.opens_thought:
+            return turn
+        thought = turn.lstrip()
+        return thought.removeprefix("<think>") if thought.startswith("<think>") else f"\n</think>\n\n{turn}"
+
+    def _said(self, turn: str, number: int) -> Said:
+        said = split_thought(thought_opened(turn))
+        return _with_calls(said, number) or said
+
+    def _told(self, said: Said, results: Sequence[ToolResult]) -> tuple[Line, ...]:
+        if said.calls:
+            pairs = zip(said.calls, results, strict=True)
+            return tuple(replace(result, call_id=call.id) for call, result in pairs)
+        # The turn holds a call that cannot be read, so it went as text, and there is no call to answer.
+        return (Message.of("user", "\n".join(result.text for result in results)),)
+
+    def _calls_text(self, calls: Sequence[SaidCall]) -> str:
+        return "\n".join(map(_call_text, calls))
 
     def _messages(self, problem: Problem) -> tuple[Message, ...]:
         return problem.messages
@@ -242,6 +266,42 @@ def read_call(content: str) -> ToolCall:
     if not isinstance(arguments, dict):
         return ToolCall("0", name, {}, f"its arguments are not a JSON object; {expected}")
     return ToolCall("0", name, arguments)
+
+
+def _with_calls(said: Said, number: int) -> Said | None:
+    """The turn with its calls apart from its text; None if it holds none, or one that cannot be read.
+
+    Ids are nine letters and digits, which every service accepts.
+    """
+    calls: list[SaidCall] = []
+    texts: list[str] = []
+    position = 0
+    for part in _PART.finditer(said.text):
+        if part[2] is None:
+            continue
+        call = read_call(part[2])
+        if call.malformed is not None:
+            return None
+        arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
+        calls.append(SaidCall(f"call{number:03d}{len(calls):02d}", call.name, arguments))
+        texts.append(said.text[position : part.start()])
+        position = part.end()
+    texts.append(said.text[position:])
+    return replace(said, text="".join(texts).rstrip(), calls=tuple(calls)) if calls else None
+
+
+def _call_text(call: SaidCall) -> str:
+    """A call as the model writes it; arguments that are no JSON stay as they are, and the policy is told."""
+    arguments = call.arguments.strip() or "{}"
+    try:
+        json.loads(arguments, strict=False)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        # Inside JSON a tag can only stand in a string, where it has another spelling.
+        arguments = _TAG_IN_JSON.sub(r"\\u003c", arguments)
+    name = json.dumps(call.name, ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 
 
 def _check_names(specs: Sequence[ToolSpec]) -> None:

@@ -7,12 +7,14 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from ramify.chat.arguments import describe_tools
 from ramify.chat.control_tokens import ControlTokens
+from ramify.chat.conversation import Line, Said, SaidCall, harmless, split_thought, thought_opened
 from ramify.chat.tags import (
     RESULT_CLOSE,
     RESULT_OPEN,
@@ -27,7 +29,7 @@ from ramify.chat.template import read_user_frame
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError
 from ramify.core.messages import Final, Message, ParsedTurn, Problem, ToolResult, ToolSpec, ToolStatus
-from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
+from ramify.core.tree import Node, Source, StopReason, Trajectory, Tree, TreeKey, make_tree, node_id
 
 Parts: TypeAlias = tuple[tuple[Source, str], ...]
 """The assistant's turns and the tool results of a demonstration, in order."""
@@ -95,6 +97,19 @@ class ChatRenderer(ABC):
     @abstractmethod
     def _frame_tokens(self) -> int:
         """An upper bound on the tokens around one tool result."""
+
+    @abstractmethod
+    def _said(self, turn: str, number: int) -> Said:
+        """A turn of the policy, without the end token, as a chat endpoint has it; `number` is its own in the conversation."""
+
+    @abstractmethod
+    def _told(self, said: Said, results: Sequence[ToolResult]) -> tuple[Line, ...]:
+        """What follows a turn with calls, as a chat endpoint has it; the results' texts are harmless already."""
+
+    def _calls_text(self, calls: Sequence[SaidCall]) -> str:
+        """Calls that a chat endpoint answered, in the dialect's text; "" if it has no such calls."""
+        del calls
+        return ""
 
     @property
     def fingerprint(self) -> str:
@@ -175,6 +190,43 @@ class ChatRenderer(ABC):
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of tokens."""
         return self.tokenizer.decode(token_ids)
+
+    @cached_property
+    def offered_tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools that a chat endpoint is told of, as in OpenAI's API; control tokens that they spell are broken up."""
+        shown = self.controls.broken_text(_as_json(self._template_tools()))
+        return tuple(json.loads(shown))
+
+    def conversation(self, path: Trajectory) -> tuple[Line, ...]:
+        """A path that ends before a turn of the policy, as a chat endpoint has it.
+
+        No foreign text in it holds a tag of the dialect or spells a control token.
+        """
+        lines: list[Line] = list(self._messages(path.problem))
+        said = Said("")
+        for node in path.nodes[1:]:
+            if node.source is Source.POLICY:
+                kept = len(node.token_ids) - (node.token_ids[-1] in self.tokenizer.eos_ids)
+                said = self._said(self.decode(node.token_ids[:kept]), len(lines))
+                lines.append(said)
+            elif node.results:
+                texts = [replace(result, text=self._foreign(result.text)[0]) for result in node.results]
+                lines += self._told(said, texts)
+            else:
+                heard = "\n\n".join(message.text for message in node.messages)
+                lines.append(Message.of("user", self._foreign(heard)[0]))
+        return harmless(lines, self.controls)
+
+    def turn_text(self, said: Said) -> str:
+        """The text of the turn that a chat endpoint answered, without the end token.
+
+        A thought that the service keeps apart cannot hold a call or an answer, so tags in it are escaped.
+        """
+        thought = neutralise(said.thought.strip(), self._tag_names)
+        before = f"<think>\n{thought}\n</think>\n\n" if thought else ""
+        turn = thought_opened(before + said.text)
+        calls = self._calls_text(said.calls)
+        return f"{turn}\n{calls}" if calls and turn and not turn.endswith("\n") else turn + calls
 
     def demonstrate(
         self, problem: Problem, completion: str, key: TreeKey, what: str = "demonstration"
@@ -344,6 +396,15 @@ class TagRenderer(ChatRenderer):
             )
             messages = (Message.of(first.role, "\n\n".join(pieces)), *messages[1:])
         return messages
+
+    def _said(self, turn: str, number: int) -> Said:
+        del number
+        return split_thought(turn)
+
+    def _told(self, said: Said, results: Sequence[ToolResult]) -> tuple[Line, ...]:
+        del said
+        texts = [f"{RESULT_OPEN}{result.text}{RESULT_CLOSE}".strip() for result in results]
+        return (Message.of("user", "\n".join(texts)),)
 
     def _split(self, completion: str) -> Parts:
         return split_completion(completion)

@@ -167,10 +167,12 @@ def _openai(
 ) -> Engine:
     from ramify.config.build_services import http_client
     from ramify.engines.openai import OpenAIEngine
+    from ramify.engines.openai_chat import OpenAIChatEngine
     from ramify.net.secrets import read_key
 
     key = None if section.key_variable is None else read_key(section.key_variable)
-    return OpenAIEngine(
+    made = OpenAIChatEngine if section.api == "chat" else OpenAIEngine
+    return made(
         http_client("engine", section.http, key),
         renderer,
         base_url=section.url,

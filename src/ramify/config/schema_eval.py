@@ -87,9 +87,9 @@ class SamplingSection(LimitsSection):
 
 
 class OpenAIEngineSection(Section):
-    """A completions endpoint in OpenAI's format (vLLM has one too): text in, text out, so for evaluation only.
+    """An endpoint in OpenAI's format (vLLM has them too): text in, text out, so for evaluation only.
 
-    `model.path` is then a folder with the model's tokenizer, which renders prompts and counts tokens. `key_variable` is
+    `api` is what it has: `completions` goes on from the rendered context, `chat` takes messages. `model.path` is then a folder with the model's tokenizer, which renders prompts and counts tokens. `key_variable` is
     the environment variable with the service's key, if it needs one. `slots` trajectories run concurrently.
     """
 
@@ -99,6 +99,7 @@ class OpenAIEngineSection(Section):
     name: Literal["openai"]
     url: ServiceUrl
     model: Name
+    api: Literal["completions", "chat"] = "completions"
     key_variable: Variable | None = None
     slots: Reserved = 64
     http: HttpConfig = HttpConfig(timeout_seconds=600.0, in_flight=256)
@@ -141,6 +142,7 @@ class EvalRecipe(Section):
         refuse_all(
             self._has_verdict,
             lambda: refuse_unrepeatable(self.run, self.engine.repeats),
+            self._rewrites,
             lambda: refuse_compat_reward(self.model, self.reward),
             lambda: refuse_tools_beside(self.tools, self.environment),
             lambda: refuse_absent_environment(self.reward, self.environment),
@@ -156,4 +158,15 @@ class EvalRecipe(Section):
         elif not self.reward.tells_right:
             raise ValueError(
                 f'reward.name: expected a reward that tells right from wrong, "{self.reward.name}" does not'
+            )
+
+    def _rewrites(self) -> None:
+        if (
+            self.sampling.rewriters
+            and isinstance(self.engine, OpenAIEngineSection)
+            and self.engine.api == "chat"
+        ):
+            raise ValueError(
+                'sampling.rewriters: expected none with engine.api = "chat", a chat endpoint cannot go on inside a turn; set '
+                'engine.api = "completions"'
             )

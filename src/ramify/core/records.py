@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramify.core.messages import Message
-from ramify.core.tree import Cut, Entropy, NodePath, Source, Tree
+from ramify.core.tree import Cut, Entropy, NodePath, Source, Trajectory, Tree
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -63,6 +63,7 @@ class Request:
             Holtzman et al. 2020, section 3.1).
         entropy_first_k: Report the entropies of the first k new tokens.
         priority: Order of admission; smaller first.
+        path: The path whose last context `token_ids` is, for engines that send messages instead of tokens; None: unknown.
     """
 
     token_ids: tuple[int, ...]
@@ -74,6 +75,7 @@ class Request:
     top_p: float = 1.0
     entropy_first_k: int = 0
     priority: tuple[int, ...] = ()
+    path: Trajectory | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,35 @@
 """Any OpenAI-compatible endpoint, as a chat model (`OpenAIChat`) or as a text engine (`OpenAIEngine`).
 
 The chat model takes text and gives text, for summaries, judges and helpers. The engine is for evaluation and making data,
-never for training.
+never for training; `engines/openai_chat.py` has the one that asks chat endpoints.
 
-The engine uses POST {base_url}/completions, since chat endpoints cannot continue in the middle of an assistant's message. The
-context is sent as token ids if a probe shows that the service reads them as we do (`_PROBE`). Otherwise it is sent as
-text, in which the service recognises special tokens by their spelling; so special tokens that are only spelled out, by a
-web page or a data set, are broken up first.
-
-The returned text is encoded with our tokenizer, which need not give the tokens that the model sampled. So the engine says
-`exact_ids = false`, its nodes carry that, and the learner refuses them. Untested on real services.
+The engine uses POST {base_url}/completions. The context is sent as token ids if a probe shows that the service reads them as
+we do (`_PROBE`). Otherwise it is sent as text, in which the service recognises special tokens by their spelling; so special
+tokens that are only spelled out, by a web page or a data set, are broken up first. Untested on real services.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 from ramify.chat.renderer import ChatRenderer
 from ramify.core.errors import EngineError
 from ramify.core.messages import Message
 from ramify.core.protocols import Json
-from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request, TokenUsage
+from ramify.core.records import Completion, Finish, Request, TokenUsage
+from ramify.engines.text_service import (
+    FILTERED,
+    Service,
+    TextService,
+    as_text,
+    bearer,
+    cut_at_stop,
+    first_choice,
+)
 from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.secrets import redact
 
-_FILTERED = "content_filter"
-"""Finish reason of a turn that the service's filter stopped; the turn counts as ended there."""
-_SEED_BITS = (1 << 31) - 1
-"""Bits of a seed that every service accepts."""
 _PROBE = "Paris, 12 plus 30 is 42; caf\u00e9 \u4e2d\u6587 (x < y)"
 """If a service echoes this text for our tokenizer's ids of it, it reads ids, with the same meaning as our tokenizer."""
 
@@ -77,7 +79,7 @@ class OpenAIChat:
             "max_tokens": max_tokens,
             "temperature": temperature,
         }
-        answer = await self._client.post_json(self._url, body, headers=_bearer(self._key))
+        answer = await self._client.post_json(self._url, body, headers=bearer(self._key))
         read = answer.json()
         if isinstance(read, Mapping):
             self._count(read.get("usage"))
@@ -97,19 +99,19 @@ class OpenAIChat:
 
 
 def _text(answer: Answer, read: Json) -> str:
-    choice = _first_choice(read)
+    choice = first_choice(read)
     message = None if choice is None else choice.get("message")
     if choice is None or not isinstance(message, Mapping):
         raise answer.malformed("expected choices with a message")
-    if message.get("refusal") or choice.get("finish_reason") == "content_filter":
+    if message.get("refusal") or choice.get("finish_reason") == FILTERED:
         raise _said_nothing(answer, "the model refused to answer")
-    text = _after_thinking(_content(message.get("content")))
+    text = _after_thinking(content_text(message.get("content")))
     if not text:
         raise _no_text(answer, choice, message)
     return text
 
 
-def _content(content: Json) -> str:
+def content_text(content: Json) -> str:
     """The text of a message: a string, or the text parts of a list; "" for null."""
     if isinstance(content, str):
         return content
@@ -121,7 +123,7 @@ def _content(content: Json) -> str:
 
 def _after_thinking(content: str) -> str:
     """The text after the reasoning, if a server leaves that in; a template may have opened it in the prompt."""
-    text = content.encode("utf-8", "replace").decode("utf-8").strip()
+    text = as_text(content).strip()
     opened = text.startswith("<think>")
     before, closed, after = text.partition("</think>")
     if closed and (opened or "<think>" not in before):
@@ -145,50 +147,16 @@ def _number(value: Json) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-class OpenAIEngine:
-    """Implements `core.protocols.Engine`, as far as a service that returns text can."""
+class OpenAIEngine(TextService):
+    """Implements `core.protocols.Engine` with POST {base_url}/completions, as far as a service that returns text can."""
 
-    def __init__(
-        self,
-        client: HttpClient,
-        renderer: ChatRenderer,
-        *,
-        base_url: str,
-        model: str,
-        context_tokens: int,
-        slots: int,
-        key: str | None = None,
-        note: Callable[[str], None],
-    ) -> None:
-        """Open no connection yet.
+    _endpoint = "completions"
 
-        Args:
-            client: HTTP client for this service alone, with the key as one of its secrets.
-            renderer: Renders prompts and counts tokens, with the model's tokenizer or a similar one.
-            base_url: Address up to the version, such as "http://127.0.0.1:8000/v1".
-            model: Name of the model at the service.
-            context_tokens: Longest context, prompt and response together.
-            slots: Trajectories at a time.
-            key: Key of the service, or None.
-            note: Called once with a line that says which kind of prompts the service gets.
-        """
-        tokenizer = renderer.tokenizer
-        self._client, self._tokenizer, self._controls = client, tokenizer, renderer.controls
-        self._note = note
+    def __init__(self, client: HttpClient, renderer: ChatRenderer, **service: Unpack[Service]) -> None:
+        """Open no connection yet; the arguments are those of `TextService`. What kind of prompts it gets is noted."""
+        super().__init__(client, renderer, **service)
         self._probing = asyncio.Lock()
         self._takes_ids: bool | None = None
-        self._url = f"{base_url.rstrip('/')}/completions"
-        self._model, self._key = model, key
-        self._info = EngineInfo(
-            "openai",
-            tokenizer.vocab_size,
-            context_tokens,
-            slots,
-            exact_entropy=False,
-            policy_version=0,
-            tokenizer=tokenizer.fingerprint,
-            exact_ids=False,
-        )
 
     async def generate(self, request: Request) -> Completion:
         """Continue the request's ids, as text. Logprobs are unknown and set to 0.
@@ -197,22 +165,17 @@ class OpenAIEngine:
             EngineError: The request failed for good, entropies are asked for, or the answer is not a completion.
             ServiceDownError: The service is down, or refuses the key.
         """
-        if request.entropy_first_k:
-            raise EngineError("engine 'openai' shows text only: no entropies, so nothing can branch on them")
-        body: dict[str, Json] = {
-            "model": self._model,
-            "max_tokens": request.max_new_tokens,
-            "temperature": request.temperature,
-            "stop": list(request.stops),
-            "seed": request.seed & _SEED_BITS,
-            **({"top_p": request.top_p} if request.top_p < 1 else {}),
-        }
-        ids = request.token_ids
-        body["prompt"] = list(ids) if await self._reads_ids(body) else self._controls.broken(ids)
+        body, ids = self._settings(request), request.token_ids
+        body["prompt"] = list(ids) if await self._reads_ids(body) else self._renderer.controls.broken(ids)
         try:
             text, finish = _completion(await self._post(body), request.stops)
         except RequestFailedError as failed:
-            raise EngineError(f"engine 'openai': {failed}") from None
+            chat = (
+                '; a service with chat endpoints only takes engine.api = "chat"'
+                if failed.status == 404
+                else ""
+            )
+            raise EngineError(f"engine 'openai': {failed}{chat}") from None
         return self._encoded(text, finish, request.max_new_tokens)
 
     async def _reads_ids(self, body: Mapping[str, Json]) -> bool:
@@ -233,54 +196,14 @@ class OpenAIEngine:
         return self._takes_ids
 
     async def _probe(self, body: Mapping[str, Json]) -> bool:
-        ids = list(self._tokenizer.encode_plain(_PROBE))
+        ids = list(self._renderer.tokenizer.encode_plain(_PROBE))
         try:
             read = (await self._post({**body, "prompt": ids, "max_tokens": 1, "echo": True})).json()
         except RequestFailedError:
             return False
-        choice = _first_choice(read)
+        choice = first_choice(read)
         text = None if choice is None else choice.get("text")
         return isinstance(text, str) and text.strip().startswith(_PROBE)
-
-    async def _post(self, body: Mapping[str, Json]) -> Answer:
-        return await self._client.post_json(self._url, body, headers=_bearer(self._key))
-
-    async def score(self, token_ids: Sequence[int]) -> Floats:  # noqa: ARG002
-        """Always fails, because a service returns text.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError("engine 'openai' cannot score tokens; use another engine")
-
-    async def load_weights(self, version: int) -> None:
-        """Always fails, because a service has weights of its own.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError(f"engine 'openai' takes no weights (version {version}); train with another engine")
-
-    async def rest(self) -> None:
-        """Nothing: a service has memory of its own."""
-
-    def info(self) -> EngineInfo:
-        """What it can do."""
-        return self._info
-
-    async def close(self) -> None:
-        """Free connections; closing twice is allowed."""
-        await self._client.close()
-
-    def _encoded(self, text: str, finish: Finish, most: int) -> Completion:
-        """The text in our tokens, and the end of turn if it ended; special tokens that the text spells stay text."""
-        ids = self._controls.encode(text)
-        if finish is Finish.EOS or not ids:
-            ids, finish = (*ids, self._tokenizer.eos_id), Finish.EOS
-        if len(ids) > most:
-            # Our tokens are smaller than the model's: by our count the budget is spent.
-            ids, finish = ids[:most], Finish.LENGTH
-        return Completion(ids, (0.0,) * len(ids), (), finish, ((0, len(ids)),))
 
 
 def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
@@ -289,47 +212,13 @@ def _completion(answer: Answer, stops: Sequence[str]) -> tuple[str, Finish]:
     Raises:
         RequestFailedError: The answer is not a completion.
     """
-    choice = _first_choice(answer.json())
+    choice = first_choice(answer.json())
     if choice is None:
         raise answer.malformed("expected choices with a text")
-    reason = choice.get("finish_reason")
     # A filter of the service may withhold the text generated so far.
-    text = "" if reason == _FILTERED and choice.get("text") is None else choice.get("text")
+    text = (
+        "" if choice.get("finish_reason") == FILTERED and choice.get("text") is None else choice.get("text")
+    )
     if not isinstance(text, str):
         raise answer.malformed("expected choices with a text")
-    # A lone surrogate is valid JSON but not valid text.
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    if reason == "length":
-        return text, Finish.LENGTH
-    if reason == _FILTERED:
-        return text, Finish.EOS
-    if reason != "stop":
-        raise answer.malformed(f"finish_reason {reason!r}, expected stop or length")
-    first = min(((at, stop) for stop in stops if (at := text.find(stop)) >= 0), default=None)
-    if first is not None:
-        return text[: first[0] + len(first[1])], Finish.STOP
-    stop = choice["stop_reason"] if "stop_reason" in choice else _left_open(text, stops)
-    return (text + stop, Finish.STOP) if isinstance(stop, str) and stop in stops else (text, Finish.EOS)
-
-
-def _left_open(text: str, stops: Sequence[str]) -> str | None:
-    """The stop string that closes the tag opened last; None: no tag is open, so the turn ended by itself.
-
-    Services cut the stop string off. vLLM says which one it was (`stop_reason`); for others it is inferred this way.
-    """
-    opened = [
-        (text.rfind(f"<{stop[2:-1]}>"), stop)
-        for stop in stops
-        if stop.startswith("</") and f"<{stop[2:-1]}>" in text
-    ]
-    return max(opened)[1] if opened else None
-
-
-def _first_choice(read: Json) -> Mapping[str, Json] | None:
-    choices = read.get("choices") if isinstance(read, Mapping) else None
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    return choice if isinstance(choice, Mapping) else None
-
-
-def _bearer(key: str | None) -> dict[str, str]:
-    return {} if key is None else {"authorization": f"Bearer {key}"}
+    return cut_at_stop(answer, choice, as_text(text), stops)

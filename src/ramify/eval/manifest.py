@@ -67,6 +67,25 @@ def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
     }
 
 
+def answered_by(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """What answered the problems. With a service or a script, `model.path` is only the folder of the tokenizer."""
+    engine, path = scores["engine"], str(scores["model"]["path"])
+    match engine["name"]:
+        case "openai":
+            served = {name: engine.get(name) for name in ("url", "api")}
+            return {"name": engine["model"], **served, "tokenizer": path, "exact_ids": False}
+        case "vllm" if not engine["launch"]:
+            return {
+                "name": engine.get("model") or "the model",
+                "url": ", ".join(engine["urls"]),
+                "tokenizer": path,
+            }
+        case "scripted":
+            return {"name": f"the script {engine['script']}", "tokenizer": path}
+        case _:
+            return {"name": path}
+
+
 def problems_sha256(problems: Sequence[Problem]) -> str:
     """SHA-256 of the problems' ids, messages and accepted answers, in order."""
     told = [

@@ -35,7 +35,7 @@ def write_page(
     """Write `report.html`: one file without scripts or external resources."""
     scores = manifest["scores"]
     subtitle = (
-        f"{_model_name(scores)} on {scores['data']['test']}: {summary['num_problems']} problems, "
+        f"{_model_name(summary['model'])} on {scores['data']['test']}: {summary['num_problems']} problems, "
         f"{summary['attempts']} independent attempts at each, temperature {scores['sampling']['temperature']:g}, seed "
         f"{scores['seed']}. Intervals are 95 %, over problems."
     )
@@ -77,16 +77,12 @@ def write_page(
     replace_file(path, page.encode("utf-8", "replace"))
 
 
-def _model_name(scores: Mapping[str, Any]) -> str:
-    """What answered the problems; with a service `model.path` is only the folder of its tokenizer."""
-    engine = scores["engine"]
-    if engine["name"] == "openai":
-        return f"{engine['model']} at {engine['url']} (tokenizer {scores['model']['path']})"
-    if engine["name"] == "vllm" and not engine["launch"]:
-        return f"{engine.get('model', 'the model')} at {', '.join(engine['urls'])} (tokenizer {scores['model']['path']})"
-    if engine["name"] == "scripted":
-        return f"the script {engine['script']} (tokenizer {scores['model']['path']})"
-    return str(scores["model"]["path"])
+def _model_name(model: Mapping[str, Any]) -> str:
+    place = f" at {model['url']}" if "url" in model else ""
+    ids = "" if model.get("exact_ids", True) else "; it gives text, not token ids"
+    return f"{model['name']}{place}" + (
+        f" (tokenizer {model['tokenizer']}{ids})" if "tokenizer" in model else ""
+    )
 
 
 def shown(interval: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ from ramify.eval.evaluation import (
     summarise_times,
     to_csv,
 )
-from ramify.eval.manifest import make_manifest, read_manifest, refuse_other
+from ramify.eval.manifest import answered_by, make_manifest, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.results import (
     Key,
@@ -292,13 +292,15 @@ class _Run:
         Each file appears whole or not at all, so a folder with a summary is a finished evaluation.
         """
         price = self.recipe.price
-        summary = summarise(
+        manifest = read_manifest(self.folder)
+        figures = summarise(
             evaluation,
             self.recipe.sampling.k,
             None if price is None else Price(price.input, price.output),
             judged=self.task.reward.judge is not None,
             notes=(*self.task.notes, *self.engine_notes),
         )
+        summary = {"model": answered_by(manifest["scores"]), **figures}
         keys = [(attempt.problem, attempt.attempt) for attempt in evaluation.attempts]
         for lines in (results_lines(self.folder), times_lines(self.folder), tree_lines(self.folder)):
             lines.sort(keys)
@@ -307,7 +309,7 @@ class _Run:
             times["judge"] = self.task.reward.judge.counts.as_json()
         replace_file(self.folder / "times.json", (json.dumps(times, indent=2) + "\n").encode())
         replace_file(self.folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
-        write_page(self.folder / "report.html", evaluation, summary, times, read_manifest(self.folder))
+        write_page(self.folder / "report.html", evaluation, summary, times, manifest)
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 

@@ -164,8 +164,7 @@ class TreeGrower:
         if state.path == (0,) and self._first is not None:  # no start but the prompt has such a path
             session, self._first = self._first, None
             return session
-        path = [self._nodes[node_id(state.path[:depth])] for depth in range(len(state.path))]
-        replayed = await self._world.replay(path)
+        replayed = await self._world.replay(self._nodes_above(state.path))
         if isinstance(replayed, Failure) or self._is_opening(replayed.opening):
             return replayed
         self._keeper.close(replayed)
@@ -241,9 +240,8 @@ class TreeGrower:
         return state.key is not None and state.depth > state.decided and self._branching.asks
 
     async def _write(self, state: TrajectoryState, room: int) -> tuple[Turn, BranchDecision | None]:
-        request = turn_request(
-            self._parts, self._key, self._problem.id, state.path, state.context, state.shared, room
-        )
+        above = Trajectory(self._problem, self._nodes_above(state.path))
+        request = turn_request(self._parts, self._key, above, state.path, state.context, state.shared, room)
         if not self._asks(state):
             return await write(self._parts, request), None
         if self._parts.branch_at == "after_probe":
@@ -389,9 +387,11 @@ class TreeGrower:
 
     def _trajectory(self, *last: Node) -> Trajectory:
         """The path from the prompt through `last`; the parent of the first of these must be in the tree already."""
-        path = last[0].path
-        above = [self._nodes[node_id(path[:depth])] for depth in range(len(path))]
-        return Trajectory(self._problem, (*above, *last))
+        return Trajectory(self._problem, (*self._nodes_above(last[0].path), *last))
+
+    def _nodes_above(self, path: NodePath) -> tuple[Node, ...]:
+        """The nodes above the one at `path`, from the prompt on."""
+        return tuple(self._nodes[node_id(path[:depth])] for depth in range(len(path)))
 
     def _audit(self, tree: Tree) -> None:
         """Check that there are n trajectories, and that each context is the concatenation of its nodes' tokens."""

@@ -8,7 +8,7 @@ from ramify.core.draws import stream
 from ramify.core.errors import EngineError
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.records import Completion, Finish, Request
-from ramify.core.tree import BranchDecision, Entropy, NodePath, TreeKey
+from ramify.core.tree import BranchDecision, Entropy, NodePath, Trajectory, TreeKey
 from ramify.rollout.calls import Failure, detached
 from ramify.rollout.rewriting import Rewritten
 from ramify.rollout.settings import AgentParts
@@ -124,7 +124,7 @@ def turn_seed(run_seed: int, key: TreeKey, problem_id: str, path: NodePath) -> i
 def turn_request(
     parts: AgentParts,
     key: TreeKey,
-    problem_id: str,
+    above: Trajectory,
     path: NodePath,
     context: tuple[int, ...],
     shared: int,
@@ -135,7 +135,7 @@ def turn_request(
     Args:
         parts: The agent.
         key: Key of the tree.
-        problem_id: Id of the tree's problem.
+        above: The nodes above the policy node.
         path: Path of the policy node; names its random stream.
         context: Tokens so far.
         shared: Number of tokens at the end of `context` that already belong to this turn.
@@ -143,7 +143,7 @@ def turn_request(
     """
     return Request(
         token_ids=context,
-        seed=turn_seed(parts.run_seed, key, problem_id, path),
+        seed=turn_seed(parts.run_seed, key, above.problem.id, path),
         max_new_tokens=budget,
         stops=parts.renderer.stops,
         stop_context=shared,
@@ -151,6 +151,7 @@ def turn_request(
         top_p=parts.limits.top_p,
         entropy_first_k=0 if shared else parts.brancher.probe_tokens,
         priority=(key.slot, *path),
+        path=above,
     )
 
 

@@ -118,7 +118,7 @@ def test_a_cut_turn_and_one_that_our_tokens_make_longer(renderer):
         (as_json({"choices": []}), "expected choices with a text"),
         (as_json({"choices": [{"message": {"content": "chat"}}]}), "expected choices with a text"),
         (choice("x", "tool_calls"), "finish_reason 'tool_calls'"),
-        (as_json({"error": "no such model"}, 404), "no such model"),
+        (as_json({"error": "no such model"}, 404), "no such model.*takes engine.api"),
         (as_json({}, 500), "HTTP 500"),
     ],
 )

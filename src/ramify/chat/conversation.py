@@ -1,0 +1,75 @@
+"""A context as messages, as chat endpoints take them, and what an endpoint answers.
+
+A chat endpoint takes messages and writes one; it reads no token ids. The nodes of a path say what the policy wrote and what
+came in between. So the messages are made from the nodes (`ChatRenderer.conversation`), and an answer becomes the text of a
+turn in the dialect (`ChatRenderer.turn_text`). Nothing is parsed out of a rendered prompt.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ramify.chat.control_tokens import ControlTokens
+from ramify.chat.tokenizer import as_unicode
+from ramify.core.messages import Message, TextPart, ToolResult
+
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class SaidCall:
+    """A tool call; `arguments` is JSON text, which need not be valid in an answer."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A turn of the assistant: the thought that it begins with, the text, and the calls at its end."""
+
+    text: str
+    thought: str = ""
+    calls: tuple[SaidCall, ...] = ()
+
+    @property
+    def whole_text(self) -> str:
+        """The thought and the text as one text."""
+        return f"<think>{self.thought}</think>{self.text}" if self.thought else self.text
+
+
+Line: TypeAlias = Message | Said | ToolResult
+"""A message of the prompt or the user, a turn of the assistant, or the result of one of its calls."""
+
+
+def split_thought(turn: str) -> Said:
+    """A turn's text, with the thought that it begins with kept apart."""
+    found = _THOUGHT.fullmatch(turn)
+    return Said(turn) if found is None else Said(found[2], found[1])
+
+
+def thought_opened(turn: str) -> str:
+    """A turn whose first thought has its `<think>`, which chat templates may write in the prompt."""
+    before, closed, _ = turn.partition("</think>")
+    return f"<think>{turn}" if closed and "<think>" not in before else turn
+
+
+def harmless(lines: Sequence[Line], controls: ControlTokens) -> tuple[Line, ...]:
+    """The lines with each control token that a text only spells broken up, since a service reads them by their spelling."""
+
+    def broken(text: str) -> str:
+        return controls.broken_text(as_unicode(text))
+
+    def mended(line: Line) -> Line:
+        match line:
+            case Message():
+                return Message(line.role, tuple(TextPart(broken(part.text)) for part in line.content))
+            case Said():
+                calls = tuple(replace(call, arguments=broken(call.arguments)) for call in line.calls)
+                return Said(broken(line.text), broken(line.thought), calls)
+            case ToolResult():
+                return replace(line, text=broken(line.text))
+
+    return tuple(map(mended, lines))
