@@ -212,6 +212,20 @@ def test_new_weights_are_loaded_by_every_server_and_carry_their_version(folder):
     assert not path.exists()
 
 
+def test_what_servers_hold_before_the_first_hand_over_does_not_matter(folder):
+    async def work(engine):
+        await engine.score(IDS)
+        new_weights(folder, engine, 4)
+        await engine.load_weights(4)
+        return await engine.generate(ask(folder))
+
+    with stand_in(folder) as (one, first), stand_in(folder) as (two, second):
+        two.label = "ramify-ffffffff-9"  # of a run that has ended
+        done = play(engine_of(folder, first, second, hands_over=True), work)
+        assert one.label == two.label
+    assert done.version_runs == ((4, len(done.token_ids)),)
+
+
 @pytest.mark.parametrize("when", ["between requests", "in a request"])
 def test_a_server_that_starts_again_gets_the_weights_of_this_step_before_it_answers(folder, when):
     """Its first weights would answer with other tokens and logprobs, under the label of a fresh start."""

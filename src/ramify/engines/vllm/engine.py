@@ -20,20 +20,19 @@ from ramify.chat.stops import StopMatcher
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.closing import close_all
 from ramify.core.draws import stream
-from ramify.core.errors import ConfigError, EngineError, ServiceDownError
+from ramify.core.errors import EngineError, ServiceDownError
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request, version_folder
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS, top_k_bracket
+from ramify.engines.vllm.answers import Asked, Served
+from ramify.engines.vllm.fit import Fit, release_note
 from ramify.engines.vllm.folder import WeightsFolder
 from ramify.engines.vllm.replica import LostServerError, Replica
 from ramify.engines.vllm.routing import blocks_of, least_work
-from ramify.engines.vllm.server import TESTED, Asked, Served, ServerInfo
 from ramify.net.failures import FailureKind, RequestFailedError
 
 _MOST_FAILURES = 10
 """Failed attempts after which a request counts as what kills the servers."""
 _PAUSE_SECONDS = 0.2
-_PROBE = "Paris, 12 plus 30 is 42; <search> caf\u00e9 \u4e2d\u6587 (x < y)"
-"""A text on which our tokenizer and the server's are compared."""
 _UNTOUCHED = "default"
 """Label of weights that a server read when it started."""
 
@@ -77,7 +76,8 @@ class VllmEngine:
         self._stop_ids = tuple(sorted(tokenizer.eos_ids))
         # One more is asked for.
         self._top_k = min(entropy_top_k, vocab_size - 1)
-        self._model, self._route, self._note, self._sleeps = model, route, note, sleeps
+        self._route, self._note, self._sleeps = route, note, sleeps
+        self._fit = Fit(model, tokenizer, context_tokens, dtype, self._top_k + 1, weights is not None)
         self._info = EngineInfo(
             "vllm",
             vocab_size,
@@ -89,7 +89,7 @@ class VllmEngine:
             logprob_tolerance=TOLERANCE if dtype == "float32" else TOLERANCE_16_BITS,
             weights_folder=None if weights is None else weights.path,
         )
-        self._dtype, self._weights = dtype, weights
+        self._weights = weights
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
         # Labels of weights whose answers count, and their versions; empty before the first server was asked.
         self._versions: dict[str, int] = {}
@@ -275,15 +275,12 @@ class VllmEngine:
             EngineError: Its weights are none of this run.
             RequestFailedError: It does not answer.
         """
-        info = await replica.server.look(self._model)
-        self._refuse_other(replica.url, info)
-        if await replica.server.encode(_PROBE) != self._tokenizer.encode(_PROBE):
-            raise ConfigError(
-                f"engine: {replica.url} has another tokenizer than model.path; serve the model of the recipe"
-            )
-        if not self._versions:
-            self._versions = {info.label: 0}
-            self._note_release(replica.url, info.version)
+        info = await self._fit.look(replica.server)
+        if not self._versions and (note := release_note(replica.url, info.version)):
+            self._note(note)
+        if not self._versions or (self._current is None and self._weights is not None):
+            # What servers hold before the first hand-over does not matter if there will be one.
+            self._versions[info.label] = 0
         replica.label = info.label
         if self._current in (None, info.label):
             if info.label not in self._versions:
@@ -310,43 +307,6 @@ class VllmEngine:
         label = await replica.server.label()
         if label not in self._versions or (self._current is not None and label != self._current):
             raise RequestFailedError(FailureKind.SERVER, f"its weights are {label!r}, so it started again")
-
-    def _note_release(self, url: str, version: str) -> None:
-        release = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-        if not TESTED[0] <= release <= TESTED[1]:
-            oldest, newest = (".".join(map(str, end)) for end in TESTED)
-            told = oldest if oldest == newest else f"{oldest} to {newest}"
-            self._note(f"engine 'vllm': {url} is vLLM {version}; ramify is tested with {told}")
-
-    def _refuse_other(self, url: str, info: ServerInfo) -> None:
-        if info.context_tokens < self._info.context_tokens:
-            raise ConfigError(
-                f"engine: {url} takes {info.context_tokens} tokens, prompt and response may have "
-                f"{self._info.context_tokens}; start it with a larger --max-model-len, or lower the limits"
-            )
-        if info.dtype not in (None, self._dtype):
-            raise ConfigError(
-                f"engine.dtype: {url} computes in {info.dtype}, the recipe says {self._dtype}; change one of them"
-            )
-        if info.logprobs_mode not in (None, "processed_logprobs"):
-            raise ConfigError(
-                f"engine: {url} reports {info.logprobs_mode}, which leave out the temperature; start it with "
-                "--logprobs-mode processed_logprobs"
-            )
-        if info.max_logprobs is not None and 0 <= info.max_logprobs < self._top_k + 1:
-            raise ConfigError(
-                f"engine.top_k: {url} tells at most {info.max_logprobs} logprobs, {self._top_k + 1} are needed; start it with "
-                f"--max-logprobs {self._top_k + 1}"
-            )
-        if info.splits_prompts_on_cpu:
-            raise ConfigError(
-                f"engine: {url} runs on a CPU, where vLLM dies of prompts that it computes in pieces; start it with "
-                "--no-enable-chunked-prefill (engine.flags)"
-            )
-        if self._info.weights_folder is not None and not info.label:
-            raise ConfigError(
-                f"engine: {url} takes no new weights; start it with VLLM_SERVER_DEV_MODE=1 in its environment"
-            )
 
     async def _part(self, request: Request, written: tuple[int, ...], most: int, tops: bool) -> Completion:
         """Have up to `most` tokens written after those that were; what fails is repeated until a server answers."""

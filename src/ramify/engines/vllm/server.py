@@ -20,7 +20,6 @@ Tested with vLLM 0.32 (`TESTED`; outside of that range a run warns). What it rel
 - A `reload_weights` that fails may end the server's engine process, and then the server.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,17 @@ import numpy as np
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.protocols import Json
 from ramify.core.records import Floats
+from ramify.engines.vllm.answers import (
+    Asked,
+    Served,
+    as_mapping,
+    id_list,
+    listed,
+    number_of,
+    part_of,
+    read_served,
+    text_of,
+)
 from ramify.net.client import Answer, HttpClient
 from ramify.net.failures import FailureKind, RequestFailedError
 
@@ -75,39 +85,6 @@ class ServerInfo:
     splits_prompts_on_cpu: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request for tokens: ids, what stops it, and how many of the most likely tokens are told with each (0: none)."""
-
-    token_ids: tuple[int, ...]
-    max_tokens: int
-    seed: int
-    temperature: float
-    top_p: float
-    stops: tuple[str, ...]
-    stop_ids: tuple[int, ...]
-    top_k: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What a server wrote.
-
-    Attributes:
-        token_ids: New tokens. [N]
-        logprobs: Their logprobs, nats. [N]
-        tops: For each token the logprobs of the most likely ones, nats; empty if not asked for. [N][K]
-        finish_reason: "stop" or "length".
-        labels: (label of the weights, number of tokens) in order.
-    """
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    tops: tuple[tuple[float, ...], ...]
-    finish_reason: str
-    labels: tuple[tuple[str, int], ...]
-
-
 class VllmServer:
     """Asks one server. Each request is tried once: what a failure means is the caller's business.
 
@@ -132,27 +109,27 @@ class VllmServer:
             ConfigError: It serves no such model.
             RequestFailedError: It does not answer, or not as vLLM does.
         """
-        version = _text(await self._get("/version"), "version")
+        version = text_of(await self._get("/version"), "version")
         models = await self._get("/v1/models")
-        served = {_text(entry, "id"): entry for entry in _list(models, "data")}
+        served = {text_of(entry, "id"): entry for entry in listed(models, "data")}
         name = model if model is not None else next(iter(served), "")
         if name not in served:
             raise ConfigError(
                 f"engine.model: {self.url} serves {', '.join(map(repr, served)) or 'no model'}, not {name!r}"
             )
         self._model = name
-        context = _number(served[name], "max_model_len")
+        context = number_of(served[name], "max_model_len")
         try:
             config = (await self._get("/server_info", config_format="json")).get("vllm_config")
-            label = _text(await self._get("/weight_info"), "weight_version")
+            label = text_of(await self._get("/weight_info"), "weight_version")
         except RequestFailedError as failed:
             if failed.status != 404:
                 raise
             return ServerInfo(version, name, context, "")  # no dev mode
-        about = _part(config, "model_config")
+        about = part_of(config, "model_config")
         most = about.get("max_logprobs")
-        chunks = _part(config, "scheduler_config").get("enable_chunked_prefill")
-        device = str(_part(config, "device_config").get("device"))
+        chunks = part_of(config, "scheduler_config").get("enable_chunked_prefill")
+        device = str(part_of(config, "device_config").get("device"))
         return ServerInfo(
             version,
             name,
@@ -167,7 +144,7 @@ class VllmServer:
     async def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text by the server's own tokenizer."""
         body: dict[str, Json] = {"model": self._model, "prompt": text, "add_special_tokens": False}
-        return tuple(_ids(await self._post("/tokenize", body), "tokens"))
+        return tuple(id_list(await self._post("/tokenize", body), "tokens"))
 
     async def generate(self, asked: Asked) -> Served:
         """Have it write tokens.
@@ -187,7 +164,7 @@ class VllmServer:
             "logprobs": asked.top_k + 1 if asked.top_k else 0,
         }
         read, answer = await self._generate(asked.token_ids, sampling)
-        return _served(read, answer, asked)
+        return read_served(read, answer, asked)
 
     async def prompt_logprobs(self, token_ids: Sequence[int]) -> Floats:
         """Logprob of each token after the first, at temperature 1, nats. [T] -> [T - 1]
@@ -232,7 +209,7 @@ class VllmServer:
                     f"the server refuses a request of {len(token_ids)} tokens: {failed.detail}"
                 ) from None
             raise
-        read = _mapping(answer)
+        read = as_mapping(answer)
         usage = read.get("usage")
         seen = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
         if seen != len(token_ids):
@@ -268,7 +245,7 @@ class VllmServer:
     async def label(self) -> str:
         """Label of its weights; "" without dev mode."""
         try:
-            return _text(await self._get("/weight_info"), "weight_version")
+            return text_of(await self._get("/weight_info"), "weight_version")
         except RequestFailedError as failed:
             if failed.status == 404:
                 return ""
@@ -287,103 +264,8 @@ class VllmServer:
         await self._client.close()
 
     async def _get(self, path: str, **params: str) -> Mapping[str, Json]:
-        return _mapping(await self._client.get(f"{self.url}{path}", params=params, headers=self._headers))
+        return as_mapping(await self._client.get(f"{self.url}{path}", params=params, headers=self._headers))
 
     async def _post(self, path: str, body: Json, **params: str) -> Mapping[str, Json]:
         answer = await self._client.post_json(f"{self.url}{path}", body, params=params, headers=self._headers)
-        return _mapping(answer) if answer.body else {}
-
-
-def _served(read: Mapping[str, Json], answer: Answer, asked: Asked) -> Served:
-    choices = _list(read, "choices", answer)
-    choice = choices[0] if choices and isinstance(choices[0], Mapping) else {}
-    ids = tuple(_ids(choice, "token_ids", answer))
-    reason = choice.get("finish_reason")
-    if reason not in ("stop", "length"):
-        # "abort": the server dropped it, as a restart or somebody else's pause does.
-        raise RequestFailedError(FailureKind.SERVER, f"{answer.where}: finish_reason {reason!r}")
-    logprobs = choice.get("logprobs")
-    content = _list(logprobs, "content", answer) if isinstance(logprobs, Mapping) else []
-    told = [entry for entry in content if isinstance(entry, Mapping)]
-    if (
-        not ids
-        or len(told) != len(ids)
-        or any(e.get("token_id") != i for e, i in zip(told, ids, strict=True))
-    ):
-        raise answer.malformed(f"expected a logprob for each of {len(ids)} tokens, found {len(told)}")
-    tops = tuple(_tops(entry, asked.top_k, answer) for entry in told) if asked.top_k else ()
-    return Served(
-        ids, tuple(_logprob(e, answer) for e in told), tops, reason, _labels(choice, len(ids), answer)
-    )
-
-
-def _tops(entry: Mapping[str, Json], most: int, answer: Answer) -> tuple[float, ...]:
-    """Logprobs of the `most` most likely tokens; one more entry is there, for the sampled token or the next likely one."""
-    found = [top for top in _list(entry, "top_logprobs", answer) if isinstance(top, Mapping)]
-    ranked = {top.get("token_id"): _logprob(top, answer) for top in found}
-    if len(ranked) < most:
-        raise answer.malformed(f"expected the logprobs of {most} tokens, found {len(ranked)}")
-    return tuple(sorted(ranked.values(), reverse=True)[:most])
-
-
-def _logprob(entry: Mapping[str, Json], answer: Answer) -> float:
-    value = entry.get("logprob")
-    if isinstance(value, bool) or not isinstance(value, float | int):
-        raise answer.malformed("expected a logprob that is a number")
-    # Rounding can give a token of probability 1 a little more than that.
-    return min(float(value), 0.0) if math.isfinite(value) else float(value)
-
-
-def _labels(choice: Mapping[str, Json], size: int, answer: Answer) -> tuple[tuple[str, int], ...]:
-    spans = [span for span in _list(choice, "weight_versions", answer) if isinstance(span, Mapping)]
-    labels = tuple((_text(span, "version"), _number(span, "end") - _number(span, "start")) for span in spans)
-    if sum(count for _, count in labels) != size:
-        raise answer.malformed(f"expected weight_versions of {size} tokens")
-    return labels
-
-
-def _mapping(answer: Answer) -> Mapping[str, Json]:
-    read = answer.json()
-    if not isinstance(read, Mapping):
-        raise answer.malformed("expected an object")
-    return read
-
-
-def _part(read: Json, key: str) -> Mapping[str, Json]:
-    found = read.get(key) if isinstance(read, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _wrong(key: str, answer: Answer | None) -> RequestFailedError:
-    if answer is not None:
-        return answer.malformed(f"expected {key}")
-    return RequestFailedError(FailureKind.MALFORMED, f"expected {key}: is this a vLLM server?")
-
-
-def _list(read: Json, key: str, answer: Answer | None = None) -> Sequence[Json]:
-    found = read.get(key) if isinstance(read, Mapping) else None
-    if not isinstance(found, list):
-        raise _wrong(key, answer)
-    return found
-
-
-def _ids(read: Json, key: str, answer: Answer | None = None) -> list[int]:
-    found = _list(read, key, answer)
-    ids = [i for i in found if isinstance(i, int) and not isinstance(i, bool)]
-    if len(ids) != len(found):
-        raise _wrong(key, answer)
-    return ids
-
-
-def _text(read: Json, key: str) -> str:
-    found = read.get(key) if isinstance(read, Mapping) else None
-    if not isinstance(found, str):
-        raise _wrong(key, None)
-    return found
-
-
-def _number(read: Json, key: str) -> int:
-    found = read.get(key) if isinstance(read, Mapping) else None
-    if not isinstance(found, int):
-        raise _wrong(key, None)
-    return found
+        return as_mapping(answer) if answer.body else {}
