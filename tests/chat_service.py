@@ -90,7 +90,7 @@ class Service:
                 "tool_call_id is of no call",
             )
             calls = message.get("tool_calls", ())
-            must("messages", isinstance(message["content"], str) or calls, "content must be a string")
+            must("messages", isinstance(message["content"], str), "content must be a string")
             for call in calls:
                 must("messages", call["type"] == "function")
                 must(

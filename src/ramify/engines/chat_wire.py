@@ -38,7 +38,8 @@ def _message(line: Line, thought_field: str | None) -> Json:
     ]
     return {
         "role": "assistant",
-        "content": text if text or not calls else None,
+        # Some chat templates fail on null, also beside calls.
+        "content": text,
         **({thought_field: line.thought.strip()} if thought_field is not None and apart else {}),
         **({"tool_calls": calls} if calls else {}),
     }

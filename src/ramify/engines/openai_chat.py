@@ -2,7 +2,7 @@
 
 It sends the path of a request as messages (`chat/conversation.py`). The dialect says how: with tags a result is a message of
 the user; in the hermes dialect the service gets the tools, and calls and results have the roles of OpenAI's API. The answer
-becomes a turn in the dialect's text. Untested on real services.
+becomes a turn in the dialect's text. Untested on hosted services.
 
 Services differ in the fields that they take. One that a turn can do without is left out once the service has refused it, and
 a note says so; for any other the error names the key to change.
