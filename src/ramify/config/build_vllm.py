@@ -74,7 +74,8 @@ def build_vllm(
             )
             for number, gpus in enumerate(section.gpus)
         ]
-        note(f"engine 'vllm': starting {len(processes)} server(s); their logs are in {logs}")
+        several = f"{len(processes)} servers" if len(processes) > 1 else "a server"
+        note(f"engine 'vllm': starts {several}; logs in {logs}")
         replicas = [_replica(section, process.url, process, key, note) for process in processes]
     else:
         replicas = [_replica(section, url, None, key, note) for url in section.urls]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ramify.actor.batch import take_batch
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import ConfigError, Interrupted
+from ramify.core.errors import Interrupted, UserError
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
@@ -52,14 +52,14 @@ def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
     repeats all of this.
 
     Raises:
-        ConfigError: The rewards never differ.
+        UserError: The rewards never differ, or the engine's servers cannot be used.
         Interrupted: A stop was asked for.
     """
     if run.recipe.preflight.enabled:
         try:
             stop.run(run.publisher.publish(state.step))
             run_preflight(run.actor, run.order, run.recipe.preflight, run.folder, run.console, run.loop, stop)
-        except (ConfigError, Interrupted):
+        except (UserError, Interrupted):
             run.folder.forget()
             raise
     if run.guard is None:

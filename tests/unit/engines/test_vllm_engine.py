@@ -5,7 +5,6 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,7 +51,7 @@ def engine_of(folder, *servers, notes=None, hands_over=False, context=300, **sec
         VllmEngineSection(**{**settings, **section}),
         ChatTokenizer(folder),
         context,
-        Path("nowhere"),
+        folder.parent / "run",
         [].append if notes is None else notes.append,
         hands_over=hands_over,
     )
@@ -520,6 +519,32 @@ def test_a_branch_goes_where_its_prefix_is(folder):
         play(engine_of(folder, *servers), work)
     asked = [{tuple(b["token_ids"][:8]) for b in sent(s, "/inference/v1/generate")} for s in servers]
     assert not asked[0] & asked[1]
+
+
+def test_a_python_without_vllm_is_told(folder, tmp_path):
+    engine = engine_of(folder, launch=True, urls=())
+    with pytest.raises(
+        ServiceDownError, match=r"has no vLLM: install it there, or name .* engine\.python"
+    ) as told:
+        play(engine, lambda e: e.generate(ask(folder)))
+    assert "\n" not in str(told.value)
+
+
+FAILING = """#!/bin/sh
+echo "(Worker pid=7) ERROR 11-23 09:31:45 [core.py:953] ValueError: Available memory is less than desired"
+exit 1
+"""
+
+
+def test_a_server_that_does_not_start_says_why(folder, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(FAILING)
+    python.chmod(0o755)
+    engine = engine_of(folder, launch=True, urls=(), python=python)
+    with pytest.raises(
+        ServiceDownError, match=r"its process ended: ValueError: Available memory .*server-0\.log"
+    ):
+        play(engine, lambda e: e.generate(ask(folder)))
 
 
 def test_a_server_that_cannot_be_started_is_told(folder, tmp_path):

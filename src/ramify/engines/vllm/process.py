@@ -5,6 +5,7 @@ kernel ends the server (on Linux).
 """
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -29,7 +30,10 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 
 _PATIENCE_SECONDS = 10.0
 """How long a server may take to end before it is killed."""
-_TOLD_LINES = 3
+_TOLD_CHARACTERS = 300
+_NO_VLLM = "No module named 'vllm'"
+_LOG_PREFIX = re.compile(r"^\([^)]*\) [A-Z]+ \S+ \S+ \[[^]]*\] ")
+"""Of vLLM: (process) LEVEL date time [file:line]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +138,16 @@ class ServerProcess:
         """Whether it is not running."""
         return self._running is None or self._running.poll() is not None
 
-    def last_words(self) -> str:
-        """The last lines of its log that name an error, or the last ones; for a message."""
-        with suppress(OSError):
-            lines = [
-                line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()
-            ]
-            named = [line for line in lines if "Error" in line] or lines
-            return " | ".join(line[-200:] for line in named[-_TOLD_LINES:])
-        return ""
+    def why_it_ended(self) -> str:
+        """In one line, for a message: what to do, or the last error of its log."""
+        try:
+            lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
+        except OSError:
+            return "it wrote no log"
+        errors = [line for line in lines if "Error" in line] or lines or ["it said nothing"]
+        if _NO_VLLM in errors[-1]:
+            return f"{self._command.python} has no vLLM: install it there, or name another Python as engine.python"
+        return f"its process ended: {_LOG_PREFIX.sub('', errors[-1])[:_TOLD_CHARACTERS]}"
 
     def stop(self) -> None:
         """Ask it to end, and kill what is left of it."""

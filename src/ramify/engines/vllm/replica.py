@@ -186,7 +186,7 @@ class Replica:
             if self.process is not None and self.process.has_ended:
                 starts += 1
                 if starts > 1:
-                    last = f"its process ended: {self.process.last_words()}"
+                    last = self.process.why_it_ended()
                 if starts > _MOST_STARTS:
                     break
                 self.process.start()
