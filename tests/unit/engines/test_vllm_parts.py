@@ -1,0 +1,163 @@
+"""Parts of the vLLM engine: routing, the folder of weights, the command of a server."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ramify.core.errors import MachineError
+from ramify.engines.vllm import routing
+from ramify.engines.vllm.folder import WeightsFolder
+from ramify.engines.vllm.process import Command, ServerProcess
+from ramify.engines.vllm.routing import BLOCK_TOKENS, CachedPrefixes, blocks_of, least_work
+
+
+@dataclass
+class Place:
+    in_flight: int = 0
+    prefixes: CachedPrefixes = field(default_factory=CachedPrefixes)
+
+
+def test_blocks_are_whole_and_depend_on_all_before_them():
+    ids = tuple(range(100))
+    blocks = blocks_of(ids)
+    assert len(blocks) == 100 // BLOCK_TOKENS
+    assert blocks_of((*ids, 7, 8)) == blocks
+    other = blocks_of((99, *ids[1:]))
+    assert not set(other) & set(blocks)
+    assert blocks_of(ids[:50]) == blocks[: 50 // BLOCK_TOKENS]
+    assert blocks_of(ids[: BLOCK_TOKENS - 1]) == []
+
+
+def test_the_longest_prefix_wins_and_then_the_least_load():
+    ids = tuple(range(200))
+    near, far, idle = Place(in_flight=1), Place(in_flight=1), Place()
+    near.prefixes.add(blocks_of(ids[:160]))
+    far.prefixes.add(blocks_of(ids[:32]))
+    assert near.prefixes.tokens(blocks_of(ids)) == 160
+    assert least_work([far, idle, near], blocks_of(ids)) is near
+    near.in_flight = 4  # 256 tokens of work against 160 cached
+    assert least_work([far, idle, near], blocks_of(ids)) is idle
+    near.prefixes.clear()
+    assert near.prefixes.tokens(blocks_of(ids)) == 0
+
+
+def test_without_any_prefix_requests_spread():
+    places = [Place() for _ in range(3)]
+    for number in range(9):
+        chosen = least_work(places, blocks_of(tuple(range(number, number + 64))))
+        chosen.in_flight += 1
+    assert [place.in_flight for place in places] == [3, 3, 3]
+
+
+def test_old_blocks_are_forgotten(monkeypatch):
+    monkeypatch.setattr(routing, "_MOST_BLOCKS", 4)
+    prefixes = CachedPrefixes()
+    first, second = blocks_of(tuple(range(64))), blocks_of(tuple(range(100, 132)))
+    prefixes.add(first)
+    prefixes.add(second)
+    assert prefixes.tokens(second) == 32
+    assert prefixes.tokens(first) == 0
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from ramify.engines.vllm.folder import WeightsFolder
+folder = WeightsFolder(Path(sys.argv[1]))
+(folder.path / "version-000001").mkdir()
+print(folder.path, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_killed_runs_weights_are_removed_by_the_next_and_a_living_ones_stay(tmp_path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+    theirs = Path(holder.stdout.readline().strip())
+    (tmp_path / "ramify-weights-strange").write_text("a file")
+    (tmp_path / "ramify-weights-link").symlink_to(tmp_path)
+    mine = WeightsFolder(tmp_path)
+    assert theirs.is_dir()
+    holder.kill()
+    holder.wait()
+    other = WeightsFolder(tmp_path)
+    assert not theirs.exists()
+    assert mine.path.is_dir()
+    assert (tmp_path / "ramify-weights-strange").is_file()
+    assert (tmp_path / "ramify-weights-link").is_symlink()
+    for folder in (mine, other):
+        asyncio.run(folder.close())
+        assert not folder.path.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        MachineError, match=r"engine\.weights_dir: nothing can be written into .*name another folder"
+    ):
+        WeightsFolder(tmp_path / "file" / "below")
+
+
+def command(python, **changes):
+    return Command(python, Path("/models/m"), "bfloat16", 4096, 21, **changes)
+
+
+def test_the_command_names_all_that_the_engine_relies_on():
+    words = command(Path("py"), flags=("--tensor-parallel-size", "2"), sleeps=True).arguments(8123)
+    told = " ".join(words)
+    for part in (
+        "--model /models/m --served-model-name m --dtype bfloat16",
+        "--max-model-len 4096 --max-logprobs 21",
+        "--logprobs-mode processed_logprobs --generation-config vllm",
+        "--enable-prefix-caching --enable-scale-out --enable-sleep-mode",
+        "--port 8123",
+    ):
+        assert part in told
+    assert words[-2:] == ["--tensor-parallel-size", "2"]
+
+
+def test_the_environment_opens_the_routes_and_places_the_server(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    plain = command(Path("py")).environment()
+    assert (plain["VLLM_SERVER_DEV_MODE"], plain["CUDA_VISIBLE_DEVICES"]) == ("1", "5")
+    assert "VLLM_BATCH_INVARIANT" not in plain
+    placed = command(Path("py"), gpus="0,1", batch_invariant=True, key="k").environment()
+    assert (placed["CUDA_VISIBLE_DEVICES"], placed["VLLM_BATCH_INVARIANT"]) == ("0,1", "1")
+    assert placed["VLLM_API_KEY"] == "k"
+
+
+SLEEPER = """#!/bin/sh
+sleep 300 &
+echo $! > {folder}/child
+exec sleep 300
+"""
+
+
+def test_a_server_ends_with_what_it_started(tmp_path):
+    python = tmp_path / "python"
+    python.write_text(SLEEPER.format(folder=tmp_path))
+    python.chmod(0o755)
+    process = ServerProcess(command(python), tmp_path / "log")
+    assert process.has_ended
+    process.start()
+    while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text().strip():
+        assert not process.has_ended
+    child = int((tmp_path / "child").read_text())
+    process.stop()
+    assert process.has_ended
+    assert any(is_gone(child) or time.sleep(0.02) for _ in range(200))
+
+
+def is_gone(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
