@@ -340,6 +340,24 @@ def test_an_answer_that_is_not_as_vllm_writes_it_ends_the_run_in_one_line(folder
     assert "\n" not in str(told.value)
 
 
+def half(asked):
+    def write(stream):
+        stream.write(
+            b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{"choi'
+        )
+
+    return Reply(write=write)
+
+
+def test_half_an_answer_is_asked_for_again_and_not_for_ever(folder):
+    with stand_in(folder) as (here, server):
+        here.faults["/inference/v1/generate"] = half
+        with pytest.raises(EngineError, match=r"a request failed 10 times, the last time because .*") as told:
+            play(engine_of(folder, server), lambda e: e.generate(ask(folder)))
+        assert len(sent(server, "/inference/v1/generate")) == 10
+    assert "\n" not in str(told.value)
+
+
 def other_tokenizer(here):
     here.faults["/tokenize"] = lambda asked: as_json({"tokens": [1, 2, 3]})
 
