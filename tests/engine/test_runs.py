@@ -120,7 +120,7 @@ def test_a_server_killed_in_mid_step_comes_back_and_nothing_is_lost_or_counted_t
 ):
     """Once in each step, at a random moment of it. Weights that were not handed over again would show as a mismatch."""
     draw, run, killed = random.Random(0), tmp_path / "run", 0
-    command = words(quickstart, taught, vllm_python, run, "engine.start_seconds=300")
+    command = words(quickstart, taught, vllm_python, run, "engine.start_seconds=300", "data.epochs=9")
     ramify = subprocess.Popen(
         [sys.executable, "-m", "ramify", "train", *command, "--max-steps", str(KILLS)],
         stdout=subprocess.PIPE,
