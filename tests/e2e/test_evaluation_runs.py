@@ -295,7 +295,7 @@ def test_an_endpoint_is_evaluated_and_its_trees_are_not_trained_on(task, model_f
     assert ("gets token ids" in note) == says_which
     training = write_task(folder / "training", folder)
     told = refused("train", training, "-s", 'engine={name="openai",url="http://127.0.0.1:9/v1",model="m"}')
-    assert "engine.name: expected one of local, scripted, got 'openai'" in told
+    assert "engine.name: expected one of local, scripted, vllm, got 'openai'" in told
 
 
 def test_an_evaluation_against_a_server_loads_no_library_that_computes(task):
