@@ -116,7 +116,9 @@ def of_loss(path, model):
     )
     # The logprobs of random trees are not the model's.
     recipe = recipe.model_copy(
-        update={"algorithm": recipe.algorithm.model_copy(update={"max_mismatch": 1e9})}
+        update={
+            "algorithm": recipe.algorithm.model_copy(update={"max_mismatch": 1e9, "max_mismatch_kl": 1e9})
+        }
     )
     optimizer, schedule = build_optimizer(recipe.learner.optimizer)
     objective: Objective = build_objective(recipe.algorithm)

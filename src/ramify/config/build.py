@@ -327,6 +327,12 @@ def wanted_annotations(section: AlgorithmSection) -> "Wanted":
     )
 
 
+def _default_kl(recipe: TrainRecipe) -> float | None:
+    """A script is no policy, so its turns may be as unlikely as they are."""
+    scripted = isinstance(recipe.engine, ScriptedEngineSection)
+    return None if scripted or recipe.algorithm.old == "behavior" else MISMATCH_KL
+
+
 def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) -> "Learning":
     """The algorithm of a recipe, applied to a learner.
 
@@ -350,5 +356,5 @@ def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) ->
         token_budget=recipe.learner.token_budget,
         temperature=recipe.rollout.temperature,
         max_mismatch=(algorithm.max_mismatch or MISMATCH_TOLERANCE) if algorithm.old == "behavior" else None,
-        max_kl=(algorithm.max_mismatch_kl or MISMATCH_KL) if algorithm.old == "recompute" else None,
+        max_kl=algorithm.max_mismatch_kl or _default_kl(recipe),
     )
