@@ -64,4 +64,5 @@ def update(model, spans):
     def loss(_, logprobs, entropies):
         return (logprobs + entropies).sum()
 
-    states.backward(written_backward(states, weight, ids, 1.0, True, 1024, loss)[0])
+    weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+    states.backward(written_backward(states, weight, ids, 1.0, True, 1024, loss, weight.grad)[0])

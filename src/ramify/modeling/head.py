@@ -30,6 +30,7 @@ def written_logprobs(
     Shapes: hidden [W, H] (the hidden states that predict the targets), weight [V, H], targets [W] -> logprobs [W],
     entropies [W] or None. In nats; float64 for weights in float64, else float32.
     """
+    hidden, weight = _multipliable(hidden), _multipliable(weight)
     size, part_tokens = len(targets), _part_tokens(weight, chunk_tokens)
     room = _room(weight, min(size, part_tokens))
     logprobs = room.new_empty(size)
@@ -51,19 +52,20 @@ def written_backward(
     with_entropy: bool,
     chunk_tokens: int,
     loss: PartLoss,
+    weight_grad: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Gradient with respect to `hidden` of the sum of `loss` over parts of the tokens; logprobs; entropies.
 
-    Shapes as in `written_logprobs`; the gradient is [W, H]. If the weight requires a gradient, it is added to
-    `weight.grad` directly, because a separate tensor of that size for each call would cost much memory and bandwidth.
-    Hooks on the weight do not see it.
+    Shapes as in `written_logprobs`; the gradient is [W, H], of the type of `hidden`. The weight's gradient is added to
+    `weight_grad` [V, H], which is float64 for weights in float64, else float32: so many small terms are not rounded to
+    16 bits one by one. None: the weight is frozen.
     """
+    grad_hidden = torch.empty_like(hidden)
+    hidden, weight = _multipliable(hidden), _multipliable(weight)
     size, part_tokens = len(targets), _part_tokens(weight, chunk_tokens)
     room, spare = _room(weight, min(size, part_tokens)), _room(weight, min(size, part_tokens))
     logprobs = room.new_empty(size)
     entropies = torch.empty_like(logprobs) if with_entropy else None
-    grad_hidden = torch.empty_like(hidden)
-    grad_weight = _gradient_of(weight, room.dtype) if weight.requires_grad else None
     for part in _parts(size, part_tokens):
         logits = _logits(room, hidden[part], weight, temperature)
         probs = spare[: len(logits)]
@@ -74,25 +76,22 @@ def written_backward(
         gradient = _logit_gradients(probs, targets[part], *loss_gradients, found, temperature).to(
             weight.dtype
         )
-        torch.mm(gradient, weight, out=grad_hidden[part])
-        if grad_weight is None:
-            continue
-        if weight.dtype == room.dtype:
-            grad_weight.addmm_(gradient.T, hidden[part])
+        if grad_hidden.dtype == gradient.dtype:
+            torch.mm(gradient, weight, out=grad_hidden[part])
         else:
-            grad_weight += gradient.T @ hidden[part]
-    if grad_weight is not None and grad_weight is not weight.grad:
-        # Summed in float32, stored in the weight's own type.
-        found_grad = grad_weight.to(weight.dtype)
-        weight.grad = found_grad if weight.grad is None else weight.grad.add_(found_grad)
+            grad_hidden[part] = gradient @ weight
+        if weight_grad is None:
+            continue
+        if gradient.dtype == weight_grad.dtype:
+            weight_grad.addmm_(gradient.T, hidden[part])
+        else:
+            weight_grad += torch.mm(gradient.T, hidden[part], out_dtype=weight_grad.dtype)
     return grad_hidden, logprobs, entropies
 
 
-def _gradient_of(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor that accumulates a weight's gradient: `weight.grad` if it exists with this dtype, else zeros."""
-    if weight.grad is not None and weight.grad.dtype == dtype:
-        return weight.grad
-    return torch.zeros_like(weight, dtype=dtype)
+def _multipliable(matrix: torch.Tensor) -> torch.Tensor:
+    """The same numbers in float32 if a CPU has them in 16 bits, whose products it could only sum and round in 16 bits."""
+    return matrix.float() if matrix.device.type == "cpu" and matrix.dtype.itemsize == 2 else matrix
 
 
 def _part_tokens(weight: torch.Tensor, chunk_tokens: int) -> int:
@@ -119,7 +118,7 @@ def _logits(
     if weight.dtype == room.dtype:
         torch.mm(hidden, weight.T, out=logits)
     else:
-        logits.copy_(hidden @ weight.T)
+        logits.copy_(torch.mm(hidden, weight.T, out_dtype=room.dtype))
     if temperature != 1.0:
         logits /= temperature
     return logits

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ramify.modeling.numerics import compute_dtype
 from ramify.modeling.row_bytes import row_bytes
 
 
@@ -43,7 +44,7 @@ def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: in
         if parameter.requires_grad and parameter.grad is None
     )
     device = model.device.type
-    row = row_bytes(model.config, tokens, model.dtype.itemsize, device)
+    row = row_bytes(model.config, tokens, compute_dtype(model).itemsize, device)
     return row.recomputes(available_bytes - gradients, device)
 
 

@@ -1,8 +1,9 @@
-"""Threads, determinism and the device of torch, for the whole process."""
+"""Threads, determinism and the device of torch, for the whole process; and the type that a model computes in."""
 
 import os
 
 import torch
+from transformers import PreTrainedModel
 
 
 def set_numerics(threads: int | None, deterministic: bool) -> None:
@@ -18,3 +19,13 @@ def set_numerics(threads: int | None, deterministic: bool) -> None:
 def device_name(device: str) -> str:
     """Name of the hardware behind "auto", "cuda" or "cpu"."""
     return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def compute_dtype(model: PreTrainedModel) -> torch.dtype:
+    """The type of a model's activations: of masks, of keys and values, of what a row takes.
+
+    A model over several processes keeps its weights in float32 and gathers them in this type (`learner.sharding`); any
+    other model computes in the type of its weights.
+    """
+    told = getattr(model, "computes_in", None)
+    return told if isinstance(told, torch.dtype) else next(model.parameters()).dtype

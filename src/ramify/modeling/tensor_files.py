@@ -6,7 +6,8 @@ writer takes all tensors at once, and copies everything that is not on the CPU f
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from safetensors import safe_open
 
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
+_TYPES = {name: dtype for dtype, name in _NAMES.items()}
 _ALIGNMENT = 8
 
 
@@ -31,18 +33,23 @@ class TensorHead:
         return self.dtype.itemsize * torch.Size(self.shape).numel()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a new file.
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a new file; its header holds `metadata`.
 
     Raises:
         OSError: The file exists, or cannot be written.
     """
     heads = {name: TensorHead(tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
-    write_each_tensor(path, heads, tensors.__getitem__)
+    write_each_tensor(path, heads, tensors.__getitem__, metadata)
 
 
 def write_each_tensor(
-    path: Path, heads: Mapping[str, TensorHead], tensor: Callable[[str], torch.Tensor]
+    path: Path,
+    heads: Mapping[str, TensorHead],
+    tensor: Callable[[str], torch.Tensor],
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a new file; `tensor` is asked for one tensor at a time, of the type and shape in `heads`.
 
@@ -51,7 +58,8 @@ def write_each_tensor(
     """
     # The widest types first, so that every tensor is aligned.
     order = sorted(heads, key=lambda name: (-heads[name].dtype.itemsize, name))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
+    # transformers asks for the format.
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0
     for name in order:
         start, end = end, end + heads[name].nbytes
@@ -69,21 +77,45 @@ def write_each_tensor(
             file.write(flat.numpy())
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read a file; the tensors are views of the file, which the system reads when they are used.
+def read_heads(path: Path) -> tuple[dict[str, TensorHead], dict[str, str]]:
+    """Types and shapes of a file's tensors, and what its header holds besides.
 
     Raises:
-        ValueError: The file cannot be read, is not of this format, or holds a number that is not finite.
+        ValueError: The file cannot be read, is not of this format, or holds a tensor of another type.
     """
+    with _opened(path) as file:
+        heads = {}
+        for name in file.keys():  # noqa: SIM118
+            part = file.get_slice(name)
+            if part.get_dtype() not in _TYPES:
+                raise ValueError(f"{name} is not made of finite numbers, but of {part.get_dtype()}")
+            heads[name] = TensorHead(_TYPES[part.get_dtype()], tuple(part.get_shape()))
+        return heads, dict(file.metadata() or {})
+
+
+def read_rows(path: Path, name: str, rows: slice | None = None) -> torch.Tensor:
+    """A tensor of a file, or some of its rows.
+
+    Raises:
+        ValueError: The file cannot be read, or the tensor holds a number that is not finite.
+    """
+    with _opened(path) as file:
+        found: torch.Tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
+    if not all_finite(found):
+        raise ValueError(f"{name} is not made of finite numbers")
+    return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a file; the library has errors of its own."""
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            yield file
+    except ValueError:
+        raise
     except Exception as error:
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
-    for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or not all_finite(tensor):
-            raise ValueError(f"{name} is not made of finite numbers")
-    return tensors
 
 
 def all_finite(tensor: torch.Tensor) -> bool:

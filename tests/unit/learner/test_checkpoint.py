@@ -35,7 +35,7 @@ from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.pack import pack
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
-from ramify.modeling.tensor_files import read_tensors, write_tensors
+from ramify.modeling.tensor_files import read_heads, read_rows, write_tensors
 from ramify.modeling.tiny import make_tiny_qwen3
 from random_trees import credited, random_tree, supervised_credit
 
@@ -277,9 +277,13 @@ def sealed(tmp_path, model_folder):
     return learner, folder, lambda: write_record(folder, STATE)
 
 
+def read_tensors(path):
+    return {name: read_rows(path, name).clone() for name in read_heads(path)[0]}
+
+
 def broken(name, change):
     def work(folder):
-        tensors = {key: tensor.clone() for key, tensor in read_tensors(folder / OPTIMIZER).items()}
+        tensors = read_tensors(folder / OPTIMIZER)
         tensors[name] = change(tensors[name])
         (folder / OPTIMIZER).unlink()
         write_tensors(folder / OPTIMIZER, {key: value for key, value in tensors.items() if value is not None})

@@ -11,6 +11,11 @@ def random_head(dtype=torch.float32):
     return hidden, weight, torch.randint(0, 40, (23,), generator=generator)
 
 
+def grad_room(weight):
+    """Zeros for the weight's gradient, in at least float32."""
+    return torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32)).detach()
+
+
 def mixed(mix):
     """A loss that is a sum over tokens, with a weight for each logprob and each entropy."""
 
@@ -32,7 +37,10 @@ def test_values_and_gradients_equal_those_of_plain_operations(chunk_tokens, temp
     hidden, weight, targets = random_head()
     mix = torch.randn(2, 23, generator=torch.Generator().manual_seed(1))
     plain = plain_loss(hidden, weight, targets, temperature, mix)
-    grad, *ours = written_backward(hidden, weight, targets, temperature, True, chunk_tokens, mixed(mix))
+    by_weight = grad_room(weight)
+    grad, *ours = written_backward(
+        hidden, weight, targets, temperature, True, chunk_tokens, mixed(mix), by_weight
+    )
     for a, b in zip(ours, plain[1:], strict=True):
         assert torch.allclose(a, b, atol=1e-5)
     for a, b in zip(
@@ -40,26 +48,29 @@ def test_values_and_gradients_equal_those_of_plain_operations(chunk_tokens, temp
     ):
         assert torch.equal(a, b)
     expected = torch.autograd.grad(plain[0], (hidden, weight))
-    for a, b in zip((grad, weight.grad), expected, strict=True):
+    for a, b in zip((grad, by_weight), expected, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_of_several_calls_add_up(dtype):
     hidden, weight, targets = random_head(dtype)
-    once, expected = random_head(dtype)[1], torch.zeros(40, 16, dtype=dtype)
+    whole, expected = grad_room(weight), grad_room(weight)
     for places in (slice(0, 9), slice(9, 23)):
-        once.grad = None
-        for each in (once, weight):
-            written_backward(hidden[places], each, targets[places], 1.0, False, 5, lambda _, x, __: x.sum())
-        expected += once.grad
-    assert torch.allclose(weight.grad, expected, atol=1e-6)
+        once = grad_room(weight)
+        for room in (once, whole):
+            written_backward(
+                hidden[places], weight, targets[places], 1.0, False, 5, lambda _, x, __: x.sum(), room
+            )
+        expected += once
+    assert torch.allclose(whole, expected, atol=1e-6)
 
 
 def gradient_by_weight(with_entropy, loss):
     hidden, weight, targets = random_head()
-    written_backward(hidden, weight, targets, 1.0, with_entropy, 5, loss)
-    return weight.grad
+    by_weight = grad_room(weight)
+    written_backward(hidden, weight, targets, 1.0, with_entropy, 5, loss, by_weight)
+    return by_weight
 
 
 def test_a_loss_may_look_at_entropies_or_logprobs_alone_or_at_neither():
@@ -77,7 +88,9 @@ def test_a_loss_may_look_at_entropies_or_logprobs_alone_or_at_neither():
 def test_a_frozen_weight_gets_no_gradient():
     hidden, weight, targets = random_head()
     weight.requires_grad_(False)
-    grad, _, _ = written_backward(hidden, weight, targets, 1.0, False, 5, lambda _, x, __: x.sum())
+    grad, _, _ = written_backward(
+        hidden, weight, targets, 1.0, False, 5, lambda _, x, __: x.sum(), None
+    )
     assert weight.grad is None
     assert grad.any()
 
@@ -89,14 +102,16 @@ def test_without_entropy_there_is_none_and_logprobs_are_the_same():
     assert torch.equal(logprobs, written_logprobs(hidden, weight, targets, 1.0, True, 8)[0])
 
 
-def test_low_precision_weights_give_float32_logprobs_and_gradients_of_their_own_type():
+def test_low_precision_weights_give_float32_logprobs_and_a_gradient_in_float32():
     hidden, weight, targets = random_head(torch.bfloat16)
-    grad, logprobs, _ = written_backward(hidden, weight, targets, 1.0, False, 8, lambda _, x, __: x.sum())
-    assert (logprobs.dtype, grad.dtype, weight.grad.dtype) == (
-        torch.float32,
-        torch.bfloat16,
-        torch.bfloat16,
+    by_weight = grad_room(weight)
+    grad, logprobs, _ = written_backward(
+        hidden, weight, targets, 1.0, False, 8, lambda _, x, __: x.sum(), by_weight
     )
+    assert (logprobs.dtype, grad.dtype) == (torch.float32, torch.bfloat16)
+    wide = hidden.detach().float(), weight.detach().float().requires_grad_()
+    torch.log_softmax(wide[0] @ wide[1].T, -1).gather(1, targets[:, None]).sum().backward()
+    assert torch.allclose(by_weight, wide[1].grad, atol=1e-5)
     plain, exact = (
         torch.log_softmax(logits.float(), -1).gather(1, targets[:, None])[:, 0]
         for logits in (hidden @ weight.T, hidden.float() @ weight.float().T)
@@ -108,9 +123,10 @@ def test_float64_is_float64_throughout():
     hidden, weight, targets = random_head(torch.float64)
     mix = torch.ones(2, 23, dtype=torch.float64)
     plain = plain_loss(hidden, weight, targets, 0.7, mix)
-    grad, *ours = written_backward(hidden, weight, targets, 0.7, True, 8, mixed(mix))
+    by_weight = grad_room(weight)
+    grad, *ours = written_backward(hidden, weight, targets, 0.7, True, 8, mixed(mix), by_weight)
     assert all(torch.allclose(a, b, rtol=1e-13, atol=1e-13) for a, b in zip(ours, plain[1:], strict=True))
     expected = torch.autograd.grad(plain[0], (hidden, weight))
-    for a, b in zip((grad, weight.grad), expected, strict=True):
+    for a, b in zip((grad, by_weight), expected, strict=True):
         assert a.dtype == torch.float64
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ramify.modeling.tensor_files import read_tensors, write_tensors
+from ramify.modeling.tensor_files import read_heads, read_rows, write_tensors
 
 TENSORS = {
     "step": torch.tensor(7.0),
@@ -16,6 +16,10 @@ TENSORS = {
     "empty": torch.zeros(0, 3),
     "wide": torch.tensor([1.0, 2.0], dtype=torch.float64),
 }
+
+
+def read_tensors(path):
+    return {name: read_rows(path, name) for name in read_heads(path)[0]}
 
 
 def equal(one, other):
@@ -29,6 +33,16 @@ def test_what_is_written_is_what_safetensors_reads(tmp_path, tensors):
     write_tensors(tmp_path / "a", tensors)
     assert equal(read_tensors(tmp_path / "a"), tensors)
     assert equal(load_file(tmp_path / "a"), tensors)
+
+
+def test_heads_rows_and_metadata_are_read_alone(tmp_path):
+    write_tensors(tmp_path / "a", TENSORS, {"rows": "some"})
+    heads, metadata = read_heads(tmp_path / "a")
+    assert {name: (head.dtype, head.shape) for name, head in heads.items()} == {
+        name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in TENSORS.items()
+    }
+    assert metadata == {"format": "pt", "rows": "some"}
+    assert torch.equal(read_rows(tmp_path / "a", "turned", slice(1, 3)), TENSORS["turned"][1:3])
 
 
 def test_a_file_that_is_there_is_not_written_over(tmp_path):
