@@ -25,6 +25,7 @@ from ramify.core.records import (
     behavior_annotations,
 )
 from ramify.core.tree import Source, Tree
+from ramify.learner import parallel
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.report import UpdateReport
@@ -43,8 +44,7 @@ def make_learner(folder: Path, device: str = "cpu", dtype: str = "float32") -> L
     """A learner whose optimizer steps change nothing, so that every run does the same work."""
     torch.set_num_threads(NUM_THREADS)
     return Learner(
-        load_model(folder, dtype, device),
-        optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
+        parallel.alone(load_model(folder, dtype, device), AdamWSettings(lr=0.0, weight_decay=0.0)),
         schedule=Schedule(),
         total_steps=1_000_000,
         objective=Objective(ClippedSurrogate(CLIP_LOW, CLIP_HIGH, None)),

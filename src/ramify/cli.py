@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if status in (1, 2) and stops.number is not None:
             # A library may have caught the signal's exception and failed with one of its own.
             status, message = 128 + stops.number, stops.line
-        if message:
+        if message and os.environ.get("RANK", "0") == "0":
             _tell(message)
     return status
 

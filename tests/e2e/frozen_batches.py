@@ -26,6 +26,7 @@ from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, make_tree
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
 from random_trees import random_tree
@@ -122,7 +123,8 @@ def of_loss(path, model):
     )
     optimizer, schedule = build_optimizer(recipe.learner.optimizer)
     objective: Objective = build_objective(recipe.algorithm)
-    learner = Learner(build_model(recipe.model, 200), optimizer=optimizer, schedule=schedule, total_steps=10, objective=objective, temperature=1.0, max_grad_norm=1e9, token_budget=10_000)  # fmt: skip
+    learner = Learner(
+alone(build_model(recipe.model, 200), optimizer), schedule=schedule, total_steps=10, objective=objective, temperature=1.0, max_grad_norm=1e9, token_budget=10_000)  # fmt: skip
     learning = build_learning(recipe, learner, 1)
     rng = np.random.default_rng(7)
     typical = -np.log(learner.model.config.vocab_size)

@@ -38,6 +38,7 @@ from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.obs.metrics import read_metrics
@@ -347,8 +348,7 @@ def test_a_checkpoint_opens_in_transformers_with_the_learners_logprobs(uninterru
     theirs = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ours = Learner(
-        load_model(folder),
-        optimizer=AdamWSettings(0.0),
+        alone(load_model(folder), AdamWSettings(0.0)),
         schedule=Schedule(),
         total_steps=1,
         objective=Objective(NegativeLogLikelihood()),

@@ -17,6 +17,7 @@ from ramify.learner.annotate import Wanted
 from ramify.learner.guard import Guard, GuardConfig
 from ramify.learner.learning import Learning
 from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.obs.console import RunConsole
@@ -84,8 +85,7 @@ def _tiny(seed=0):
 
 def _learner(loss):
     return Learner(
-        _tiny(),
-        optimizer=AdamWSettings(lr=1e-3, weight_decay=0.0),
+        alone(_tiny(), AdamWSettings(lr=1e-3, weight_decay=0.0)),
         schedule=Schedule(),
         total_steps=10,
         objective=Objective(loss),

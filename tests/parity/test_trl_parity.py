@@ -44,6 +44,7 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree, node_id
 from ramify.learner.learning import Learning
 from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.attention import ATTENTION_NAME
 from ramify.train.dpo import prefer
@@ -64,8 +65,7 @@ def model_with(which):
 
 def learner_for(model, objective, temperature=1.0, budget=10_000):
     return Learner(
-        model,
-        optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
+        alone(model, AdamWSettings(lr=0.0, weight_decay=0.0), reference()),
         schedule=Schedule(),
         total_steps=1,
         objective=objective,
@@ -156,7 +156,7 @@ def test_dpo(beta, budget):
     """TRL: DPOTrainer, loss_type sigmoid, tool results masked in completion_mask (which its collator does not do)."""
     trees = [pair(tree_of(g, [chosen]), tree_of(g, [rejected])) for g, chosen, rejected in DPO_PAIRS]
     learner = learner_for(model_with(TRAINED), Objective(DpoLoss(beta)), budget=budget)
-    report, caught = caught_by(learner, lambda: prefer(learner, trees, reference(), budget))
+    report, caught = caught_by(learner, lambda: prefer(learner, trees))
     expected = TRL["dpo"][str(beta)]
     check(report, caught, expected)
     names = {
@@ -176,10 +176,8 @@ def learning_for(learner, section, temperature):
         correction=section.correction,
         masks_truncated=section.truncated == "mask",
         wanted=wanted_annotations(section),
-        reference=reference(),
         problems_per_minibatch=len(groups()),
         minibatches=1,
-        token_budget=10_000,
         temperature=temperature,
         max_mismatch=None,
     )

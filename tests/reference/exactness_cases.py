@@ -25,6 +25,7 @@ from ramify.algos.losses import Objective
 from ramify.core.records import Reward
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from random_trees import annotated, credited, training
 
@@ -238,8 +239,7 @@ class Packed:
     def __call__(self, case, layout, rank=0, ranks=1):
         rows = self._rows(case.weighting, case.baseline, case.correction, layout, bool(case.penalties))
         learner = Learner(
-            self.world.ours,
-            optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
+            alone(self.world.ours, AdamWSettings(lr=0.0, weight_decay=0.0)),
             schedule=Schedule(),
             total_steps=1,
             objective=Objective(LOSSES[case.loss][0], case.penalties),

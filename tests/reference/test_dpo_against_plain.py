@@ -11,6 +11,7 @@ from ramify.algos.dpo import DpoLoss, pair
 from ramify.algos.losses import Objective
 from ramify.core.tree import Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.lora import LoraSettings, adapters_off, add_lora
 from ramify.modeling.tiny import make_tiny_qwen3
@@ -85,16 +86,15 @@ def plain(model, reference, trees):
     return loss / len(trees), margins
 
 
-def learner_for(model):
+def learner_for(model, reference, budget):
     return Learner(
-        model,
-        optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
+        alone(model, AdamWSettings(lr=0.0, weight_decay=0.0), reference),
         schedule=Schedule(),
         total_steps=10,
         objective=Objective(DpoLoss(BETA)),
         temperature=1.0,
         max_grad_norm=1e9,
-        token_budget=10_000,
+        token_budget=budget,
     )
 
 
@@ -102,13 +102,13 @@ def gradients(model):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def update(learner, trees, reference, budget):
+def update(learner, trees):
     """An update and the gradients that it stepped with."""
     caught = {}
     handle = learner.optimizers._optimizers[0].register_step_pre_hook(
         lambda *_: caught.update(gradients(learner.model))
     )
-    report = prefer(learner, trees, reference, budget)
+    report = prefer(learner, trees)
     handle.remove()
     return report, caught
 
@@ -130,7 +130,7 @@ def test_loss_and_gradients_equal_those_of_plain_loops_however_pairs_are_split(t
     def opened():
         yield reference
 
-    report, caught = update(learner_for(model), trees, opened, budget)
+    report, caught = update(learner_for(model, opened, budget), trees)
     assert report.loss == pytest.approx(expected.item(), rel=PRECISION)
     assert report.metrics["margin"] == pytest.approx(np.mean(margins), rel=PRECISION)
     assert report.metrics["accuracy"] == np.mean([margin > 0 for margin in margins])
@@ -150,15 +150,15 @@ def test_under_lora_the_reference_is_the_base(trees):
         with adapters_off(model):
             yield model
 
-    learner = learner_for(model)
-    first, _ = update(learner, trees, opened, 10_000)
+    learner = learner_for(model, opened, 40)
+    first, _ = update(learner, trees)
     assert first.loss == pytest.approx(np.log(2), rel=PRECISION)
     assert first.metrics["margin"] == pytest.approx(0.0, abs=PRECISION)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".lora_B." in name:
                 parameter.normal_(0.0, 0.1, generator=torch.Generator().manual_seed(len(name)))
-    report, caught = update(learner, trees, opened, 40)
+    report, caught = update(learner, trees)
     model.zero_grad()
     expected, _ = plain(model, base, trees)
     expected.backward()

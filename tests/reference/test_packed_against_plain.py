@@ -22,6 +22,7 @@ from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.tree import Cut, Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model, save_model
 from random_trees import credited, random_advantages, random_tree, supervised_credit, training, with_behavior
@@ -62,8 +63,7 @@ def seeded(weighting):
 
 def learner_for(model, loss):
     return Learner(
-        model,
-        optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
+        alone(model, AdamWSettings(lr=0.0, weight_decay=0.0)),
         schedule=Schedule(),
         total_steps=10,
         objective=Objective(loss),

@@ -15,6 +15,7 @@ from ramify.algos.sft import NegativeLogLikelihood
 from ramify.core.tree import Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from random_trees import credited, random_advantages, supervised_credit, training, with_behavior
@@ -47,8 +48,7 @@ def models(model_folder):
 
 def learner_for(model, loss):
     return Learner(
-        model,
-        optimizer=AdamWSettings(lr=0.0, weight_decay=0.0),
+        alone(model, AdamWSettings(lr=0.0, weight_decay=0.0)),
         schedule=Schedule(),
         total_steps=10,
         objective=Objective(loss),

@@ -117,7 +117,7 @@ class CopyPublisher:
             EngineError: Sequences are being written, or the engine's logprobs differ from the learner's.
         """
         # In threads, so that the event loop goes on serving tools and deadlines.
-        await asyncio.to_thread(copy_trained, self._learner.model, self._model)
+        await asyncio.to_thread(copy_trained, self._learner, self._model)
         await self._engine.load_weights(version)
         if self._has_published:
             await self._probe.compare(
@@ -161,7 +161,7 @@ class FolderPublisher:
         """
         target = version_folder(self._folder, version)
         try:
-            await asyncio.to_thread(write_weights, self._learner.model, target, self._dtype)
+            await asyncio.to_thread(write_weights, self._learner, target, self._dtype)
         except OSError as error:
             raise EngineError(
                 f"step {version}: the weights cannot be written for the engine: {error.filename or target}: "
@@ -179,16 +179,16 @@ class FolderPublisher:
 
 
 @torch.no_grad()
-def copy_trained(source: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Copy every trained parameter of `source` into that of the same name in `target`.
+def copy_trained(learner: Learner, target: PreTrainedModel) -> None:
+    """Copy every parameter that `learner` trains into that of the same name in `target`.
 
     A tied head is the embedding under a second name, and is copied with it. Frozen ones, such as the base below an
-    adapter, are the same since `target` was made. The adapter's matrices stay beside it, as in `source`.
+    adapter, are the same since `target` was made. The adapter's matrices stay beside it, as in the learner.
     """
     targets = dict(target.named_parameters())
-    for name, parameter in source.named_parameters():
+    for name, parameter in learner.model.named_parameters():
         if parameter.requires_grad:
-            targets[name].copy_(parameter)
+            targets[name].copy_(learner.whole_parameter(name))
 
 
 def build_publisher(actor: Actor, learner: Learner, model: PreTrainedModel, dtype: str) -> Publisher:

@@ -1,12 +1,25 @@
 """`ramify train`, `ramify sft` and `ramify dpo RECIPE.toml`: reinforcement learning, supervised training, pairs (DPO).
 
-Like every command they import heavy modules only when they run, so that `--help` is quick.
+Like every command they import heavy modules only when they run, so that `--help` is quick. Under torchrun rank 0 runs the
+command, and the other ranks compute what it tells them to.
 """
 
 import argparse
+import os
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ramify.commands.parser import add_recipe, at_least_one
+from ramify.core.errors import Interrupted
+from ramify.core.rank import launched
+
+if TYPE_CHECKING:
+    from ramify.config.schema_examples import SftRecipe
+    from ramify.config.schema_train import TrainRecipe
+    from ramify.learner.parallel import Ranks
+    from ramify.obs.console import RunConsole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,12 +31,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from ramify.commands.check_files import check_example_files, check_train_files
     from ramify.commands.estimate import dry_run
+    from ramify.train.run_folder import check_run_folder
+
+    rank = launched(os.environ)
+    if rank.number:
+        if not options.dry_run:
+            from ramify.learner.parallel import serve
+
+            sys.exit(serve(rank, lambda: _alike(_read(options))))
+        return
+    recipe = _read(options)
+    # Processes that torchrun started again go on with what those before them saved.
+    resume = options.resume or (rank.restarts > 0 and recipe.run.dir.exists())
+    check_run_folder(recipe.run.dir, recipe, resume)
+    if options.dry_run:
+        sys.stdout.write(dry_run(recipe))
+        return
+    from ramify.learner.parallel import together
+    from ramify.obs.console import RunConsole
+
+    console = RunConsole()
+    try:
+        with together(rank, _alike(recipe) if rank.size > 1 else {}) as ranks:
+            path = _train(recipe, console, ranks, resume, options.max_steps)
+    except Interrupted as stopped:
+        if not rank.is_supervised:
+            raise
+        # Any other status would have torchrun start the run again.
+        console.note(f"{stopped}")
+        return
+    console.note(f"model written to {path}")
+
+
+def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
+    from ramify.commands.check_files import check_example_files, check_train_files
     from ramify.config.load import load_recipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
     from ramify.config.schema_train import TrainRecipe
-    from ramify.train.run_folder import check_run_folder
 
     schemas: dict[str, type[TrainRecipe | SftRecipe]] = {
         "train": TrainRecipe,
@@ -35,23 +80,50 @@ def run(options: argparse.Namespace) -> None:
         check_train_files(recipe, fetch=not options.dry_run)
     else:
         check_example_files(recipe, fetch=not options.dry_run)
-    check_run_folder(recipe.run.dir, recipe, options.resume)
-    if options.dry_run:
-        sys.stdout.write(dry_run(recipe))
-        return
-    from ramify.obs.console import RunConsole
+    return recipe
 
-    console = RunConsole()
+
+def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
+    """What all ranks must have in common, as fingerprints."""
+    from hashlib import sha256
+    from importlib import metadata
+
+    import ramify
+    from ramify.config.load import resolved
+    from ramify.modeling.adapter_files import checksums
+    from ramify.obs.manifest import file_sha256
+
+    code = sha256()
+    root = Path(ramify.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        code.update(f"{path.relative_to(root)} {file_sha256(path)}\n".encode())
+    return {
+        "version of torch": metadata.version("torch"),
+        "version of ramify's code": code.hexdigest()[:16],
+        "recipe": sha256(resolved(recipe).encode()).hexdigest()[:16],
+        "data": file_sha256(recipe.data.train)[:16],
+        "model": " ".join(checksums(recipe.model.folder).values()),
+    }
+
+
+def _train(
+    recipe: "TrainRecipe | SftRecipe",
+    console: "RunConsole",
+    ranks: "Ranks",
+    resume: bool,
+    max_steps: int | None,
+) -> Path:
+    from ramify.config.schema_examples import DpoRecipe
+    from ramify.config.schema_train import TrainRecipe
+
     if isinstance(recipe, TrainRecipe):
         from ramify.train.rl import run_rl
 
-        path = run_rl(recipe, console, resume=options.resume, max_steps=options.max_steps)
-    elif isinstance(recipe, DpoRecipe):
+        return run_rl(recipe, console, ranks, resume=resume, max_steps=max_steps)
+    if isinstance(recipe, DpoRecipe):
         from ramify.train.dpo import run_dpo
 
-        path = run_dpo(recipe, console, resume=options.resume, max_steps=options.max_steps)
-    else:
-        from ramify.train.sft import run_sft
+        return run_dpo(recipe, console, ranks, resume=resume, max_steps=max_steps)
+    from ramify.train.sft import run_sft
 
-        path = run_sft(recipe, console, resume=options.resume, max_steps=options.max_steps)
-    console.note(f"model written to {path}")
+    return run_sft(recipe, console, ranks, resume=resume, max_steps=max_steps)

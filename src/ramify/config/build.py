@@ -334,26 +334,18 @@ def _default_kl(recipe: TrainRecipe) -> float | None:
 
 
 def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) -> "Learning":
-    """The algorithm of a recipe, applied to a learner.
-
-    Raises:
-        DataError: The reference model cannot be read.
-    """
-    from ramify.config.build_model import build_reference
+    """The algorithm of a recipe, applied to a learner."""
     from ramify.learner.learning import Learning
 
     algorithm = recipe.algorithm
-    wanted = wanted_annotations(algorithm)
     return Learning(
         learner=learner,
         estimator=build_estimator(algorithm),
         correction=algorithm.correction,
         masks_truncated=algorithm.truncated == "mask",
-        wanted=wanted,
-        reference=build_reference(recipe.model, learner.model) if wanted.ref_logprobs else None,
+        wanted=wanted_annotations(algorithm),
         problems_per_minibatch=recipe.learner.problems_per_minibatch,
         minibatches=minibatches,
-        token_budget=recipe.learner.token_budget,
         temperature=recipe.rollout.temperature,
         max_mismatch=(algorithm.max_mismatch or MISMATCH_TOLERANCE) if algorithm.old == "behavior" else None,
         max_kl=algorithm.max_mismatch_kl or _default_kl(recipe),

@@ -3,7 +3,6 @@
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
 
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,18 +10,15 @@ from ramify.config.schema_parts import (
     LoraSection,
     ModelSection,
     TrainedModelSection,
-    TrainingEngineSection,
 )
 from ramify.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from transformers import PreTrainedModel
 
     from ramify.chat.tokenizer import ChatTokenizer
-    from ramify.config.schema_train import TrainingEngine
-    from ramify.learner.annotate import Reference
 
 
 _SAID = "caf\u00e9 \u4e2d\u6587"
@@ -162,39 +158,3 @@ def _adapt(model: "PreTrainedModel", section: LoraSection, path: Path, seed: int
             f"model.lora: expected the settings of the adapter at {path} (rank = {found.rank}, alpha = {found.alpha}, "
             f"targets = {list(found.targets)}) or no such section"
         )
-
-
-def build_engine_model(section: "TrainingEngine", model: "PreTrainedModel") -> "PreTrainedModel":
-    """The model that a training run's engine computes with: the learner's, or a frozen copy (`engine.weights`).
-
-    In a copy, tied weights are tied, and an adapter lies beside its base.
-    """
-    if isinstance(section, TrainingEngineSection) and section.weights == "copy":
-        return deepcopy(model).requires_grad_(False)
-    return model
-
-
-def build_reference(section: ModelSection, model: "PreTrainedModel") -> "Reference":
-    """The reference model, which is the model before the run: the base without its adapter, or a frozen copy.
-
-    If the run trains an existing adapter further, the reference includes that adapter and is loaded as a copy.
-
-    Raises:
-        DataError: The folder cannot be read.
-    """
-    from contextlib import contextmanager, nullcontext
-
-    from ramify.modeling.load import load_model
-    from ramify.modeling.lora import adapters_off, has_adapters
-    from ramify.modeling.model_config import is_adapter_folder
-
-    if has_adapters(model) and not is_adapter_folder(section.folder):
-
-        @contextmanager
-        def base() -> "Iterator[PreTrainedModel]":
-            with adapters_off(model):
-                yield model
-
-        return base
-    frozen = load_model(section.folder, section.dtype, str(model.device)).requires_grad_(False)
-    return lambda: nullcontext(frozen)

@@ -27,10 +27,11 @@ class ExampleDataSection(Section):
 
 
 class SftLearnerSection(Section):
-    """Examples per optimiser step; rows of about `token_budget` tokens."""
+    """Examples per optimiser step; rows of about `token_budget` tokens; `copies` of weights that are split, as in RL."""
 
     batch_size: PositiveInt
     token_budget: Tokens = 8192
+    copies: PositiveInt = 1
     optimizer: OptimizerSection
 
 

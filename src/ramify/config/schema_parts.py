@@ -69,8 +69,9 @@ Dialect = Literal["tags", "hermes"]
 class ModelSection(Section):
     """Which model: a Hugging Face folder, or an id of the hub ("org/name", "org/name@revision"), which is downloaded.
 
-    `device = "auto"` uses a GPU if there is one, else the CPU. Training keeps weights in float32, because at the
-    papers' learning rates most updates are too small for bfloat16. `dialect` is how the model writes calls and answers.
+    `device = "auto"` uses a GPU if there is one, else the CPU. `dtype` is the type that the model computes in. Training
+    keeps weights in float32 beside it, because at the papers' learning rates most updates are too small for bfloat16; only
+    a base below an adapter is kept in `dtype`. `dialect` is how the model writes calls and answers.
     """
 
     path: UserPath
@@ -109,7 +110,6 @@ class LoraSection(Section):
 class TrainedModelSection(ModelSection):
     """The model to train, or to add an adapter to; if `path` is an adapter's folder, it is trained further."""
 
-    dtype: Literal["float32"] = "float32"
     lora: LoraSection | None = None
 
 
@@ -127,10 +127,11 @@ class TrainingEngineSection(LocalEngineSection):
     """The engine of a training run in this process.
 
     Its `weights` are the learner's own ("shared"), or those of a model of its own, into which the learner's are copied
-    after each step and compared on a fixed prompt ("copy").
+    after each step and compared on a fixed prompt ("copy"). Without this key they are shared where they can be: in one
+    process that computes in float32.
     """
 
-    weights: Literal["shared", "copy"] = "shared"
+    weights: Literal["shared", "copy"] | None = None
 
 
 class ScriptedEngineSection(Section):

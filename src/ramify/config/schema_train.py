@@ -60,10 +60,15 @@ class TrainDataSection(Section):
 
 
 class LearnerSection(Section):
-    """One optimiser step per mini-batch of whole problems; a forward pass has about `token_budget` unique tokens."""
+    """One optimiser step per mini-batch of whole problems; a forward pass has about `token_budget` unique tokens.
+
+    Over several processes the weights are split; with `copies` there are so many of them, each split over its share of the
+    processes (one for each machine, say, so that only gradients cross the network).
+    """
 
     problems_per_minibatch: PositiveInt
     token_budget: Tokens = 4096
+    copies: PositiveInt = 1
     optimizer: OptimizerSection
 
 
@@ -103,10 +108,11 @@ class TrainRecipe(Section):
         """An engine in 16 bits samples from a policy that is a little off: by default its samples are weighted for that."""
         if not isinstance(table, dict):
             return table
-        engine, algorithm = table.get("engine"), table.get("algorithm")
+        engine, algorithm, model = table.get("engine"), table.get("algorithm"), table.get("model")
         if not (isinstance(engine, dict) and isinstance(algorithm, dict)) or "old" in algorithm:
             return table
-        if engine.get("name") != "vllm" or engine.get("dtype", "bfloat16") == "float32":
+        own = {"vllm": "bfloat16", "local": model.get("dtype") if isinstance(model, dict) else None}
+        if engine.get("dtype", own.get(str(engine.get("name")))) != "bfloat16":
             return table
         loss = algorithm.get("loss")
         is_sequence = isinstance(loss, dict) and loss.get("name") == "gspo"

@@ -1,13 +1,10 @@
 """The annotation pass: one pass without gradient over a rollout's unique tokens, for what the engine did not provide."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
-import torch
-from transformers import PreTrainedModel
 
 from ramify.algos.sft import counted_once
 from ramify.core.records import (
@@ -20,12 +17,8 @@ from ramify.core.records import (
     behavior_annotations,
 )
 from ramify.core.tree import Tree
-from ramify.learner.forward import PassSettings, forward_row
-from ramify.learner.pack import pack
-from ramify.modeling.load import packs_trees
-
-Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
-"""Opens the reference model: a frozen copy, or the trained one with its adapters off."""
+from ramify.learner.forward import PassSettings
+from ramify.learner.update import Learner
 
 _Found: TypeAlias = dict[str, dict[str, Floats]]
 """Results of the passes, by node id and name of the note."""
@@ -47,24 +40,20 @@ class Wanted:
 
 
 def annotate(
-    model: PreTrainedModel,
+    learner: Learner,
     trees: Sequence[ScoredTree],
     wanted: Wanted,
     *,
-    reference: Reference | None,
     temperature: float,
-    token_budget: int,
     chunk_tokens: int = 1024,
 ) -> tuple[AnnotatedTree, ...]:
     """The trees with annotations of each policy node, from at most one pass of the policy and one of the reference model.
 
     Args:
-        model: The policy, with the weights to annotate under.
+        learner: Holds the policy, with the weights to annotate under, and the reference model.
         trees: The trees of the rollout.
         wanted: What to compute.
-        reference: Opens the reference model; needed for `ref_logprobs`.
         temperature: Temperature of the sampling distribution.
-        token_budget: Most tokens of a row.
         chunk_tokens: Number of tokens whose logits exist at a time.
 
     Raises:
@@ -72,28 +61,21 @@ def annotate(
     """
     if wanted == Wanted():
         return tuple(AnnotatedTree(s.tree, s.rewards, behavior_annotations(s.tree)) for s in trees)
-    rows = pack(
-        [counted_once(scored.tree) for scored in trees], token_budget, share_prefixes=packs_trees(model)
-    )
+    shares = learner.share_out([counted_once(scored.tree) for scored in trees])
+    rows = shares.all_rows
     found: list[_Found] = [{} for _ in trees]
-
-    def run(opened: PreTrainedModel, row: PackedRow, with_entropy: bool) -> tuple[Floats, Floats | None]:
-        logprobs, entropies = forward_row(opened, row, PassSettings(temperature, chunk_tokens, with_entropy))
-        return _floats(logprobs), None if entropies is None else _floats(entropies)
-
     if wanted.old == "recompute" or wanted.entropies:
-        for row in rows:
-            logprobs, entropies = run(model, row, wanted.entropies)
+        settings = PassSettings(temperature, chunk_tokens, with_entropy=wanted.entropies)
+        for row, (logprobs, entropies) in zip(rows, learner.forward(shares, settings), strict=True):
             if wanted.old == "recompute":
                 _keep(found, row, "old_logprobs", logprobs)
             if entropies is not None:
                 _keep(found, row, "entropies", entropies)
     if wanted.ref_logprobs:
-        if reference is None:
-            raise ValueError("reference logprobs need a reference model")
-        with reference() as opened:
-            for row in rows:
-                _keep(found, row, "ref_logprobs", run(opened, row, False)[0])
+        settings = PassSettings(temperature, chunk_tokens, with_entropy=False)
+        of_reference = learner.forward(shares, settings, of_reference=True)
+        for row, (logprobs, _) in zip(rows, of_reference, strict=True):
+            _keep(found, row, "ref_logprobs", logprobs)
     return tuple(
         AnnotatedTree(scored.tree, scored.rewards, _annotations(scored.tree, of_tree, wanted))
         for scored, of_tree in zip(trees, found, strict=True)
@@ -112,7 +94,3 @@ def _annotations(tree: Tree, found: _Found, wanted: Wanted) -> Annotations:
         # A node that a deadline cut before its first token is in no row.
         nodes = {key: NodeAnnotations(np.empty(0)) for key in nodes}
     return {key: replace(note, **found.get(key, {})) for key, note in nodes.items()}
-
-
-def _floats(tensor: torch.Tensor) -> Floats:
-    return tensor.double().cpu().numpy()

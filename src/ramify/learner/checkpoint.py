@@ -2,14 +2,13 @@
 
     step-000120/
         config.json, model.safetensors, tokenizer files    opens in transformers and vLLM as it is
-        state/optimizer.safetensors                         optimizer state, "kind.parameter name"
+        state/optimizer.safetensors                         optimizer state, "kind.parameter name"; one file a rank
         state.json                                          step, cursor, score, ..., every file with its checksum
 
 A model with an adapter is a peft folder instead (`modeling.lora`). A checkpoint is written to a hidden folder beside
-its place, synced to disk and renamed; to delete one, it is renamed first. Several processes would each write one file
-in `state/` (`optimizer-00001-of-00004.safetensors`) and list them in `state/optimizer.safetensors.index.json`, as
-transformers does for weights. The optimizer state is in `state/` because vLLM loads every safetensors file beside
-`config.json`.
+its place, synced to disk and renamed; to delete one, it is renamed first. Each rank writes its part of the optimizer state
+(`optimizer_files`), so all must see the run's folder; rank 0 writes the rest. The optimizer state is in `state/` because
+vLLM loads every safetensors file beside `config.json`.
 """
 
 import json
@@ -20,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from ramify.core.errors import DataError, MachineError, TrainingError
@@ -34,12 +32,12 @@ from ramify.learner.checkpoint_files import (
     sync_one,
     write_record,
 )
-from ramify.learner.optimizer import Optimizers
-from ramify.modeling.load import load_model, save_model
+from ramify.learner.sharding import is_sharded
+from ramify.learner.update import Learner
+from ramify.modeling.load import save_model
 from ramify.modeling.lora import has_adapters
-from ramify.modeling.tensor_files import read_tensors, write_tensors
 
-_OPTIMIZER = Path("state", "optimizer.safetensors")
+_STATE = "state"
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -102,9 +100,7 @@ def companion_files(model_path: Path) -> dict[str, bytes]:
     return {name: read_small_file(model_path / name) for name in names}
 
 
-def check_saving(
-    run_dir: Path, model: PreTrainedModel, optimizers: Optimizers, companions: Mapping[str, bytes]
-) -> None:
+def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes]) -> None:
     """Check before the first step that a checkpoint can be written.
 
     Writes everything but the tensors into a folder of `run_dir` and removes it again; for the tensors it checks the free
@@ -115,8 +111,10 @@ def check_saving(
         TrainingError: The disk cannot be written.
         DataError: transformers or peft refuses to save the model.
     """
+    model, optimizers = learner.model, learner.optimizers
     trained = {id(p) for p in optimizers.parameters}
-    weights = sum(p.nbytes for p in model.parameters() if id(p) in trained or not has_adapters(model))
+    saved = (p for p in model.parameters() if id(p) in trained or not has_adapters(model))
+    weights = sum(p.numel() * p.element_size() for p in saved)
     needed = weights + optimizers.state_bytes() + sum(map(len, companions.values()))
     free = shutil.disk_usage(run_dir).free
     if needed > free:
@@ -128,7 +126,8 @@ def check_saving(
     try:
         _remove(scratch)
         scratch.mkdir()
-        _write_model(scratch, model, companions, weights=False)
+        save_model(model, scratch, weights=False)
+        _write_companions(scratch, model, companions)
     except OSError as error:
         raise TrainingError(f"{error.filename or scratch}: cannot be written: {error.strerror}") from error
     except Exception as error:
@@ -141,11 +140,7 @@ def check_saving(
 
 
 def save_checkpoint(
-    folder: Path,
-    model: PreTrainedModel,
-    optimizers: Optimizers,
-    state: Mapping[str, Json],
-    companions: Mapping[str, bytes],
+    folder: Path, learner: Learner, state: Mapping[str, Json], companions: Mapping[str, bytes]
 ) -> None:
     """Write a checkpoint; `read_state` returns its `state`.
 
@@ -157,13 +152,14 @@ def save_checkpoint(
     if folder.exists():
         raise DataError(f"checkpoint {folder}: exists already, expected a new folder")
     json.dumps(state, allow_nan=False)
-    partial = _partial(folder)
+    partial, count = _partial(folder), learner.ranks.rank.size
     try:
         _remove(partial)
-        partial.mkdir(parents=True)
-        _write_model(partial, model, companions, weights=True)
-        (partial / _OPTIMIZER).parent.mkdir()
-        write_tensors(partial / _OPTIMIZER, optimizers.state_tensors())
+        (partial / _STATE).mkdir(parents=True)
+        whole = learner.whole_parameter if is_sharded(learner.model) else None
+        save_model(learner.model, partial, whole=whole)
+        _write_companions(partial, learner.model, companions)
+        learner.ranks.each("write_state", [(partial / _STATE, number, count) for number in range(count)])
         write_record(partial, state)
         sync(partial)
         partial.rename(folder)
@@ -177,10 +173,7 @@ def save_checkpoint(
         ) from error
 
 
-def _write_model(
-    folder: Path, model: PreTrainedModel, companions: Mapping[str, bytes], *, weights: bool
-) -> None:
-    save_model(model, folder, weights=weights)
+def _write_companions(folder: Path, model: PreTrainedModel, companions: Mapping[str, bytes]) -> None:
     for name, content in companions.items():
         if name != _GENERATION_FILE or not has_adapters(model):
             (folder / name).write_bytes(content)
@@ -213,40 +206,27 @@ def check_model_folder(folder: Path) -> None:
         )
 
 
-def load_optimizers(folder: Path, optimizers: Optimizers, if_damaged: str) -> None:
-    """Load the optimizer state of a checkpoint.
+def load_state(folder: Path, learner: Learner, if_damaged: str) -> None:
+    """Load the optimizer state of a checkpoint, whatever number of ranks wrote it.
 
     Args:
         folder: Folder of the checkpoint.
-        optimizers: Optimizers of the model whose weights are in the checkpoint.
+        learner: Has the weights of the checkpoint.
         if_damaged: Advice for a damaged checkpoint; ends the message.
 
     Raises:
         DataError: The state cannot be read, or belongs to another model.
     """
-    try:
-        optimizers.load_state_tensors(read_tensors(folder / _OPTIMIZER))
-    except (ValueError, DataError) as error:
-        raise DataError(
-            f"{folder / _OPTIMIZER}: damaged, or of another model ({error}); {if_damaged}"
-        ) from error
+    learner.ranks.all("load_state", folder / _STATE, if_damaged)
 
 
-def load_weights(folder: Path, model: PreTrainedModel) -> None:
-    """Copy the trained weights of a checkpoint into a model of the same shape, in place.
+def load_weights(folder: Path, learner: Learner) -> None:
+    """Copy the trained weights of a checkpoint into a learner's model of the same shape, in place.
 
     Raises:
         DataError: The weights cannot be read, or belong to another model.
     """
-    saved = dict(load_model(folder).named_parameters())
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            if name not in saved or saved[name].shape != parameter.shape:
-                found = list(saved[name].shape) if name in saved else None
-                raise DataError(f"checkpoint {folder}: {name} is {found}, expected {list(parameter.shape)}")
-            parameter.copy_(saved[name])
+    learner.ranks.all("load_weights", folder)
 
 
 def _first_line(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from ramify.learner.tree_attention import TreeAttention
 from ramify.modeling.attention import AttentionPlan
 from ramify.modeling.head import written_backward, written_logprobs
 from ramify.modeling.load import packs_trees
+from ramify.modeling.numerics import compute_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,30 +140,49 @@ def forward_row(
 
 
 def backward_row(
-    model: PreTrainedModel, row: PackedRow, settings: PassSettings, loss: RowLoss
+    model: PreTrainedModel,
+    row: PackedRow,
+    settings: PassSettings,
+    loss: RowLoss,
+    head_grad: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """As `forward_row`; also adds the gradient of `loss`, summed over stages, to the gradients of the parameters.
+
+    That of the head's weight [V, H] is added to `head_grad` (`written_backward`); None: it is frozen.
 
     Raises:
         DataError: A context of the row is longer than the model's.
     """
-    return _run(model, row, settings, loss)
+    return _run(model, row, settings, (loss, head_grad))
+
+
+def empty_pass(model: PreTrainedModel) -> None:
+    """Forward and backward over one token with a loss of zero: what the other processes' passes wait for."""
+    plan = _plan([SegmentSpan(-1, 0, 1)], model.device, compute_dtype(model), 0)
+    one = np.zeros(1, dtype=np.int64)
+    hidden = _hidden(model, one, one, plan if packs_trees(model) else None)
+    if hidden.requires_grad:
+        torch.autograd.backward(hidden.sum() * 0)
+
+
+_Backward: TypeAlias = tuple[RowLoss, torch.Tensor | None]
 
 
 def _run(
-    model: PreTrainedModel, row: PackedRow, settings: PassSettings, loss: RowLoss | None
+    model: PreTrainedModel, row: PackedRow, settings: PassSettings, backward: _Backward | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     _check_length(model, row)
-    device, size = model.device, len(row.written)
-    logprobs = torch.empty(size, dtype=torch.promote_types(model.dtype, torch.float32), device=device)
+    device, size, dtype = model.device, len(row.written), compute_dtype(model)
+    logprobs = torch.empty(size, dtype=torch.promote_types(dtype, torch.float32), device=device)
     entropies = torch.empty_like(logprobs) if settings.with_entropy else None
     cut = stages(row.segments, row.token_budget) if packs_trees(model) else _one(row.segments)
     alive: dict[int, _Alive] = {}
     for number, stage in enumerate(cut):
         part = _Part.of(row, stage)
         above = [alive[n].plan for n in stage.above]
-        plan = _StagePlan(_attention(row, cut, stage, device, model.dtype), above, stage.release > number)
-        hidden = _hidden(model, row, part, plan if packs_trees(model) else None)
+        plan = _StagePlan(_attention(row, cut, stage, device, dtype), above, stage.release > number)
+        tokens = row.token_ids[part.tokens], row.positions[part.tokens]
+        hidden = _hidden(model, *tokens, plan if packs_trees(model) else None)
         alive[number] = _Alive(part, plan, hidden)
         del hidden
         for done in sorted((n for n in alive if cut[n].release == number), reverse=True):
@@ -171,11 +191,11 @@ def _run(
             slope = None
             if len(some):
                 slope, logprobs[some], found = _head(
-                    model, row, finished.part, finished.hidden, settings, loss
+                    model, row, finished.part, finished.hidden, settings, backward
                 )
                 if entropies is not None and found is not None:
                     entropies[some] = found
-            if loss is not None:
+            if backward is not None:
                 finished.plan.backward(slope)
     return logprobs, entropies
 
@@ -257,12 +277,15 @@ class _Slope:
     grad: torch.Tensor
 
 
-def _hidden(model: PreTrainedModel, row: PackedRow, part: _Part, plan: AttentionPlan | None) -> torch.Tensor:
-    """Last hidden states of a stage's tokens. [tokens, H]"""
-    decoder: Callable[..., Any] = model.base_model
+def _hidden(
+    model: PreTrainedModel, token_ids: Ints, positions: Ints, plan: AttentionPlan | None
+) -> torch.Tensor:
+    """Last hidden states. [T] each -> [T, H]"""
+    # A sharded model has a way in of its own, which gathers its weights (`learner.sharding`).
+    decoder: Callable[..., Any] = getattr(model, "base_forward", model.base_model)
     output = decoder(
-        input_ids=torch.from_numpy(row.token_ids[part.tokens]).to(model.device)[None],
-        position_ids=torch.from_numpy(row.positions[part.tokens]).to(model.device)[None],
+        input_ids=torch.from_numpy(token_ids).to(model.device)[None],
+        position_ids=torch.from_numpy(positions).to(model.device)[None],
         use_cache=False,
         **({} if plan is None else {"attention_plan": plan}),
     )
@@ -276,7 +299,7 @@ def _head(
     part: _Part,
     hidden: torch.Tensor,
     settings: PassSettings,
-    loss: RowLoss | None,
+    backward: _Backward | None,
 ) -> tuple[_Slope | None, torch.Tensor, torch.Tensor | None]:
     """Logprobs and entropies of the written tokens that a stage predicts; with a loss, also its gradient."""
     # An embedding look-up gathers rows with a fast backward pass, even if one row predicts many tokens.
@@ -285,10 +308,11 @@ def _head(
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     weight: torch.Tensor = head.weight
     how = settings.temperature, settings.with_entropy, settings.chunk_tokens
-    if loss is None:
+    if backward is None:
         return None, *written_logprobs(states, weight, targets, *how)
+    loss, head_grad = backward
     grad, logprobs, entropies = written_backward(
-        states, weight, targets, *how, lambda some, *found: loss(part.written[some], *found)
+        states, weight, targets, *how, lambda some, *found: loss(part.written[some], *found), head_grad
     )
     return _Slope(states, grad), logprobs, entropies
 
@@ -307,6 +331,12 @@ def _attention(
         place[number] = len(segments)
         outside = 0 if context and span.parent >= 0 else -1
         segments.append(SegmentSpan(place.get(span.parent, outside), start, stop))
+    return _plan(segments, device, dtype, context)
+
+
+def _plan(
+    segments: Sequence[SegmentSpan], device: torch.device, dtype: torch.dtype, context: int
+) -> AttentionPlan:
     if device.type != "cuda":
         return TreeAttention(segments, device, dtype, context)
     # Imported here so that only a GPU run pays for the import of torch's compiler.

@@ -9,8 +9,7 @@ from ramify.algos.corrections import ImportanceCorrection
 from ramify.algos.credit import trained
 from ramify.core.protocols import Estimator
 from ramify.core.records import ScoredTree, TrainingTree
-from ramify.learner.annotate import Reference, Wanted, annotate
-from ramify.learner.ranks import add_over_ranks, max_over_ranks, sum_over_ranks
+from ramify.learner.annotate import Wanted, annotate
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 
@@ -25,10 +24,8 @@ class Learning:
         correction: Importance weights, if any.
         masks_truncated: Whether truncated trajectories carry no loss.
         wanted: What the annotation pass has to compute.
-        reference: Opens the reference model, if one is needed.
         problems_per_minibatch: Number of trees in one optimizer step.
         minibatches: Optimizer steps in a step of the run with a full batch.
-        token_budget: Most tokens of a row.
         temperature: Temperature of the sampling distribution.
         max_mismatch: See `Learner.update`; None if the old logprobs are the learner's own.
         max_kl: See `Learner.update`; None if they are the engine's.
@@ -39,25 +36,16 @@ class Learning:
     correction: ImportanceCorrection | None
     masks_truncated: bool
     wanted: Wanted
-    reference: Reference | None
     problems_per_minibatch: int
     minibatches: int
-    token_budget: int
     temperature: float
     max_mismatch: float | None
     max_kl: float | None = None
 
     def credit(self, batch: Sequence[ScoredTree]) -> tuple[TrainingTree, ...]:
         """Annotate the trees of a rollout batch, and turn their rewards into advantages and importance weights."""
-        annotated = annotate(
-            self.learner.model,
-            batch,
-            self.wanted,
-            reference=self.reference,
-            temperature=self.temperature,
-            token_budget=self.token_budget,
-        )
-        statistics = add_over_ranks(self.estimator.batch_statistics(annotated))
+        annotated = annotate(self.learner, batch, self.wanted, temperature=self.temperature)
+        statistics = self.estimator.batch_statistics(annotated)
         return tuple(
             TrainingTree(
                 tree=tree.tree,
@@ -74,16 +62,11 @@ class Learning:
         trees: Sequence[TrainingTree],
         refused: Callable[[Sequence[UpdateReport]], bool] | None = None,
     ) -> list[UpdateReport]:
-        """One optimizer step for each mini-batch of whole problems, until the reports so far are `refused`.
-
-        Every rank takes as many steps as the rank with the most trees. A step sums over all ranks, so a rank that has
-        no trees left takes part without rows. Reports, and so refusals, are the same on all ranks.
-        """
+        """One optimizer step for each mini-batch of whole problems, until the reports so far are `refused`."""
         reports: list[UpdateReport] = []
         # Until a step has changed the weights, they are the ones that sampled the rollout.
         max_mismatch, max_kl = self.max_mismatch, self.max_kl
-        most = int(max_over_ranks({"trees": len(trees)})["trees"])
-        for start in range(0, most, self.problems_per_minibatch):
+        for start in range(0, len(trees), self.problems_per_minibatch):
             minibatch = trees[start : start + self.problems_per_minibatch]
             report = self.learner.update(minibatch, max_mismatch, max_kl)
             if self.correction is not None:
@@ -105,8 +88,6 @@ def _weights_seen(trees: Sequence[TrainingTree], correction: ImportanceCorrectio
     """Mean importance weight over the written tokens of all trajectories, and the share that was capped or masked."""
     weights = np.concatenate([np.empty(0), *(array for tree in trees for array in tree.rho or ())])
     bound = correction.cap if correction.kind == "truncate" else 0.0
-    sums = sum_over_ranks(
-        {"count": len(weights), "sum": float(weights.sum()), "bounded": float((weights == bound).sum())}
-    )
-    count = max(sums["count"], 1.0)
-    return {"weight_mean": sums["sum"] / count, "weight_bounded": sums["bounded"] / count}
+    count = max(len(weights), 1)
+    bounded = float((weights == bound).sum())
+    return {"weight_mean": float(weights.sum()) / count, "weight_bounded": bounded / count}

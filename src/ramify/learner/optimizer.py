@@ -17,6 +17,9 @@ from typing import Any, TypeAlias
 import torch
 
 from ramify.core.errors import DataError
+from ramify.learner.optimizer_files import StoredState
+from ramify.learner.sharding import own_part, own_rows, whole, with_own_part
+from ramify.modeling.tensor_files import TensorHead
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """a, b, c of the polynomial a s + b s^3 + c s^5 that one iteration applies to every singular value s."""
@@ -50,7 +53,9 @@ class Muon(torch.optim.Optimizer):
                     mean = self._mean(matrix, matrix.grad, group["momentum"])
                     rows, columns = matrix.shape
                     rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
-                    matrix.add_(orthogonalized(mean, group["ns_steps"]), alpha=-rate)
+                    # Each process orthogonalises the whole matrix, and moves its own rows.
+                    direction = orthogonalized(whole(mean), group["ns_steps"])
+                    own_part(matrix).add_(direction[own_rows(matrix)], alpha=-rate)
 
     def _mean(self, matrix: torch.Tensor, grad: torch.Tensor, momentum: float) -> torch.Tensor:
         state = self.state[matrix]
@@ -165,54 +170,63 @@ class Optimizers:
         }
 
     def state_bytes(self) -> int:
-        """Size of `state_tensors` in bytes once every parameter has been updated."""
+        """Size of `state_tensors` in bytes, over all processes, once every parameter has been updated."""
         return sum(
-            tensor.nbytes for parameter in self.parameters for tensor in self._template(parameter).values()
+            head.nbytes for parameter in self.parameters for head in self._template(parameter).values()
         )
 
     def missing_bytes(self) -> int:
-        """What of `state_bytes` the first step will still take."""
-        return self.state_bytes() - sum(tensor.nbytes for tensor in self.state_tensors().values())
+        """What the first step will take in this process; nothing once there was one."""
+        if self.state_tensors():
+            return 0
+        return sum(
+            own_part(parameter).nbytes if head.shape else head.nbytes
+            for parameter in self.parameters
+            for head in self._template(parameter).values()
+        )
 
-    def load_state_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Replace the whole state by what `state_tensors` returned.
+    def load_state_tensors(self, stored: StoredState) -> None:
+        """Replace the whole state by what `state_tensors` returned, in this number of processes or in another.
 
         Raises:
             DataError: The tensors are not the state of these optimizers and this model; nothing is changed.
         """
-        found: dict[str, dict[str, torch.Tensor]] = {}
-        for key, tensor in tensors.items():
+        kinds: dict[str, set[str]] = {}
+        for key in stored.names:
             kind, _, name = key.partition(".")
             parameter = self._named.get(name)
             expected = {} if parameter is None else self._template(parameter)
             if kind not in expected:
                 raise DataError(f"{key} belongs to no parameter of this model and optimizer")
-            if (tensor.dtype, tensor.shape) != (expected[kind].dtype, expected[kind].shape):
+            if stored.head(key) != expected[kind]:
                 raise DataError(
-                    f"{key} is {_described(tensor)}, expected {_described(expected[kind])} for this model"
+                    f"{key} is {_described(stored.head(key))}, expected {_described(expected[kind])} for this model"
                 )
-            found.setdefault(name, {})[kind] = tensor
-        for name, state in found.items():
-            missing = self._template(self._named[name]).keys() - state.keys()
-            if missing:
+            kinds.setdefault(name, set()).add(kind)
+        for name, found in kinds.items():
+            if missing := self._template(self._named[name]).keys() - found:
                 raise DataError(f"{min(missing)}.{name} is missing")
+        states = {name: self._read(stored, name, found) for name, found in kinds.items()}
         for optimizer in self._optimizers:
             optimizer.state.clear()
-        for name, state in found.items():
-            parameter = self._named[name]
-            self._owner(parameter).state[parameter] = {
-                kind: tensor.to(parameter.device, copy=True) for kind, tensor in state.items()
-            }
+        for name, state in states.items():
+            self._owner(self._named[name]).state[self._named[name]] = state
 
-    def _template(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The shape of a parameter's state: tensors without memory, by kind."""
-        like = torch.empty_like(parameter, device="meta")
+    def _read(self, stored: StoredState, name: str, kinds: Iterable[str]) -> dict[str, torch.Tensor]:
+        """The state of one parameter, as far as this process keeps it."""
+        parameter, state = self._named[name], {}
+        for kind in sorted(kinds):
+            is_split = bool(stored.head(f"{kind}.{name}").shape)
+            rows = own_rows(parameter) if is_split else slice(None)
+            part = stored.rows(f"{kind}.{name}", rows).to(parameter.device, copy=True)
+            state[kind] = with_own_part(parameter, part) if is_split else part
+        return state
+
+    def _template(self, parameter: torch.Tensor) -> dict[str, TensorHead]:
+        """Type and shape of a parameter's whole state, by kind."""
+        like = TensorHead(parameter.dtype, tuple(parameter.shape))
         if isinstance(self._owner(parameter), torch.optim.AdamW):
-            return {
-                "step": torch.empty((), dtype=torch.float32, device="meta"),
-                "exp_avg": like,
-                "exp_avg_sq": like,
-            }
+            return {"step": TensorHead(torch.float32, ()), "exp_avg": like, "exp_avg_sq": like}
         return {"momentum_buffer": like}
 
     def _groups(self) -> Iterator[dict[str, Any]]:
@@ -225,8 +239,8 @@ class Optimizers:
         raise KeyError("parameter without an optimizer")
 
 
-def _described(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+def _described(head: TensorHead) -> str:
+    return f"{str(head.dtype).removeprefix('torch.')} {list(head.shape)}"
 
 
 def _adamw(parameters: list[torch.Tensor], settings: AdamWSettings) -> list[torch.optim.Optimizer]:

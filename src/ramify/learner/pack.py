@@ -62,6 +62,24 @@ def _pieces(tree: Tree, runs: Sequence[Mapping[str, int]]) -> Iterator[Piece]:
         owned |= sizes.keys()
 
 
+def cut_at_branches(tree: Tree, most_tokens: int) -> Iterator[Piece]:
+    """Pieces of consecutive contexts, as many as have `most_tokens` unique tokens together; a longer context comes alone.
+
+    What two pieces share is computed in both and trained in the first (`PackedRow.num_repeated`).
+    """
+    runs: list[dict[str, int]] = []
+    for trajectory in tree.trajectories:
+        for segment in trajectory.segments:
+            own = {node.id: size for node, size in segment.parts}
+            before = runs[-1] if runs else {}
+            union = {name: max(own.get(name, 0), before.get(name, 0)) for name in {**before, **own}}
+            if runs and sum(union.values()) <= most_tokens:
+                runs[-1] = union
+            else:
+                runs.append(own)
+    return _pieces(tree, runs)
+
+
 def pack(
     trees: Sequence[CreditedTree],
     token_budget: int,
@@ -71,8 +89,31 @@ def pack(
 ) -> tuple[PackedRow, ...]:
     """Pack all trees that have credit, as many whole trees per row as fit into `token_budget` tokens.
 
-    A tree larger than the budget is a row of its own, which is computed in stages (`learner.forward`). Trees without any
-    credit are left out; they count in the denominator only.
+    A tree larger than the budget is a row of its own, which is computed in stages (`learner.forward`).
+
+    Args:
+        trees: See `tree_rows`.
+        token_budget: See `tree_rows`.
+        keep_dead: See `tree_rows`.
+        share_prefixes: See `tree_rows`.
+
+    Raises:
+        ValueError: See `tree_rows`.
+        DataError: See `tree_rows`.
+    """
+    rows = tree_rows(trees, token_budget, keep_dead=keep_dead, share_prefixes=share_prefixes)
+    return join(rows, token_budget) if share_prefixes else rows
+
+
+def tree_rows(
+    trees: Sequence[CreditedTree],
+    token_budget: int,
+    *,
+    keep_dead: bool,
+    share_prefixes: bool,
+    most_tokens: int | None = None,
+) -> tuple[PackedRow, ...]:
+    """One row for each tree that has credit; trees without any count in the denominator only.
 
     Args:
         trees: Trees of one optimizer step.
@@ -80,6 +121,7 @@ def pack(
         keep_dead: Keep nodes with weight but without advantage, because a KL term or an entropy bonus acts on them too.
         share_prefixes: False gives each context of each trajectory a row of its own, for models whose layers do not all
             see the whole context (sliding windows, linear attention).
+        most_tokens: Cut trees with more unique tokens at branch points, into rows of at most as many.
 
     Raises:
         ValueError: Credit and tree do not match, or a context starts with a written token.
@@ -97,7 +139,7 @@ def pack(
                 "sampled; train on trees of an engine that gives ids"
             )
         if not is_dead(credit.values(), keep_dead):
-            pieces = (whole(tree),) if share_prefixes else one_context_each(tree)
+            pieces = _cut(tree, share_prefixes, most_tokens)
             live = (
                 p for p in pieces if not is_dead((credit[n] for n in p.trained if n in credit), keep_dead)
             )
@@ -106,7 +148,15 @@ def pack(
                 for piece in live
             )
         first_path += len(tree.trajectories)
-    return join(rows, token_budget) if share_prefixes else tuple(rows)
+    return tuple(rows)
+
+
+def _cut(tree: Tree, share_prefixes: bool, most_tokens: int | None) -> Iterable[Piece]:
+    if not share_prefixes:
+        return one_context_each(tree)
+    if most_tokens is None or sum(len(node.token_ids) for node in tree.nodes) <= most_tokens:
+        return (whole(tree),)
+    return cut_at_branches(tree, most_tokens)
 
 
 def is_dead(credits: Iterable[NodeCredit], keep_weighted: bool = False) -> bool:

@@ -1,4 +1,4 @@
-"""What an optimizer step measured, summed over its rows and over ranks."""
+"""What an optimizer step measured, summed over its rows on all ranks."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ import torch
 
 from ramify.algos.losses import MAX_LOG_RATIO, LossOutput, SequenceOutput
 from ramify.core.records import Floats, PackedRow
-from ramify.learner.ranks import max_over_ranks, sum_over_ranks
 
 Outcome: TypeAlias = Literal["stepped", "empty", "non_finite"]
 
@@ -29,11 +28,12 @@ class UpdateReport:
         num_repeated: Number of tokens computed again because the model cannot share prefixes.
         mismatch_mean, mismatch_max: Mean and maximum of |ln(policy / behavior)| over written tokens, nats; at the first step after a
             rollout this is the difference between engine and learner.
-        mismatch_p99: The 99th percentile of the same; over ranks, the largest of theirs.
+        mismatch_p99: The 99th percentile of the same.
         mismatch_kl: Estimate of KL(behavior || policy), nats a token: the mean of r - 1 - ln r, r = policy / behavior (k3).
         mismatch_ess: Effective sample size of the weights policy / behavior of whole trajectories, as a share of their number;
             1 if engine and learner agree.
         entropy: Mean entropy over written tokens, nats.
+        unevenness: Of the ranks' shares of the work, in FLOPs, the largest over their mean; 1 in one process.
         metrics: The losses' own means (such as `clip_fraction`).
     """
 
@@ -50,6 +50,7 @@ class UpdateReport:
     mismatch_kl: float
     mismatch_ess: float
     entropy: float
+    unevenness: float
     metrics: Mapping[str, float]
 
 
@@ -98,26 +99,31 @@ class Totals:
         for name, value in values.items():
             self._sums[name] += value
 
-    def over_ranks(self) -> "StepSums":
-        """The sums over all ranks."""
+    def join(self, other: "Totals") -> None:
+        """Add what another rank measured on its rows."""
+        self.loss += other.loss
+        self._count(**other._sums)
+        self._mismatches.extend(other._mismatches)
+        for path, weight in other._log_weights.items():
+            self._log_weights[path] = self._log_weights.get(path, 0.0) + weight
+
+    def sums(self, unevenness: float) -> "StepSums":
+        """The sums over the rows of all ranks."""
         weights = np.exp(np.clip(list(self._log_weights.values()), -MAX_LOG_RATIO, MAX_LOG_RATIO))
-        sums = sum_over_ranks(
-            {
-                **self._sums,
-                "loss": self.loss,
-                "weights": float(weights.sum()),
-                "weights.squared": float((weights**2).sum()),
-                "weights.count": len(weights),
-            }
+        sums = {
+            **self._sums,
+            "loss": self.loss,
+            "weights": float(weights.sum()),
+            "weights.squared": float((weights**2).sum()),
+            "weights.count": float(len(weights)),
+        }
+        mismatches = np.concatenate([np.empty(0), *self._mismatches])
+        return StepSums(
+            sums,
+            mismatch_max=float(mismatches.max(initial=0.0)),
+            mismatch_p99=float(np.quantile(mismatches, 0.99)) if len(mismatches) else 0.0,
+            unevenness=unevenness,
         )
-        mismatches = np.concatenate([np.zeros(1), *self._mismatches])
-        largest = max_over_ranks(
-            {
-                "max": float(mismatches.max()),
-                "p99": float(np.quantile(mismatches[1:], 0.99)) if len(mismatches) > 1 else 0.0,
-            }
-        )
-        return StepSums(sums, largest["max"], largest["p99"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,7 @@ class StepSums:
     sums: Mapping[str, float]
     mismatch_max: float
     mismatch_p99: float
+    unevenness: float
 
     @property
     def is_empty(self) -> bool:
@@ -169,6 +176,7 @@ class StepSums:
             mismatch_kl=self.mismatch_kl,
             mismatch_ess=self.sums["weights"] ** 2 / squares if squares else 1.0,
             entropy=self._mean("entropy", "written"),
+            unevenness=self.unevenness,
             metrics={**losses, **paths},
         )
 

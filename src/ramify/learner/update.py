@@ -1,7 +1,7 @@
-"""The one learner: forward and backward over packed rows, clipping, one optimizer step.
+"""The one learner: what an optimizer step is made of. Its ranks compute it (`learner.worker`).
 
-Losses are sums over tokens, divided once by a denominator that the caller counts over the whole optimizer step and all
-ranks (dead groups included). So it does not matter how tokens are split into rows, or rows over ranks.
+Losses are sums over tokens, divided once by a denominator that the caller counts over the whole optimizer step (dead groups
+included). So it does not matter how tokens are split into rows, or rows over ranks.
 """
 
 import math
@@ -12,17 +12,19 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ramify.algos.losses import LossInputs, LossOutput, Objective, SequenceInputs
+from ramify.algos.losses import Objective, SequenceInputs
 from ramify.algos.sft import counted_once
 from ramify.core.errors import TrainingError
 from ramify.core.messages import Problem
-from ramify.core.records import Floats, Ints, PackedRow, PathCredit, TrainingTree
+from ramify.core.records import CreditedTree, Floats, PackedRow, PathCredit, TrainingTree
 from ramify.core.tree import Node, Source, StopReason, TreeKey, make_tree
-from ramify.learner.forward import PassSettings, backward_row, forward_row
-from ramify.learner.optimizer import Optimizers, OptimizerSettings, Schedule
-from ramify.learner.pack import pack
-from ramify.learner.ranks import sum_gradients, sum_over_ranks
+from ramify.learner.deal import Cost, Shares, deal_rows, deal_trees
+from ramify.learner.forward import PassSettings
+from ramify.learner.optimizer import Optimizers, Schedule
+from ramify.learner.pack import join, tree_rows
+from ramify.learner.parallel import Ranks
 from ramify.learner.report import Outcome, StepSums, Totals, UpdateReport
+from ramify.learner.worker import Found, RowGradients
 from ramify.modeling.load import packs_trees
 
 MAX_SKIPPED_IN_A_ROW = 10
@@ -32,8 +34,7 @@ class Learner:
     """Trains one model.
 
     Args:
-        model: Loaded by `ramify.modeling`.
-        optimizer: Settings of the optimizer.
+        ranks: Hold the model and its optimizer.
         schedule: Factor on the learning rates.
         total_steps: Length of the run in optimizer steps, for the schedule.
         objective: What to minimise.
@@ -46,9 +47,8 @@ class Learner:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        ranks: Ranks,
         *,
-        optimizer: OptimizerSettings,
         schedule: Schedule,
         total_steps: int,
         objective: Objective,
@@ -58,8 +58,7 @@ class Learner:
         chunk_tokens: int = 1024,
         max_skipped_in_a_row: int | None = MAX_SKIPPED_IN_A_ROW,
     ) -> None:
-        self.model = model
-        self.optimizers = Optimizers(model, optimizer)
+        self.ranks = ranks
         self.step = 0
         self.skipped_in_a_row = 0
         self._schedule, self._total_steps = schedule, total_steps
@@ -67,13 +66,28 @@ class Learner:
         self._max_grad_norm, self._token_budget = max_grad_norm, token_budget
         self._max_skipped_in_a_row = max_skipped_in_a_row
 
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model of this process: all of it, or the parts that it keeps."""
+        return self.ranks.worker.model
+
+    @property
+    def optimizers(self) -> Optimizers:
+        """The optimizers of this process."""
+        return self.ranks.worker.optimizers
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether there is a reference model."""
+        return self.ranks.worker.has_reference
+
     def update(
         self, trees: Sequence[TrainingTree], max_mismatch: float | None = None, max_kl: float | None = None
     ) -> UpdateReport:
         """Take one optimizer step on one mini-batch. A step that is skipped still counts for the schedule.
 
         Args:
-            trees: This rank's part of the mini-batch.
+            trees: The mini-batch.
             max_mismatch: Refuse to step if the mean |ln(policy / behavior)| is above this, nats per token.
             max_kl: Refuse to step if KL(behavior || policy) is above this, nats per token.
 
@@ -82,14 +96,10 @@ class Learner:
             TrainingError: Loss or gradient were not finite too often in a row, or the mismatch is too large.
         """
         objective = self._objective
-        rows = pack(
-            [objective.credit(tree) for tree in trees],
-            self._token_budget,
-            keep_dead=objective.keeps_dead,
-            share_prefixes=packs_trees(self.model),
+        shares = self.share_out([objective.credit(tree) for tree in trees], objective.keeps_dead)
+        return self._update(
+            shares, objective.denominator(trees), objective.paths(trees), max_mismatch, max_kl
         )
-        whole = sum_over_ranks({"denominator": objective.denominator(trees)})["denominator"]
-        return self.update_rows(rows, whole, objective.paths(trees), max_mismatch, max_kl)
 
     def update_rows(
         self,
@@ -99,41 +109,58 @@ class Learner:
         max_mismatch: float | None = None,
         max_kl: float | None = None,
     ) -> UpdateReport:
-        """Take one optimizer step on packed rows.
+        """Take one optimizer step on rows that are packed.
 
         Args:
-            rows: This rank's part of the mini-batch.
-            denominator: Denominator of the whole mini-batch, over all ranks.
+            rows: The mini-batch.
+            denominator: Denominator of the whole mini-batch.
             paths: The trajectories that the rows' spans index; needed for a loss on whole trajectories.
-            max_mismatch: Refuse to step if the mean |ln(policy / behavior)| is above this, nats per token.
-            max_kl: Refuse to step if KL(behavior || policy) is above this, nats per token.
+            max_mismatch: See `update`.
+            max_kl: See `update`.
 
         Raises:
             TrainingError: Loss or gradient were not finite too often in a row, or the mismatch is too large.
         """
-        factor = self._schedule.factor(self.step, self._total_steps)
-        self.step += 1
-        self.optimizers.zero_grad()
-        totals = Totals()
-        gradients = self._path_gradients(rows, paths, totals)
-        for row in rows:
-            self._accumulate(row, denominator, gradients, totals)
-        sums = totals.over_ranks()
-        outcome: Outcome = "empty"
-        norm = 0.0
-        if not sums.is_empty:
-            _check_mismatch(sums, max_mismatch, max_kl)
-            sum_gradients(self.optimizers.parameters)
-            norm = float(torch.nn.utils.clip_grad_norm_(self.optimizers.parameters, self._max_grad_norm))
-            outcome = "stepped" if math.isfinite(sums.loss) and math.isfinite(norm) else "non_finite"
-        self._finish(outcome, factor)
-        return sums.report(outcome, norm, factor, denominator)
+        return self._update(self._deal(rows), denominator, paths, max_mismatch, max_kl)
+
+    def share_out(self, trees: Sequence[CreditedTree], keep_dead: bool = False) -> Shares:
+        """Pack trees into rows, and deal these to the ranks.
+
+        Raises:
+            DataError: An advantage or a logprob is not a finite number.
+        """
+
+        def rows(most_tokens: int | None) -> tuple[PackedRow, ...]:
+            return tree_rows(
+                trees,
+                self._token_budget,
+                keep_dead=keep_dead,
+                share_prefixes=packs_trees(self.model),
+                most_tokens=most_tokens,
+            )
+
+        dealt = deal_trees(rows, self.ranks.rank.size, Cost.of(self.model.config))
+        if not packs_trees(self.model):
+            return dealt
+        return Shares(tuple(join(mine, self._token_budget) for mine in dealt.rows), dealt.unevenness)
+
+    def forward(
+        self, shares: Shares, settings: PassSettings, *, of_reference: bool = False
+    ) -> tuple[Found, ...]:
+        """Logprobs, and entropies on request, of the written tokens of `shares.all_rows` under the current weights.
+
+        Raises:
+            ValueError: Those of the reference model were asked for, and there is none.
+        """
+        parts = [(rows, settings, of_reference, shares.passes) for rows in shares.rows]
+        return tuple(found for mine in self.ranks.each("forward", parts) for found in mine)
 
     def logprobs(self, rows: Sequence[PackedRow]) -> tuple[Floats, ...]:
         """Logprobs of the written tokens of each row under the current weights, nats. [W] each"""
-        settings = replace(self._pass, with_entropy=False)
-        parts = [forward_row(self.model, row, settings)[0] for row in rows]
-        return tuple(part.double().cpu().numpy() for part in parts)
+        shares = self._deal(rows)
+        found = self.forward(shares, replace(self._pass, with_entropy=False))
+        of_row = {id(row): logprobs for row, (logprobs, _) in zip(shares.all_rows, found, strict=True)}
+        return tuple(of_row[id(row)] for row in rows)
 
     def score(self, token_ids: Sequence[int]) -> Floats:
         """Logprob of each token after the first, given those before it, at temperature 1, nats. [T] -> [T - 1], T at least 2"""
@@ -141,17 +168,70 @@ class Learner:
         rest, unknown = tuple(token_ids[1:]), (0.0,) * (len(token_ids) - 1)
         leaf = Node("0", (0,), "", Source.POLICY, rest, "", unknown, stop=StopReason.TOKENS)
         tree = make_tree(Problem("score", (), ()), TreeKey(0, 0), [prompt, leaf])
-        rows = pack([counted_once(tree)], self._token_budget, share_prefixes=packs_trees(self.model))
-        settings = replace(self._pass, temperature=1.0, with_entropy=False)
-        return forward_row(self.model, rows[0], settings)[0].double().cpu().numpy()
+        shares = self._deal(self.share_out([counted_once(tree)]).all_rows[:1])
+        ((logprobs, _),) = self.forward(shares, replace(self._pass, temperature=1.0, with_entropy=False))
+        return logprobs
+
+    def whole_parameter(self, name: str) -> torch.Tensor:
+        """A parameter of the model with the parts of all ranks, without gradient; of a single process its own tensor."""
+        keep = [(name, number == 0) for number in range(self.ranks.rank.size)]
+        found: torch.Tensor = self.ranks.each("whole_parameter", keep)[0]
+        return found
+
+    def _deal(self, rows: Sequence[PackedRow]) -> Shares:
+        return deal_rows(rows, self.ranks.rank.size, Cost.of(self.model.config))
+
+    def _update(
+        self,
+        shares: Shares,
+        denominator: float,
+        paths: PathCredit | None,
+        max_mismatch: float | None,
+        max_kl: float | None,
+    ) -> UpdateReport:
+        factor = self._schedule.factor(self.step, self._total_steps)
+        self.step += 1
+        totals, norm = self._gradients(shares, denominator, paths)
+        sums = totals.sums(shares.unevenness)
+        outcome: Outcome = "empty"
+        if not sums.is_empty:
+            _check_mismatch(sums, max_mismatch, max_kl)
+            outcome = "stepped" if math.isfinite(sums.loss) and math.isfinite(norm) else "non_finite"
+        self._finish(outcome, factor)
+        return sums.report(outcome, norm, factor, denominator)
+
+    def _gradients(
+        self, shares: Shares, denominator: float, paths: PathCredit | None
+    ) -> tuple[Totals, float]:
+        """Compute the gradients; returns what all rows measured, and the gradients' norm."""
+        totals = Totals()
+        if not shares.passes:
+            return totals, 0.0
+        linear = self._linear(shares, paths, totals)
+        work = [
+            RowGradients(
+                rows=rows,
+                settings=self._pass,
+                losses=tuple(self._objective.token_losses),
+                linear=None if linear is None else linear[number],
+                denominator=denominator,
+                passes=shares.passes,
+            )
+            for number, rows in enumerate(shares.rows)
+        ]
+        answers = self.ranks.each("gradients", [(part,) for part in work])
+        measured: list[Totals] = [found for found, _ in answers]
+        for found in measured:
+            totals.join(found)
+        return totals, answers[0][1]
 
     def _finish(self, outcome: Outcome, factor: float) -> None:
         if outcome == "stepped":
-            self.optimizers.step(factor)
+            self.ranks.all("step", factor, self._max_grad_norm)
             self.skipped_in_a_row = 0
         elif outcome == "non_finite":
+            self.ranks.all("drop")
             self.skipped_in_a_row += 1
-        self.optimizers.zero_grad()
         limit = self._max_skipped_in_a_row
         if limit is not None and self.skipped_in_a_row >= limit:
             raise TrainingError(
@@ -159,27 +239,23 @@ class Learner:
                 "learner.optimizer.rate, or the coefficient of a KL or entropy term"
             )
 
-    def _path_gradients(
-        self, rows: Sequence[PackedRow], paths: PathCredit | None, totals: Totals
-    ) -> Floats | None:
-        """d loss / d (sum of policy logprobs) of each trajectory, for a surrogate on whole trajectories. [J]"""
+    def _linear(
+        self, shares: Shares, paths: PathCredit | None, totals: Totals
+    ) -> list[tuple[Floats, ...]] | None:
+        """What a loss on whole trajectories is to first order in each token's logprob, for each rank's rows. [W] each"""
         loss = self._objective.sequence_loss
         if loss is None:
             return None
         if paths is None:
             raise ValueError("a loss on whole trajectories needs them: pass paths")
-        size = len(paths.advantages)
-        # A rank without rows has no trajectories, or none that it learns from: its sums are empty or zero.
-        has_ref = all(row.ref_logprobs is not None for row in rows)
+        rows, size = shares.all_rows, len(paths.advantages)
+        logprobs = [found for found, _ in self.forward(shares, replace(self._pass, with_entropy=False))]
+        refs = [row.ref_logprobs for row in rows if row.ref_logprobs is not None]
         output = loss(
             SequenceInputs(
-                policy_logprobs=_path_sums(rows, self.logprobs(rows), size),
+                policy_logprobs=_path_sums(rows, logprobs, size),
                 old_logprobs=_path_sums(rows, [row.old_logprobs for row in rows], size),
-                ref_logprobs=_path_sums(
-                    rows, [r for row in rows if (r := row.ref_logprobs) is not None], size
-                )
-                if has_ref
-                else None,
+                ref_logprobs=_path_sums(rows, refs, size) if len(refs) == len(rows) else None,
                 advantages=paths.advantages,
                 weights=paths.weights,
                 num_written=paths.num_written,
@@ -187,40 +263,7 @@ class Learner:
             )
         )
         totals.add_sequence_loss(output, size)
-        return output.gradients
-
-    def _accumulate(
-        self, row: PackedRow, denominator: float, gradients: Floats | None, totals: Totals
-    ) -> None:
-        token_gradients = None if gradients is None else _token_gradients(row, gradients)
-
-        def loss(some: Ints, logprobs: torch.Tensor, entropies: torch.Tensor | None) -> torch.Tensor:
-            assert entropies is not None
-            inputs = LossInputs(
-                s_plus=self._tensor(row.s_plus[some]),
-                s_minus=self._tensor(row.s_minus[some]),
-                weight=self._tensor(row.weight[some]),
-                num_paths=self._tensor(row.num_paths[some]),
-                policy_logprobs=logprobs,
-                old_logprobs=self._tensor(row.old_logprobs[some]),
-                entropies=entropies,
-                ref_logprobs=None if row.ref_logprobs is None else self._tensor(row.ref_logprobs[some]),
-            )
-            outputs: list[LossOutput] = [term(inputs) for term in self._objective.token_losses]
-            for output in outputs:
-                totals.add_token_loss(output)
-            terms = [output.loss for output in outputs]
-            if token_gradients is not None:
-                terms.append((self._tensor(token_gradients[some]) * logprobs).sum())
-            return sum(terms, logprobs.new_zeros(())) / denominator
-
-        logprobs, entropies = backward_row(self.model, row, self._pass, loss)
-        assert entropies is not None
-        totals.add(row, logprobs, entropies)
-
-    def _tensor(self, values: Floats) -> torch.Tensor:
-        dtype = torch.promote_types(self.model.dtype, torch.float32)
-        return torch.from_numpy(values).to(self.model.device, dtype)
+        return [tuple(_token_gradients(row, output.gradients) for row in mine) for mine in shares.rows]
 
 
 def _check_mismatch(sums: StepSums, max_mismatch: float | None, max_kl: float | None) -> None:

@@ -6,6 +6,7 @@ base_weights.json              checksum of the base's weights; only ramify reads
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,17 @@ def checksums(folder: Path) -> dict[str, str]:
     return {**own, "base": weights_checksum(whole_folder(folder))} if is_adapter_folder(folder) else own
 
 
-def save_adapter(model: PreTrainedModel, folder: Path, *, weights: bool = True) -> None:
-    """Write the adapter as a peft folder that names the base model's folder; with `weights` off, without tensors."""
+def save_adapter(
+    model: PreTrainedModel,
+    folder: Path,
+    *,
+    weights: bool = True,
+    whole: Callable[[str], torch.Tensor] | None = None,
+) -> None:
+    """Write the adapter as a peft folder that names the base model's folder; with `weights` off, without tensors.
+
+    `whole` gives a parameter by its name, where the model holds only a part of it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     settings = adapter_config(model).to_dict()  # type: ignore[no-untyped-call]
     # The iteration order of a set differs between processes.
@@ -71,8 +81,13 @@ def save_adapter(model: PreTrainedModel, folder: Path, *, weights: bool = True) 
     (folder / _CHECKSUM_FILE).write_text(json.dumps({"crc32": base_checksum(model)}), encoding="utf-8")
     if not weights:
         return
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    tensors = {
+        name: tensor if whole is None else whole(names[id(tensor)])
+        for name, tensor in adapter_tensors(model).items()
+    }
     save_file(
-        {name: tensor.detach().contiguous() for name, tensor in adapter_tensors(model).items()},
+        {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
         folder / ADAPTER_WEIGHTS,
         metadata={"format": "pt"},
     )

@@ -9,7 +9,7 @@ sliding windows or linear attention keep transformers' attention and need a row 
 import logging
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -253,7 +253,13 @@ def writing_model(folder: Path) -> Iterator[None]:
         raise RamifyError(f"{folder}: the model cannot be written there: {reason}") from error
 
 
-def save_model(model: PreTrainedModel, folder: str | Path, *, weights: bool = True) -> None:
+def save_model(
+    model: PreTrainedModel,
+    folder: str | Path,
+    *,
+    weights: bool = True,
+    whole: Callable[[str], torch.Tensor] | None = None,
+) -> None:
     """Write a plain Hugging Face folder, or for a model with an adapter a peft folder; both load without ramify.
 
     `generation_config.json` is not written: transformers refuses to save many files that it reads, and without one it
@@ -263,15 +269,17 @@ def save_model(model: PreTrainedModel, folder: str | Path, *, weights: bool = Tr
         model: The model to write.
         folder: The folder to write to.
         weights: False leaves out the tensors, to test cheaply whether saving works.
+        whole: Gives a parameter by its name, where the model holds only a part of it.
     """
     place = Path(folder)
     if has_adapters(model):
-        save_adapter(model, place, weights=weights)
+        save_adapter(model, place, weights=weights, whole=whole)
         return
+    tensors = {} if not weights else None if whole is None else _whole_state(model, whole)
     generation = model.generation_config
     model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     try:
-        model.save_pretrained(place, state_dict=None if weights else {}, max_shard_size=_SHARD)
+        model.save_pretrained(place, state_dict=tensors, max_shard_size=_SHARD)
     finally:
         model.generation_config = generation
     (place / "generation_config.json").unlink()
@@ -279,6 +287,13 @@ def save_model(model: PreTrainedModel, folder: str | Path, *, weights: bool = Tr
     mode = (place / "config.json").stat().st_mode
     for file in place.glob("*.safetensors"):
         file.chmod(mode)
+
+
+def _whole_state(model: PreTrainedModel, whole: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What `model.state_dict()` is for the whole model; a tied parameter is the same tensor under each of its names."""
+    found = {id(parameter): whole(name) for name, parameter in model.named_parameters()}
+    state = model.state_dict(keep_vars=True)
+    return {name: found.get(id(tensor), tensor) for name, tensor in state.items()}
 
 
 disable_progress_bar()  # type: ignore[no-untyped-call]  # the command line draws its own

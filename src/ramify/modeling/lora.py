@@ -124,8 +124,22 @@ def merged_weight(module: torch.nn.Module) -> torch.Tensor:
     if not isinstance(module, lora.Linear) or module.disable_adapters:
         return base
     a, b = parts.lora_A[_ADAPTER].weight, parts.lora_B[_ADAPTER].weight
-    merged = torch.addmm(base.float(), b.float(), a.float(), alpha=parts.scaling[_ADAPTER])
-    return merged.to(base.dtype)
+    return merged(base, a, b, adapter_scaling(module))
+
+
+def merged(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scaling: float) -> torch.Tensor:
+    """W + scaling B A, in the type of W. [out, in], [rank, in], [out, rank] -> [out, in]"""
+    return torch.addmm(base.float(), b.float(), a.float(), alpha=scaling).to(base.dtype)
+
+
+def adapted_parts() -> tuple[str, str, str]:
+    """Names of W, A and B within a layer that has an adapter."""
+    return "base_layer.weight", f"lora_A.{_ADAPTER}.weight", f"lora_B.{_ADAPTER}.weight"
+
+
+def adapter_scaling(module: Any) -> float:  # noqa: ANN401 - peft's layer
+    """What B A is multiplied by in a layer that has an adapter."""
+    return float(module.scaling[_ADAPTER])
 
 
 def linear_below(module: torch.nn.Module) -> torch.nn.Linear | None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
 from ramify.algos.losses import Objective
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.build_model import build_reference
 from ramify.config.build_problems import control_notes
 from ramify.config.schema_examples import DpoRecipe
 from ramify.core.errors import DataError
@@ -15,7 +14,8 @@ from ramify.core.protocols import Renderer
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.examples import Preference, load_preferences
-from ramify.learner.annotate import Reference, Wanted, annotate
+from ramify.learner.annotate import Wanted, annotate
+from ramify.learner.parallel import Ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole
@@ -30,16 +30,21 @@ from ramify.train.supervised import (
 
 
 def run_dpo(
-    recipe: DpoRecipe, console: RunConsole, *, resume: bool = False, max_steps: int | None = None
+    recipe: DpoRecipe,
+    console: RunConsole,
+    ranks: Ranks,
+    *,
+    resume: bool = False,
+    max_steps: int | None = None,
 ) -> Path:
-    """Train to the end of the recipe; returns the last checkpoint.
+    """Train to the end of the recipe on `ranks`; returns the last checkpoint.
 
     Raises:
         UserError: The recipe, the data or the run folder is wrong.
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
     return train_on_examples(
-        recipe, console, load_preferences, partial(_task, recipe), resume=resume, max_steps=max_steps
+        recipe, console, load_preferences, partial(_task, recipe), ranks, resume=resume, max_steps=max_steps
     )
 
 
@@ -61,15 +66,12 @@ def _task(recipe: DpoRecipe, renderer: ChatRenderer, preferences: Sequence[Prefe
     spelt = [renderer.foreign_control(item.problem, item.chosen, item.rejected) for item in preferences]
 
     def make_update(learner: Learner) -> Update:
-        # The reference is the recipe's model, not the checkpoint that a resumed run starts from.
-        reference = build_reference(recipe.model, learner.model)
-
         def update(indices: Sequence[int], step: int) -> UpdateReport:
             trees = [
                 pair_tree(renderer, preferences[index], TreeKey(step, slot), limit)
                 for slot, index in enumerate(indices)
             ]
-            return prefer(learner, trees, reference, recipe.learner.token_budget)
+            return prefer(learner, trees)
 
         return update
 
@@ -80,6 +82,8 @@ def _task(recipe: DpoRecipe, renderer: ChatRenderer, preferences: Sequence[Prefe
         make_update=make_update,
         metrics=lambda report: report.metrics,
         notes=control_notes(recipe.data.train, spelt),
+        # The reference is the recipe's model, not the checkpoint that a resumed run starts from.
+        with_reference=True,
     )
 
 
@@ -106,14 +110,8 @@ def pair_tree(renderer: Renderer, preference: Preference, key: TreeKey, max_toke
         ) from None
 
 
-def prefer(learner: Learner, trees: Sequence[Tree], reference: Reference, token_budget: int) -> UpdateReport:
+def prefer(learner: Learner, trees: Sequence[Tree]) -> UpdateReport:
     """One optimizer step on the mean loss of the pairs, after one pass of the reference model."""
-    pairs = annotate(
-        learner.model,
-        [ScoredTree(tree, PREFERENCE) for tree in trees],
-        Wanted(ref_logprobs=True),
-        reference=reference,
-        temperature=1.0,
-        token_budget=token_budget,
-    )
+    scored = [ScoredTree(tree, PREFERENCE) for tree in trees]
+    pairs = annotate(learner, scored, Wanted(ref_logprobs=True), temperature=1.0)
     return learner.update([preferred(pair) for pair in pairs])

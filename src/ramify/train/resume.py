@@ -20,7 +20,7 @@ from ramify.learner.checkpoint import (
     checkpoint_folder,
     companion_files,
     latest_checkpoint,
-    load_optimizers,
+    load_state,
     prune_checkpoints,
     read_state,
 )
@@ -158,7 +158,7 @@ def restore(start: Start, make_learner: Callable[[], Learner]) -> tuple[Learner,
     learner = make_learner()
     if start.record is None:
         return learner, LoopState()
-    load_optimizers(start.source, learner.optimizers, advice_on_damaged(start.source))
+    load_state(start.source, learner, advice_on_damaged(start.source))
     learner.step = start.record.learner_step
     learner.skipped_in_a_row = start.record.skipped_in_a_row
     return learner, start.record.loop
@@ -187,7 +187,7 @@ def begin_run(
     companions = companion_files(recipe.model.folder)
     # A partial checkpoint that a kill left behind can take as much space as a whole one.
     prune_checkpoints(folder.root, recipe.run.keep_last, state.kept)
-    check_saving(folder.root, learner.model, learner.optimizers, companions)
+    check_saving(folder.root, learner, companions)
     identity = folder.begin(recipe, manifest)
     folder.rewind(state.step)
     return Saver(folder, learner, companions, start.tokenizer, identity, recipe.run, total_steps)

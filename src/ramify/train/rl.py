@@ -6,6 +6,7 @@ from pathlib import Path
 from ramify.actor.batch import take_batch
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import Interrupted, UserError
+from ramify.learner.parallel import Ranks
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
@@ -17,9 +18,14 @@ from ramify.train.step import after_step, closing_notes, follow, learn, record, 
 
 
 def run_rl(
-    recipe: TrainRecipe, console: RunConsole, *, resume: bool = False, max_steps: int | None = None
+    recipe: TrainRecipe,
+    console: RunConsole,
+    ranks: Ranks,
+    *,
+    resume: bool = False,
+    max_steps: int | None = None,
 ) -> Path:
-    """Train to the end of the recipe; returns the last checkpoint.
+    """Train to the end of the recipe on `ranks`; returns the last checkpoint.
 
     Raises:
         UserError: The recipe, the data, the machine or the run folder is wrong.
@@ -28,7 +34,7 @@ def run_rl(
     """
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         with agent_loop() as loop:
-            run, state = build_rl(recipe, console, folder, loop)
+            run, state = build_rl(recipe, console, folder, loop, ranks)
             loop.settle()
             last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
             try:

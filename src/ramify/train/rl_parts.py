@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from ramify.actor.actor import Actor, build_actor, build_task
 from ramify.actor.publisher import build_publisher
 from ramify.config.build import build_learning, build_objective, build_optimizer
-from ramify.config.build_model import build_engine_model, build_model
+from ramify.config.build_worker import WorkerPlan, build_engine_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.protocols import Publisher
 from ramify.data.order import ProblemOrder
 from ramify.learner.guard import Guard
 from ramify.learner.learning import Learning
+from ramify.learner.parallel import Ranks
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
@@ -43,7 +44,7 @@ class RlRun:
 
 
 def build_rl(
-    recipe: TrainRecipe, console: RunConsole, folder: RunFolder, loop: AgentLoop
+    recipe: TrainRecipe, console: RunConsole, folder: RunFolder, loop: AgentLoop, ranks: Ranks
 ) -> tuple[RlRun, LoopState]:
     """Build every part from the recipe, and the state to start from.
 
@@ -69,13 +70,23 @@ def build_rl(
     for note in (*idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
         console.note(note)
 
+    optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+    plan = WorkerPlan(
+        model=recipe.model,
+        source=start.source,
+        context_tokens=task.context_tokens,
+        seed=recipe.run.seed,
+        optimizer=optimizer,
+        with_reference=recipe.algorithm.kl is not None,
+        copies=recipe.learner.copies,
+        threads=recipe.run.threads,
+        deterministic=recipe.run.deterministic,
+    )
+
     def make_learner() -> Learner:
-        optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+        ranks.build(plan)
         return Learner(
-            build_model(
-                recipe.model.model_copy(update={"path": start.source}), task.context_tokens, recipe.run.seed
-            ),
-            optimizer=optimizer,
+            ranks,
             schedule=schedule,
             total_steps=steps * minibatches,
             objective=build_objective(recipe.algorithm),
@@ -86,7 +97,7 @@ def build_rl(
         )
 
     learner, state = restore(start, make_learner)
-    engine_model = build_engine_model(recipe.engine, learner.model)
+    engine_model = build_engine_model(recipe.engine, learner.model, plan.engine_model)
     actor = build_actor(recipe, task, lambda: engine_model, console, hands_over=True)
     if start.record is not None:
         actor.agent.brancher.restore(state.branching)

@@ -11,6 +11,7 @@ from ramify.config.build_problems import control_notes
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.tree import Tree, TreeKey
 from ramify.data.examples import Demonstration, load_demonstrations
+from ramify.learner.parallel import Ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.obs.console import RunConsole
@@ -25,16 +26,27 @@ from ramify.train.supervised import (
 
 
 def run_sft(
-    recipe: SftRecipe, console: RunConsole, *, resume: bool = False, max_steps: int | None = None
+    recipe: SftRecipe,
+    console: RunConsole,
+    ranks: Ranks,
+    *,
+    resume: bool = False,
+    max_steps: int | None = None,
 ) -> Path:
-    """Train to the end of the recipe; returns the last checkpoint.
+    """Train to the end of the recipe on `ranks`; returns the last checkpoint.
 
     Raises:
         UserError: The recipe, the data or the run folder is wrong.
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
     return train_on_examples(
-        recipe, console, load_demonstrations, partial(_task, recipe), resume=resume, max_steps=max_steps
+        recipe,
+        console,
+        load_demonstrations,
+        partial(_task, recipe),
+        ranks,
+        resume=resume,
+        max_steps=max_steps,
     )
 
 

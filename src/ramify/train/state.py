@@ -13,7 +13,7 @@ from ramify.core.errors import TrainingError
 from ramify.data.order import DataCursor
 from ramify.learner.checkpoint import (
     checkpoint_folder,
-    load_optimizers,
+    load_state,
     load_weights,
     prune_checkpoints,
     read_state,
@@ -21,7 +21,6 @@ from ramify.learner.checkpoint import (
 )
 from ramify.learner.guard import GuardState
 from ramify.learner.update import Learner
-from ramify.modeling.tensor_files import all_finite
 from ramify.train.run_folder import RunFolder, RunIdentity
 
 NaturalNumber = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -144,8 +143,8 @@ class Saver:
         path = checkpoint_folder(self.folder.root, step)
         if_damaged = "the run cannot go back to it: start a new run.dir from another checkpoint as model.path"
         read_state(path, if_damaged)
-        load_weights(path, self.learner.model)
-        load_optimizers(path, self.learner.optimizers, if_damaged)
+        load_weights(path, self.learner)
+        load_state(path, self.learner, if_damaged)
         self.learner.skipped_in_a_row = 0
         return path
 
@@ -163,16 +162,11 @@ class Saver:
             TrainingError: A weight or a momentum is not finite, and nothing is written; or the disk cannot be written.
         """
         learner = self.learner
-        for what, tensors in (
-            ("weights", dict(learner.model.named_parameters())),
-            ("optimizer state", learner.optimizers.state_tensors()),
-        ):
-            for name, tensor in tensors.items():
-                if not all_finite(tensor):
-                    raise TrainingError(
-                        f"step {state.step}: {what} of {name} are not finite, so no checkpoint was written; lower "
-                        "learner.optimizer.rate and start again, or go on from an earlier checkpoint as model.path"
-                    )
+        if broken := next(filter(None, learner.ranks.all("not_finite")), None):
+            raise TrainingError(
+                f"step {state.step}: {broken} are not finite, so no checkpoint was written; lower "
+                "learner.optimizer.rate and start again, or go on from an earlier checkpoint as model.path"
+            )
         record = RunRecord(
             loop=state,
             learner_step=learner.step,
@@ -182,5 +176,5 @@ class Saver:
             run=self.identity,
         )
         path = checkpoint_folder(self.folder.root, state.step)
-        save_checkpoint(path, learner.model, learner.optimizers, asdict(record), self.companions)
+        save_checkpoint(path, learner, asdict(record), self.companions)
         prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)

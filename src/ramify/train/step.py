@@ -9,7 +9,6 @@ from ramify.core.errors import TrainingError
 from ramify.core.records import TrainingTree
 from ramify.learner.checkpoint import checkpoint_folder
 from ramify.learner.guard import Action, Violation
-from ramify.learner.ranks import max_over_ranks
 from ramify.learner.report import UpdateReport
 from ramify.obs.branch_metrics import branch_notes, entropy_warnings
 from ramify.obs.console import Phase
@@ -42,9 +41,6 @@ def watched(
 def learn(run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float]) -> Learned:
     """Compute the advantages of a batch and update on it, as far as the guard allows.
 
-    All ranks decide alike: the guard looks at the maximum of each metric over ranks (also of the entropy, since all
-    ranks sample from one policy), and a rank without trees takes part as long as another one has some.
-
     Args:
         run: The run.
         state: Before the step; its guard knows which thresholds the run was within before.
@@ -53,8 +49,8 @@ def learn(run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float]
     """
     kept = batch.kept
     passed = state.guard.passed if state.guard else None
-    found = run.guard.look(max_over_ranks(grown), passed) if run.guard else None
-    if not max_over_ranks({"trees": len(kept)})["trees"]:
+    found = run.guard.look(grown, passed) if run.guard else None
+    if not kept:
         run.console.note(
             f"step {state.step + 1}: none of {len(batch.trees)} problems had both right and wrong answers in "
             f"{batch.attempts} attempts; nothing was learned"
@@ -81,7 +77,7 @@ def after_step(
     )
     if run.guard is None or state.guard is None:
         return state, Action.GO_ON
-    remembered = run.guard.passed(state.guard, max_over_ranks(grown))
+    remembered = run.guard.passed(state.guard, grown)
     guard, action = run.guard.count(remembered, learned.violation)
     return replace(state, guard=guard), action
 
@@ -166,6 +162,7 @@ def update_metrics(reports: Sequence[UpdateReport]) -> dict[str, float | None]:
         "update/mismatch_ess": finite(first.mismatch_ess) if first else None,
         "update/tokens": float(sum(report.num_tokens for report in reports)),
         "update/repeated_tokens": float(sum(report.num_repeated for report in reports)),
+        "update/unevenness": max((report.unevenness for report in reports), default=1.0),
         **{f"update/{name}": finite(value) for name, value in told.items()},
     }
 

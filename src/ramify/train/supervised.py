@@ -9,8 +9,9 @@ from typing import Any, TypeAlias, TypeVar
 from ramify.algos.losses import Objective
 from ramify.chat.renderer import ChatRenderer, Parts
 from ramify.config.build import build_optimizer, build_renderer
-from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.build_model import build_tokenizer
 from ramify.config.build_tools import show_tools
+from ramify.config.build_worker import WorkerPlan
 from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
@@ -18,6 +19,7 @@ from ramify.core.errors import DataError, Interrupted
 from ramify.core.messages import Problem
 from ramify.core.tree import Tree
 from ramify.data.order import ProblemOrder
+from ramify.learner.parallel import Ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
@@ -46,6 +48,7 @@ class SupervisedTask:
         make_update: Given the learner, returns the function that takes a step.
         metrics: Metrics of the updates' reports, besides those that all kinds have.
         notes: What the user should know about the examples.
+        with_reference: Whether the loss needs a reference model.
     """
 
     title: str
@@ -54,6 +57,7 @@ class SupervisedTask:
     make_update: Callable[[Learner], Update]
     metrics: Callable[[UpdateReport], Mapping[str, float]]
     notes: tuple[str, ...] = ()
+    with_reference: bool = False
 
 
 def train_on_examples(
@@ -61,6 +65,7 @@ def train_on_examples(
     console: RunConsole,
     load: Callable[[Path], Sequence[Example]],
     make_task: Callable[[ChatRenderer, Sequence[Example]], SupervisedTask],
+    ranks: Ranks,
     *,
     resume: bool,
     max_steps: int | None,
@@ -72,6 +77,7 @@ def train_on_examples(
         console: Shows the progress.
         load: Reads the file of examples.
         make_task: Makes the task from the renderer and the examples.
+        ranks: The processes that compute.
         resume: Continue from the last checkpoint.
         max_steps: Stop after this many steps of the run.
 
@@ -93,7 +99,7 @@ def train_on_examples(
             recipe.model.dialect, build_tokenizer(recipe.model.folder, console.note), tools.specs
         )
         task = make_task(renderer, examples)
-        return _train(recipe, console, folder, start, manifest, task, max_steps)
+        return _train(recipe, console, folder, start, manifest, task, ranks, max_steps)
 
 
 def _train(
@@ -103,6 +109,7 @@ def _train(
     start: Start,
     manifest: Mapping[str, Any],
     task: SupervisedTask,
+    ranks: Ranks,
     max_steps: int | None,
 ) -> Path:
     order = ProblemOrder(task.num_examples, recipe.run.seed)
@@ -114,13 +121,21 @@ def _train(
 
     def make_learner() -> Learner:
         optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+        ranks.build(
+            WorkerPlan(
+                model=recipe.model,
+                source=start.source,
+                context_tokens=recipe.data.max_tokens,
+                seed=recipe.run.seed,
+                optimizer=optimizer,
+                with_reference=task.with_reference,
+                copies=recipe.learner.copies,
+                threads=recipe.run.threads,
+                deterministic=recipe.run.deterministic,
+            )
+        )
         return Learner(
-            build_model(
-                recipe.model.model_copy(update={"path": start.source}),
-                recipe.data.max_tokens,
-                recipe.run.seed,
-            ),
-            optimizer=optimizer,
+            ranks,
             schedule=schedule,
             total_steps=total,
             objective=task.objective,

@@ -20,6 +20,7 @@ from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import EngineError
 from ramify.core.records import version_folder
 from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.parallel import alone
 from ramify.learner.served_weights import write_weights
 from ramify.learner.update import Learner
 from ramify.modeling import plain_folder
@@ -44,8 +45,7 @@ def learner_of(folder, lora=False):
     if lora:
         add_lora(model, LoraSettings(4, 8), seed=0)
     return Learner(
-        model,
-        optimizer=AdamWSettings(0.01, (0.9, 0.999), 0.0),
+        alone(model, AdamWSettings(0.01, (0.9, 0.999), 0.0)),
         schedule=Schedule(),
         total_steps=10,
         objective=Objective(NegativeLogLikelihood(), (), SUPERVISED),

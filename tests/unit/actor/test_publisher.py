@@ -13,13 +13,14 @@ from ramify.actor.publisher import CopyPublisher, SharedPublisher
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.build_model import build_engine_model
+from ramify.config.build_worker import build_engine_model
 from ramify.config.schema_parts import TrainingEngineSection
 from ramify.core.errors import EngineError
 from ramify.core.records import Request
 from ramify.engines.local import LocalEngine
 from ramify.engines.scripted import ScriptedEngine
 from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
@@ -41,8 +42,7 @@ def learner_of(folder, lora=False):
     if lora:
         add_lora(model, LoraSettings(4, 8), seed=0)
     return Learner(
-        model,
-        optimizer=AdamWSettings(0.01, (0.9, 0.999), 0.0),
+        alone(model, AdamWSettings(0.01, (0.9, 0.999), 0.0)),
         schedule=Schedule(),
         total_steps=10,
         objective=Objective(NegativeLogLikelihood(), (), SUPERVISED),
@@ -84,7 +84,7 @@ def publish_twice(folder, learner, copied, computes=None):
 def test_after_a_step_the_copy_computes_bitwise_what_an_engine_on_the_learners_weights_does(folder, lora):
     learner = learner_of(folder, lora)
     before = learner.score(PROBE)
-    copied = build_engine_model(COPY, learner.model)
+    copied = build_engine_model(COPY, learner.model, pytest.fail)
     version, scored = publish_twice(folder, learner, copied)
     assert version == 1
     weights = dict(copied.named_parameters())
@@ -133,7 +133,7 @@ def shares_all_modules(model):
 @pytest.mark.parametrize("forgets", [forgets_the_head, forgets_a_layer, forgets_a_norm])
 def test_a_part_that_is_forgotten_is_found(folder, forgets):
     learner = learner_of(folder)
-    copied = build_engine_model(COPY, learner.model)
+    copied = build_engine_model(COPY, learner.model, pytest.fail)
     computes = shares_all_modules(copied)
     forgets(computes, copied)
     with pytest.raises(EngineError, match=r"^step 1: .*differ.* nats .*more than the 0\.001 ") as told:
@@ -144,7 +144,7 @@ def test_a_part_that_is_forgotten_is_found(folder, forgets):
 @pytest.mark.parametrize("value", [0.5, float("nan")])
 def test_a_damaged_base_below_an_adapter_is_found(folder, value):
     learner = learner_of(folder, lora=True)
-    copied = build_engine_model(COPY, learner.model)
+    copied = build_engine_model(COPY, learner.model, pytest.fail)
     with torch.no_grad():
         copied.model.layers[0].mlp.down_proj.base_layer.weight[3, 5] = value
     with pytest.raises(EngineError, match=r"^step 1: .*nothing was learned"):
@@ -161,4 +161,4 @@ def test_an_engine_that_cannot_score_is_refused(folder):
 def test_shared_weights_are_one_model(folder):
     learner = learner_of(folder)
     section = TrainingEngineSection(name="local", slots=4)
-    assert build_engine_model(section, learner.model) is learner.model
+    assert build_engine_model(section, learner.model, pytest.fail) is learner.model

@@ -8,7 +8,7 @@ import torch
 
 from ramify.commands.estimate import Memory, Work, device_of, memory_by_sizes, memory_of, work_of
 from ramify.commands.pace import Pace
-from ramify.config.build_model import build_engine_model
+from ramify.config.build_worker import build_engine_model
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import ModelSection
@@ -137,7 +137,8 @@ def test_an_engine_with_a_copy_of_the_weights_takes_a_second_model(table, model_
     if lora is not None:
         add_lora(model, LoraSettings(4, 8.0), 0)
     more = 4 * sum(
-        prod(parameter.shape) for parameter in build_engine_model(copied.engine, model).parameters()
+        prod(parameter.shape)
+        for parameter in build_engine_model(copied.engine, model, pytest.fail).parameters()
     )
     found = [memory_of(recipe, work_of(recipe), "cpu").fixed for recipe in (shared, copied)]
     assert found[1] - found[0] == more

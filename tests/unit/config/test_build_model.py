@@ -5,10 +5,13 @@ import torch
 from transformers import AutoTokenizer
 
 from model_folders import write_model
-from ramify.config.build_model import build_model, build_reference, build_tokenizer
+from ramify.config.build_model import build_model, build_tokenizer
+from ramify.config.build_worker import WorkerPlan
 from ramify.config.schema_parts import LoraSection, ModelSection, TrainedModelSection
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.rank import Rank
 from ramify.core.records import SegmentSpan
+from ramify.learner.optimizer import AdamWSettings
 from ramify.learner.tree_attention import TreeAttention
 from ramify.modeling.load import save_model
 from ramify.modeling.lora import adapter_settings, has_adapters
@@ -73,11 +76,12 @@ def test_the_reference_is_the_recipes_model_whatever_has_been_trained_since(fold
         moved(before := build_model(section, 100))
         save_model(before, tmp_path / "adapter")
         section = with_lora(tmp_path / "adapter")
-    model = build_model(section, 100)
+    worker = WorkerPlan(section, section.folder, 100, 0, AdamWSettings(0.01), with_reference=True)(Rank())
+    model = worker.model
     first = logits(model)
     moved(model)
     assert not torch.equal(logits(model), first)
-    with build_reference(section, model)() as reference:
+    with worker._opened(of_reference=True) as reference:
         assert torch.equal(logits(reference), first)
         assert not any(p.requires_grad for p in reference.parameters())
     assert not torch.equal(logits(model), first)

@@ -1,8 +1,10 @@
 """A tiny model and a learner for it."""
 
 from ramify.algos.losses import Objective
+from ramify.algos.sft import NegativeLogLikelihood
 from ramify.learner.annotate import annotate
 from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
 from random_trees import annotated
@@ -15,17 +17,15 @@ def tiny(seed=0):
     )
 
 
-def learner_for(model, loss, optimizer=None, **changes):
+def learner_for(model, loss, optimizer=None, reference=None, **changes):
     settings = {"schedule": Schedule(), "total_steps": 100, "temperature": 1.0, "max_grad_norm": 1.0}
     optimizer = optimizer or AdamWSettings(lr=0.01, weight_decay=0.0)
-    return Learner(
-        model, optimizer=optimizer, objective=Objective(loss), token_budget=10_000, **settings | changes
-    )
+    settings["token_budget"] = 10_000
+    return Learner(alone(model, optimizer, reference), objective=Objective(loss), **settings | changes)
 
 
-def annotations_of(model, trees, wanted, **settings):
+def annotations_of(model, trees, wanted, *, reference=None, temperature=1.0, token_budget=10_000):
     """What an annotation pass finds, tree by tree."""
-    return [
-        found.annotations
-        for found in annotate(model, [annotated(tree) for tree in trees], wanted, **settings)
-    ]
+    learner = learner_for(model, NegativeLogLikelihood(), reference=reference, token_budget=token_budget)
+    found = annotate(learner, [annotated(tree) for tree in trees], wanted, temperature=temperature)
+    return [tree.annotations for tree in found]

@@ -24,7 +24,7 @@ from ramify.learner.checkpoint import (
     checkpoint_folder,
     companion_files,
     latest_checkpoint,
-    load_optimizers,
+    load_state,
     load_weights,
     prune_checkpoints,
     read_state,
@@ -61,7 +61,7 @@ def trained(steps, optimizer=OPTIMIZERS[0]):
 
 
 def save(folder, learner, tokenizer_dir):
-    save_checkpoint(folder, learner.model, learner.optimizers, STATE, companion_files(tokenizer_dir))
+    save_checkpoint(folder, learner, STATE, companion_files(tokenizer_dir))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -71,7 +71,7 @@ def test_training_goes_on_bitwise(tmp_path, model_folder, optimizer):
     save(folder, learner, model_folder)
     again = learner_for(load_model(folder), NegativeLogLikelihood(), optimizer)
     assert read_state(folder, ADVICE) == STATE
-    load_optimizers(folder, again.optimizers, ADVICE)
+    load_state(folder, again, ADVICE)
     saved, loaded = learner.optimizers.state_tensors(), again.optimizers.state_tensors()
     assert saved.keys() == loaded.keys()
     assert all(torch.equal(saved[key], loaded[key]) for key in saved)
@@ -108,7 +108,7 @@ def test_before_the_first_step_there_is_no_optimizer_state_and_saving_makes_none
     assert learner.optimizers.state_tensors() == {}
     assert read_state(tmp_path / "c", ADVICE) == STATE
     other = trained(2)
-    load_optimizers(tmp_path / "c", other.optimizers, ADVICE)
+    load_state(tmp_path / "c", other, ADVICE)
     assert other.optimizers.state_tensors() == {}
 
 
@@ -239,7 +239,7 @@ def test_a_record_that_is_no_json_object_is_refused(tmp_path, model_folder, cont
 def test_a_number_that_json_does_not_know_is_not_written(tmp_path, model_folder):
     learner = trained(0)
     with pytest.raises(ValueError, match="JSON compliant"):
-        save_checkpoint(tmp_path / "c", learner.model, learner.optimizers, {"score": math.nan}, {})
+        save_checkpoint(tmp_path / "c", learner, {"score": math.nan}, {})
     assert not (tmp_path / "c").exists()
 
 
@@ -322,7 +322,7 @@ def test_optimizer_state_is_checked_for_itself(sealed, damage, told):
     seal()
     assert read_state(folder, ADVICE) == STATE
     with pytest.raises(DataError, match=rf"optimizer\.safetensors: damaged, .*{told}.*; do this") as error:
-        load_optimizers(folder, learner.optimizers, ADVICE)
+        load_state(folder, learner, ADVICE)
     assert "\n" not in str(error.value)
     after = learner.optimizers.state_tensors()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -341,7 +341,7 @@ def test_whatever_is_changed_under_good_checksums_is_loaded_or_refused(sealed):
         seal()
         read_state(folder, ADVICE)
         try:
-            load_optimizers(folder, learner.optimizers, ADVICE)
+            load_state(folder, learner, ADVICE)
         except DataError:
             refused += 1
     assert refused > 30
@@ -362,8 +362,8 @@ def test_no_pickle_is_read(tmp_path, sealed):
     seal()
     read_state(folder, ADVICE)
     load_model(folder)
-    load_weights(folder, learner.model)
-    load_optimizers(folder, learner.optimizers, ADVICE)
+    load_weights(folder, learner)
+    load_state(folder, learner, ADVICE)
     assert not (tmp_path / "was here").exists()
 
 
@@ -441,7 +441,7 @@ def test_the_defaults_of_generation_are_those_of_the_recipes_model_byte_for_byte
         (source / "generation_config.json").write_bytes(content)
     learner = learner_for(load_model(source), NegativeLogLikelihood())
     own = learner.model.generation_config
-    check_saving(tmp_path, learner.model, learner.optimizers, companion_files(source))
+    check_saving(tmp_path, learner, companion_files(source))
     save(tmp_path / "c", learner, source)
     file = tmp_path / "c" / "generation_config.json"
     assert (file.read_bytes() if file.exists() else None) == content
@@ -452,7 +452,7 @@ def test_a_model_that_refuses_to_be_saved_is_found_before_anything_is_trained(tm
     learner = trained(0)
     learner.model.config.validate = lambda: 1 // 0
     with pytest.raises(DataError, match=r"model\.path: a checkpoint of this model cannot be saved: ZeroDiv"):
-        check_saving(tmp_path, learner.model, learner.optimizers, {})
+        check_saving(tmp_path, learner, {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -465,10 +465,10 @@ def test_room_for_one_checkpoint_is_looked_for(tmp_path, model_folder, monkeypat
     for free, fits in ((taken, True), (int(0.9 * taken), False)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
         if fits:
-            check_saving(tmp_path, learner.model, learner.optimizers, companions)
+            check_saving(tmp_path, learner, companions)
             continue
         with pytest.raises(MachineError, match=r"run\.dir: .* has room for .* GB, one checkpoint takes"):
-            check_saving(tmp_path, learner.model, learner.optimizers, companions)
+            check_saving(tmp_path, learner, companions)
 
 
 def test_of_an_adapter_the_adapter_alone_has_to_fit(tmp_path, monkeypatch):
@@ -478,7 +478,7 @@ def test_of_an_adapter_the_adapter_alone_has_to_fit(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
     assert sum(p.nbytes for p in model.parameters()) > 100_000
-    check_saving(tmp_path, learner.model, learner.optimizers, {})
+    check_saving(tmp_path, learner, {})
 
 
 def test_a_save_that_fails_names_the_file_and_leaves_the_others_whole(tmp_path, model_folder, monkeypatch):
@@ -501,7 +501,7 @@ def test_weights_go_back_in_place(tmp_path, model_folder):
     learner.update_rows(*batch(1))
     parameters = dict(learner.model.named_parameters())
     assert not all(torch.equal(before[name], parameters[name]) for name in before)
-    load_weights(tmp_path / "c", learner.model)
+    load_weights(tmp_path / "c", learner)
     assert all(torch.equal(before[name], parameters[name]) for name in before)
     other = make_tiny_qwen3(
         vocab_size=50,
@@ -518,7 +518,7 @@ def test_weights_go_back_in_place(tmp_path, model_folder):
         seed=0,
     )
     with pytest.raises(DataError, match=r"model\.layers\.2\..* is None, expected"):
-        load_weights(tmp_path / "c", other)
+        load_weights(tmp_path / "c", learner_for(other, NegativeLogLikelihood()))
 
 
 def test_weights_are_as_readable_as_the_rest(tmp_path, model_folder):

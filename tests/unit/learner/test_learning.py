@@ -14,6 +14,7 @@ from ramify.core.records import Reward
 from ramify.learner.annotate import Wanted
 from ramify.learner.learning import Learning
 from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
 from random_trees import annotated, random_tree, with_behavior
@@ -50,8 +51,7 @@ def trees(model):
 
 def learning(model, **changes):
     learner = Learner(
-        model,
-        optimizer=AdamWSettings(lr=0.01, weight_decay=0.0),
+        alone(model, AdamWSettings(lr=0.01, weight_decay=0.0)),
         schedule=Schedule(),
         total_steps=100,
         objective=changes.pop("objective", Objective(ClippedSurrogate(0.2, 0.2, None))),
@@ -65,10 +65,8 @@ def learning(model, **changes):
         "correction": None,
         "masks_truncated": False,
         "wanted": Wanted(),
-        "reference": None,
         "problems_per_minibatch": 2,
         "minibatches": 2,
-        "token_budget": 10_000,
         "temperature": 1.0,
         "max_mismatch": 1e-4,
     }

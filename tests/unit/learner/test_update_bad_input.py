@@ -19,6 +19,7 @@ from ramify.core.records import Reward, behavior_annotations
 from ramify.core.tree import Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from random_trees import annotated, credited, node, training, tree_of
 
@@ -40,8 +41,7 @@ WEIGHTINGS = (
 
 def learner(model, surrogate, penalties=()):
     return Learner(
-        model,
-        optimizer=AdamWSettings(lr=0.01, weight_decay=0.0),
+        alone(model, AdamWSettings(lr=0.01, weight_decay=0.0)),
         schedule=Schedule(),
         total_steps=10,
         objective=Objective(surrogate, penalties),

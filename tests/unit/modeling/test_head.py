@@ -88,9 +88,7 @@ def test_a_loss_may_look_at_entropies_or_logprobs_alone_or_at_neither():
 def test_a_frozen_weight_gets_no_gradient():
     hidden, weight, targets = random_head()
     weight.requires_grad_(False)
-    grad, _, _ = written_backward(
-        hidden, weight, targets, 1.0, False, 5, lambda _, x, __: x.sum(), None
-    )
+    grad, _, _ = written_backward(hidden, weight, targets, 1.0, False, 5, lambda _, x, __: x.sum(), None)
     assert weight.grad is None
     assert grad.any()
 

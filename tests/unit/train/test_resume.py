@@ -16,6 +16,7 @@ from ramify.learner.checkpoint import companion_files
 from ramify.learner.checkpoint_files import write_record
 from ramify.learner.guard import GuardState
 from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
@@ -41,8 +42,7 @@ def learner(folder, lora=False):
     if lora:
         add_lora(model, LoraSettings(2, 4.0), seed=0)
     return Learner(
-        model,
-        optimizer=AdamWSettings(0.01),
+        alone(model, AdamWSettings(0.01)),
         schedule=Schedule(),
         total_steps=9,
         objective=Objective(NegativeLogLikelihood()),

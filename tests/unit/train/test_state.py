@@ -14,6 +14,7 @@ from ramify.learner.checkpoint import companion_files, latest_checkpoint, read_s
 from ramify.learner.guard import GuardState
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
+from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.train.run_folder import RunFolder, RunIdentity
@@ -24,8 +25,7 @@ from random_trees import credited, random_tree, supervised_credit
 @pytest.fixture
 def learner(model_folder):
     return Learner(
-        load_model(model_folder),
-        optimizer=AdamWSettings(0.01),
+        alone(load_model(model_folder), AdamWSettings(0.01)),
         schedule=Schedule(),
         total_steps=99,
         objective=Objective(NegativeLogLikelihood()),

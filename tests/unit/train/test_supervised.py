@@ -20,8 +20,10 @@ from ramify.config.schema_parts import Dialect
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Message, Problem
+from ramify.core.rank import Rank
 from ramify.core.tree import TreeKey
 from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.parallel import Ranks, alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
@@ -74,8 +76,7 @@ def test_how_chains_are_packed_into_rows_changes_nothing_but_rounding(model_fold
     found = []
     for budget in (1, 2 * max(sizes), sum(sizes)):
         learner = Learner(
-            copy.deepcopy(model),
-            optimizer=AdamWSettings(1e-3),
+            alone(copy.deepcopy(model), AdamWSettings(1e-3)),
             schedule=Schedule(),
             total_steps=2,
             objective=Objective(NegativeLogLikelihood()),
@@ -91,7 +92,7 @@ def test_how_chains_are_packed_into_rows_changes_nothing_but_rounding(model_fold
 
 
 def test_a_row_larger_than_the_token_budget_is_trained_on_whole(recipe, tmp_path):
-    run_sft(recipe([3, 5, 40], token_budget=50), console())
+    run_sft(recipe([3, 5, 40], token_budget=50), console(), Ranks(Rank()))
     steps = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in steps] == [1, 2]
     assert all(row["loss"] > 0 for row in steps)
@@ -103,7 +104,7 @@ def test_a_demonstration_that_is_too_long_is_named_before_the_first_step(recipe,
         DataError,
         match=r"demonstrations.jsonl row 3: demonstration '3': \d+ tokens, expected at most data.max_tokens = 70",
     ):
-        run_sft(recipe([1, 2, 60, 1], max_tokens=70), console())
+        run_sft(recipe([1, 2, 60, 1], max_tokens=70), console(), Ranks(Rank()))
     assert not (tmp_path / "run").exists()
 
 
@@ -117,20 +118,20 @@ def test_the_chat_template_counts_before_the_first_step(recipe, tmp_path):
         file.write(json.dumps({"prompt": prompt, "completion": long, "id": "long"}) + "\n")
     assert len(("?" + long).encode()) <= 61
     with pytest.raises(DataError, match=r"demonstrations.jsonl row 5: demonstration 'long': \d+ tokens"):
-        run_sft(made, console())
+        run_sft(made, console(), Ranks(Rank()))
     assert not (tmp_path / "run").exists()
 
 
 def test_max_tokens_has_to_fit_the_models_context(recipe, tmp_path):
     with pytest.raises(ConfigError, match="8192 positions, but prompt and response may take 9000"):
-        run_sft(recipe([1, 2], max_tokens=9000), console())
+        run_sft(recipe([1, 2], max_tokens=9000), console(), Ranks(Rank()))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_goes_on_from_its_checkpoint(recipe, tmp_path):
     made = recipe([1, 2, 3, 4, 5, 6])
-    run_sft(made, console(), max_steps=1)
-    last = run_sft(made, console(), resume=True)
+    run_sft(made, console(), Ranks(Rank()), max_steps=1)
+    last = run_sft(made, console(), Ranks(Rank()), resume=True)
     assert last.name == "step-000003"
     assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
     assert build_model(made.model.model_copy(update={"path": last}), 200).config.vocab_size == 600
@@ -169,7 +170,7 @@ def test_prompts_show_the_tools_as_in_rl(recipe, own_tool, model_folder, tmp_pat
     made = recipe([1], max_tokens=size - 1, tools=tools, model=model)
     made.data.train.write_text(json.dumps({**row, "completion": completion}) + "\n")
     with pytest.raises(DataError, match=rf"demonstration '1': {size} tokens, expected at most"):
-        run_sft(made, console())
+        run_sft(made, console(), Ranks(Rank()))
 
 
 def assert_shown_alike(specs, others):
@@ -189,7 +190,7 @@ def test_the_browser_is_shown_as_in_rl(monkeypatch):
 def test_a_run_does_not_go_on_with_another_tool(recipe, own_tool):
     tools, file = own_tool
     made = recipe([1, 2, 3, 4, 5, 6], tools=tools)
-    run_sft(made, console(), max_steps=1)
+    run_sft(made, console(), Ranks(Rank()), max_steps=1)
     file.write_text(file.read_text().replace("an item", "a thing"))
     with pytest.raises(ConfigError, match=r"holds a run with tools\.price\.sha256"):
-        run_sft(made, console(), resume=True)
+        run_sft(made, console(), Ranks(Rank()), resume=True)

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ramify.core.rank import Rank
 from ramify.eval.evaluation import Evaluation
+from ramify.learner.parallel import Ranks
 from ramify.obs.console import RunConsole
 from ramify.obs.report import Report, write_report
 from ramify.sandbox.levels import FIRST_GUARDED, detect_level
@@ -33,10 +35,10 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
             data = example.make_data(out, seed, console)
         with clock.phase("sft"):
             sft = sft_recipe(example, out, seed, data)
-            models = {"base": data.base, "sft": run_sft(sft, console)}
+            models = {"base": data.base, "sft": run_sft(sft, console, Ranks(Rank()))}
         with clock.phase("rl"):
             rl = rl_recipe(example, out, seed, models["sft"], data)
-            models["rl"] = run_rl(rl, console)
+            models["rl"] = run_rl(rl, console, Ranks(Rank()))
         with clock.phase("eval"):
             found = _evaluate(example, out, seed, models, data, console)
     report = make_report(example, seed, clock.seconds, found, (sft, rl), level)

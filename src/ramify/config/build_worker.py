@@ -1,0 +1,165 @@
+"""Builds what a rank of the learner computes with: its part of the model, the optimizer, the reference model.
+
+Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ramify.config.build_model import build_model
+from ramify.config.schema_parts import TrainedModelSection, TrainingEngineSection
+from ramify.core.errors import ConfigError
+from ramify.core.rank import Rank
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from transformers import PreTrainedModel
+
+    from ramify.config.schema_train import TrainingEngine
+    from ramify.learner.optimizer import OptimizerSettings
+    from ramify.learner.sharding import Gather
+    from ramify.learner.worker import Reference, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What every rank makes its worker from; rank 0 sends it to the others.
+
+    Attributes:
+        model: The recipe's model; the reference model, if one is needed, is what it was before the run.
+        source: Folder of the weights to start from: the recipe's model, or a checkpoint.
+        context_tokens: Length of the longest sequence.
+        seed: Seed of a fresh adapter.
+        optimizer: Settings of the optimizer.
+        with_reference: Whether a reference model is needed.
+        copies: How many copies of the weights there are, each split over its ranks.
+        gather: When split weights are gathered.
+        threads: Threads of torch on the other ranks.
+        deterministic: Whether all ranks use deterministic operations only.
+    """
+
+    model: TrainedModelSection
+    source: Path
+    context_tokens: int
+    seed: int
+    optimizer: "OptimizerSettings"
+    with_reference: bool
+    copies: int = 1
+    gather: "Gather" = "once"
+    threads: int | None = None
+    deterministic: bool = False
+
+    def __call__(self, rank: Rank) -> "Worker":
+        """Load and split the model on a rank.
+
+        A model that computes in 16 bits, or lies on several ranks, is split: its weights and optimizer are in float32.
+
+        Raises:
+            UserError: The folder cannot be read, or the ranks cannot be split as asked.
+        """
+        from ramify.learner.worker import Worker
+        from ramify.modeling.numerics import set_numerics
+
+        if rank.number:
+            set_numerics(self.threads, self.deterministic)
+        section = self.model.model_copy(update={"path": self.source})
+        if rank.size == 1 and section.dtype == "float32":
+            model = build_model(section, self.context_tokens, self.seed)
+            return Worker(model, self.optimizer, self._reference(model, None))
+        from ramify.learner.parallel import make_mesh
+
+        device = _device(section)
+        mesh = make_mesh(rank, device, self.copies)
+        model = _in_memory(section, self.context_tokens, self.seed)
+        self._split(model, mesh)
+        return Worker(model, self.optimizer, self._reference(model, mesh))
+
+    def engine_model(self) -> "PreTrainedModel":
+        """The model again, whole and frozen, in the type that it computes in."""
+        section = self.model.model_copy(update={"path": self.source})
+        return build_model(section, self.context_tokens, self.seed).requires_grad_(False)
+
+    def _split(self, model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
+        from ramify.learner.sharding import Sharding, shard
+        from ramify.modeling.load import DTYPES
+
+        if mesh.size() == 1:
+            model.to(mesh.device_type)  # type: ignore[arg-type]  # transformers' signature lacks names of devices
+        shard(model, Sharding(mesh, DTYPES[self.model.dtype], self.gather))
+
+    def _reference(self, model: "PreTrainedModel", mesh: "DeviceMesh | None") -> "Reference | None":
+        """The model before the run: the base without its adapter, or a frozen copy.
+
+        If the run trains an existing adapter further, the reference includes that adapter and is loaded as a copy.
+        """
+        from ramify.modeling.load import load_model
+        from ramify.modeling.lora import adapters_off, has_adapters
+        from ramify.modeling.model_config import is_adapter_folder
+
+        if not self.with_reference:
+            return None
+        if has_adapters(model) and not is_adapter_folder(self.model.folder):
+
+            @contextmanager
+            def base() -> "Iterator[PreTrainedModel]":
+                with adapters_off(model):
+                    yield model
+
+            return base
+        place = str(model.device) if mesh is None else "cpu"
+        frozen = load_model(self.model.folder, self.model.dtype, place).requires_grad_(False)
+        if mesh is not None:
+            self._split(frozen, mesh)
+        return lambda: nullcontext(frozen)
+
+
+def _device(section: TrainedModelSection) -> str:
+    import torch
+
+    return "cuda" if section.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _in_memory(section: TrainedModelSection, context_tokens: int, seed: int) -> "PreTrainedModel":
+    """The whole model in the machine's memory: what is trained in float32, a frozen base in the type it computes in."""
+    from ramify.modeling.model_config import is_adapter_folder
+
+    is_frozen = section.lora is not None or is_adapter_folder(section.folder)
+    dtype = section.dtype if is_frozen else "float32"
+    model = build_model(section.model_copy(update={"dtype": dtype, "device": "cpu"}), context_tokens, seed)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    return model
+
+
+def build_engine_model(
+    engine: "TrainingEngine", model: "PreTrainedModel", again: "Callable[[], PreTrainedModel]"
+) -> "PreTrainedModel":
+    """The model that a training run's engine computes with: the learner's, or a frozen copy (`engine.weights`).
+
+    In a copy, tied weights are tied, and an adapter lies beside its base.
+
+    Args:
+        engine: The recipe's engine.
+        model: The learner's model.
+        again: Loads a copy where the learner's model is split.
+
+    Raises:
+        ConfigError: The engine is to share the weights of a learner that are split.
+    """
+    from ramify.learner.sharding import is_sharded
+
+    if not isinstance(engine, TrainingEngineSection):
+        return model
+    if is_sharded(model):
+        if engine.weights == "shared":
+            raise ConfigError(
+                'engine.weights: expected "copy" or no such key, since the weights are split over processes or kept in '
+                "float32 beside those that compute"
+            )
+        return again()
+    return deepcopy(model).requires_grad_(False) if engine.weights == "copy" else model

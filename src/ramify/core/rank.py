@@ -1,0 +1,53 @@
+"""Which of several processes this one is, as torchrun tells it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ramify.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process of several.
+
+    Attributes:
+        number: 0 <= number < size; rank 0 runs the loop and is the only one that speaks.
+        size: Number of processes.
+        local: Its number on its machine.
+        restarts: How often torchrun has started all processes again.
+        is_supervised: Whether torchrun started it.
+    """
+
+    number: int = 0
+    size: int = 1
+    local: int = 0
+    restarts: int = 0
+    is_supervised: bool = False
+
+
+_VARIABLES = {
+    "number": "RANK",
+    "size": "WORLD_SIZE",
+    "local": "LOCAL_RANK",
+    "restarts": "TORCHELASTIC_RESTART_COUNT",
+}
+
+
+def launched(environ: Mapping[str, str]) -> Rank:
+    """The rank of this process, from the variables that torchrun sets; without them the only one.
+
+    Raises:
+        ConfigError: The variables are no numbers, or contradict each other.
+    """
+    if "WORLD_SIZE" not in environ or "RANK" not in environ:
+        return Rank()
+    given = {key: environ[name] for key, name in _VARIABLES.items() if name in environ}
+    if not all(value.isdecimal() for value in given.values()):
+        told = ", ".join(f"{_VARIABLES[key]}={value}" for key, value in given.items())
+        raise ConfigError(f"{told}: expected whole numbers, as torchrun sets them")
+    values = {key: int(value) for key, value in given.items()}
+    if values["number"] >= values["size"]:
+        raise ConfigError(
+            f"RANK={values['number']}: expected a number below WORLD_SIZE={values['size']}, as torchrun sets them"
+        )
+    return Rank(**values, is_supervised="TORCHELASTIC_RUN_ID" in environ)

@@ -1,0 +1,375 @@
+"""Several processes under torchrun: rank 0 runs the loop of a single process, the others compute what it tells them to.
+
+So order, rules with memory, signals, logs and files are decided once. Rank 0 sends a command with each rank's part of the
+data, does its own part, and collects the answers. Between commands the others wait on a store, not in a collective: a
+rollout may outlast a collective's timeout. Rank 0 shows there that it lives; what ends it ends all ranks.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
+from transformers import PreTrainedModel
+
+from ramify.core.errors import ConfigError, RamifyError, TrainingError, UserError
+from ramify.core.rank import Rank
+from ramify.learner.optimizer import OptimizerSettings
+from ramify.learner.worker import Reference, Worker
+
+JOIN_SECONDS = 300
+"""How long rank 0 waits for the others, and they for it."""
+_BEAT_SECONDS = 2.0
+_SILENCE_SECONDS = 120.0
+"""After this long without a sign of life from rank 0 the others end."""
+_PATIENCE_SECONDS = 20.0
+"""After this long in a collective that a failed rank will not join, the run ends."""
+_AFTER_SIGNAL_SECONDS = 5.0
+_COLLECTIVE = timedelta(minutes=30)
+
+_LOST = ("gloo", "nccl", "connection", "broken pipe", "socket", "timed out", "store")
+_GONE = "another rank is gone; earlier checkpoints are whole: go on with --resume"
+
+MakeWorker: TypeAlias = Callable[[Rank], Worker]
+"""Makes a rank's worker; sent to the other ranks, so it must be picklable."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a rank answers that could not do its part; `is_mistake`: the user can put it right."""
+
+    message: str
+    is_mistake: bool
+
+    @classmethod
+    def of(cls, error: Exception, rank: Rank) -> "_Failure":
+        if isinstance(error, RamifyError):
+            return cls(str(error), isinstance(error, UserError))
+        text = " ".join(str(error).split())
+        if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in _LOST):
+            return cls(_GONE, False)
+        told = f"{type(error).__name__}: {text}"[:300]
+        return cls(
+            f"rank {rank.number}: {told}; earlier checkpoints are whole: mend that and go on with --resume",
+            False,
+        )
+
+    def error(self) -> RamifyError:
+        return (UserError if self.is_mistake else TrainingError)(self.message)
+
+
+class Ranks:
+    """Rank 0's hold on all ranks."""
+
+    def __init__(self, rank: Rank, store: Store | None = None) -> None:
+        """With a `store`, commands go to the other ranks too, which `serve`."""
+        self.rank = rank
+        self._store = store
+        self._worker: Worker | None = None
+        self._number = 0
+        self._lock = threading.Lock()
+        self.waits_since: float | None = None
+
+    @property
+    def worker(self) -> Worker:
+        """Rank 0's own worker."""
+        assert self._worker is not None
+        return self._worker
+
+    def build(self, make: MakeWorker) -> None:
+        """Make the worker of every rank.
+
+        Raises:
+            RamifyError: As for `each`.
+        """
+        self.all("build", make)
+
+    def all(self, method: str, *arguments: Any) -> list[Any]:  # noqa: ANN401 - the worker's methods
+        """As `each`, with the same arguments for all ranks."""
+        return self.each(method, [arguments] * self.rank.size)
+
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method of every rank's worker with arguments of its own; returns what they return, in rank order.
+
+        Raises:
+            RamifyError: A rank could not do its part, or is gone.
+        """
+        if self._store is None:
+            return [self._call(method, arguments[0])]
+        # A publisher's thread may still be at it when a signal makes the main thread save.
+        with self._lock:
+            self._number += 1
+            self.waits_since = time.monotonic()
+            try:
+                self._store.set(f"command/{self._number}", "call")
+                _scattered([(method, part) for part in arguments])
+                own, mistake = _answer(lambda: self._call(method, arguments[0]), self.rank, self._store)
+                answers = _gathered(own, self.rank)
+            except RuntimeError as error:
+                raise TrainingError(self._cause(error)) from error
+            finally:
+                self.waits_since = None
+            self._store.delete_key(f"command/{self._number - 1}")
+        if mistake is not None:
+            raise mistake
+        for answer in answers:
+            if isinstance(answer, _Failure):
+                raise answer.error()
+        return list(answers)
+
+    def stop(self) -> None:
+        """Have the other ranks end."""
+        if self._store is not None:
+            self._store.set("ended", "1")
+
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        if method == "build":
+            self._worker = arguments[0](self.rank)
+            return None
+        return getattr(self.worker, method)(*arguments)
+
+    def _cause(self, error: RuntimeError) -> str:
+        """What a rank told before it went, or that one is gone."""
+        with suppress(RuntimeError):
+            assert self._store is not None
+            if self._store.check(["failed"]):
+                return str(self._store.get("failed"), "utf-8")
+        return _Failure.of(error, self.rank).message
+
+
+def alone(model: PreTrainedModel, optimizer: OptimizerSettings, reference: Reference | None = None) -> Ranks:
+    """One process that trains `model`."""
+    ranks = Ranks(Rank())
+    ranks.build(lambda _: Worker(model, optimizer, reference))
+    return ranks
+
+
+@contextmanager
+def together(rank: Rank, same: Mapping[str, str]) -> Iterator[Ranks]:
+    """Rank 0's side: wait for the other ranks, check that all are alike, and hold them while the block runs.
+
+    Args:
+        rank: This process, number 0.
+        same: What must be the same on all ranks, by name: code, recipe, data.
+
+    Raises:
+        UserError: A rank is missing or differs, or cannot read the recipe; or the port is in use.
+    """
+    if rank.size == 1:
+        try:
+            yield Ranks(rank)
+        finally:
+            _leave()
+        return
+    store = _store()
+    ranks = Ranks(rank, store)
+    ended = threading.Event()
+    try:
+        _wait_for_all(rank, store, same)
+        store.set("go", "1")
+        _join(rank, store)
+        threading.Thread(
+            target=_beat,
+            args=(
+                store.clone(),  # type: ignore[attr-defined]  # the stubs lack it
+                ranks,
+                ended,
+            ),
+            daemon=True,
+        ).start()
+        yield ranks
+    finally:
+        ended.set()
+        with suppress(RuntimeError):
+            ranks.stop()
+        _leave()
+
+
+def serve(rank: Rank, prepare: Callable[[], Mapping[str, str]]) -> int:
+    """Another rank's side: compute what rank 0 says until it ends; returns the exit status and prints nothing.
+
+    Args:
+        rank: This process.
+        prepare: Reads what `together` compares.
+    """
+    signalled: list[float] = []
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        # Rank 0 gets the signal too, saves, and says when to end.
+        signal.signal(sign, lambda *_: signalled.append(time.monotonic()))
+    try:
+        store = _store()
+        told: dict[str, str] = {}
+        try:
+            told = dict(prepare())
+        except RamifyError as error:
+            told = {"mistake": str(error)}
+        store.set(f"joined/{rank.number}", json.dumps(told))
+        if "mistake" in told or not _told(store, "go", signalled, JOIN_SECONDS):
+            return 1
+        _join(rank, store)
+        ranks = Ranks(rank)
+        for number in count(1):
+            if not _told(store, f"command/{number}", signalled):
+                return 0
+            method, part = _scattered(None)
+
+            def work(method: str = method, part: tuple[Any, ...] = part) -> Any:  # noqa: ANN401
+                return ranks._call(method, part)
+
+            _gathered(_answer(work, rank, store)[0], rank)
+    except RuntimeError:
+        # The store or another rank is gone; rank 0 tells it, or torchrun.
+        return 1
+    finally:
+        _leave()
+    return 1
+
+
+def make_mesh(rank: Rank, device: str, copies: int) -> DeviceMesh:
+    """The mesh of all ranks: parts of the weights, or `copies` of them that are split each.
+
+    Raises:
+        ConfigError: The number of ranks is no multiple of `copies`.
+    """
+    if rank.size % copies:
+        raise ConfigError(
+            f"learner.copies: expected a divisor of the number of processes, {rank.size}, got {copies}"
+        )
+    if not dist.is_initialized():
+        # A single process whose compute type is not that of its weights.
+        dist.init_process_group(
+            "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl", store=HashStore(), rank=0, world_size=1
+        )
+    if copies == 1:
+        return init_device_mesh(device, (rank.size,), mesh_dim_names=("parts",))
+    return init_device_mesh(device, (copies, rank.size // copies), mesh_dim_names=("copies", "parts"))
+
+
+def _store() -> Store:
+    """The store of the run; torchrun has one, else rank 0 opens it.
+
+    Raises:
+        ConfigError: It cannot be opened or reached.
+    """
+    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=JOIN_SECONDS)))
+    except (RuntimeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        if "EADDRINUSE" in text:
+            raise ConfigError(
+                f"MASTER_PORT: {place} is in use; name another port (torchrun --master-port)"
+            ) from None
+        raise ConfigError(f"the processes cannot meet at {place}: {text:.200}") from None
+    return PrefixStore("ramify", store)
+
+
+def _wait_for_all(rank: Rank, store: Store, same: Mapping[str, str]) -> None:
+    until = time.monotonic() + JOIN_SECONDS
+    for number in range(1, rank.size):
+        key = f"joined/{number}"
+        while not store.check([key]):
+            if time.monotonic() > until:
+                raise ConfigError(
+                    f"rank {number} of {rank.size} did not join within {JOIN_SECONDS} s; start it, or look why it ended"
+                )
+            with suppress(RuntimeError):
+                store.wait([key], timedelta(seconds=1))
+        theirs = json.loads(store.get(key))
+        if "mistake" in theirs:
+            raise UserError(f"rank {number}: {theirs['mistake']}")
+        for what, value in same.items():
+            if theirs.get(what) != value:
+                raise ConfigError(
+                    f"rank {number} has another {what} than rank 0 ({theirs.get(what)}, {value}): give all ranks the same"
+                )
+
+
+def _join(rank: Rank, store: Store) -> None:
+    has_gpu = torch.cuda.is_available()
+    if has_gpu:
+        torch.cuda.set_device(rank.local)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if has_gpu else "gloo",
+        store=PrefixStore("collectives", store),
+        rank=rank.number,
+        world_size=rank.size,
+        timeout=_COLLECTIVE,
+    )
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+def _beat(store: Store, ranks: Ranks, ended: threading.Event) -> None:
+    """Show that rank 0 lives; end it if a rank has failed and it waits for that one in a collective."""
+    while not ended.wait(_BEAT_SECONDS):
+        try:
+            store.add("beat", 1)
+            since = ranks.waits_since
+            hangs = since is not None and time.monotonic() - since > _PATIENCE_SECONDS
+            if hangs and store.check(["failed"]):
+                sys.stderr.write(f"error: {store.get('failed').decode()}\n")
+                sys.stderr.flush()
+                os._exit(1)
+        except RuntimeError:
+            return
+
+
+def _told(store: Store, key: str, signalled: Sequence[float], patience: float = _SILENCE_SECONDS) -> bool:
+    """Wait for a key of rank 0; False if the run has ended, or it is silent."""
+    beat, heard = -1, time.monotonic()
+    while True:
+        with suppress(dist.DistStoreError):
+            store.wait([key], timedelta(seconds=1))
+        if store.check([key]):
+            return True
+        if store.check(["ended"]):
+            return False
+        found = store.add("beat", 0)
+        if found != beat:
+            beat, heard = found, time.monotonic()
+        silent = time.monotonic() - heard > patience
+        if silent or (signalled and time.monotonic() - heard > _AFTER_SIGNAL_SECONDS):
+            return False
+
+
+def _answer(work: Callable[[], Any], rank: Rank, store: Store) -> tuple[Any, Exception | None]:
+    """What `work` returns, or a failure and its error; the store gets the failure too, as other ranks may wait here."""
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 - whatever it is, rank 0 tells it
+        failure = _Failure.of(error, rank)
+        with suppress(RuntimeError):
+            store.compare_set("failed", "", failure.message)
+        return failure, None if failure.message == _GONE else error
+
+
+def _scattered(parts: Sequence[Any] | None) -> Any:  # noqa: ANN401
+    """This rank's part of what rank 0 has."""
+    mine: list[Any] = [None]
+    dist.scatter_object_list(mine, None if parts is None else list(parts), src=0)
+    return mine[0]
+
+
+def _gathered(own: Any, rank: Rank) -> list[Any]:  # noqa: ANN401
+    """What every rank has, on rank 0."""
+    found: list[Any] | None = [None] * rank.size if rank.number == 0 else None
+    dist.gather_object(own, found, dst=0)
+    return found or []

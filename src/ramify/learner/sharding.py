@@ -1,0 +1,185 @@
+"""Weights over several processes (FSDP2): each keeps a part in float32, and gathers whole ones in the compute type.
+
+FSDP2 gathers a module's weights before its forward pass and reduces its gradients after its backward pass, and both wait
+for all processes. Ours compute different numbers of rows, and a row in several stages. So there are two ways:
+
+`once`: everything is gathered before the first row, and reduced once after the last one, in a pass over one token whose
+loss is zero. Between the two no process waits for another.
+`by_layer`: each layer is gathered for itself, for models that do not fit whole. Then every process must make the same
+number of passes; one with fewer rows makes empty ones.
+
+Gradients are summed, not averaged: losses are divided by a denominator of the whole optimizer step.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor, Partial, Shard
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ramify.learner.forward import empty_pass
+
+Gather: TypeAlias = Literal["once", "by_layer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a model lies over processes.
+
+    Attributes:
+        mesh: The processes: one dimension for parts, or a first one for copies of the whole and a second one for parts.
+        dtype: What is gathered and computed in; gradients are summed in at least float32.
+        gather: When weights are gathered.
+    """
+
+    mesh: DeviceMesh
+    dtype: torch.dtype
+    gather: Gather
+
+
+def shard(model: PreTrainedModel, how: Sharding) -> None:
+    """Split the parameters of a model over the processes, in place. Every process calls this with equal weights."""
+    policy = MixedPrecisionPolicy(
+        param_dtype=how.dtype, reduce_dtype=torch.promote_types(how.dtype, torch.float32)
+    )
+    # One process has nothing to gain from splitting what it never updates.
+    frozen = {p for p in model.parameters() if not p.requires_grad} if how.mesh.size() == 1 else set()
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for module in (*layers, model):
+        if all(parameter in frozen for parameter in module.parameters()):
+            continue
+        fully_shard(
+            module,
+            mesh=how.mesh,
+            reshard_after_forward=how.gather == "by_layer" and module is not model,
+            mp_policy=policy,
+            ignored_params=frozen,
+        )
+    for part in _parts(model):
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+    known: Any = model
+    known.computes_in, known.gather = how.dtype, how.gather
+    known.base_forward = MethodType(_base_forward, model)
+    if is_sharded(model):
+        register_fsdp_forward_method(model, "base_forward")
+
+
+def _base_forward(model: PreTrainedModel, **inputs: Any) -> Any:  # noqa: ANN401 - of transformers
+    return model.base_model(**inputs)
+
+
+def is_sharded(model: torch.nn.Module) -> bool:
+    """Whether `shard` has split the model."""
+    return isinstance(model, FSDPModule)
+
+
+def computes_by_layer(model: PreTrainedModel) -> bool:
+    """Whether every process must make the same number of passes."""
+    return is_sharded(model) and getattr(model, "gather", "once") == "by_layer"
+
+
+@contextmanager
+def gathered(model: PreTrainedModel) -> Iterator[None]:
+    """Inside the block the weights are whole, for passes without gradient (`by_layer`: the head's, and each layer's in turn)."""
+    if not is_sharded(model):
+        yield
+        return
+    parts: list[Any] = [model] if computes_by_layer(model) else _parts(model)
+    for part in parts:
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in _parts(model):
+            part.reshard()
+
+
+@contextmanager
+def reduced(model: PreTrainedModel) -> Iterator[None]:
+    """Inside the block the weights are whole for passes with gradient; at its end the gradients are summed and split."""
+    if not is_sharded(model):
+        yield
+        return
+    sharded: Any = model
+    if not computes_by_layer(model):
+        _synchronize(sharded, False)
+        for part in _parts(model):
+            part.unshard()
+    else:
+        sharded.unshard()
+    yield
+    _synchronize(sharded, True)
+    empty_pass(model)
+
+
+def _synchronize(model: Any, on: bool) -> None:  # noqa: ANN401 - a model and an FSDPModule
+    model.set_requires_gradient_sync(on)
+    model.set_reshard_after_backward(on)
+    model.set_is_last_backward(on)
+
+
+def _parts(model: torch.nn.Module) -> list[Any]:
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
+def add_reduced(parameter: torch.Tensor, own: torch.Tensor) -> None:
+    """Add a gradient of which every process has a summand [whole shape] to the parameter's gradient."""
+    if isinstance(parameter, DTensor):
+        mesh = parameter.device_mesh
+        summands = DTensor.from_local(own, mesh, [Partial()] * mesh.ndim, run_check=False)
+        own = summands.redistribute(mesh, parameter.placements)
+    own = own.to(parameter.dtype)
+    parameter.grad = own if parameter.grad is None else parameter.grad.add_(own)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the parts of all processes. Every process must call this."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that this process keeps."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def own_rows(tensor: torch.Tensor) -> slice:
+    """Which rows of the whole tensor `own_part` holds."""
+    if not isinstance(tensor, DTensor):
+        return slice(None)
+    mesh, size = tensor.device_mesh, tensor.shape[0]
+    (dimension,) = (n for n, place in enumerate(tensor.placements) if isinstance(place, Shard))
+    chunk = -(-size // mesh.size(dimension))
+    start = min(size, mesh.get_local_rank(dimension) * chunk)
+    return slice(start, min(size, start + chunk))
+
+
+def writes_state(tensor: torch.Tensor) -> bool:
+    """Whether this process is the one of those with the same part that writes it to a checkpoint."""
+    if not isinstance(tensor, DTensor):
+        return True
+    return all(
+        isinstance(place, Shard) or tensor.device_mesh.get_local_rank(dimension) == 0
+        for dimension, place in enumerate(tensor.placements)
+    )
+
+
+def with_own_part(like: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """A tensor that is split as `like`, of which this process keeps `part`."""
+    if not isinstance(like, DTensor):
+        return part
+    return DTensor.from_local(
+        part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )

@@ -1,0 +1,257 @@
+"""What one process of the learner computes: passes over its rows, its part of the gradients, its part of the step.
+
+Every method is called on all ranks at once (`learner.parallel`), each with the rows of its own.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from transformers import PreTrainedModel
+
+from ramify.algos.losses import LossInputs, LossOutput, TokenLoss
+from ramify.core.errors import DataError
+from ramify.core.records import Floats, Ints, PackedRow
+from ramify.learner.forward import PassSettings, backward_row, empty_pass, forward_row
+from ramify.learner.optimizer import Optimizers, OptimizerSettings
+from ramify.learner.optimizer_files import ALONE, StoredState, write_state_tensors
+from ramify.learner.report import Totals
+from ramify.learner.sharding import (
+    add_reduced,
+    computes_by_layer,
+    gathered,
+    is_sharded,
+    own_part,
+    own_rows,
+    reduced,
+    whole,
+)
+from ramify.modeling.load import load_model
+from ramify.modeling.numerics import compute_dtype
+from ramify.modeling.tensor_files import all_finite
+
+Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
+"""Opens the reference model: a frozen copy, or the trained one with its adapters off."""
+
+Found: TypeAlias = tuple[Floats, Floats | None]
+"""Logprobs of a row's written tokens, and their entropies if they were asked for, nats. [W] each"""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGradients:
+    """What a rank needs for the gradients of an optimizer step.
+
+    Attributes:
+        rows: Its rows.
+        settings: How they are computed.
+        losses: Terms of the loss on tokens.
+        linear: For each row the coefficient of each written token's logprob in a further term, which is how a loss on whole
+            trajectories acts on them ([W] each); None: there is none.
+        denominator: Divides the loss.
+        passes: How many rows the rank with the most has.
+    """
+
+    rows: tuple[PackedRow, ...]
+    settings: PassSettings
+    losses: tuple[TokenLoss, ...]
+    linear: tuple[Floats, ...] | None
+    denominator: float
+    passes: int
+
+
+class Worker:
+    """One process's part of the learner."""
+
+    def __init__(
+        self, model: PreTrainedModel, optimizer: OptimizerSettings, reference: Reference | None = None
+    ) -> None:
+        """A worker for a model.
+
+        Args:
+            model: Loaded by `ramify.modeling`; with several processes it is sharded.
+            optimizer: Settings of the optimizer.
+            reference: Opens the reference model, if one is needed.
+        """
+        self.model = model
+        self.optimizers = Optimizers(model, optimizer)
+        self._reference = reference
+        self._norm = torch.zeros(())
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether there is a reference model."""
+        return self._reference is not None
+
+    def forward(
+        self, rows: Sequence[PackedRow], settings: PassSettings, of_reference: bool, passes: int
+    ) -> list[Found]:
+        """Logprobs, and entropies on request, of this rank's rows."""
+        with self._opened(of_reference) as model, gathered(model):
+            found = [_as_arrays(forward_row(model, row, settings)) for row in rows]
+            with torch.no_grad():
+                _make_up(model, passes - len(rows))
+        return found
+
+    def gradients(self, work: RowGradients) -> tuple[Totals, float]:
+        """Compute the gradients; returns what this rank's rows measured, and the norm of all ranks' gradients together."""
+        self.optimizers.zero_grad()
+        totals = Totals()
+        head = self._head()
+        buffer = _head_grad(head, compute_dtype(self.model)) if head.requires_grad else None
+        # Where nothing stands between the head and its gradient, that is not held twice.
+        is_direct = buffer is not None and buffer.dtype == head.dtype and not is_sharded(self.model)
+        if is_direct:
+            head.grad = buffer
+        with reduced(self.model):
+            for number, row in enumerate(work.rows):
+                linear = None if work.linear is None else work.linear[number]
+                _accumulate(self.model, row, work, linear, buffer, totals)
+            _make_up(self.model, work.passes - len(work.rows))
+        if buffer is not None and not is_direct:
+            add_reduced(self._head(), buffer)
+        gradients = [p.grad for p in self.optimizers.parameters if p.grad is not None]
+        self._norm = whole(torch.nn.utils.get_total_norm(gradients))
+        return totals, float(self._norm)
+
+    def step(self, factor: float, max_norm: float) -> None:
+        """Scale the gradients down to `max_norm`, and take a step at `factor` times the configured rates."""
+        trained = [p for p in self.optimizers.parameters if p.grad is not None]
+        torch.nn.utils.clip_grads_with_norm_(trained, max_norm, self._norm)
+        self.optimizers.step(factor)
+        self.optimizers.zero_grad()
+
+    def drop(self) -> None:
+        """Drop the gradients."""
+        self.optimizers.zero_grad()
+
+    def whole_parameter(self, name: str, keep: bool) -> torch.Tensor | None:
+        """A parameter with the parts of all ranks, on a CPU if it is split; None on ranks that do not `keep` it."""
+        parameter = self.model.get_parameter(name).detach()
+        found = whole(parameter)
+        if not keep:
+            return None
+        return found if found is parameter else found.cpu()
+
+    def not_finite(self) -> str | None:
+        """What holds a number that is not finite, in this rank's part: weights or optimizer state, with its name."""
+        for what, tensors in (
+            ("weights", dict(self.model.named_parameters())),
+            ("optimizer state", self.optimizers.state_tensors()),
+        ):
+            for name, tensor in tensors.items():
+                if not all_finite(own_part(tensor)):
+                    return f"{what} of {name}"
+        return None
+
+    def write_state(self, folder: Path, number: int, count: int) -> None:
+        """Write this rank's part of the optimizer state into a folder.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        write_state_tensors(folder, self.optimizers.state_tensors(), number, count)
+
+    def load_state(self, folder: Path, if_damaged: str) -> None:
+        """Load the optimizer state of a folder, whatever number of ranks wrote it.
+
+        Raises:
+            DataError: It cannot be read, or belongs to another model; `if_damaged` ends the message.
+        """
+        try:
+            self.optimizers.load_state_tensors(StoredState(folder))
+        except DataError as error:
+            raise DataError(
+                f"{folder / ALONE}: damaged, or of another model ({error}); {if_damaged}"
+            ) from error
+
+    def load_weights(self, folder: Path) -> None:
+        """Copy the trained weights of a checkpoint into the model, in place.
+
+        Raises:
+            DataError: The weights cannot be read, or belong to another model.
+        """
+        saved = dict(load_model(folder).named_parameters())
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if not parameter.requires_grad:
+                    continue
+                if name not in saved or saved[name].shape != parameter.shape:
+                    found = list(saved[name].shape) if name in saved else None
+                    raise DataError(
+                        f"checkpoint {folder}: {name} is {found}, expected {list(parameter.shape)}"
+                    )
+                own_part(parameter).copy_(saved[name][own_rows(parameter)])
+
+    def _head(self) -> torch.Tensor:
+        """The head's weight: its part while it is split, which is another tensor than the whole one."""
+        weight: torch.Tensor = self.model.get_output_embeddings().weight  # type: ignore[no-untyped-call]
+        return weight
+
+    @contextmanager
+    def _opened(self, of_reference: bool) -> Iterator[PreTrainedModel]:
+        if not of_reference:
+            yield self.model
+            return
+        if self._reference is None:
+            raise ValueError("reference logprobs need a reference model")
+        with self._reference() as model:
+            yield model
+
+
+def _head_grad(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    wide = torch.promote_types(dtype, torch.float32)
+    return torch.zeros(weight.shape, dtype=wide, device=weight.device)
+
+
+def _make_up(model: PreTrainedModel, passes: int) -> None:
+    """Make the passes that the other ranks wait for."""
+    if computes_by_layer(model):
+        for _ in range(passes):
+            empty_pass(model)
+
+
+def _accumulate(
+    model: PreTrainedModel,
+    row: PackedRow,
+    work: RowGradients,
+    linear: Floats | None,
+    head_grad: torch.Tensor | None,
+    totals: Totals,
+) -> None:
+    dtype = torch.promote_types(compute_dtype(model), torch.float32)
+
+    def tensor(values: Floats) -> torch.Tensor:
+        return torch.from_numpy(values).to(model.device, dtype)
+
+    def loss(some: Ints, logprobs: torch.Tensor, entropies: torch.Tensor | None) -> torch.Tensor:
+        assert entropies is not None
+        inputs = LossInputs(
+            s_plus=tensor(row.s_plus[some]),
+            s_minus=tensor(row.s_minus[some]),
+            weight=tensor(row.weight[some]),
+            num_paths=tensor(row.num_paths[some]),
+            policy_logprobs=logprobs,
+            old_logprobs=tensor(row.old_logprobs[some]),
+            entropies=entropies,
+            ref_logprobs=None if row.ref_logprobs is None else tensor(row.ref_logprobs[some]),
+        )
+        outputs: list[LossOutput] = [term(inputs) for term in work.losses]
+        for output in outputs:
+            totals.add_token_loss(output)
+        terms = [output.loss for output in outputs]
+        if linear is not None:
+            terms.append((tensor(linear[some]) * logprobs).sum())
+        return sum(terms, logprobs.new_zeros(())) / work.denominator
+
+    logprobs, entropies = backward_row(model, row, work.settings, loss, head_grad)
+    assert entropies is not None
+    totals.add(row, logprobs, entropies)
+
+
+def _as_arrays(found: tuple[torch.Tensor, torch.Tensor | None]) -> Found:
+    logprobs, entropies = (None if part is None else part.double().cpu().numpy() for part in found)
+    assert logprobs is not None
+    return logprobs, entropies
