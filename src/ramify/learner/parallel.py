@@ -38,7 +38,9 @@ _SILENCE_SECONDS = 120.0
 _PATIENCE_SECONDS = 20.0
 """After this long in a collective that a failed rank will not join, the run ends."""
 _AFTER_SIGNAL_SECONDS = 5.0
+_LEAVING_SECONDS = 5.0
 _COLLECTIVE = timedelta(minutes=30)
+_CALL, _END = "call", "end"
 
 _LOST = ("gloo", "nccl", "connection", "broken pipe", "socket", "timed out", "store")
 _GONE = "another rank is gone; earlier checkpoints are whole: go on with --resume"
@@ -114,7 +116,7 @@ class Ranks:
             self._number += 1
             self.waits_since = time.monotonic()
             try:
-                self._store.set(f"command/{self._number}", "call")
+                self._store.set(f"command/{self._number}", _CALL)
                 _scattered([(method, part) for part in arguments])
                 own, mistake = _answer(lambda: self._call(method, arguments[0]), self.rank, self._store)
                 answers = _gathered(own, self.rank)
@@ -131,9 +133,13 @@ class Ranks:
         return list(answers)
 
     def stop(self) -> None:
-        """Have the other ranks end."""
-        if self._store is not None:
-            self._store.set("ended", "1")
+        """Have the other ranks end, and wait a little until they have: the store may be this process's own."""
+        if self._store is None:
+            return
+        self._store.set("ended", "1")
+        self._store.set(f"command/{self._number + 1}", _END)
+        left = [f"left/{number}" for number in range(1, self.rank.size)]
+        self._store.wait(left, timedelta(seconds=_LEAVING_SECONDS))
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
         if method == "build":
@@ -223,6 +229,9 @@ def serve(rank: Rank, prepare: Callable[[], Mapping[str, str]]) -> int:
         ranks = Ranks(rank)
         for number in count(1):
             if not _told(store, f"command/{number}", signalled):
+                return 1
+            if store.get(f"command/{number}") == _END.encode():
+                store.set(f"left/{rank.number}", "1")
                 return 0
             method, part = _scattered(None)
 
@@ -357,7 +366,9 @@ def _answer(work: Callable[[], Any], rank: Rank, store: Store) -> tuple[Any, Exc
     except Exception as error:  # noqa: BLE001 - whatever it is, rank 0 tells it
         failure = _Failure.of(error, rank)
         with suppress(RuntimeError):
-            store.compare_set("failed", "", failure.message)
+            # The first failure counts; others may only follow from it.
+            if store.add("failures", 1) == 1:
+                store.set("failed", failure.message)
         return failure, None if failure.message == _GONE else error
 
 
