@@ -3,9 +3,9 @@
 import pytest
 import torch
 import updates
-from watched import write_tiny
 
 from many_ranks import with_ranks
+from watched import write_tiny
 
 BOUND = {torch.float32: 5e-6, torch.float64: 1e-9}
 

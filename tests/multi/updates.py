@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from watched import MUON, Made
 
 from ramify.algos.dpo import DpoLoss
 from ramify.algos.grpo import ClippedSurrogate
@@ -22,6 +21,7 @@ from ramify.learner.optimizer import Schedule
 from ramify.learner.update import Learner
 from ramify.train.dpo import prefer
 from random_trees import credited, node, random_tree, supervised_credit, tree_of
+from watched import MUON, Made
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 LOSSES = (

@@ -15,6 +15,7 @@ from ramify.modeling.load import load_model, save_model
 from ramify.modeling.lora import LoraSettings, adapters_off, add_lora
 
 ADAMW = AdamWSettings(lr=1e-3, weight_decay=0.0)
+STILL = AdamWSettings(lr=0.0, weight_decay=0.0)
 MUON = MuonSettings(matrix_lr=0.006, vector_lr=4e-3, embedding_lr=1e-3)
 
 
