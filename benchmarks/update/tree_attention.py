@@ -4,7 +4,7 @@ They take the peer's plan: `cu_q` bounds the segments of the row; `cu_k` bounds,
 which holds the places of all tokens on the way from the root to the segment's end. Imports nothing of ramify.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -89,4 +89,7 @@ def _segment(start: int, stop: int, first: int, last: int) -> _Segment:
     return _Segment(start, stop, first, last, mask)
 
 
-ATTENTIONS = {"segments": SegmentAttention, "dense mask": DenseAttention}
+ATTENTIONS: Mapping[str, type[SegmentAttention] | type[DenseAttention]] = {
+    "segments": SegmentAttention,
+    "dense mask": DenseAttention,
+}

@@ -49,7 +49,6 @@ class TreeSide:
         trees = json.loads(Path(question["trees"]).read_text(encoding="utf-8"))
         self.samples = [_sample(t, group) for group, tree in enumerate(trees) for t in tree]
         self.denominator = float(sum(sample["completion_mask"].sum() for sample in self.samples))
-        self.longest = max(len(sample["input_ids"]) for sample in self.samples)
         if self.device == "cpu":
             AttentionInterface.register(TREE_ATTENTION, self._attention)
             self.model.base_model.register_forward_hook(self._keep_labelled)
@@ -63,7 +62,8 @@ class TreeSide:
         self.model.zero_grad(set_to_none=True)
         call = self._compact if self.device == "cpu" else self.model
         total = 0.0
-        for batch, self.plan in self.rows:
+        for batch, plan in self.rows:
+            self.plan = plan
             loss = self.trainer.compute_loss(call, batch)
             self.trainer.accelerator.backward(loss)
             total += loss.item()
@@ -191,8 +191,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     if "folder" in question:
         _SIDE = TreeSide(question)
         names = {"trl": trl, "transformers": transformers, "torch": torch}
-        versions = {name: module.__version__ for name, module in names.items()}
-        return {"versions": versions, "longest": _SIDE.longest}
+        return {"versions": {name: module.__version__ for name, module in names.items()}}
     assert _SIDE is not None
     side = _SIDE
     if question["do"] == "pack":
