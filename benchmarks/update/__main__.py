@@ -23,6 +23,7 @@ run_family(
         "10.update": _SPEED,
         "14": "benchmarks.update.exactness",
         "1.gpu": _GPU,
+        "1t.gpu": _GPU,
         "2.gpu": _GPU,
         "8.gpu": _GPU,
     },
