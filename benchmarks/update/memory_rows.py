@@ -106,11 +106,13 @@ def peak_of_a_doubled_tree() -> Sequence[Row]:
     ]
 
 
-def memory_question(folder: Path, learner: Learner, batch: Batch) -> Mapping[str, Any]:
+def memory_question(
+    folder: Path, learner: Learner, batch: Batch, token_budget: int = MEMORY_TOKEN_BUDGET
+) -> Mapping[str, Any]:
     """What `our_peaks` is asked: the files of the model, the rows and a few rows to warm up on."""
     short = make_batch(learner, [one_short_tree(batch.trees[0])])
     files = {"rows": folder / "rows.pickle", "warm_up": folder / "warm_up.pickle"}
-    files["rows"].write_bytes(pickle.dumps(batch.rows(MEMORY_TOKEN_BUDGET)))
+    files["rows"].write_bytes(pickle.dumps(batch.rows(token_budget)))
     files["warm_up"].write_bytes(pickle.dumps(short.rows_alone(1)))
     return {
         "folder": str(folder),

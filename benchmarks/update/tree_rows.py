@@ -12,7 +12,14 @@ from benchmarks.harness.rows import Row, not_measured
 from benchmarks.harness.tiny_model import write_tiny_model
 from benchmarks.update.flops import TINY
 from benchmarks.update.memory_rows import Peaks, memory_question, memory_settings, our_peaks
-from benchmarks.update.ours import Batch, gradients_of, make_batch, make_learner, relative_difference
+from benchmarks.update.ours import (
+    TOKEN_BUDGET,
+    Batch,
+    gradients_of,
+    make_batch,
+    make_learner,
+    relative_difference,
+)
 from benchmarks.update.speed_rows import EQUAL, ONE_TREE, equal_work, timed, update_settings
 from benchmarks.update.tau2 import EIGHTH, LEAVES, PROMPT_TOKENS, RETURNED, TURNS, WRITTEN, tau2_tree
 from benchmarks.update.tree_side import (
@@ -102,6 +109,7 @@ def peak_against_tree_row() -> Sequence[Row]:
         write_tiny_model(folder)
         learner = make_learner(folder)
         batch = make_batch(learner, [reasoning_tree(seed) for seed in ONE_TREE])
+        at_default = our_peaks(memory_question(folder, learner, batch, TOKEN_BUDGET)).second
         question = memory_question(folder, learner, batch)
         try:
             with Peer(TREE_MODULE) as peer:
@@ -123,6 +131,7 @@ def peak_against_tree_row() -> Sequence[Row]:
     ratio = middle["ours"] / middle["peer"]
     settings = memory_settings(
         batch,
+        ours_at_default_token_budget=at_default,
         peer_fastest=fastest_name,
         peer_peaks={name: peak.second for name, peak in peaks.items()},
         ratios={name: middle["ours"] / peak.second for name, peak in peaks.items()},
