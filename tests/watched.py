@@ -63,7 +63,7 @@ class Made:
                     elif not parameter.requires_grad:
                         parameter.data = parameter.data.to(self.dtype)
         mesh = None
-        if rank.size > 1 or self.dtype != wide:
+        if rank.size > 1 or (self.dtype != wide and not self.lora):
             mesh = make_mesh(rank, "cpu", min(self.copies, rank.size))
             shard(model, Sharding(mesh, self.dtype, self.gather))
         return WatchedWorker(model, self.optimizer, self._reference(model, mesh))

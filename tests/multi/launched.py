@@ -1,6 +1,7 @@
 """The command line under torchrun, on the loopback device."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -53,7 +54,7 @@ def ramify(size, *arguments, restarts=0, **environment):
 
 def ours(said):
     """The lines that ramify itself wrote."""
-    return [line for line in said.splitlines() if line.startswith(("ramify ", "20"))]
+    return [line for line in said.splitlines() if re.match(r"ramify \w+: |20\d\d-", line)]
 
 
 def ranks_of(process):
