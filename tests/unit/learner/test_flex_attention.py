@@ -9,7 +9,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ramify.core.records import SegmentSpan
-from ramify.learner.flex_attention import FlexTreeAttention, _block_mask
+from ramify.learner.flex_attention import FlexTreeAttention, _block_mask, causal_attention
 from ramify.learner.pack import pack
 from ramify.learner.tree_attention import TreeAttention
 from random_trees import credited, random_tree, supervised_credit, tree_of
@@ -86,15 +86,18 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("longest", [4, 50, 500, 2000])
-@pytest.mark.parametrize("size", [1, 128, 129, 1000, 2000])
+@pytest.mark.parametrize("size", [1, 128, 129, 1000, 1408])
 def test_the_blocks_are_those_of_the_dense_mask(size, longest):
     for seed in range(3):
-        padded = size + -size % 128
-        ours = _block_mask(random_spans(size, longest, seed), padded, torch.device("cpu"))
-        dense = create_block_mask(ours.mask_mod, None, None, padded, padded, device="cpu", BLOCK_SIZE=128)
-        assert (ours.seq_lengths, ours.BLOCK_SIZE) == (dense.seq_lengths, dense.BLOCK_SIZE)
-        for name in BLOCKS:
-            assert torch.equal(getattr(ours, name), getattr(dense, name)), name
+        segments = random_spans(size, longest, seed)
+        # Queries are whole segments in the learner, but the mask does not rely on it.
+        for context in {0, size // 3, 128 * (size // 300), segments[-1].start}:
+            ours = _block_mask(segments, context, torch.device("cpu"))
+            shape = size - context, size
+            dense = create_block_mask(ours.mask_mod, None, None, *shape, device="cpu", BLOCK_SIZE=128)
+            assert (ours.seq_lengths, ours.BLOCK_SIZE) == (dense.seq_lengths, dense.BLOCK_SIZE)
+            for name in BLOCKS:
+                assert torch.equal(getattr(ours, name), getattr(dense, name)), name
 
 
 def numbered(tree):
@@ -117,8 +120,7 @@ def test_a_token_sees_its_context_whatever_the_forest(seed):
     (row,) = pack(credited([tree], [supervised_credit(tree)]), 10_000)
     size = len(row.token_ids)
     expected = np.array([[int(kv) in before[int(q)] for kv in row.token_ids] for q in row.token_ids])
-    padded = size + -size % 128
-    mask = _block_mask(row.segments, padded, device).mask_mod
+    mask = _block_mask(row.segments, 0, device).mask_mod
     q, kv = torch.arange(size)[:, None], torch.arange(size)[None]
     assert np.array_equal(mask(0, 0, q, kv).numpy(), expected)
     query, key, value = states(size, 2)
@@ -134,7 +136,7 @@ def test_nothing_over_pairs_of_tokens_is_built():
     size, segments = 1 << 14, random_spans(1 << 14, 500, 0)
     tracemalloc.start()
     with Largest() as largest:
-        mask = _block_mask(segments, size, torch.device("cpu"))
+        mask = _block_mask(segments, 0, torch.device("cpu"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     blocks = size // 128
@@ -142,19 +144,3 @@ def test_nothing_over_pairs_of_tokens_is_built():
     # torch has room for one block more while it turns the lists round; the token numbers are as long as the row.
     assert largest.numel <= max(size, blocks * (blocks + 1))
     assert peak < size**2 / 64
-
-
-@pytest.mark.gpu
-def test_forward_and_backward_equal_those_of_the_runs():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    device = torch.device("cuda")
-    for seed in range(3):
-        segments = spans(seed)
-        inputs = [x.requires_grad_() for x in states(segments[-1].stop, 2, device)]
-        plans = (FlexTreeAttention(segments, device), TreeAttention(segments, device, torch.float32))
-        outputs = [plan(0, *inputs, 0.3) for plan in plans]
-        grads = [torch.autograd.grad(output.square().sum(), inputs) for output in outputs]
-        assert torch.allclose(*outputs, atol=1e-4)
-        for ours, runs in zip(*grads, strict=True):
-            assert torch.allclose(ours, runs, atol=1e-3)
