@@ -37,10 +37,10 @@ def flex(segments):
     return lambda *inputs: plan(0, *inputs, 0.1)
 
 
-@pytest.mark.parametrize("head_dim", [16, 64, 128])
-@pytest.mark.parametrize("kv_heads", [4, 2])
+# Each number of heads, head size and type is compiled apart, so there are few.
+@pytest.mark.parametrize(("kv_heads", "head_dim"), [(4, 64), (2, 128)])
 def test_float32_equals_a_dense_mask(kv_heads, head_dim):
-    for segments in (spans(0), random_spans(300, 40, 1), random_spans(128, 40, 2), chain(200, 60)):
+    for segments in (spans(0), random_spans(300, 40, 1), chain(200, 60)):
         size = segments[-1].stop
         inputs = states(size, kv_heads, head_dim=head_dim, device=CUDA)
         for context in (0, segments[-1].start):
@@ -50,8 +50,10 @@ def test_float32_equals_a_dense_mask(kv_heads, head_dim):
                 torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(14, 2, 64), (12, 2, 128)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "dtype"),
+    [(14, 2, 64, torch.bfloat16), (12, 2, 128, torch.bfloat16), (14, 2, 64, torch.float16)],
+)
 def test_sixteen_bits_err_as_a_dense_mask_does(heads, kv_heads, head_dim, dtype):
     segments = random_spans(700, 90, 0)
     inputs = states(700, kv_heads, heads, head_dim, dtype, CUDA)
