@@ -38,7 +38,7 @@ _SILENCE_SECONDS = 120.0
 _PATIENCE_SECONDS = 20.0
 """After this long in a collective that a failed rank will not join, the run ends."""
 _AFTER_SIGNAL_SECONDS = 5.0
-_LEAVING_SECONDS = 5.0
+_LEAVING_SECONDS = 3.0
 _COLLECTIVE = timedelta(minutes=30)
 _CALL, _END = "call", "end"
 
@@ -180,7 +180,7 @@ def together(rank: Rank, same: Mapping[str, str]) -> Iterator[Ranks]:
         finally:
             _leave()
         return
-    store = _store()
+    store = _store(rank)
     ranks = Ranks(rank, store)
     ended = threading.Event()
     try:
@@ -216,7 +216,7 @@ def serve(rank: Rank, prepare: Callable[[], Mapping[str, str]]) -> int:
         # Rank 0 gets the signal too, saves, and says when to end.
         signal.signal(sign, lambda *_: signalled.append(time.monotonic()))
     try:
-        store = _store()
+        store = _store(rank)
         told: dict[str, str] = {}
         try:
             told = dict(prepare())
@@ -267,7 +267,7 @@ def make_mesh(rank: Rank, device: str, copies: int) -> DeviceMesh:
     return init_device_mesh(device, (copies, rank.size // copies), mesh_dim_names=("copies", "parts"))
 
 
-def _store() -> Store:
+def _store(rank: Rank) -> Store:
     """The store of the run; torchrun has one, else rank 0 opens it.
 
     Raises:
@@ -282,8 +282,14 @@ def _store() -> Store:
             raise ConfigError(
                 f"MASTER_PORT: {place} is in use; name another port (torchrun --master-port)"
             ) from None
+        if "clients joined" in text:
+            raise ConfigError(
+                f"not all of the {rank.size} ranks came to {place} within {JOIN_SECONDS} s; start the others, or look why "
+                "they ended"
+            ) from None
         raise ConfigError(f"the processes cannot meet at {place}: {text:.200}") from None
-    return PrefixStore("ramify", store)
+    # torchrun may keep one store over restarts, with what the processes before wrote.
+    return PrefixStore(f"ramify/{rank.restarts}", store)
 
 
 def _wait_for_all(rank: Rank, store: Store, same: Mapping[str, str]) -> None:
