@@ -50,36 +50,36 @@ def test_float32_equals_a_dense_mask(kv_heads, head_dim):
                 torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 
 
+def assert_rounded(ours, exact):
+    """Rounding to 16 bits errs by up to a hundredth here, in the sums over heads that share keys; a wrong mask by far more."""
+    for a, wanted in zip(ours, exact, strict=True):
+        assert (a.float() - wanted).norm() <= 0.02 * wanted.norm()
+
+
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "dtype"),
     [(14, 2, 64, torch.bfloat16), (12, 2, 128, torch.bfloat16), (14, 2, 64, torch.float16)],
 )
-def test_sixteen_bits_err_as_a_dense_mask_does(heads, kv_heads, head_dim, dtype):
+def test_sixteen_bits_are_a_rounded_dense_mask(heads, kv_heads, head_dim, dtype):
     segments = random_spans(700, 90, 0)
     inputs = states(700, kv_heads, heads, head_dim, dtype, CUDA)
     exact = outputs_and_gradients(dense(segments, 0), [x.float() for x in inputs], 0)
-    plain = outputs_and_gradients(dense(segments, 0), inputs, 0)
-    ours = outputs_and_gradients(flex(segments), inputs, 0)
-    for a, b, wanted in zip(ours, plain, exact, strict=True):
-        assert (a.float() - wanted).norm() <= 2 * (b.float() - wanted).norm()
+    assert_rounded(outputs_and_gradients(flex(segments), inputs, 0), exact)
 
 
 @pytest.mark.parametrize("context", [0, 300])
-def test_the_flash_kernel_errs_as_flex_does_in_bfloat16(context, monkeypatch):
+def test_the_flash_kernel_and_flex_agree_in_bfloat16(context, monkeypatch):
     segments = chain(300, 400)
-    inputs = states(700, 2, 14, 64, torch.bfloat16, CUDA)
-    query, key, value = inputs
+    query, key, value = inputs = states(700, 2, 14, 64, torch.bfloat16, CUDA)
     assert _flash_can(query[:, :, context:], key, value)
     exact = outputs_and_gradients(dense(segments, context), [x.float() for x in inputs], context)
 
     def causal(*found):
         return causal_attention(*found, 0.1).transpose(1, 2)
 
-    flash = outputs_and_gradients(causal, inputs, context)
+    assert_rounded(outputs_and_gradients(causal, inputs, context), exact)
     monkeypatch.setattr("ramify.learner.flex_attention._flash_can", lambda *_: False)
-    by_mask = outputs_and_gradients(flex(segments), inputs, context)
-    for a, b, wanted in zip(flash, by_mask, exact, strict=True):
-        assert (a.float() - wanted).norm() <= 2 * (b.float() - wanted).norm()
+    assert_rounded(outputs_and_gradients(flex(segments), inputs, context), exact)
 
 
 def test_a_row_without_forks_takes_the_flash_kernel_and_float32_does_not():
