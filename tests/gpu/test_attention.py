@@ -87,4 +87,5 @@ def test_a_row_without_forks_takes_the_flash_kernel_and_float32_does_not():
     assert not _flash_can(*wide)
     with torch.no_grad(), torch.profiler.profile() as profile:
         FlexTreeAttention(chain(200), CUDA)(0, *narrow, 0.1)
-    assert any("flash" in event.key for event in profile.key_averages())
+    # Torch may prefer cuDNN's kernel, which keeps no scores either.
+    assert any("flash" in event.key or "cudnn" in event.key for event in profile.key_averages())
