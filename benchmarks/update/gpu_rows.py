@@ -15,7 +15,7 @@ from benchmarks.harness.interleave import interleave, medians
 from benchmarks.harness.peers import Peer, PeerUnavailableError
 from benchmarks.harness.rows import Row, not_measured
 from benchmarks.harness.tiny_model import write_tiny_tokenizer
-from benchmarks.update.flops import qwen2
+from benchmarks.update.flops import peak_flops, qwen2
 from benchmarks.update.ours import Batch, make_batch, make_learner
 from benchmarks.update.speed_rows import timed
 from benchmarks.update.tree_side import TREE_MODULE, fastest_layout, layouts, pack_rows
@@ -35,8 +35,6 @@ _SIZES: dict[str, Any] = {
     "vocab_size": 151936,
 }
 _SHAPE = qwen2(hidden=896, intermediate=4864, layers=24, heads=14, kv_heads=2, vocabulary=151936)
-_PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
-"""Of dense bfloat16 products, by a part of the device's name."""
 _NO_GPU = "no CUDA device"
 
 
@@ -171,7 +169,7 @@ def _timed(
     ratio = middle["peer"] / middle["ours"]
     counts = sizes(batch.trees)
     device = torch.cuda.get_device_name()
-    peak = next((flops for part, flops in _PEAK_FLOPS.items() if part in device), None)
+    peak = peak_flops(device)
     speed = passes * _SHAPE.packed(counts) / statistics.median(runs["ours"])
     settings = _settings(
         counts,
