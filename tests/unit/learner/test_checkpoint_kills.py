@@ -19,8 +19,8 @@ from ramify.learner.checkpoint import (
     load_state,
     prune_checkpoints,
     read_state,
-    save_checkpoint,
 )
+from ramify.learner.checkpoint_writer import save_checkpoint
 from ramify.modeling.load import load_model
 
 pytestmark = pytest.mark.integration

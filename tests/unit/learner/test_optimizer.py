@@ -4,7 +4,7 @@ from model_makers import tiny
 
 from ramify.core.errors import DataError
 from ramify.learner.optimizer import AdamWSettings, MuonSettings, Optimizers, Schedule
-from ramify.learner.optimizer_files import StoredState, write_state_tensors
+from ramify.learner.optimizer_files import StoredState, held_state, write_state_tensors
 from ramify.modeling.lora import LoraSettings, add_lora
 
 MUON = MuonSettings(matrix_lr=0.006, vector_lr=4e-3, embedding_lr=1e-3)
@@ -55,7 +55,7 @@ def test_muon_takes_matrices_adamw_vectors_and_embeddings_at_their_own_rates():
 
 
 def stored(folder, tensors):
-    write_state_tensors(folder, tensors, 0, 1)
+    write_state_tensors(folder, held_state(tensors, 0, 1))
     return StoredState(folder)
 
 
