@@ -1,0 +1,219 @@
+"""Whether a recipe fits on GPUs that are not in this machine, how long a step takes, and what to change where it does not fit."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ramify.commands.estimate import (
+    GIB,
+    Memory,
+    Shapes,
+    in_bytes,
+    loads_weights,
+    memory_by_sizes,
+)
+from ramify.commands.pace import (
+    DATA_SHEETS,
+    RATES,
+    WRITING,
+    in_time,
+    learning_operations,
+    whole_run,
+)
+from ramify.commands.work import AnyRecipe, Work, work_of
+from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_parts import LocalEngineSection
+from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_vllm import VllmEngineSection
+from ramify.core.errors import ConfigError, DataError, MachineError
+from ramify.modeling.hub import fetch_model, is_fetched
+from ramify.modeling.memory_plan import KEPT, ROW, Job, MemoryPlan, choose, plan_of
+from ramify.modeling.published_sizes import dense_shapes, published_config
+
+_USABLE = 0.92
+"""Share of a card's memory for tensors; the rest is CUDA itself, captured graphs, and gaps between tensors."""
+_MOST_GPUS = 1024
+"""Where a larger number of GPUs is no advice any more."""
+
+
+def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Iterator[str]:
+    """Lines about a recipe on so many GPUs; of the model only its sizes are needed.
+
+    Args:
+        path: Of the recipe, for messages.
+        recipe: Of any kind.
+        gpus: Processes of the learner, each with one.
+        gigabytes: Memory of each.
+
+    Raises:
+        UserError: It does not fit, the model's sizes are not to be had, or the recipe cannot use several GPUs.
+    """
+    room = int(_USABLE * gigabytes * GIB)
+    work = work_of(recipe)
+    cards = "one GPU" if gpus == 1 else f"{gpus} GPUs"
+    yield f"{cards} of {gigabytes:g} GiB, not this machine's; {in_bytes(room)} of {'each' if gpus > 1 else 'them'} are counted on"
+    yield from work.in_words
+    if not loads_weights(recipe, work):
+        yield "the model runs at a service and takes no memory here"
+        return
+    _refuse_several(path, recipe, gpus)
+    shapes, config, whence = _sizes(recipe)
+    if whence:
+        yield whence
+    memory = memory_by_sizes(recipe, work, "cuda", shapes, config, gpus)
+    plan = memory.plan(room)
+    if not plan.fits or plan.offload:
+        told = ", ".join(f"{name} {in_bytes(size)}" for name, size in memory.told(plan).items())
+        raise MachineError(
+            f"{path}: takes at least {in_bytes(plan.total)} ({told}), and {in_bytes(room)} of {gigabytes:g} GiB can be "
+            f"counted on; {_knob(recipe, memory, room)}"
+        )
+    yield from (f"{in_bytes(size):>10}  {name}" for name, size in memory.told(plan).items())
+    yield f"{in_bytes(plan.total):>10}  together: fits, {in_bytes(room - plan.total)} to spare"
+    yield from _while_it_writes(path, recipe, memory, room)
+    yield from _time(recipe, work, memory, plan)
+
+
+def _refuse_several(path: Path, recipe: AnyRecipe, gpus: int) -> None:
+    """Refuse what several processes cannot do.
+
+    Raises:
+        ConfigError: An evaluation; copies that are no divisor; an engine that shares weights that are split.
+    """
+    if gpus == 1:
+        return
+    if isinstance(recipe, EvalRecipe):
+        raise ConfigError(f"{path}: --gpus: an evaluation runs in one process, leave --gpus out")
+    if gpus % recipe.learner.copies:
+        raise ConfigError(
+            f"{path}: learner.copies: expected a divisor of the number of GPUs, {gpus}, got {recipe.learner.copies}"
+        )
+    if isinstance(recipe, TrainRecipe) and getattr(recipe.engine, "weights", None) == "shared":
+        raise ConfigError(
+            f'{path}: engine.weights: expected "copy" or no such key with several GPUs, over which the weights are split'
+        )
+
+
+def _sizes(recipe: AnyRecipe) -> tuple[Shapes, Any, str]:
+    """Shapes of the parameters, the configuration, and a line where these are not the model's own files.
+
+    Raises:
+        UserError: The sizes are not to be had.
+    """
+    path = recipe.model.path
+    published = published_config(str(path))
+    if published is not None and not (is_fetched(path, weights=False) and recipe.model.folder.exists()):
+        config = SimpleNamespace(**published)
+        return (
+            dense_shapes(config),
+            config,
+            f"{path} is not here: these are the published sizes of a model of this name",
+        )
+    try:
+        fetch_model(path, weights=False)
+    except MachineError:
+        raise MachineError(
+            f"model.path: {path} is not here, and the hub cannot be reached for its config.json, which tells the sizes; "
+            "connect, put that one file into a folder and name it (-s model.path=FOLDER), or name a published model of the "
+            "same sizes (-s model.path=Qwen/Qwen2.5-7B)"
+        ) from None
+    if not recipe.model.folder.exists():
+        raise DataError(
+            f"model.path: {path} is not here; for its sizes name a folder with its config.json (-s model.path=FOLDER), or a "
+            "published model of the same sizes (-s model.path=Qwen/Qwen2.5-7B)"
+        )
+    from ramify.modeling.load import parameter_shapes
+
+    return *parameter_shapes(recipe.model.folder), ""
+
+
+def _knob(recipe: AnyRecipe, memory: Memory, room: int) -> str:
+    """What to change so that it fits."""
+    job = memory.job
+    least = memory.plan(0)
+    rest = least.total - least.row - sum(job.beside.values())
+    engine = getattr(recipe, "engine", None)
+    slots = engine.slots if isinstance(engine, LocalEngineSection) else 0
+    if slots:
+        copies = sum(job.beside.values()) - slots * memory.slot
+        if (fitting := (room - rest - least.row - copies) // memory.slot) > 0:
+            return f"engine.slots = {fitting} would fit"
+    if rest + memory.slot < room and least.parts.get(ROW, 0) + rest > room:
+        longest = "rollout.max_tokens" if isinstance(recipe, TrainRecipe) else "data.max_tokens"
+        return f"the row is too long: lower learner.token_budget and {longest}"
+    if job.trains and (more := _enough(job, room)):
+        return f"{more} such GPUs would do (--gpus {more}){_or_adapter(job)}"
+    if job.trains and not job.size.adapter:
+        return "train an adapter (-s model.lora={}), a smaller model, or take larger GPUs"
+    narrower = isinstance(recipe, EvalRecipe) and recipe.model.dtype == "float32"
+    return f"take {'-s model.dtype=bfloat16, ' * narrower}a smaller model or larger GPUs"
+
+
+def _enough(job: Job, room: int) -> int | None:
+    """The next power of two of processes with which a job fits."""
+    number = 2 * job.processes
+    while number <= _MOST_GPUS:
+        plan = choose(replace(job, processes=number), room)
+        if plan.fits and not plan.offload:
+            return number
+        number *= 2
+    return None
+
+
+def _or_adapter(job: Job) -> str:
+    return "" if job.size.adapter else "; or train an adapter (-s model.lora={}), or a smaller model"
+
+
+def _while_it_writes(path: Path, recipe: AnyRecipe, memory: Memory, room: int) -> Iterator[str]:
+    """A line about servers that have the GPUs while the learner waits, and keeps its state there.
+
+    Raises:
+        MachineError: The server's weights and one sequence do not fit beside that.
+    """
+    engine, job = getattr(recipe, "engine", None), memory.job
+    if not (isinstance(engine, VllmEngineSection) and engine.sleep and job.trains):
+        return
+    kept = sum(plan_of(job, room, "by_layer", True).parts.get(name, 0) for name in KEPT)
+    number = 4 if engine.dtype == "float32" else 2
+    split = max(1, engine.gpus[0].count(",") + 1)
+    weights = number * (job.size.base + job.size.adapter) // split
+    slot = memory.slot // split
+    fitting = (room - kept - weights) // slot
+    told = f"{in_bytes(kept)} of the learner's, {in_bytes(weights)} of the server's weights"
+    if fitting < 1:
+        raise MachineError(
+            f"{path}: while the engine writes, {told} and keys and values of {in_bytes(slot)} for a sequence do not fit into "
+            f"{in_bytes(room)}; split a server over several GPUs (engine.gpus, --tensor-parallel-size), or take more GPUs"
+        )
+    yield (
+        f"while the engine writes: {told}, room for keys and values of {fitting:,} of the longest sequences on each GPU (the "
+        f"server's --gpu-memory-utilization may be {(weights + min(fitting, engine.slots) * slot) / room * _USABLE:.2f} at least, "
+        f"{(room - kept) / room * _USABLE:.2f} at most)"
+    )
+
+
+def _time(recipe: AnyRecipe, work: Work, memory: Memory, plan: MemoryPlan) -> Iterator[str]:
+    job, dtype = memory.job, recipe.model.dtype
+    pace = RATES[job.number_bytes]
+    engine = getattr(recipe, "engine", None)
+    engines = len(engine.gpus) if isinstance(engine, VllmEngineSection) and engine.launch else 1
+    slots = getattr(engine, "slots", work.per_step)
+    seconds = pace.seconds(work, memory, slots, recomputes=plan.recompute, engines=engines)
+    tokens, parameters = work.per_step * work.tokens, job.size.base
+    each = WRITING * work.writes + learning_operations(memory, plan.recompute) * work.trains
+    yield (
+        f"about {in_time(seconds)} a step{whole_run(work, seconds)}, where every sequence has all its tokens; tools, the "
+        "products of attention, traffic between GPUs and shared prefixes not counted"
+    )
+    over = (
+        f", learned on {job.processes} GPUs, written by {engines}"
+        if job.processes > 1 and work.writes
+        else ""
+    )
+    yield (
+        f"{tokens:,} tokens x {parameters:,} parameters x {each} = {tokens * parameters * each:.1e} FLOP{over}, at an assumed "
+        f"{pace.flops / 1e12:g} TFLOP/s in {dtype} and {pace.bandwidth / 1e12:g} TB/s for a GPU ({DATA_SHEETS[job.number_bytes]}); "
+        "measured on no GPU"
+    )
