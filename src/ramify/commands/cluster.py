@@ -1,7 +1,10 @@
 """Whether a recipe fits on GPUs that are not in this machine, how long a step takes, and what to change where it does not fit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
+from math import floor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +37,8 @@ from ramify.modeling.published_sizes import dense_shapes, published_config
 
 _USABLE = 0.92
 """Share of a card's memory for tensors; the rest is CUDA itself, captured graphs, and gaps between tensors."""
+_VLLM_UTILIZATION = 0.9
+"""Share of a GPU that a vLLM server takes without a flag."""
 _MOST_GPUS = 1024
 """Where a larger number of GPUs is no advice any more."""
 
@@ -72,7 +77,7 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
         )
     yield from (f"{in_bytes(size):>10}  {name}" for name, size in memory.told(plan).items())
     yield f"{in_bytes(plan.total):>10}  together: fits, {in_bytes(room - plan.total)} to spare"
-    yield from _while_it_writes(path, recipe, memory, room)
+    yield from _while_it_writes(path, recipe, memory, gigabytes)
     yield from _time(recipe, work, memory, plan)
 
 
@@ -166,32 +171,47 @@ def _or_adapter(job: Job) -> str:
     return "" if job.size.adapter else "; or train an adapter (-s model.lora={}), or a smaller model"
 
 
-def _while_it_writes(path: Path, recipe: AnyRecipe, memory: Memory, room: int) -> Iterator[str]:
+def _while_it_writes(path: Path, recipe: AnyRecipe, memory: Memory, gigabytes: float) -> Iterator[str]:
     """A line about servers that have the GPUs while the learner waits, and keeps its state there.
 
     Raises:
-        MachineError: The server's weights and one sequence do not fit beside that.
+        MachineError: They ask for more than is left, or their weights and one sequence do not fit into what they ask for.
     """
     engine, job = getattr(recipe, "engine", None), memory.job
     if not (isinstance(engine, VllmEngineSection) and engine.sleep and job.trains):
         return
-    kept = sum(plan_of(job, room, "by_layer", True).parts.get(name, 0) for name in KEPT)
-    number = 4 if engine.dtype == "float32" else 2
-    split = max(1, engine.gpus[0].count(",") + 1)
-    weights = number * (job.size.base + job.size.adapter) // split
-    slot = memory.slot // split
-    fitting = (room - kept - weights) // slot
-    told = f"{in_bytes(kept)} of the learner's, {in_bytes(weights)} of the server's weights"
+    kept = sum(plan_of(job, 0, "by_layer", True).parts.get(name, 0) for name in KEPT)
+    most = _USABLE - kept / (gigabytes * GIB)
+    asked = _utilization(engine.flags)
+    if asked > most:
+        raise MachineError(
+            f"{path}: engine.flags: the servers take {asked:.2f} of each GPU and the learner keeps {in_bytes(kept)} there; "
+            f"set --gpu-memory-utilization to {floor(100 * most) / 100:.2f} at most, or take more GPUs"
+        )
+    over = engine.gpus[0].count(",") + 1
+    weights = (4 if engine.dtype == "float32" else 2) * (job.size.base + job.size.adapter) // over
+    slot = memory.slot // over
+    fitting = int(asked * gigabytes * GIB - weights) // slot
     if fitting < 1:
         raise MachineError(
-            f"{path}: while the engine writes, {told} and keys and values of {in_bytes(slot)} for a sequence do not fit into "
-            f"{in_bytes(room)}; split a server over several GPUs (engine.gpus, --tensor-parallel-size), or take more GPUs"
+            f"{path}: engine.flags: {asked:.2f} of a GPU does not hold the server's weights ({in_bytes(weights)}) and keys and "
+            f"values of a sequence ({in_bytes(slot)}); give a server several GPUs (engine.gpus, --tensor-parallel-size), or "
+            "take more for the learner"
         )
     yield (
-        f"while the engine writes: {told}, room for keys and values of {fitting:,} of the longest sequences on each GPU (the "
-        f"server's --gpu-memory-utilization may be {(weights + min(fitting, engine.slots) * slot) / room * _USABLE:.2f} at least, "
-        f"{(room - kept) / room * _USABLE:.2f} at most)"
+        f"while the servers write: {in_bytes(kept)} of the learner's, {in_bytes(weights)} of a server's weights, and keys and "
+        f"values of {fitting:,} of the longest sequences at --gpu-memory-utilization {asked:.2f} ({most:.2f} at most)"
     )
+
+
+def _utilization(flags: Sequence[str]) -> float:
+    """What a server's flags ask for."""
+    words = [word for flag in flags for word in flag.split("=", 1)]
+    for name, value in pairwise(words):
+        if name == "--gpu-memory-utilization":
+            with suppress(ValueError):
+                return float(value)
+    return _VLLM_UTILIZATION
 
 
 def _time(recipe: AnyRecipe, work: Work, memory: Memory, plan: MemoryPlan) -> Iterator[str]:
