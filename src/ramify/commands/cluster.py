@@ -32,7 +32,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, DataError, MachineError
 from ramify.modeling.hub import fetch_model, is_fetched
-from ramify.modeling.memory_plan import KEPT, ROW, Job, MemoryPlan, choose, plan_of
+from ramify.modeling.memory_plan import KEPT, Job, MemoryPlan, choose, plan_of
 from ramify.modeling.published_sizes import dense_shapes, published_config
 
 _USABLE = 0.92
@@ -69,7 +69,10 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
         yield whence
     memory = memory_by_sizes(recipe, work, "cuda", shapes, config, gpus)
     plan = memory.plan(room)
-    if not plan.fits or plan.offload:
+    if plan.offload:
+        # No learner keeps its state in the machine's memory yet.
+        plan = plan_of(memory.job, room, "by_layer", True)
+    if not plan.fits:
         told = ", ".join(f"{name} {in_bytes(size)}" for name, size in memory.told(plan).items())
         raise MachineError(
             f"{path}: takes at least {in_bytes(plan.total)} ({told}), and {in_bytes(room)} of {gigabytes:g} GiB can be "
@@ -137,23 +140,23 @@ def _sizes(recipe: AnyRecipe) -> tuple[Shapes, Any, str]:
 def _knob(recipe: AnyRecipe, memory: Memory, room: int) -> str:
     """What to change so that it fits."""
     job = memory.job
-    least = memory.plan(0)
-    rest = least.total - least.row - sum(job.beside.values())
+    least = plan_of(job, room, "by_layer" if job.is_split else "once", True)
     engine = getattr(recipe, "engine", None)
     slots = engine.slots if isinstance(engine, LocalEngineSection) else 0
-    if slots:
-        copies = sum(job.beside.values()) - slots * memory.slot
-        if (fitting := (room - rest - least.row - copies) // memory.slot) > 0:
-            return f"engine.slots = {fitting} would fit"
-    if rest + memory.slot < room and least.parts.get(ROW, 0) + rest > room:
+    state = least.total - least.row - slots * memory.slot
+    if slots and (fitting := (room - state - least.row) // memory.slot) > 0:
+        return f"engine.slots = {fitting} would fit"
+    advice = []
+    if job.trains and state + (memory.slot if slots else 0) <= room:
         longest = "rollout.max_tokens" if isinstance(recipe, TrainRecipe) else "data.max_tokens"
-        return f"the row is too long: lower learner.token_budget and {longest}"
-    if job.trains and (more := _enough(job, room)):
-        return f"{more} such GPUs would do (--gpus {more}){_or_adapter(job)}"
+        advice.append(f"lower learner.token_budget and {longest} (the row is too long)")
+    if job.trains and (number := _enough(job, room)):
+        advice.append(f"take {number} such GPUs (--gpus {number})")
     if job.trains and not job.size.adapter:
-        return "train an adapter (-s model.lora={}), a smaller model, or take larger GPUs"
-    narrower = isinstance(recipe, EvalRecipe) and recipe.model.dtype == "float32"
-    return f"take {'-s model.dtype=bfloat16, ' * narrower}a smaller model or larger GPUs"
+        advice.append("train an adapter (-s model.lora={})")
+    if isinstance(recipe, EvalRecipe) and recipe.model.dtype == "float32":
+        advice.append("set -s model.dtype=bfloat16")
+    return "; or ".join([*advice, "take a smaller model or a larger GPU"])
 
 
 def _enough(job: Job, room: int) -> int | None:
@@ -165,10 +168,6 @@ def _enough(job: Job, room: int) -> int | None:
             return number
         number *= 2
     return None
-
-
-def _or_adapter(job: Job) -> str:
-    return "" if job.size.adapter else "; or train an adapter (-s model.lora={}), or a smaller model"
 
 
 def _while_it_writes(path: Path, recipe: AnyRecipe, memory: Memory, gigabytes: float) -> Iterator[str]:
@@ -218,7 +217,7 @@ def _time(recipe: AnyRecipe, work: Work, memory: Memory, plan: MemoryPlan) -> It
     job, dtype = memory.job, recipe.model.dtype
     pace = RATES[job.number_bytes]
     engine = getattr(recipe, "engine", None)
-    engines = len(engine.gpus) if isinstance(engine, VllmEngineSection) and engine.launch else 1
+    engines = len(engine.urls or engine.gpus) if isinstance(engine, VllmEngineSection) else 1
     slots = getattr(engine, "slots", work.per_step)
     seconds = pace.seconds(work, memory, slots, recomputes=plan.recompute, engines=engines)
     tokens, parameters = work.per_step * work.tokens, job.size.base
