@@ -5,6 +5,7 @@ from benchmarks.harness.family import run_family
 _SPEED = "benchmarks.update.speed_rows"
 _TREE = "benchmarks.update.tree_rows"
 _MEMORY = "benchmarks.update.memory_rows"
+_DOCTOR = "benchmarks.update.doctor_rows"
 _GPU = "benchmarks.update.gpu_rows"
 
 run_family(
@@ -20,6 +21,7 @@ run_family(
         "8": _MEMORY,
         "8b": _MEMORY,
         "8t": _TREE,
+        "8.doctor": _DOCTOR,
         "10.update": _SPEED,
         "14": "benchmarks.update.exactness",
         "1.gpu": _GPU,

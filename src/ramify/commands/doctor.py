@@ -2,30 +2,22 @@
 
 import argparse
 import asyncio
-import importlib
-import os
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ramify import __version__
 from ramify.commands.parser import add_override, recipe_file
+from ramify.commands.this_machine import memory_of_device, row, this_machine
 from ramify.core.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
-    from ramify.commands.estimate import AnyRecipe
+    from ramify.commands.work import AnyRecipe
     from ramify.config.schema_reward import RewardSection
     from ramify.config.schema_tools import EnvironmentSection, SandboxSection, ToolsSection
     from ramify.obs.console import RunConsole
 
-_GIB = 1 << 30
-_KEYS = ("BRIGHTDATA_API_KEY", "SERPER_API_KEY", "JINA_API_KEY")
-_PACKAGES = ("torch", "transformers", "tokenizers", "tantivy")
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MOST_GPUS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu-memory",
         type=_gigabytes,
         metavar="GB",
-        help="instead: what the recipe takes on one GPU with so much memory, which need not be here",
+        help="instead: what the recipe takes on a GPU with so much memory, which need not be here",
+    )
+    parser.add_argument(
+        "--gpus", type=_count, metavar="N", help="with --gpu-memory: on so many of them, under torchrun"
     )
 
 
@@ -74,21 +69,28 @@ def run(options: argparse.Namespace) -> None:
     from ramify.sandbox.levels import detect_level
 
     console = RunConsole()
-    if options.gpu_memory is not None:
-        _tell_card(console, options)
+    if options.gpu_memory is not None or options.gpus is not None:
+        _tell_gpus(console, options)
         return
-    for line in _machine():
-        console.result(line)
     level = detect_level()
-    for line in _sandbox(level):
+    for line in this_machine(level):
         console.result(line)
-    for line in _devices():
-        console.result(line)
-    console.result(_keys())
     if options.recipe is None:
         return
     for line in _recipe(options.recipe, options.overrides, level):
         console.result(line)
+
+
+def _count(text: str) -> int:
+    """Read a number of GPUs.
+
+    Raises:
+        argparse.ArgumentTypeError: It is no such number.
+    """
+    value = int(text) if text.isdecimal() and len(text) < 10 else 0
+    if not 1 <= value <= _MOST_GPUS:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {_MOST_GPUS}, got {text!r}")
+    return value
 
 
 def _gigabytes(text: str) -> float:
@@ -106,60 +108,17 @@ def _gigabytes(text: str) -> float:
     return value
 
 
-def _tell_card(console: "RunConsole", options: argparse.Namespace) -> None:
-    from ramify.commands.pace import on_card
+def _tell_gpus(console: "RunConsole", options: argparse.Namespace) -> None:
+    from ramify.commands.cluster import on_gpus
 
+    if options.gpu_memory is None:
+        raise ConfigError(f"--gpus: expected the memory of each too: --gpus {options.gpus} --gpu-memory 80")
     if options.recipe is None:
         raise ConfigError("--gpu-memory: expected a recipe too: ramify doctor RECIPE.toml --gpu-memory 24")
     command, recipe = _read(options.recipe, options.overrides)
     console.result(f"{options.recipe} is for ramify {command}")
-    for line in on_card(options.recipe, recipe, options.gpu_memory):
+    for line in on_gpus(options.recipe, recipe, options.gpus or 1, options.gpu_memory):
         console.result(line)
-
-
-def _machine() -> Iterator[str]:
-    yield _row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    yield _row("ramify", __version__)
-    for name in _PACKAGES:
-        try:
-            yield _row(name, metadata.version(name))
-        except metadata.PackageNotFoundError:
-            yield _row(name, "not installed")
-    yield _row("cpus", str(num_cpus()))
-    yield _row("memory", f"{memory_bytes() / _GIB:.1f} GiB")
-
-
-def _sandbox(level: int) -> Iterator[str]:
-    from ramify.sandbox.levels import MAX_LEVEL, why_not
-
-    untested = "" if platform.system() == "Linux" else ", which is untested on this system"
-    yield _row("sandbox", f"level {level} of {MAX_LEVEL}{untested}")
-    for higher in range(level + 1, MAX_LEVEL + 1):
-        yield _row("", f"not level {higher}: {why_not(higher)}")
-
-
-def _keys() -> str:
-    found = [name for name in _KEYS if os.environ.get(name, "").strip()]
-    missing = [name for name in _KEYS if name not in found]
-    return _row(
-        "keys",
-        "; ".join(
-            f"{', '.join(names)} {word}" for names, word in ((found, "set"), (missing, "not set")) if names
-        ),
-    )
-
-
-def _devices() -> Iterator[str]:
-    if find_spec("torch") is None:
-        yield _row("gpu", "unknown, torch is not installed")
-        return
-    torch: Any = importlib.import_module("torch")
-    count = torch.cuda.device_count()
-    if not count:
-        yield _row("gpu", "none, models run on the CPU in float32")
-    for index in range(count):
-        found = torch.cuda.get_device_properties(index)
-        yield _row("gpu", f"{found.name}, {found.total_memory / _GIB:.1f} GiB")
 
 
 def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
@@ -172,18 +131,18 @@ def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
     from ramify.sandbox.levels import shortfall
 
     plan = _load(path, overrides)
-    yield _row("recipe", f"{path} is for ramify {plan.command}")
+    yield row("recipe", f"{path} is for ramify {plan.command}")
     yield from _needs(path, plan.recipe)
     if plan.min_level is not None:
         met = level >= plan.min_level
-        yield _row("", f"sandbox.min_level {plan.min_level}: {'met' if met else 'not met'}")
+        yield row("", f"sandbox.min_level {plan.min_level}: {'met' if met else 'not met'}")
         if not met:
             raise MachineError(f"{path}: {shortfall(plan.min_level, level)}")
     if plan.task is not None:
-        yield _row("tools", "opening them and the reward; an index that is not there yet is built")
+        yield row("tools", "opening them and the reward; an index that is not there yet is built")
         asyncio.run(_open(plan.task))
     here = is_fetched(plan.recipe.model.path)
-    yield _row(
+    yield row(
         "", "can run here" if here else "all but the model is here; with it, ask again about the memory"
     )
 
@@ -253,58 +212,28 @@ def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:
     Raises:
         MachineError: The memory is not there.
     """
-    from ramify.commands.estimate import device_of, in_bytes, loads_weights, memory_of, work_of
+    from ramify.commands.estimate import device_of, in_bytes, loads_weights, memory_of
     from ramify.commands.pace import in_time, measure_pace, whole_run
+    from ramify.commands.work import work_of
 
     work = work_of(recipe)
     device, why = device_of(recipe.model)
-    yield from (_row("work", line) for line in work.in_words)
+    yield from (row("work", line) for line in work.in_words)
     memory = memory_of(recipe, work, device)
     if memory is None:
         later = f"{recipe.model.path} is fetched from the hub when the run starts; --gpu-memory needs its sizes only"
-        yield _row("model", later if loads_weights(recipe, work) else "runs at a service")
+        yield row("model", later if loads_weights(recipe, work) else "runs at a service")
         return
-    yield _row("model", f"on {device} ({why}), takes {memory.in_words}")
-    there = _memory_of(device)
+    yield row("model", f"on {device} ({why}), takes {memory.in_words}")
+    there = memory_of_device(device)
     if memory.least > there:
         raise MachineError(
             f"{path}: the model takes at least {in_bytes(memory.least)} of memory, and there are {in_bytes(there)} on "
             f"{device}; take a smaller model, an adapter ([model.lora]) or fewer engine.slots"
         )
     slots = getattr(getattr(recipe, "engine", None), "slots", work.per_step)
-    size = 2 if recipe.model.dtype == "bfloat16" else 4
-    recomputes = memory.recomputes(there)
-    seconds = measure_pace(device).seconds(work, memory, slots, size, recomputes=recomputes)
-    yield _row(
+    seconds = measure_pace(device).seconds(work, memory, slots, recomputes=memory.plan(there).recompute)
+    yield row(
         "time",
         f"roughly {in_time(seconds)} a step{whole_run(work, seconds)}, if all tokens are used; tools not counted",
     )
-
-
-def _memory_of(device: str) -> int:
-    if device == "cpu":
-        return memory_bytes()
-    torch: Any = importlib.import_module("torch")
-    if not torch.cuda.is_available():
-        raise MachineError('model.device: expected a GPU, torch finds none; set it to "cpu"')
-    return int(torch.cuda.get_device_properties(0).total_memory)
-
-
-def num_cpus() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def memory_bytes() -> int:
-    """Memory that this process may have: the machine's, or less where its control group (a container) is limited."""
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(whole, int(_CGROUP_LIMIT.read_text(encoding="ascii")))
-    except (OSError, ValueError):  # not Linux, another version of control groups, or "max"
-        return whole
-
-
-def _row(name: str, text: str) -> str:
-    return f"{name:14}{text}"

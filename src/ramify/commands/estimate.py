@@ -1,13 +1,14 @@
-"""What a recipe asks for: work, device and memory, from the recipe and the heads of its files; no library is loaded."""
+"""The device and the memory that a recipe asks for, from the recipe and the heads of its files; no library is loaded."""
 
 import importlib.util
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
+from ramify.commands.work import AnyRecipe, Work, work_of
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
@@ -19,21 +20,21 @@ from ramify.config.schema_parts import (
     TrainingEngineSection,
 )
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.sizes import largest_row, num_steps
+from ramify.config.schema_vllm import VllmEngineSection
+from ramify.config.sizes import largest_row
 from ramify.modeling.hub import is_fetched
+from ramify.modeling.memory_plan import HEAD, ROW, Job, MemoryPlan, ModelSize, choose, plan_of
 from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
-from ramify.modeling.row_bytes import RowBytes, row_bytes, store_bytes
+from ramify.modeling.row_bytes import row_bytes, store_bytes
 from ramify.modeling.weight_files import stored_tensors
 
-AnyRecipe: TypeAlias = TrainRecipe | SftRecipe | DpoRecipe | EvalRecipe
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 GIB = 1 << 30
+ASLEEP = 2 * GIB
+"""Assumed of a vLLM server that sleeps: CUDA itself and captured graphs stay on the GPU. Measured on no GPU."""
 _FLOAT = 4
 _OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
-_NO_ROW = RowBytes(0, 0, 0)
-_MOST_COUNTED = 1 << 28
-"""Bytes of a file of lines that are read to count them."""
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -54,83 +55,6 @@ def dry_run(recipe: AnyRecipe, problems: int | None = None) -> str:
     return resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """How much there is to do.
-
-    Attributes:
-        steps: Of the whole run; None where the data do not tell before they are read.
-        unit: What a step takes, in words.
-        per_step: Trajectories, demonstrations or sides of pairs in a step.
-        tokens: The most that one of them may have; of a trajectory, what follows the prompt.
-        context: The longest sequence.
-        writes: The model writes these tokens itself.
-        trains: The step ends with an update.
-    """
-
-    steps: int | None
-    unit: str
-    per_step: int
-    tokens: int
-    context: int
-    writes: bool
-    trains: bool
-
-    @property
-    def in_words(self) -> Iterator[str]:
-        """Lines for a user."""
-        steps = (
-            "as many steps as the data give"
-            if self.steps is None
-            else f"{self.steps:,} step{'s' * (self.steps != 1)}"
-        )
-        yield f"{steps} of {self.unit}"
-        what = "trajectories" if self.writes else "sequences"
-        each = f"{self.per_step:,} {what} a step, at most {self.per_step * self.tokens:,} tokens"
-        behind = " after the prompts" if self.writes else ""
-        if self.steps is None:
-            yield each + behind
-        else:
-            total = self.steps * self.per_step
-            yield f"{each}{behind}; {total:,} {what}, at most {total * self.tokens:,} tokens in the whole run"
-
-
-def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
-    """How much a recipe asks for; `problems`: its trees are grown for so many and nothing is trained."""
-    if isinstance(recipe, EvalRecipe):
-        sampling, rows = recipe.sampling, _rows(Path(recipe.data.test))
-        known = [count for count in (rows, recipe.data.limit) if count is not None]
-        count = min(known) if rows is not None and known else None
-        return Work(
-            None if count is None else 1,
-            f"{'each problem' if count is None else f'{count:,} problems'} x {sampling.attempts} attempts",
-            (count or 1) * sampling.attempts,
-            sampling.max_tokens,
-            recipe.data.max_prompt_tokens + sampling.max_tokens,
-            writes=True,
-            trains=False,
-        )
-    rows, epochs = _rows(recipe.data.train), recipe.data.epochs
-    if isinstance(recipe, TrainRecipe):
-        rollout = recipe.rollout
-        size = problems or rollout.problems_per_step
-        context = recipe.data.max_prompt_tokens + rollout.max_tokens
-        unit = f"{size:,} problems x {rollout.n} trajectories"
-        shape = (size * rollout.n, rollout.max_tokens, context)
-    else:
-        size = recipe.learner.batch_size
-        sides = 2 if isinstance(recipe, DpoRecipe) else 1
-        unit = f"{size:,} {'pairs' if sides == 2 else 'demonstrations'}"
-        shape = (size * sides, recipe.data.max_tokens, recipe.data.max_tokens)
-    if problems is not None:
-        return Work(1, unit, *shape, writes=True, trains=False)
-    steps = recipe.run.steps
-    if steps is None and rows is not None:
-        steps = num_steps(recipe.run, epochs, rows, size)
-        unit += f" ({rows:,} rows, {epochs} epoch{'s' * (epochs > 1)})"
-    return Work(steps, unit, *shape, writes=isinstance(recipe, TrainRecipe), trains=True)
-
-
 def device_of(model: ModelSection) -> tuple[str, str]:
     """Where a model would run, "cpu" or "cuda", and why, without asking torch."""
     if model.device != "auto":
@@ -144,74 +68,48 @@ def device_of(model: ModelSection) -> tuple[str, str]:
     return "cuda", "an NVIDIA driver is here"
 
 
-def _rows(path: Path) -> int | None:
-    """Rows of a data file, without looking into them; None where it is no single file of a known kind."""
-    try:
-        if path.suffix == ".parquet":
-            import pyarrow.parquet
-
-            return int(pyarrow.parquet.read_metadata(path).num_rows)
-        if path.suffix == ".jsonl" and path.stat().st_size <= _MOST_COUNTED:
-            with path.open("rb") as file:
-                return sum(not line.isspace() for line in file)
-    # A foreign file: what is wrong with it is told by the one who reads it.
-    except Exception:  # noqa: BLE001
-        return None
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes by what they are for.
+    """What a recipe takes.
 
     Attributes:
-        parameters: Of the model, without an adapter.
-        trained: Parameters that are trained: all, or those of an adapter.
-        parts: What is held throughout.
-        slot: The part of one slot of the engine.
-        row_tokens: Tokens of the largest row of an update; 0 where nothing is trained.
-        row: What that row takes.
-        device: "cpu" or "cuda".
+        job: What the model takes.
+        optimizer: Its name for a user.
+        slot: Bytes of the keys and values of one sequence in the engine.
     """
 
-    parameters: int
-    trained: int
-    parts: Mapping[str, int]
-    slot: int
-    row_tokens: int
-    row: RowBytes
-    device: str
-
-    @property
-    def fixed(self) -> int:
-        """Sum of the parts."""
-        return sum(self.parts.values())
+    job: Job
+    optimizer: str = "AdamW"
+    slot: int = 0
 
     @property
     def least(self) -> int:
-        """What there must be: with layers of a row that are computed again in the backward pass."""
-        return self.fixed + self.row.head + min(self.row.layers, self.row.recomputed)
+        """What there must be for one process: with layers of a row that are computed again in the backward pass."""
+        return min(plan_of(self.job, 0, "once", again).total for again in (False, True))
 
-    def recomputes(self, room: int) -> bool:
-        """Whether a run that has `room` bytes computes the layers of a row again."""
-        return self.row_tokens > 0 and self.row.recomputes(room - self.fixed, self.device)
+    def plan(self, room: int) -> MemoryPlan:
+        """How a run that has `room` bytes on each GPU does it."""
+        return choose(self.job, room)
 
-    def in_room(self, room: int) -> Mapping[str, int]:
-        """All parts of a run that has `room` bytes."""
-        again = self.recomputes(room)
-        name = f"a row of {self.row_tokens:,} tokens{', layers computed again' if again else ''}"
-        rows = {name: self.row.recomputed if again else self.row.layers, "logits of the row": self.row.head}
-        return {**self.parts, **(rows if self.row_tokens else {})}
+    def told(self, plan: MemoryPlan) -> Mapping[str, int]:
+        """The parts of a plan under names for a user, the row first."""
+        again = ", layers computed again" if plan.recompute else ""
+        names = {
+            ROW: f"a row of {self.job.row_tokens:,} tokens{again}",
+            "optimizer": self.optimizer,
+            "gathered weights": "weights gathered to compute"
+            + (", layer by layer" if plan.gather == "by_layer" else ""),
+        }
+        order = sorted(plan.parts, key=lambda name: name not in (ROW, HEAD))
+        return {names.get(name, name): plan.parts[name] for name in order}
 
     @property
     def in_words(self) -> str:
         """One line."""
-        parts = {**self.parts, "a row of tokens": self.row.kept}
-        told = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items() if size)
-        less = " (less where its layers are computed again)" if self.row_tokens else ""
-        return (
-            f"about {in_bytes(self.fixed + self.row.kept)} for {self.parameters:,} parameters: {told}{less}"
-        )
+        plan = plan_of(self.job, 0, "once", False)
+        told = ", ".join(f"{name} {in_bytes(size)}" for name, size in self.told(plan).items())
+        less = " (less where layers are computed again)" if self.job.trains else ""
+        return f"about {in_bytes(plan.total)} for {self.job.size.base:,} parameters: {told}{less}"
 
 
 def in_bytes(size: int) -> str:
@@ -244,38 +142,54 @@ def memory_by_sizes(
     device: str,
     shapes: Shapes,
     config: Any,  # noqa: ANN401 - transformers' configuration, or its values under the same names
+    processes: int = 1,
 ) -> Memory:
     """The same for a model of these tensors; without a configuration the engine's store and the row are left out.
 
     Raises:
         DataError: The folder of an adapter cannot be read.
     """
-    model = recipe.model
+    number = number_bytes(recipe.model)
+    size = ModelSize.of(shapes, _adapter(recipe.model, shapes) if work.trains else 0)
+    learner = None if isinstance(recipe, EvalRecipe) or not work.trains else recipe.learner
+    job = Job(
+        config=config,
+        size=size,
+        number_bytes=number,
+        row_tokens=0 if isinstance(recipe, EvalRecipe) or learner is None else largest_row(recipe),
+        processes=processes,
+        copies=1 if learner is None else learner.copies,
+        has_reference=learner is not None
+        and _has_reference(recipe)
+        and (not size.adapter or _is_adapter(recipe.model)),
+        device=device,
+    )
+    slot = 0 if config is None else store_bytes(config, 1, work.context, number)
+    beside = _beside(recipe, job, slot)
+    optimizer = "" if learner is None else _OPTIMIZERS[learner.optimizer.name]
+    return Memory(replace(job, beside=beside), optimizer, slot)
+
+
+def _beside(recipe: AnyRecipe, job: Job, slot: int) -> Mapping[str, int]:
+    """What the engine takes on the learner's GPU; of several GPUs a local engine has the first."""
     engine = None if isinstance(recipe, SftRecipe | DpoRecipe) else recipe.engine
-    parameters = trained = sum(map(prod, shapes.values()))
-    size = _FLOAT if model.dtype == "float32" else 2
-    parts = {"weights": parameters * size}
-    row_tokens, row, slot = 0, _NO_ROW, 0
-    if work.trains and not isinstance(recipe, EvalRecipe):
-        trained = _trained(model, shapes, parameters)
-        parts |= {} if trained == parameters else {"adapter": trained * size}
-        parts["gradients"] = trained * _FLOAT
-        # Muon keeps one of AdamW's two moments for most parameters; both are counted.
-        parts[_OPTIMIZERS[recipe.learner.optimizer.name]] = 2 * trained * _FLOAT
-        if _has_reference(recipe) and (trained == parameters or is_adapter_folder(model.folder)):
-            parts["reference model"] = parameters * size
-        if config is not None:
-            row_tokens = largest_row(recipe)
-            row = row_bytes(config, row_tokens, size, device)
-    if isinstance(engine, LocalEngineSection):
-        if work.trains and isinstance(engine, TrainingEngineSection) and engine.weights == "copy":
-            parts["the engine's copy of the weights"] = parts["weights"] + parts.get("adapter", 0)
-        if device == "cpu" and size == _FLOAT:
-            parts["weights in the engine's order"] = parameters * size
-        if config is not None:
-            slot = store_bytes(config, 1, work.context, size)
-            parts[f"keys and values of {engine.slots} slots"] = slot * engine.slots
-    return Memory(parameters, trained, parts, slot, row_tokens, row, device)
+    if isinstance(engine, VllmEngineSection) and engine.sleep and job.trains:
+        return {"the engine's server, asleep (assumed)": ASLEEP}
+    if not isinstance(engine, LocalEngineSection):
+        return {}
+    weights = job.number_bytes * (job.size.base + job.size.adapter)
+    copies = job.is_split or (isinstance(engine, TrainingEngineSection) and engine.weights == "copy")
+    is_ordered = job.device == "cpu" and job.number_bytes == _FLOAT
+    return {
+        "the engine's copy of the weights": weights * (job.trains and copies),
+        "weights in the engine's order": job.number_bytes * job.size.base * is_ordered,
+        f"keys and values of {engine.slots} slots": slot * engine.slots,
+    }
+
+
+def number_bytes(model: ModelSection) -> int:
+    """Bytes of a number that a model computes with."""
+    return _FLOAT if model.dtype == "float32" else 2
 
 
 def _sizes(record: dict[str, Any]) -> SimpleNamespace | None:
@@ -291,20 +205,28 @@ def _sizes(record: dict[str, Any]) -> SimpleNamespace | None:
     return config
 
 
-def _trained(model: ModelSection, shapes: Shapes, parameters: int) -> int:
-    """Trained parameters: all, or those of an adapter."""
-    if is_adapter_folder(model.folder):
+def _adapter(model: ModelSection, shapes: Shapes) -> int:
+    """Parameters of the adapter that is trained; 0 if there is none."""
+    if _is_adapter(model):
         return sum(prod(tensor.shape) for tensor in stored_tensors(model.folder).values())
     section = model.lora if isinstance(model, TrainedModelSection) else None
-    return parameters if section is None else sum(_adapters(section, shapes))
+    return 0 if section is None else adapter_parameters(section, shapes)
 
 
-def _adapters(section: LoraSection, shapes: Shapes) -> Iterator[int]:
+def _is_adapter(model: ModelSection) -> bool:
+    """Whether the model's path names an adapter that is here."""
+    return is_fetched(model.path, weights=False) and is_adapter_folder(model.folder)
+
+
+def adapter_parameters(section: LoraSection, shapes: Shapes) -> int:
+    """Parameters of a new adapter beside a model of these tensors."""
+    found = 0
     for name, shape in shapes.items():
         module = name.removesuffix(".weight").rpartition(".")[2]
         is_layer = ".layers." in name and len(shape) == 2
         if is_layer and (section.targets == "all-linear" or module in section.targets):
-            yield section.rank * sum(shape)
+            found += section.rank * sum(shape)
+    return found
 
 
 def _has_reference(recipe: AnyRecipe) -> bool:

@@ -51,6 +51,8 @@ def row_bytes(
     tokens: int,
     size: int,
     device_type: str = "cpu",
+    *,
+    trains_head: bool = True,
 ) -> RowBytes:
     """Estimate the most that one row takes.
 
@@ -63,12 +65,14 @@ def row_bytes(
         tokens: Unique tokens of the row.
         size: Bytes per element of the activations.
         device_type: Device; on a CPU the head works in parts that fit into its cache.
+        trains_head: Head and embedding have gradients; an adapter's base has none.
     """
     last_norm = config.hidden_size * (max(size, _WIDE) + 2 * size)
     kept = config.num_hidden_layers * _layer(config, size) + last_norm
     inputs = config.num_hidden_layers * size * config.hidden_size
     again = inputs + _layer(config, size, recomputed=True) + last_norm
-    return RowBytes(tokens * kept, tokens * again, _head_bytes(config, tokens, size, device_type))
+    head = _head_bytes(config, tokens, size, device_type, trains_head=trains_head)
+    return RowBytes(tokens * kept, tokens * again, head)
 
 
 def store_bytes(config: Any, slots: int, context: int, size: int) -> int:  # noqa: ANN401 - as above
@@ -100,13 +104,20 @@ def _layer(config: Any, size: int, *, recomputed: bool = False) -> int:  # noqa:
     return int(norms + attention + mlp)
 
 
-def _head_bytes(config: Any, tokens: int, size: int, device_type: str) -> int:  # noqa: ANN401 - as above
+def _head_bytes(
+    config: Any,  # noqa: ANN401 - as above
+    tokens: int,
+    size: int,
+    device_type: str,
+    *,
+    trains_head: bool,
+) -> int:
     """Memory of blocks of logits, and of temporary copies of the head weight's gradient."""
     # Logits, probabilities, and a gradient if the loss needs entropies or another dtype. On a CPU blocks are small.
     at_once = _HEAD_TOKENS if device_type != "cpu" else max(CACHED_LOGITS // config.vocab_size, 1)
     blocks = 3 * min(tokens, at_once)
     # The embedding's gradient, and for a 16-bit dtype the head's, summed in float32.
-    copies = config.hidden_size * (1 if size >= _WIDE else 2)
+    copies = config.hidden_size * (1 if size >= _WIDE else 2) * trains_head
     rows: int = blocks + copies
     return rows * max(size, _WIDE) * int(config.vocab_size)
 

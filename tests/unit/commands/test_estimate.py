@@ -6,8 +6,9 @@ from math import prod
 import pytest
 import torch
 
-from ramify.commands.estimate import Memory, Work, device_of, memory_by_sizes, memory_of, work_of
+from ramify.commands.estimate import Memory, device_of, memory_by_sizes, memory_of
 from ramify.commands.pace import Pace
+from ramify.commands.work import Work, work_of
 from ramify.config.build_worker import build_engine_model
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
@@ -16,7 +17,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row
 from ramify.modeling.load import load_model, parameter_shapes
 from ramify.modeling.lora import LoraSettings, add_lora
-from ramify.modeling.row_bytes import RowBytes
+from ramify.modeling.memory_plan import Job, ModelSize
 
 
 @pytest.fixture
@@ -65,12 +66,14 @@ def test_memory_is_that_of_the_models_tensors(table, model_folder, schema, lora)
     reference = everything if schema is DpoRecipe and lora is None else 0
     found = memory_of(recipe, work_of(recipe), "cpu")
     # The adapter's own weights lie beside those of the model.
-    assert (found.parameters, found.trained) == (everything - trained * (lora is not None), trained)
-    assert found.fixed == 4 * everything + 12 * trained + 4 * reference
-    assert 0 < found.row.recomputed < found.row.layers
-    assert found.least == found.fixed + found.row.recomputed + found.row.head
+    assert (found.job.size.base, found.job.trained) == (everything - trained * (lora is not None), trained)
+    wide, narrow = found.plan(1 << 40), found.plan(0)
+    assert wide.total - wide.row == 4 * everything + 12 * trained + 4 * reference
+    assert 0 < narrow.row < wide.row
+    assert (wide.recompute, narrow.recompute, wide.gather) == (False, True, "once")
+    assert found.least == narrow.total
     shapes, config = parameter_shapes(model_folder)
-    assert memory_by_sizes(recipe, work_of(recipe), "cpu", shapes, config) == found
+    assert memory_by_sizes(recipe, work_of(recipe), "cpu", shapes, config).plan(0) == narrow
 
 
 def test_an_engine_at_a_service_takes_no_memory_here(table):
@@ -81,15 +84,6 @@ def test_an_engine_at_a_service_takes_no_memory_here(table):
 def test_the_device_is_the_one_that_torch_would_take(model_folder):
     assert device_of(ModelSection(path=model_folder, device="cpu"))[0] == "cpu"
     assert device_of(ModelSection(path=model_folder))[0] == ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def test_a_row_is_computed_again_where_it_takes_more_than_its_share_of_what_is_left():
-    memory = Memory(10, 10, {"weights": 100}, 0, 50, RowBytes(300, 30, 100), "cuda")
-    # Four fifths of what is left beside the parts.
-    assert not memory.recomputes(600)
-    assert sum(memory.in_room(600).values()) == 500
-    assert memory.recomputes(599)
-    assert sum(memory.in_room(599).values()) == memory.least == 230
 
 
 def train_table(table, budget=900):
@@ -140,7 +134,7 @@ def test_an_engine_with_a_copy_of_the_weights_takes_a_second_model(table, model_
         prod(parameter.shape)
         for parameter in build_engine_model(copied.engine, model, pytest.fail).parameters()
     )
-    found = [memory_of(recipe, work_of(recipe), "cpu").fixed for recipe in (shared, copied)]
+    found = [memory_of(recipe, work_of(recipe), "cpu").least for recipe in (shared, copied)]
     assert found[1] - found[0] == more
 
 
@@ -152,14 +146,15 @@ def test_a_demonstration_is_a_row_at_least(table):
 def test_the_time_of_a_step_by_hand():
     pace = Pace(flops=1e12, bandwidth=1e10)
     train = Work(10, "x", per_step=100, tokens=1000, context=1200, writes=True, trains=True)
-    whole = Memory(10**9, 10**9, {}, 2 * 10**8, 1200, RowBytes(0, 0, 0), "cpu")
+    size = ModelSize(base=10**9, adapter=0, layer=10**8, outside=10**8, head=10**8)
+    whole = Memory(Job(None, size, number_bytes=4, row_tokens=1200), slot=2 * 10**8)
     # 1e5 tokens; with 10 at once 1e4 rounds read 4e9 bytes of weights and 1e9 of keys and values each, far slower than
     # 2e14 operations.
-    assert pace.seconds(train, whole, 10, 4, recomputes=False) == pytest.approx(
+    assert pace.seconds(train, whole, 10, recomputes=False) == pytest.approx(
         1e4 * 5e9 / 1e10 + 6e9 * 1e5 / 1e12
     )
     sft = Work(10, "x", per_step=10, tokens=100, context=100, writes=False, trains=True)
-    adapter = replace(whole, trained=10**6)
+    adapter = replace(whole, job=replace(whole.job, size=replace(size, adapter=10**6)))
     # Backward by the weights is left out for an adapter; layers that are computed again cost another forward pass.
     for memory, recomputes, operations in (
         (whole, False, 6),
@@ -167,4 +162,9 @@ def test_the_time_of_a_step_by_hand():
         (adapter, False, 4),
         (adapter, True, 6),
     ):
-        assert pace.seconds(sft, memory, 10, 4, recomputes=recomputes) == pytest.approx(operations)
+        assert pace.seconds(sft, memory, 10, recomputes=recomputes) == pytest.approx(operations)
+    # Four processes learn, two engines write: each 5 trajectories at once, in as many rounds.
+    several = replace(whole, job=replace(whole.job, processes=4))
+    assert pace.seconds(train, several, 5, recomputes=False, engines=2) == pytest.approx(
+        1e4 * 4.5e9 / 1e10 + 6e9 * 1e5 / 1e12 / 4
+    )

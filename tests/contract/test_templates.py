@@ -1,0 +1,112 @@
+"""Templates for clusters: their syntax, and what the batch script asks of stand-ins for Slurm's commands."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ramify.cli import COMMANDS
+
+TEMPLATES = Path(__file__).parents[2] / "templates"
+SLURM = TEMPLATES / "slurm.sbatch"
+HOSTS = 'if [ "$1" = show ]; then printf "node-a\\nnode-b\\n"; else echo "scontrol $*" >> "$TOLD"; fi'
+
+
+@pytest.fixture
+def job():
+    """The command of the Kubernetes job's container, and the job."""
+    service, job = yaml.safe_load_all((TEMPLATES / "kubernetes.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return container["args"][0], job, service
+
+
+def test_the_job_is_indexed_and_its_pods_find_each_other(job):
+    command, found, service = job
+    spec = found["spec"]
+    assert (found["kind"], spec["completionMode"], spec["completions"]) == (
+        "Job",
+        "Indexed",
+        spec["parallelism"],
+    )
+    name = found["metadata"]["name"]
+    assert service["metadata"]["name"] == spec["template"]["spec"]["subdomain"]
+    assert (
+        f"--rdzv-endpoint {name}-0.{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+        in command
+    )
+    assert f"--nnodes {spec['completions']} " in command
+    assert "train" in COMMANDS
+
+
+@pytest.mark.parametrize("which", ["slurm", "kubernetes"])
+def test_the_shell_takes_it(which, job):
+    text = SLURM.read_text() if which == "slurm" else job[0]
+    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """Runs the batch script with stand-ins for srun and scontrol; what these were asked."""
+
+    def run(srun, *words):
+        told = tmp_path / "told"
+        told.write_text("")
+        for name, text in (("srun", srun), ("scontrol", HOSTS)):
+            (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+        settings = {
+            "SLURM_JOB_NODELIST": "x",
+            "SLURM_JOB_NUM_NODES": "2",
+            "SLURM_JOB_ID": "77",
+            "TOLD": str(told),
+        }
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["bash", str(SLURM), *words],
+            env={**os.environ, **settings, **path},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        return done.returncode, told.read_text().splitlines(), done.stderr
+
+    return run
+
+
+ASKED = 'echo "srun $*" >> "$TOLD"'
+
+
+def test_a_first_job_and_one_that_goes_on(slurm, tmp_path):
+    run = tmp_path / "run"
+    status, (asked,), _ = slurm(ASKED, "r.toml", str(run), "-s", "run.seed=1")
+    assert status == 0
+    assert "--nnodes 2 --nproc-per-node 8 --max-restarts 3" in asked
+    assert "--rdzv-endpoint node-a:29500 --rdzv-id 77" in asked
+    assert asked.endswith(f"-m ramify train r.toml -s run.dir={run} -s run.seed=1")
+    run.mkdir()
+    (run / "recipe.toml").write_text("")
+    _, (asked,), _ = slurm(ASKED, "r.toml", str(run))
+    assert asked.endswith("--resume")
+
+
+def test_a_failed_run_is_a_failed_job(slurm, tmp_path):
+    assert slurm("exit 3", "r.toml", str(tmp_path / "run"))[0] == 3
+
+
+def test_before_its_end_a_job_is_told_and_queued_again(slurm, tmp_path):
+    waits = (
+        'trap \'echo "srun got TERM" >> "$TOLD"; exit 0\' TERM\n'
+        "kill -USR1 $PPID\nfor _ in $(seq 200); do sleep 0.05; done; exit 9"
+    )
+    status, told, _ = slurm(waits, "r.toml", str(tmp_path / "run"))
+    assert (status, told) == (0, ["srun got TERM", "scontrol requeue 77"])
+
+
+def test_without_arguments_it_says_what_it_wants(slurm):
+    status, told, said = slurm(ASKED)
+    assert status != 0
+    assert not told
+    assert "expected: sbatch" in said

@@ -1,0 +1,55 @@
+"""Published sizes against the parameter counts that their makers state, and against the models that transformers makes."""
+
+import json
+from math import prod
+from types import SimpleNamespace
+
+import pytest
+
+from ramify.modeling.load import parameter_shapes
+from ramify.modeling.published_sizes import dense_shapes, published_config, published_names
+
+PARAMETERS = {
+    "Qwen2.5-0.5B": 494_032_768,
+    "Qwen2.5-1.5B": 1_543_714_304,
+    "Qwen2.5-3B": 3_085_938_688,
+    "Qwen2.5-7B": 7_615_616_512,
+    "Qwen2.5-14B": 14_770_033_664,
+    "Qwen2.5-32B": 32_763_876_352,
+    "QwQ-32B": 32_763_876_352,
+    "Qwen3-0.6B": 596_049_920,
+    "Qwen3-1.7B": 1_720_574_976,
+    "Qwen3-4B": 4_022_468_096,
+    "Qwen3-8B": 8_190_735_360,
+    "Qwen3-14B": 14_768_307_200,
+    "Qwen3-32B": 32_762_123_264,
+    "Llama-3.1-8B": 8_030_261_248,
+    "SmolLM2-135M": 134_515_008,
+    "SmolLM2-360M": 361_821_120,
+}
+
+
+@pytest.mark.parametrize("name", published_names())
+def test_the_number_of_parameters_is_the_published_one(name):
+    shapes = dense_shapes(SimpleNamespace(**published_config(name)))
+    assert sum(map(prod, shapes.values())) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", ["Qwen2.5-0.5B", "Qwen3-0.6B", "SmolLM2-135M"])
+def test_the_shapes_are_those_of_the_model_itself(name, tmp_path):
+    config = published_config(name)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert dense_shapes(SimpleNamespace(**config)) == parameter_shapes(tmp_path)[0]
+
+
+def test_names_of_folders_and_variants():
+    base = published_config("Qwen2.5-7B")
+    for name in (
+        "Qwen/Qwen2.5-7B-Instruct",
+        "models/Qwen2.5-7B-Instruct",
+        "Qwen/Qwen2.5-7B-Instruct@main",
+        "qwen2.5-7b",
+    ):
+        assert published_config(name) == base
+    for name in ("models/tool-star-sft-7b", "Qwen2.5-7B-mine", "", "Qwen2.5-70B"):
+        assert published_config(name) is None
