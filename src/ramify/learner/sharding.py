@@ -63,7 +63,9 @@ def shard(model: PreTrainedModel, how: Sharding) -> None:
             mesh=how.mesh,
             reshard_after_forward=how.layout.gather == "by_layer" and is_layer,
             mp_policy=policy,
-            offload_policy=CPUOffloadPolicy() if how.layout.offload else OffloadPolicy(),
+            offload_policy=CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+            if how.layout.offload
+            else OffloadPolicy(),
         )
     for part in _parts(model):
         part.set_gradient_divide_factor(1.0)
