@@ -173,7 +173,7 @@ def plan_of(job: Job, room: int, gather: Gather, recompute: bool, *, offload: bo
     row = _NO_ROW
     if job.trains and job.config is not None:
         row = row_bytes(
-            job.config, job.row_tokens, job.number_bytes, job.device, trains_head=not job.size.adapter
+            job.config, job.row_tokens, job.number_bytes, job.device, adapter=job.size.adapter > 0
         )
     state = _state(job)
     parts = {

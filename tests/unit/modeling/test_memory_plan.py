@@ -91,7 +91,7 @@ def test_an_adapter_by_hand():
     several = plan_of(replace(JOB, size=size), 0, "once", False).parts
     assert (several["weights"], several["adapter"]) == (250, 40)
     assert several["gathered weights"] == 2 * 1080
-    assert several[HEAD] == row_bytes(CONFIG, 10, 2, "cuda", trains_head=False).head
+    assert several[HEAD] == row_bytes(CONFIG, 10, 2, "cuda", adapter=True).head
 
 
 def test_what_is_not_trained_is_weights_alone():
