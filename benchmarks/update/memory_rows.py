@@ -34,12 +34,12 @@ def peak_against_trl() -> Sequence[Row]:
         write_tiny_model(folder)
         learner = make_learner(folder)
         batch = make_batch(learner, [reasoning_tree(seed) for seed in ONE_TREE])
-        question = _question(folder, learner, batch)
+        question = memory_question(folder, learner, batch)
         try:
             with Peer(MODULE) as peer:
                 versions = open_peer(peer, folder, batch)
                 fastest, _ = fastest_batch(peer, "update")
-            ours = [_ours(question) for _ in range(MIN_RUNS)]
+            ours = [our_peaks(question) for _ in range(MIN_RUNS)]
             peaks = {
                 f"batch {size}, checkpointing {'on' if on else 'off'}": _trl(folder, batch, size, on)
                 for on in (False, True)
@@ -63,7 +63,7 @@ def peak_against_trl() -> Sequence[Row]:
             target,
             ratio >= 5,
             runs,
-            _settings(
+            memory_settings(
                 batch,
                 trl=f"its fastest: {fastest_name}",
                 trl_peaks={name: peak.second for name, peak in peaks.items()},
@@ -89,7 +89,7 @@ def peak_of_a_doubled_tree() -> Sequence[Row]:
         runs: dict[str, list[float]] = {name: [] for name in batches}
         for _ in range(MIN_RUNS):
             for name, batch in batches.items():
-                runs[name].append(_ours(_question(folder, learner, batch)).second)
+                runs[name].append(our_peaks(memory_question(folder, learner, batch)).second)
     twice, once = (statistics.median(runs[name]) for name in ("ours", "once"))
     return [
         Row(
@@ -101,15 +101,18 @@ def peak_of_a_doubled_tree() -> Sequence[Row]:
             "at most 1.3",
             twice / once <= 1.3,
             runs,
-            _settings(batches["ours"], tokens_once=asdict(sizes([tree]))),
+            memory_settings(batches["ours"], tokens_once=asdict(sizes([tree]))),
         )
     ]
 
 
-def _question(folder: Path, learner: Learner, batch: Batch) -> Mapping[str, Any]:
+def memory_question(
+    folder: Path, learner: Learner, batch: Batch, token_budget: int = MEMORY_TOKEN_BUDGET
+) -> Mapping[str, Any]:
+    """What `our_peaks` is asked: the files of the model, the rows and a few rows to warm up on."""
     short = make_batch(learner, [one_short_tree(batch.trees[0])])
     files = {"rows": folder / "rows.pickle", "warm_up": folder / "warm_up.pickle"}
-    files["rows"].write_bytes(pickle.dumps(batch.rows(MEMORY_TOKEN_BUDGET)))
+    files["rows"].write_bytes(pickle.dumps(batch.rows(token_budget)))
     files["warm_up"].write_bytes(pickle.dumps(short.rows_alone(1)))
     return {
         "folder": str(folder),
@@ -119,29 +122,31 @@ def _question(folder: Path, learner: Learner, batch: Batch) -> Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Peaks:
+class Peaks:
     """MiB above weights and gradients in the first update of a process, and in its second, when libraries have theirs."""
 
     first: float
     second: float
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> "_Peaks":
+    def of(cls, answer: Mapping[str, Any]) -> "Peaks":
+        """From a child's answer, in bytes."""
         return cls(float(answer["first"]) / _MIB, float(answer["second"]) / _MIB)
 
 
-def _ours(question: Mapping[str, Any]) -> _Peaks:
+def our_peaks(question: Mapping[str, Any]) -> Peaks:
+    """Of an update in a process of its own."""
     with Peer(_CHILD, python=Path(sys.executable)) as child:
-        return _Peaks.of(child.ask(dict(question)))
+        return Peaks.of(child.ask(dict(question)))
 
 
-def _trl(folder: Path, batch: Batch, size: int, checkpointing: bool) -> _Peaks:
+def _trl(folder: Path, batch: Batch, size: int, checkpointing: bool) -> Peaks:
     with Peer(MODULE) as peer:
         open_peer(peer, folder, batch, checkpointing)
-        return _Peaks.of(peer.ask({"do": "peak", "batch": size}))
+        return Peaks.of(peer.ask({"do": "peak", "batch": size}))
 
 
-def _settings(batch: Batch, **more: object) -> Mapping[str, Any]:
+def memory_settings(batch: Batch, **more: object) -> Mapping[str, Any]:
     return {
         "model": MODEL,
         "trees": [tree.problem.id for tree in batch.trees],

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from benchmarks.harness.threads import NUM_THREADS
 from benchmarks.update.trees import alone, reasoning_tree, with_behavior
@@ -43,8 +44,13 @@ _TEMPERATURE = 1.0
 def make_learner(folder: Path, device: str = "cpu", dtype: str = "float32") -> Learner:
     """A learner whose optimizer steps change nothing, so that every run does the same work."""
     torch.set_num_threads(NUM_THREADS)
+    return learner_of(load_model(folder, dtype, device))
+
+
+def learner_of(model: PreTrainedModel) -> Learner:
+    """The same for a model that is there."""
     return Learner(
-        parallel.alone(load_model(folder, dtype, device), AdamWSettings(lr=0.0, weight_decay=0.0)),
+        parallel.alone(model, AdamWSettings(lr=0.0, weight_decay=0.0)),
         schedule=Schedule(),
         total_steps=1_000_000,
         objective=Objective(ClippedSurrogate(CLIP_LOW, CLIP_HIGH, None)),

@@ -40,7 +40,7 @@ _PAIRS = ((0, 1, 2), (3, 4, 5))
 """Trees of 16 trajectories, and those whose roots make them trees of 32."""
 DEAD = (1, 2)
 """Places of the dead groups: two of five."""
-_EQUAL = 1e-4
+EQUAL = 1e-4
 """Both sides' loss and gradient differ by less, or the row is void."""
 MODEL = "tiny: Qwen2 shape, 4 layers x 256, vocabulary 8192, fp32, seed 0"
 
@@ -70,7 +70,9 @@ def _against_trl(
             with Peer(MODULE) as peer:
                 versions = open_peer(peer, folder, batch)
                 size, trials = fastest_batch(peer, "update")
-                equal = _equal_work(learner, rows, total, peer, size, folder)
+                file = folder / "gradients.safetensors"
+                loss = float(ask_update(peer, size, file)["loss"])
+                equal = equal_work(learner, rows, total, loss, file)
                 cpu: dict[str, list[float]] = {"ours": [], "peer": []}
 
                 def theirs() -> float:
@@ -86,7 +88,7 @@ def _against_trl(
     ratio = middle["peer"] / middle["ours"]
     counts = sizes(batch.trees)
     living = sizes([tree for i, tree in enumerate(batch.trees) if i not in dead])
-    settings = _settings(
+    settings = update_settings(
         batch,
         rows,
         trl_batch_size=size,
@@ -105,7 +107,7 @@ def _against_trl(
             middle["peer"],
             ratio,
             target,
-            ratio >= floor and equal["gradient"] <= _EQUAL and equal["loss"] <= _EQUAL,
+            ratio >= floor and equal["gradient"] <= EQUAL and equal["loss"] <= EQUAL,
             runs,
             settings,
             versions,
@@ -153,9 +155,9 @@ def strongest_baseline() -> Sequence[Row]:
             middle["peer"],
             speed / flops,
             "at least 0.95",
-            speed / flops >= 0.95 and equal["gradient"] <= _EQUAL,
+            speed / flops >= 0.95 and equal["gradient"] <= EQUAL,
             runs,
-            _settings(
+            update_settings(
                 batch,
                 rows,
                 flop_ratio=flops,
@@ -198,7 +200,7 @@ def logprob_pass() -> Sequence[Row]:
     middle = medians(runs)
     ratio = middle["peer"] / middle["ours"]
     counts = sizes(batch.trees)
-    settings = _settings(
+    settings = update_settings(
         batch,
         rows,
         extra_passes=extra,
@@ -244,7 +246,7 @@ def marginal_trajectories() -> Sequence[Row]:
             "at most 0.60",
             marginal / single <= 0.60,
             runs,
-            _settings(
+            update_settings(
                 small,
                 work["n=16"][0],
                 tokens_of_n_32=asdict(sizes(large.trees)),
@@ -255,12 +257,10 @@ def marginal_trajectories() -> Sequence[Row]:
     ]
 
 
-def _equal_work(
-    learner: Learner, rows: Sequence[PackedRow], total: float, peer: Peer, size: int, folder: Path
+def equal_work(
+    learner: Learner, rows: Sequence[PackedRow], total: float, loss: float, file: Path
 ) -> Mapping[str, float]:
-    """Differences of loss and gradient between both sides, and the gradient's norm."""
-    file = folder / "gradients.safetensors"
-    loss = float(ask_update(peer, size, file)["loss"])
+    """Differences of loss and gradient from those of the peer, whose gradients are in a file, and the gradient's norm."""
     report, found = gradients_of(learner, rows, total)
     return {
         "loss": abs(report.loss - loss),
@@ -292,7 +292,7 @@ def timed(work: Callable[[], object], cpu: list[float] | None = None) -> Callabl
     return run
 
 
-def _settings(batch: Batch, rows: Sequence[PackedRow], **more: object) -> Mapping[str, Any]:
+def update_settings(batch: Batch, rows: Sequence[PackedRow], **more: object) -> Mapping[str, Any]:
     return {
         "model": MODEL,
         "trees": [tree.problem.id for tree in batch.trees],

@@ -11,7 +11,6 @@ import plain_losses
 import plain_sums
 import torch
 from exactness_world import TEMPERATURE
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ramify.algos.aepo import StopGradientClip
 from ramify.algos.cispo import CispoSurrogate
@@ -22,12 +21,14 @@ from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.gspo import GspoSurrogate
 from ramify.algos.kl import EntropyBonus, KlPenalty
 from ramify.algos.losses import Objective
+from ramify.core.rank import Rank
 from ramify.core.records import Reward
-from ramify.learner.optimizer import AdamWSettings, Schedule
+from ramify.learner.optimizer import Schedule
 from ramify.learner.pack import pack
-from ramify.learner.parallel import alone
+from ramify.learner.parallel import Ranks
 from ramify.learner.update import Learner
 from random_trees import annotated, credited, training
+from watched import STILL, WatchedWorker
 
 FIXED_LENGTH = 10
 COEFFICIENTS = {"kl": 0.3, "entropy": 0.2}
@@ -228,18 +229,20 @@ def _vector(values):
 
 
 class Packed:
-    """The learner's own update on rows. `trees`: numbers of those that this rank holds."""
+    """The learner's own update on rows, on `ranks` that hold the world's model; None: on one process."""
 
-    def __init__(self, world, trees=None):
+    def __init__(self, world, ranks=None):
         self.world = world
-        self.trees = range(len(world.trees)) if trees is None else trees
+        self.ranks = ranks or Ranks(Rank())
+        if ranks is None:
+            self.ranks.build(lambda _: WatchedWorker(world.ours, STILL))
         self._credits = cache(self._all_credits)
         self._rows = cache(self._all_rows)
 
-    def __call__(self, case, layout, rank=0, ranks=1):
+    def __call__(self, case, layout):
         rows = self._rows(case.weighting, case.baseline, case.correction, layout, bool(case.penalties))
         learner = Learner(
-            alone(self.world.ours, AdamWSettings(lr=0.0, weight_decay=0.0)),
+            self.ranks,
             schedule=Schedule(),
             total_steps=1,
             objective=Objective(LOSSES[case.loss][0], case.penalties),
@@ -248,16 +251,15 @@ class Packed:
             chunk_tokens=1024 if layout == "whole" else 7,
             token_budget=10_000,
         )
-        caught = []
-        hook = register_optimizer_step_pre_hook(lambda *_: caught.append(_gradient(self.world.ours)))
         total = denominator(self.world.trees, case.weighting)
-        report = learner.update_rows(rows[rank::ranks], total, self._paths(case))
-        hook.remove()
+        report = learner.update_rows(rows, total, self._paths(case))
+        gradients = self.ranks.all("gradients_of_step")[0]
+        caught = torch.cat([gradients[name].flatten() for name, _ in self.world.ours.named_parameters()])
         if case.whole_paths:
             counted = sum(len(tree.trajectories) for tree in self.world.trees)
         else:
             counted = sum(float(row.num_paths.sum()) for row in rows)
-        return Step(report.loss, 0.0, report.metrics["clip_fraction"] * counted, caught[0])
+        return Step(report.loss, 0.0, report.metrics["clip_fraction"] * counted, caught)
 
     def _all_credits(self, weighting, baseline, correction):
         """Advantages, corrections and credit of each tree."""
@@ -266,9 +268,8 @@ class Packed:
             rule = ImportanceCorrection(*CORRECTIONS[correction])
         estimator = GroupRelative(weighting.shared, scale="std", baseline=baseline)
         found = []
-        for number in self.trees:
-            tree, notes = self.world.trees[number], self.world.notes[number]
-            rewards = [Reward(float(value), {}) for value in self.world.rewards[number]]
+        for tree, notes, given in zip(self.world.trees, self.world.notes, self.world.rewards, strict=True):
+            rewards = [Reward(float(value), {}) for value in given]
             advantages = estimator.advantages(annotated(tree, rewards, notes), ())
             rho = None if rule is None else rule.weights(annotated(tree, None, notes))
             found.append((advantages, rho, credit(training(tree, advantages, rho), weighting)))
@@ -277,9 +278,9 @@ class Packed:
     def _all_rows(self, weighting, baseline, correction, layout, keep_dead):
         rows = pack(
             credited(
-                [self.world.trees[number] for number in self.trees],
+                self.world.trees,
                 [part for *_, part in self._credits(weighting, baseline, correction)],
-                [self.world.notes[number] for number in self.trees],
+                self.world.notes,
             ),
             10_000 if layout == "whole" else 40,
             keep_dead=keep_dead,
@@ -295,8 +296,8 @@ class Packed:
             return None
         parts = self._credits(case.weighting, case.baseline, case.correction)
         trees = [
-            training(self.world.trees[number], advantages, rho)
-            for number, (advantages, rho, _) in zip(self.trees, parts, strict=True)
+            training(tree, advantages, rho)
+            for tree, (advantages, rho, _) in zip(self.world.trees, parts, strict=True)
         ]
         return path_credit(trees, case.weighting)
 

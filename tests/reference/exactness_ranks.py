@@ -5,27 +5,20 @@ import random
 from exactness_cases import Packed, Plain
 from exactness_world import World
 
-from two_processes import NUM_RANKS, on_two_ranks
+from many_ranks import with_ranks
+from watched import STILL, Made
 
 
 def worst_over_two_ranks(folder, dtype, cases, scratch):
-    """The largest error of each rank over `cases`; `folder` holds the model, `scratch` is an empty folder."""
-    return on_two_ranks(_worst, scratch, folder, dtype, cases)
+    """The largest error over `cases`; `folder` holds the model, `scratch` is an empty folder."""
+    return with_ranks(2, _worst, scratch, folder, dtype, cases)
 
 
-def _worst(rank, folder, dtype, cases):
+def _worst(ranks, folder, dtype, cases):
     world = World(folder, dtype)
-    plain, by_row, by_tree = (
-        Plain(world),
-        Packed(world),
-        Packed(world, range(rank, len(world.trees), NUM_RANKS)),
-    )
-    worst = 0.0
-    for case in cases:
-        # The ratio of a whole trajectory needs all of its rows on one rank; any other loss takes rows as they fall.
-        ours = by_tree(case, "split") if case.whole_paths else by_row(case, "split", rank, NUM_RANKS)
-        worst = max(worst, plain(case).error(ours))
-    return worst
+    ranks.build(Made(str(folder), dtype, optimizer=STILL))
+    plain, packed = Plain(world), Packed(world, ranks)
+    return max(plain(case).error(packed(case, "split")) for case in cases)
 
 
 def sample(cases, count, seed=0):

@@ -35,6 +35,9 @@ def run(options: argparse.Namespace) -> None:
     from ramify.train.run_folder import check_run_folder
 
     rank = launched(os.environ)
+    if rank.size > 1:
+        # Torch's own log of waits that time out, which are ordinary here; it reads this when it is imported.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if rank.number:
         if not options.dry_run:
             from ramify.learner.parallel import serve

@@ -54,9 +54,10 @@ class WorkerPlan:
     deterministic: bool = False
 
     def __call__(self, rank: Rank) -> "Worker":
-        """Load and split the model on a rank.
+        """Load the model on a rank, and split it.
 
-        A model that computes in 16 bits, or lies on several ranks, is split: its weights and optimizer are in float32.
+        Weights that are trained are in float32, and so is their optimizer. In one process a model is split only to compute
+        in another type than that: an adapter lies in float32 beside its base as it is.
 
         Raises:
             UserError: The folder cannot be read, or the ranks cannot be split as asked.
@@ -67,14 +68,15 @@ class WorkerPlan:
         if rank.number:
             set_numerics(self.threads, self.deterministic)
         section = self.model.model_copy(update={"path": self.source})
-        if rank.size == 1 and section.dtype == "float32":
-            model = build_model(section, self.context_tokens, self.seed)
+        if rank.size == 1 and (section.dtype == "float32" or _keeps_its_base(section)):
+            model = _in_float32(build_model(section, self.context_tokens, self.seed))
             return Worker(model, self.optimizer, self._reference(model, None))
         from ramify.learner.parallel import make_mesh
 
-        device = _device(section)
-        mesh = make_mesh(rank, device, self.copies)
-        model = _in_memory(section, self.context_tokens, self.seed)
+        mesh = make_mesh(rank, _device(section), self.copies)
+        dtype = section.dtype if _keeps_its_base(section) else "float32"
+        whole = section.model_copy(update={"dtype": dtype, "device": "cpu"})
+        model = _in_float32(build_model(whole, self.context_tokens, self.seed))
         self._split(model, mesh)
         return Worker(model, self.optimizer, self._reference(model, mesh))
 
@@ -87,8 +89,6 @@ class WorkerPlan:
         from ramify.learner.sharding import Sharding, shard
         from ramify.modeling.load import DTYPES
 
-        if mesh.size() == 1:
-            model.to(mesh.device_type)  # type: ignore[arg-type]  # transformers' signature lacks names of devices
         shard(model, Sharding(mesh, DTYPES[self.model.dtype], self.gather))
 
     def _reference(self, model: "PreTrainedModel", mesh: "DeviceMesh | None") -> "Reference | None":
@@ -110,9 +110,11 @@ class WorkerPlan:
                     yield model
 
             return base
-        place = str(model.device) if mesh is None else "cpu"
-        frozen = load_model(self.model.folder, self.model.dtype, place).requires_grad_(False)
-        if mesh is not None:
+        if mesh is None or mesh.size() == 1:
+            place = str(model.device)
+            frozen = load_model(self.model.folder, self.model.dtype, place).requires_grad_(False)
+        else:
+            frozen = load_model(self.model.folder, self.model.dtype).requires_grad_(False)
             self._split(frozen, mesh)
         return lambda: nullcontext(frozen)
 
@@ -123,13 +125,15 @@ def _device(section: TrainedModelSection) -> str:
     return "cuda" if section.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def _in_memory(section: TrainedModelSection, context_tokens: int, seed: int) -> "PreTrainedModel":
-    """The whole model in the machine's memory: what is trained in float32, a frozen base in the type it computes in."""
+def _keeps_its_base(section: TrainedModelSection) -> bool:
+    """Whether an adapter is trained, and the rest is frozen."""
     from ramify.modeling.model_config import is_adapter_folder
 
-    is_frozen = section.lora is not None or is_adapter_folder(section.folder)
-    dtype = section.dtype if is_frozen else "float32"
-    model = build_model(section.model_copy(update={"dtype": dtype, "device": "cpu"}), context_tokens, seed)
+    return section.lora is not None or is_adapter_folder(section.folder)
+
+
+def _in_float32(model: "PreTrainedModel") -> "PreTrainedModel":
+    """The model with what is trained in float32."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()

@@ -132,7 +132,8 @@ class DecodeGraphs:
                 step.compute()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # The learner's thread may take memory meanwhile, which is no part of the graph.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             logits = step.compute()
         return step, graph, logits
 

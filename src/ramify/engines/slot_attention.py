@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.attention.bias import causal_lower_right
 
 from ramify.engines.slots import SlotTable
 from ramify.modeling.attention import grouped_sdpa
@@ -213,4 +214,8 @@ def _hidden(chunk: PrefillChunk, like: torch.Tensor) -> torch.Tensor | None:
     """-inf for keys that a token of the chunk does not see; None if a causal flag or no mask is enough. [T, K]"""
     if not chunk.start or chunk.size == 1:
         return None
+    if like.device.type == "cuda":
+        # No mask either, where the flash kernel takes the type.
+        bias: torch.Tensor = causal_lower_right(chunk.size, chunk.stop)
+        return bias
     return like.new_full((chunk.size, chunk.stop), float("-inf")).triu_(chunk.start + 1)

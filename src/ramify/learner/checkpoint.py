@@ -11,7 +11,6 @@ its place, synced to disk and renamed; to delete one, it is renamed first. Each 
 vLLM loads every safetensors file beside `config.json`.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Collection, Mapping
@@ -19,25 +18,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
-
 from ramify.core.errors import DataError, MachineError, TrainingError
 from ramify.core.foreign_files import read_small_file
-from ramify.core.protocols import Json
 from ramify.learner.checkpoint_files import (
     RECORD,
+    STATE,
     check_files,
+    first_line,
+    partial_of,
     read_record,
-    sync,
-    sync_one,
-    write_record,
+    remove,
 )
-from ramify.learner.sharding import is_sharded
+from ramify.learner.checkpoint_writer import GENERATION_FILE, write_companions
 from ramify.learner.update import Learner
-from ramify.modeling.load import save_model
-from ramify.modeling.lora import has_adapters
-
-_STATE = "state"
+from ramify.modeling.load import save_model, saved_parameters
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -50,7 +44,6 @@ _TOKENIZER_FILES = (
     "vocab.txt",
     "tokenizer.model",
 )
-_GENERATION_FILE = "generation_config.json"
 _STEP = re.compile(r"step-(\d+)")
 
 
@@ -83,11 +76,11 @@ def prune_checkpoints(run_dir: Path, last: int, keep: Collection[int] = ()) -> N
     folders = _checkpoints(run_dir)
     kept = {*list(folders)[-last:], *keep}
     for partial in (run_dir / "checkpoints").glob(".step-*.partial"):
-        _remove(partial)
+        remove(partial)
     for step, folder in folders.items():
         if step not in kept:
-            partial = _partial(folder)
-            _remove(folder.rename(partial))
+            partial = partial_of(folder)
+            remove(folder.rename(partial))
 
 
 def companion_files(model_path: Path) -> dict[str, bytes]:
@@ -96,7 +89,7 @@ def companion_files(model_path: Path) -> dict[str, bytes]:
     Raises:
         DataError: A file cannot be read.
     """
-    names = [name for name in (*_TOKENIZER_FILES, _GENERATION_FILE) if (model_path / name).is_file()]
+    names = [name for name in (*_TOKENIZER_FILES, GENERATION_FILE) if (model_path / name).is_file()]
     return {name: read_small_file(model_path / name) for name in names}
 
 
@@ -112,9 +105,7 @@ def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes
         DataError: transformers or peft refuses to save the model.
     """
     model, optimizers = learner.model, learner.optimizers
-    trained = {id(p) for p in optimizers.parameters}
-    saved = (p for p in model.parameters() if id(p) in trained or not has_adapters(model))
-    weights = sum(p.numel() * p.element_size() for p in saved)
+    weights = sum(p.numel() * p.element_size() for _, p in saved_parameters(model))
     needed = weights + optimizers.state_bytes() + sum(map(len, companions.values()))
     free = shutil.disk_usage(run_dir).free
     if needed > free:
@@ -124,59 +115,19 @@ def check_saving(run_dir: Path, learner: Learner, companions: Mapping[str, bytes
         )
     scratch = run_dir / ".checkpoint.part"
     try:
-        _remove(scratch)
+        remove(scratch)
         scratch.mkdir()
         save_model(model, scratch, weights=False)
-        _write_companions(scratch, model, companions)
+        write_companions(scratch, model, companions)
     except OSError as error:
         raise TrainingError(f"{error.filename or scratch}: cannot be written: {error.strerror}") from error
     except Exception as error:
         raise DataError(
-            f"model.path: a checkpoint of this model cannot be saved: {_first_line(error)}"
+            f"model.path: a checkpoint of this model cannot be saved: {first_line(error)}"
         ) from error
     finally:
         with suppress(OSError):
-            _remove(scratch)
-
-
-def save_checkpoint(
-    folder: Path, learner: Learner, state: Mapping[str, Json], companions: Mapping[str, bytes]
-) -> None:
-    """Write a checkpoint; `read_state` returns its `state`.
-
-    Raises:
-        DataError: `folder` exists.
-        ValueError: A number in `state` is not finite.
-        TrainingError: The files cannot be written; nothing is left of them.
-    """
-    if folder.exists():
-        raise DataError(f"checkpoint {folder}: exists already, expected a new folder")
-    json.dumps(state, allow_nan=False)
-    partial, count = _partial(folder), learner.ranks.rank.size
-    try:
-        _remove(partial)
-        (partial / _STATE).mkdir(parents=True)
-        whole = learner.whole_parameter if is_sharded(learner.model) else None
-        save_model(learner.model, partial, whole=whole)
-        _write_companions(partial, learner.model, companions)
-        learner.ranks.each("write_state", [(partial / _STATE, number, count) for number in range(count)])
-        write_record(partial, state)
-        sync(partial)
-        partial.rename(folder)
-        sync_one(folder.parent)
-    except Exception as error:
-        with suppress(OSError):
-            _remove(partial)
-        raise TrainingError(
-            f"checkpoint {folder}: cannot be written ({_first_line(error)}); earlier checkpoints are whole: fix that and "
-            "go on with --resume"
-        ) from error
-
-
-def _write_companions(folder: Path, model: PreTrainedModel, companions: Mapping[str, bytes]) -> None:
-    for name, content in companions.items():
-        if name != _GENERATION_FILE or not has_adapters(model):
-            (folder / name).write_bytes(content)
+            remove(scratch)
 
 
 def read_state(folder: Path, if_damaged: str) -> dict[str, Any]:
@@ -217,7 +168,7 @@ def load_state(folder: Path, learner: Learner, if_damaged: str) -> None:
     Raises:
         DataError: The state cannot be read, or belongs to another model.
     """
-    learner.ranks.all("load_state", folder / _STATE, if_damaged)
+    learner.ranks.all("load_state", folder / STATE, if_damaged)
 
 
 def load_weights(folder: Path, learner: Learner) -> None:
@@ -229,20 +180,6 @@ def load_weights(folder: Path, learner: Learner) -> None:
     learner.ranks.all("load_weights", folder)
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'}"[
-        :160
-    ]
-
-
-def _remove(path: Path) -> None:
-    """Delete a folder or a file, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _checkpoints(run_dir: Path) -> dict[int, Path]:
     """The checkpoint folders by step, ascending."""
     found = [
@@ -251,7 +188,3 @@ def _checkpoints(run_dir: Path) -> dict[int, Path]:
         if (match := _STEP.fullmatch(folder.name))
     ]
     return dict(sorted(found))
-
-
-def _partial(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.partial")

@@ -8,6 +8,7 @@ against a malicious folder: all that is read later is checked for itself, and no
 
 import json
 import os
+import shutil
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from ramify.core.protocols import Json
 
 SCHEMA = 4
 RECORD = "state.json"
+STATE = "state"
+"""Folder of the optimizer's files within a checkpoint."""
 
 _CHUNK = 1 << 20
 
@@ -168,3 +171,23 @@ def _file_crc(path: Path) -> str:
         while chunk := file.read(_CHUNK):
             crc = zlib.crc32(chunk, crc)
     return f"{crc:08x}"
+
+
+def remove(path: Path) -> None:
+    """Delete a folder or a file, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def partial_of(folder: Path) -> Path:
+    """Where a checkpoint is while it is written or deleted."""
+    return folder.with_name(f".{folder.name}.partial")
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason'}"[
+        :160
+    ]

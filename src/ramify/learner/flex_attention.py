@@ -1,24 +1,31 @@
-"""Attention over a packed row on GPUs, with torch's FlexAttention. Untested on a GPU.
+"""Attention over a packed row on GPUs: torch's FlexAttention, and its flash kernel for rows without a fork. Untested on a GPU.
 
 Tokens are depth-first in the forest of contexts, so everything between a token and the end of its segment's subtree has it
-in its context. Key kv is visible to query q iff kv <= q and q lies before the end of the subtree of kv's segment. This takes
-one number per token. Which blocks of keys a block of queries sees in part or in full is counted from the segments, so no
-mask over pairs of tokens exists. Rows are padded to multiples of 128, so that few shapes are compiled. A padding token
-sees only itself, and no other token sees it.
+in its context. Key kv is visible to query q iff kv <= q and q lies before the end of the subtree of kv's segment: two
+numbers per key. Queries are the last tokens of the row; what stands before them has keys and values only. Which blocks of
+keys a block of queries sees in part or in full is counted from the segments, so no mask over pairs of tokens exists.
+Nothing is padded: the kernels check the ends of queries and keys themselves.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from ramify.core.records import Ints, SegmentSpan
+from ramify.modeling.attention import grouped_sdpa
 
 _BLOCK = 128
+_VARIANTS = 64
+"""How many versions of the kernel one process may compile: they differ in layouts, in the dtype, and in whether there is a
+gradient. Torch's own limit of 8 is for shapes; beyond it torch would compute all scores at once."""
+_FLOAT32_KERNEL = {"fwd_BLOCK_M": 32, "fwd_BLOCK_N": 32, "fwd_num_stages": 2}
+"""80 KiB of shared memory at a head size of 128; torch's own choice takes up to 228. Backward it takes its smallest blocks."""
 
 
 class FlexTreeAttention:
@@ -31,83 +38,118 @@ class FlexTreeAttention:
     """
 
     def __init__(self, segments: Sequence[SegmentSpan], device: torch.device, compiled: bool = True) -> None:
-        self._size = segments[-1].stop
-        self._padding = -self._size % _BLOCK
+        self._segments, self._device = tuple(segments), device
+        self._has_forks = any(segment.parent != number - 1 for number, segment in enumerate(segments))
         self._attend: Callable[..., torch.Tensor] = _compiled() if compiled else flex_attention  # type: ignore[assignment]
-        self._mask = _block_mask(segments, self._size + self._padding, device)
+        self._mask: BlockMask | None = None
 
     def __call__(
         self, layer_index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
     ) -> torch.Tensor:
         """Shapes: query [1, Hq, Q, D], key and value [1, Hkv, R, D] -> [1, Q, Hq, D]; queries of the last Q <= R tokens."""
         del layer_index
-        context = self._size - query.shape[2]
-        query = F.pad(query, (0, 0, context, 0))
-        query, key, value = (F.pad(x, (0, 0, 0, self._padding)) for x in (query, key, value))
-        output: torch.Tensor = self._attend(
+        if not self._has_forks and _flash_can(query, key, value):
+            return causal_attention(query, key, value, scaling).transpose(1, 2)
+        if self._mask is None:
+            # All layers have the same queries.
+            self._mask = _block_mask(self._segments, key.shape[2] - query.shape[2], self._device)
+        output = self._attend(
             query,
             key,
             value,
             block_mask=self._mask,
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
+            kernel_options=_kernel_options(query.dtype),
         )
-        return output[:, :, context : self._size].transpose(1, 2)
+        return output.transpose(1, 2)
+
+
+def causal_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
+) -> torch.Tensor:
+    """Causal attention of the last Q <= R tokens. [1, Hq, Q, D], [1, Hkv, R, D] -> [1, Hq, Q, D]"""
+    mask: torch.Tensor = causal_lower_right(query.shape[2], key.shape[2])
+    return grouped_sdpa(query, key, value, scaling, mask)
+
+
+def _flash_can(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether the flash kernel takes these: 16-bit types on a GPU. Any other kernel would compute all scores at once."""
+    gqa = query.shape[1] != key.shape[1]
+    return can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, gqa))
+
+
+def _kernel_options(dtype: torch.dtype) -> Mapping[str, int | bool]:
+    # One kernel for all numbers of queries: that for few queries would be compiled too, and not for all numbers of heads.
+    return {"FORCE_USE_FLEX_ATTENTION": True, **(_FLOAT32_KERNEL if dtype == torch.float32 else {})}
 
 
 @cache
 def _compiled() -> Callable[..., torch.Tensor]:
     # Rows of any length share one compiled function.
-    attend: Callable[..., torch.Tensor] = torch.compile(flex_attention, dynamic=True)
-    return attend
+    attend: Callable[..., torch.Tensor] = torch.compile(flex_attention, dynamic=True, fullgraph=True)
+
+    def call(*args: torch.Tensor, **kwargs: object) -> torch.Tensor:
+        with torch._dynamo.config.patch(recompile_limit=_VARIANTS):
+            return attend(*args, **kwargs)
+
+    return call
 
 
-def _block_mask(segments: Sequence[SegmentSpan], size: int, device: torch.device) -> BlockMask:
-    ends = _subtree_ends(segments)
-    partial, full = _visible_blocks(segments, ends, size)
+def _block_mask(segments: Sequence[SegmentSpan], context: int, device: torch.device) -> BlockMask:
+    """The mask of the queries behind the first `context` tokens."""
+    ends, size = _subtree_ends(segments), segments[-1].stop
+    partial, full = _visible_blocks(segments, ends, context)
     lengths = [segment.stop - segment.start for segment in segments]
-    padding = np.arange(segments[-1].stop, size)
-    token_ends = torch.from_numpy(np.concatenate([np.repeat(ends, lengths), padding + 1])).to(device)
+    # Counted from the first query. The offset is in these, as a number of its own would be compiled into the kernel.
+    first_query = torch.arange(-context, size - context, dtype=torch.int32, device=device)
+    end_query = torch.from_numpy((np.repeat(ends, lengths) - context).astype(np.int32)).to(device)
 
     def visible(_batch: torch.Tensor, _head: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-        return (kv <= q) & (q < token_ends[kv])
+        return (first_query[kv] <= q) & (q < end_query[kv])
 
     return BlockMask.from_kv_blocks(
         *_listed(partial, device),
         *_listed(full, device),
         BLOCK_SIZE=_BLOCK,
         mask_mod=visible,
-        seq_lengths=(size, size),
+        seq_lengths=(size - context, size),
     )
 
 
 def _visible_blocks(
-    segments: Sequence[SegmentSpan], ends: Ints, size: int
+    segments: Sequence[SegmentSpan], ends: Ints, context: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which blocks of queries see a block of keys in part, and which in full. [B, B] each"""
-    count = size // _BLOCK
-    partial, full = np.zeros((count, count), dtype=bool), np.zeros((count, count), dtype=bool)
-    # Cut the segments at block edges: then all queries of a piece see the same keys of an earlier block, and all keys
-    # of a piece are seen by the same queries of a later block.
-    starts = np.array([segment.start for segment in segments])
-    borders = np.arange(0, segments[-1].stop, _BLOCK)
-    edges = np.unique(np.concatenate([starts, borders]))
-    lengths = np.diff(edges, append=segments[-1].stop)
-    owner = np.searchsorted(starts, edges, side="right") - 1
-    first = np.searchsorted(edges, borders)
-    for block, pieces in enumerate(np.split(np.arange(len(edges)), first[1:])):
-        keys = slice(0, int(first[block]))
-        sees = edges[pieces] < ends[owner[keys], None]
-        queries = sees @ lengths[pieces]
-        if block:
-            full[block, :block] = np.minimum.reduceat(queries, first[:block]) == _BLOCK
-            partial[block, :block] = (np.maximum.reduceat(queries, first[:block]) > 0) & ~full[block, :block]
-        partial[block, block] = True
-    return partial, full
+    """Which blocks of queries see a block of keys in part, and which in full. [query blocks, key blocks] each"""
+    starts, size = np.array([segment.start for segment in segments]), segments[-1].stop
+    # Cut the segments at block edges: a piece of queries sees all of a piece of keys, or none, or is in the same segment.
+    key_start, key_stop, key_blocks = _pieces(starts, 0, size)
+    key_end = ends[np.searchsorted(starts, key_start, side="right") - 1]
+    query_start, query_stop, query_blocks = _pieces(starts, context, size)
+    partial = np.zeros((len(query_blocks), len(key_blocks)), dtype=bool)
+    full = np.zeros_like(partial)
+    for block, pieces in enumerate(np.split(np.arange(len(query_start)), query_blocks[1:])):
+        first, stop = query_start[pieces, None], query_stop[pieces, None]
+        inside = first < key_end
+        some = ((key_start < stop) & inside).any(0)
+        every = ((key_stop <= first + 1) & inside).all(0)
+        partial[block] = np.logical_or.reduceat(some, key_blocks)
+        full[block] = np.logical_and.reduceat(every, key_blocks)
+    # Blocks that the row does not fill need the mask.
+    full[-1] &= (size - context) % _BLOCK == 0
+    full[:, -1] &= size % _BLOCK == 0
+    return partial & ~full, full
+
+
+def _pieces(starts: Ints, first: int, size: int) -> tuple[Ints, Ints, Ints]:
+    """Cut tokens first..size-1 at segments and blocks: starts of the pieces, stops, and each block's first piece."""
+    borders = np.arange(first, size, _BLOCK)
+    edges = np.unique(np.concatenate([starts[starts > first], borders]))
+    return edges, np.append(edges[1:], size), np.searchsorted(edges, borders)
 
 
 def _listed(blocks: npt.NDArray[np.bool_], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each block of queries: how many blocks of keys it sees, and all blocks, those first. [1, 1, B], [1, 1, B, B]"""
+    """For each block of queries: how many blocks of keys it sees, and all blocks, those first. [1, 1, B], [1, 1, B, K]"""
     numbers = blocks.sum(1, dtype=np.int32)
     order = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
     return torch.from_numpy(numbers)[None, None].to(device), torch.from_numpy(order)[None, None].to(device)

@@ -21,25 +21,51 @@ _ONE_OF = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")
 _ROWS = "rows"
 
 
-def write_state_tensors(folder: Path, tensors: Mapping[str, torch.Tensor], number: int, count: int) -> None:
-    """Write what process `number` (0 <= number < count) keeps of the state.
+@dataclass(frozen=True, slots=True)
+class HeldState:
+    """What one process writes.
+
+    Attributes:
+        name: Name of its file.
+        tensors: Its parts of the state.
+        rows: Of those that are split, the first row and the number of rows of the whole.
+    """
+
+    name: str
+    tensors: Mapping[str, torch.Tensor]
+    rows: Mapping[str, tuple[int, int]]
+
+
+def held_state(
+    tensors: Mapping[str, torch.Tensor], number: int, count: int, *, copy: bool = False
+) -> HeldState:
+    """What process `number` (0 <= number < count) keeps of the state; with `copy` in the machine's memory, to be kept."""
+    rows: dict[str, tuple[int, int]] = {}
+    mine: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        place = own_rows(tensor)
+        if not writes_state(tensor) or (number and place == slice(None)):
+            continue
+        if place != slice(None):
+            rows[name] = place.start, tensor.shape[0]
+        mine[name] = own_part(tensor).to("cpu", copy=True) if copy else own_part(tensor)
+    return HeldState(state_name(number, count), mine, rows)
+
+
+def state_name(number: int, count: int) -> str:
+    """Name of the file of process `number`."""
+    return ALONE if count == 1 else f"optimizer-{number + 1:05d}-of-{count:05d}.safetensors"
+
+
+def write_state_tensors(folder: Path, held: HeldState) -> None:
+    """Write the file of one process; it is complete or has another name.
 
     Raises:
         OSError: The file cannot be written.
     """
-    mine = {name: own_part(tensor) for name, tensor in tensors.items() if writes_state(tensor)}
-    if count == 1:
-        write_tensors(folder / ALONE, mine)
-        return
-    rows = {}
-    for name in list(mine):
-        place = own_rows(tensors[name])
-        if place != slice(None):
-            rows[name] = [place.start, tensors[name].shape[0]]
-        elif number:
-            del mine[name]
-    path = folder / f"optimizer-{number + 1:05d}-of-{count:05d}.safetensors"
-    write_tensors(path, mine, {_ROWS: json.dumps(rows)})
+    part = folder / f".{held.name}.part"
+    write_tensors(part, held.tensors, {_ROWS: json.dumps(held.rows)} if held.rows else None)
+    part.rename(folder / held.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +144,7 @@ def _files(folder: Path) -> list[Path]:
     if not found:
         return [folder / ALONE]
     count = int(next(iter(found.values()))[2])
-    names = [f"optimizer-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
+    names = [state_name(number, count) for number in range(count)]
     if missing := [name for name in names if name not in found]:
         raise DataError(f"{missing[0]} is missing")
     return [folder / name for name in names]

@@ -38,7 +38,9 @@ _SILENCE_SECONDS = 120.0
 _PATIENCE_SECONDS = 20.0
 """After this long in a collective that a failed rank will not join, the run ends."""
 _AFTER_SIGNAL_SECONDS = 5.0
+_LEAVING_SECONDS = 3.0
 _COLLECTIVE = timedelta(minutes=30)
+_CALL, _END = "call", "end"
 
 _LOST = ("gloo", "nccl", "connection", "broken pipe", "socket", "timed out", "store")
 _GONE = "another rank is gone; earlier checkpoints are whole: go on with --resume"
@@ -114,7 +116,7 @@ class Ranks:
             self._number += 1
             self.waits_since = time.monotonic()
             try:
-                self._store.set(f"command/{self._number}", "call")
+                self._store.set(f"command/{self._number}", _CALL)
                 _scattered([(method, part) for part in arguments])
                 own, mistake = _answer(lambda: self._call(method, arguments[0]), self.rank, self._store)
                 answers = _gathered(own, self.rank)
@@ -131,9 +133,13 @@ class Ranks:
         return list(answers)
 
     def stop(self) -> None:
-        """Have the other ranks end."""
-        if self._store is not None:
-            self._store.set("ended", "1")
+        """Have the other ranks end, and wait a little until they have: the store may be this process's own."""
+        if self._store is None:
+            return
+        self._store.set("ended", "1")
+        self._store.set(f"command/{self._number + 1}", _END)
+        left = [f"left/{number}" for number in range(1, self.rank.size)]
+        self._store.wait(left, timedelta(seconds=_LEAVING_SECONDS))
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
         if method == "build":
@@ -174,7 +180,7 @@ def together(rank: Rank, same: Mapping[str, str]) -> Iterator[Ranks]:
         finally:
             _leave()
         return
-    store = _store()
+    store = _store(rank)
     ranks = Ranks(rank, store)
     ended = threading.Event()
     try:
@@ -210,7 +216,7 @@ def serve(rank: Rank, prepare: Callable[[], Mapping[str, str]]) -> int:
         # Rank 0 gets the signal too, saves, and says when to end.
         signal.signal(sign, lambda *_: signalled.append(time.monotonic()))
     try:
-        store = _store()
+        store = _store(rank)
         told: dict[str, str] = {}
         try:
             told = dict(prepare())
@@ -223,6 +229,9 @@ def serve(rank: Rank, prepare: Callable[[], Mapping[str, str]]) -> int:
         ranks = Ranks(rank)
         for number in count(1):
             if not _told(store, f"command/{number}", signalled):
+                return 1
+            if store.get(f"command/{number}") == _END.encode():
+                store.set(f"left/{rank.number}", "1")
                 return 0
             method, part = _scattered(None)
 
@@ -258,7 +267,7 @@ def make_mesh(rank: Rank, device: str, copies: int) -> DeviceMesh:
     return init_device_mesh(device, (copies, rank.size // copies), mesh_dim_names=("copies", "parts"))
 
 
-def _store() -> Store:
+def _store(rank: Rank) -> Store:
     """The store of the run; torchrun has one, else rank 0 opens it.
 
     Raises:
@@ -273,8 +282,14 @@ def _store() -> Store:
             raise ConfigError(
                 f"MASTER_PORT: {place} is in use; name another port (torchrun --master-port)"
             ) from None
+        if "clients joined" in text:
+            raise ConfigError(
+                f"not all of the {rank.size} ranks came to {place} within {JOIN_SECONDS} s; start the others, or look why "
+                "they ended"
+            ) from None
         raise ConfigError(f"the processes cannot meet at {place}: {text:.200}") from None
-    return PrefixStore("ramify", store)
+    # torchrun may keep one store over restarts, with what the processes before wrote.
+    return PrefixStore(f"ramify/{rank.restarts}", store)
 
 
 def _wait_for_all(rank: Rank, store: Store, same: Mapping[str, str]) -> None:
@@ -357,7 +372,9 @@ def _answer(work: Callable[[], Any], rank: Rank, store: Store) -> tuple[Any, Exc
     except Exception as error:  # noqa: BLE001 - whatever it is, rank 0 tells it
         failure = _Failure.of(error, rank)
         with suppress(RuntimeError):
-            store.compare_set("failed", "", failure.message)
+            # The first failure counts; others may only follow from it.
+            if store.add("failures", 1) == 1:
+                store.set("failed", failure.message)
         return failure, None if failure.message == _GONE else error
 
 

@@ -54,18 +54,14 @@ def shard(model: PreTrainedModel, how: Sharding) -> None:
     policy = MixedPrecisionPolicy(
         param_dtype=how.dtype, reduce_dtype=torch.promote_types(how.dtype, torch.float32)
     )
-    # One process has nothing to gain from splitting what it never updates.
-    frozen = {p for p in model.parameters() if not p.requires_grad} if how.mesh.size() == 1 else set()
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for module in (*layers, model):
-        if all(parameter in frozen for parameter in module.parameters()):
-            continue
+        is_layer = module is not model
         fully_shard(
             module,
             mesh=how.mesh,
-            reshard_after_forward=how.gather == "by_layer" and module is not model,
+            reshard_after_forward=how.gather == "by_layer" and is_layer,
             mp_policy=policy,
-            ignored_params=frozen,
         )
     for part in _parts(model):
         part.set_gradient_divide_factor(1.0)
@@ -73,8 +69,10 @@ def shard(model: PreTrainedModel, how: Sharding) -> None:
     known: Any = model
     known.computes_in, known.gather = how.dtype, how.gather
     known.base_forward = MethodType(_base_forward, model)
-    if is_sharded(model):
-        register_fsdp_forward_method(model, "base_forward")
+    register_fsdp_forward_method(model, "base_forward")
+    # The first pass decides what is trained and in which types; later an adapter may be off, and look frozen.
+    with torch.no_grad(), gathered(model):
+        empty_pass(model)
 
 
 def _base_forward(model: PreTrainedModel, **inputs: Any) -> Any:  # noqa: ANN401 - of transformers

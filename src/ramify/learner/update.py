@@ -24,6 +24,7 @@ from ramify.learner.optimizer import Optimizers, Schedule
 from ramify.learner.pack import join, tree_rows
 from ramify.learner.parallel import Ranks
 from ramify.learner.report import Outcome, StepSums, Totals, UpdateReport
+from ramify.learner.sharding import computes_by_layer
 from ramify.learner.worker import Found, RowGradients
 from ramify.modeling.load import packs_trees
 
@@ -130,14 +131,20 @@ class Learner:
             DataError: An advantage or a logprob is not a finite number.
         """
 
+        # Where layers are gathered one by one, a row is one pass and not several stages: what is too large is cut.
+        in_stages, budget = not computes_by_layer(self.model), self._token_budget
+
         def rows(most_tokens: int | None) -> tuple[PackedRow, ...]:
-            return tree_rows(
+            found = tree_rows(
                 trees,
-                self._token_budget,
+                budget,
                 keep_dead=keep_dead,
                 share_prefixes=packs_trees(self.model),
-                most_tokens=most_tokens,
+                most_tokens=most_tokens if in_stages else min(budget, most_tokens or budget),
             )
+            if in_stages:
+                return found
+            return tuple(replace(row, token_budget=max(budget, len(row.token_ids))) for row in found)
 
         dealt = deal_trees(rows, self.ranks.rank.size, Cost.of(self.model.config))
         if not packs_trees(self.model):

@@ -4,6 +4,7 @@ Every method is called on all ranks at once (`learner.parallel`), each with the 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from ramify.core.errors import DataError
 from ramify.core.records import Floats, Ints, PackedRow
 from ramify.learner.forward import PassSettings, backward_row, empty_pass, forward_row
 from ramify.learner.optimizer import Optimizers, OptimizerSettings
-from ramify.learner.optimizer_files import ALONE, StoredState, write_state_tensors
+from ramify.learner.optimizer_files import ALONE, StoredState, held_state, write_state_tensors
 from ramify.learner.report import Totals
 from ramify.learner.sharding import (
     add_reduced,
@@ -38,6 +39,9 @@ Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
 
 Found: TypeAlias = tuple[Floats, Floats | None]
 """Logprobs of a row's written tokens, and their entropies if they were asked for, nats. [W] each"""
+
+
+_WRITER = ThreadPoolExecutor(1, "ramify-checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Worker:
         self.optimizers = Optimizers(model, optimizer)
         self._reference = reference
         self._norm = torch.zeros(())
+        self._writing: Future[None] | None = None
 
     @property
     def has_reference(self) -> bool:
@@ -152,7 +157,22 @@ class Worker:
         Raises:
             OSError: The file cannot be written.
         """
-        write_state_tensors(folder, self.optimizers.state_tensors(), number, count)
+        write_state_tensors(folder, held_state(self.optimizers.state_tensors(), number, count))
+
+    def begin_writing(self, folder: Path, number: int, count: int) -> None:
+        """As `write_state`, from a copy in the machine's memory, in a thread; `end_writing` waits for it."""
+        held = held_state(self.optimizers.state_tensors(), number, count, copy=True)
+        self._writing = _WRITER.submit(write_state_tensors, folder, held)
+
+    def end_writing(self) -> None:
+        """Wait for what `begin_writing` began.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
 
     def load_state(self, folder: Path, if_damaged: str) -> None:
         """Load the optimizer state of a folder, whatever number of ranks wrote it.

@@ -27,7 +27,7 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 from ramify.core.errors import DataError, RamifyError
 from ramify.modeling.adapter_files import load_adapter, save_adapter
 from ramify.modeling.attention import ATTENTION_NAME
-from ramify.modeling.lora import has_adapters
+from ramify.modeling.lora import adapter_tensors, has_adapters
 from ramify.modeling.model_config import check_architecture, is_adapter_folder, read_object_file, whole_folder
 from ramify.modeling.recompute import recompute_activations
 from ramify.modeling.weight_files import StoredTensor, stored_tensors
@@ -287,6 +287,12 @@ def save_model(
     mode = (place / "config.json").stat().st_mode
     for file in place.glob("*.safetensors"):
         file.chmod(mode)
+
+
+def saved_parameters(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """The parameters that `save_model` writes, by name: all, or only those of an adapter."""
+    adapter = {id(tensor) for tensor in adapter_tensors(model).values()}
+    return ((n, p) for n, p in model.named_parameters() if not adapter or id(p) in adapter)
 
 
 def _whole_state(model: PreTrainedModel, whole: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:

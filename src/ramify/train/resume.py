@@ -190,7 +190,10 @@ def begin_run(
     check_saving(folder.root, learner, companions)
     identity = folder.begin(recipe, manifest)
     folder.rewind(state.step)
-    return Saver(folder, learner, companions, start.tokenizer, identity, recipe.run, total_steps)
+    on_gpu = learner.model.device.type != "cpu"
+    return Saver(
+        folder, learner, companions, start.tokenizer, identity, recipe.run, total_steps, in_background=on_gpu
+    )
 
 
 def _require_no_progress(folder: RunFolder, save_every: int) -> None:

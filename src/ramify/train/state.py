@@ -1,7 +1,7 @@
 """The state that a training loop carries from step to step, and the checkpoints that store it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +17,8 @@ from ramify.learner.checkpoint import (
     load_weights,
     prune_checkpoints,
     read_state,
-    save_checkpoint,
 )
+from ramify.learner.checkpoint_writer import begin_checkpoint, save_checkpoint
 from ramify.learner.guard import GuardState
 from ramify.learner.update import Learner
 from ramify.train.run_folder import RunFolder, RunIdentity
@@ -96,9 +96,20 @@ class RunRecord:
     run: RunIdentity
 
 
+@dataclass(slots=True)
+class _Pending:
+    """What ends the writing of the last checkpoint, if a thread still writes it."""
+
+    end: Callable[[], None] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Saver:
     """Writes and prunes the checkpoints of a run.
+
+    Training goes on while a scheduled checkpoint is written, if the weights are on a GPU: then their copy in the machine's
+    memory is needed anyway. `settle` waits for it; call it before the next line of the metrics is written, since no run is
+    to be more than one checkpoint ahead of what can be resumed.
 
     Attributes:
         folder: Folder of the run.
@@ -108,6 +119,7 @@ class Saver:
         identity: The run that the checkpoints belong to.
         run: When to save and how many checkpoints to keep.
         total_steps: Steps of the run; the last one always has a checkpoint.
+        in_background: Whether scheduled checkpoints are written while training goes on.
     """
 
     folder: RunFolder
@@ -117,6 +129,8 @@ class Saver:
     identity: RunIdentity
     run: TrainingRunSection
     total_steps: int
+    in_background: bool = False
+    _pending: _Pending = field(default_factory=_Pending)
 
     def keep(self, state: LoopState) -> LoopState:
         """Write a checkpoint if one is scheduled for this step; returns the state to continue with."""
@@ -124,14 +138,25 @@ class Saver:
             return state
         guard = state.guard.saved(state.step) if state.guard else None
         kept = replace(state.judged(self.run.keep_best), due=state.step, guard=guard)
-        self._write(kept)
+        self._write(kept, in_background=self.in_background)
         return kept
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is on the disk.
+
+        Raises:
+            TrainingError: It cannot be written.
+        """
+        end, self._pending.end = self._pending.end, None
+        if end is not None:
+            end()
 
     def save(self, state: LoopState) -> Path:
         """Write a checkpoint of `state` now, unless the scheduled one exists; it gets no score. Returns its folder."""
+        self.settle()
         path = checkpoint_folder(self.folder.root, state.step)
         if not path.exists():
-            self._write(state)
+            self._write(state, in_background=False)
         return path
 
     def fall_back(self, step: int) -> Path:
@@ -140,6 +165,7 @@ class Saver:
         Raises:
             DataError: The checkpoint is damaged.
         """
+        self.settle()
         path = checkpoint_folder(self.folder.root, step)
         if_damaged = "the run cannot go back to it: start a new run.dir from another checkpoint as model.path"
         read_state(path, if_damaged)
@@ -155,12 +181,13 @@ class Saver:
         best = state.ranking[0]
         return f"best checkpoint: {checkpoint_folder(self.folder.root, best.step)} (score {best.score:.4g})"
 
-    def _write(self, state: LoopState) -> None:
+    def _write(self, state: LoopState, *, in_background: bool) -> None:
         """Write a checkpoint, then prune.
 
         Raises:
             TrainingError: A weight or a momentum is not finite, and nothing is written; or the disk cannot be written.
         """
+        self.settle()
         learner = self.learner
         if broken := next(filter(None, learner.ranks.all("not_finite")), None):
             raise TrainingError(
@@ -176,5 +203,15 @@ class Saver:
             run=self.identity,
         )
         path = checkpoint_folder(self.folder.root, state.step)
-        save_checkpoint(path, learner, asdict(record), self.companions)
-        prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)
+        what = path, learner, asdict(record), self.companions
+        if not in_background:
+            save_checkpoint(*what)
+            prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)
+            return
+        end = begin_checkpoint(*what)
+
+        def finish() -> None:
+            end()
+            prune_checkpoints(self.folder.root, self.run.keep_last, state.kept)
+
+        self._pending.end = finish

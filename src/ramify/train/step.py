@@ -103,6 +103,7 @@ def record(
             "guard/fallbacks": float(state.guard.fallbacks),
         }
     sampling = batch.metrics if run.recipe.rollout.dynamic_sampling is not None else {}
+    run.saver.settle()
     run.folder.metrics.append(state.step, {**grown, **updated, **guarded, **sampling})
     norm = updated["update/grad_norm"]
     shown: dict[str, float | str] = {} if norm is None else {"gradient": norm}

@@ -166,6 +166,7 @@ def _train(
                 stepped = stepped or report.outcome == "stepped"
                 state = state.after_step(cursor, finite(-report.loss))
                 own = {name: finite(value) for name, value in task.metrics(report).items()}
+                saver.settle()
                 metrics.append(state.step, step_metrics(report) | own)
                 phase.advance(loss=report.loss)
                 state = saver.keep(state)

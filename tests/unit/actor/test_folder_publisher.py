@@ -10,19 +10,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from learners import learner_with
 from model_folders import write_model
 from ramify.actor.publisher import FolderPublisher
-from ramify.algos.losses import Objective
-from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
+from ramify.algos.sft import demonstrated
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.build_vllm import build_vllm
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import EngineError
 from ramify.core.records import version_folder
-from ramify.learner.optimizer import AdamWSettings, Schedule
-from ramify.learner.parallel import alone
 from ramify.learner.served_weights import write_weights
-from ramify.learner.update import Learner
 from ramify.modeling import plain_folder
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
@@ -44,15 +41,7 @@ def learner_of(folder, lora=False):
     model = load_model(folder)
     if lora:
         add_lora(model, LoraSettings(4, 8), seed=0)
-    return Learner(
-        alone(model, AdamWSettings(0.01, (0.9, 0.999), 0.0)),
-        schedule=Schedule(),
-        total_steps=10,
-        objective=Objective(NegativeLogLikelihood(), (), SUPERVISED),
-        temperature=0.9,
-        max_grad_norm=1.0,
-        token_budget=1000,
-    )
+    return learner_with(model)
 
 
 def step(learner, seed=0):
@@ -152,7 +141,7 @@ def test_the_folder_holds_the_whole_model_under_its_own_names(folder, tmp_path, 
             for name, parameter in model.named_parameters():
                 if "lora_B" in name:
                     parameter.normal_()
-    write_weights(model, tmp_path / "new", "float32")
+    write_weights(learner_with(model), tmp_path / "new", "float32")
     files = sorted((tmp_path / "new").glob("*.safetensors"))
     assert (len(files) > 1) == (largest < 5_000_000_000)
     found = {name: tensor for file in files for name, tensor in load_file(file).items()}
@@ -168,7 +157,7 @@ def test_the_folder_holds_the_whole_model_under_its_own_names(folder, tmp_path, 
 def test_sixteen_bits_are_half_of_it(folder, tmp_path):
     model = load_model(folder)
     for dtype in ("float32", "bfloat16"):
-        write_weights(model, tmp_path / dtype, dtype)
+        write_weights(learner_with(model), tmp_path / dtype, dtype)
     sizes = [
         sum(f.stat().st_size for f in (tmp_path / d).glob("*.safetensors")) for d in ("float32", "bfloat16")
     ]

@@ -219,7 +219,7 @@ def test_an_override_can_not_smuggle_a_second_key(recipe):
             "learner.optimizer.betas.1: expected a number less than 1, got 1.5",
         ),
         ("rollout.temperature=nan", "rollout.temperature: expected a finite number, got nan"),
-        ("model.dtype=half", "model.dtype: expected 'float32', got 'half'"),
+        ("model.dtype=half", "model.dtype: expected 'float32' or 'bfloat16', got 'half'"),
         (
             "rollout.branching.name=foo",
             f"rollout.branching.name: expected one of {RULES}, got 'foo'",

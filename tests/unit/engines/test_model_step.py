@@ -199,3 +199,22 @@ def test_graphs_compute_the_steps_of_the_model(folder):
             table.lengths[1:3] = [len(c) - 1 for c in contexts[1:3]]
             logits = step(DecodeRows(np.array([1, 2]), ()), np.array([c[-1] for c in contexts[1:3]]), [])
             assert_as_exact_as_the_model(model, logits, contexts[1:3])
+
+
+@pytest.mark.gpu
+def test_context_that_goes_on_is_fed_as_the_model_feeds_it(folder):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    for dtype in ("bfloat16", "float32"):
+        model = load_model(folder, dtype, "cuda")
+        table = table_of(model)
+        ids = PROMPT + TAILS[3] + [55, 56, 57]
+        table.tokens[0, : len(ids)] = ids
+        step, nobody = ModelStep(model, table), np.zeros(0, np.int64)
+        with torch.inference_mode():
+            step(None, nobody, [PrefillChunk(0, 0, 5)])
+            logits = step(None, nobody, [PrefillChunk(0, 5, len(ids))])
+            if dtype == "bfloat16":
+                assert_as_exact_as_the_model(model, logits, [ids])
+            else:
+                torch.testing.assert_close(logits[0], expected(model, ids), atol=1e-4, rtol=1e-3)

@@ -28,9 +28,9 @@ from ramify.learner.checkpoint import (
     load_weights,
     prune_checkpoints,
     read_state,
-    save_checkpoint,
 )
 from ramify.learner.checkpoint_files import write_record
+from ramify.learner.checkpoint_writer import save_checkpoint
 from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.pack import pack
 from ramify.modeling.load import load_model

@@ -16,11 +16,11 @@ from ramify.learner.checkpoint import (
     checkpoint_folder,
     companion_files,
     latest_checkpoint,
-    load_optimizers,
+    load_state,
     prune_checkpoints,
     read_state,
-    save_checkpoint,
 )
+from ramify.learner.checkpoint_writer import save_checkpoint
 from ramify.modeling.load import load_model
 
 pytestmark = pytest.mark.integration
@@ -34,7 +34,7 @@ def learner():
 def keep(run, step, learner, model_folder):
     """What a run does when a checkpoint is due."""
     folder = checkpoint_folder(run, step)
-    save_checkpoint(folder, learner.model, learner.optimizers, {"step": step}, companion_files(model_folder))
+    save_checkpoint(folder, learner, {"step": step}, companion_files(model_folder))
     prune_checkpoints(run, 1)
 
 
@@ -58,7 +58,7 @@ def check(run, steps, learner):
     assert folder == checkpoint_folder(run, state["step"])
     assert state["step"] in steps
     load_model(folder)
-    load_optimizers(folder, learner.optimizers, "")
+    load_state(folder, learner, "")
 
 
 def test_killed_before_each_thing_that_saving_does_to_the_file_system(tmp_path, learner, model_folder):

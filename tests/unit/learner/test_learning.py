@@ -51,7 +51,7 @@ def trees(model):
 
 def learning(model, **changes):
     learner = Learner(
-        alone(model, AdamWSettings(lr=0.01, weight_decay=0.0)),
+        alone(model, AdamWSettings(lr=0.01, weight_decay=0.0), changes.pop("reference", None)),
         schedule=Schedule(),
         total_steps=100,
         objective=changes.pop("objective", Objective(ClippedSurrogate(0.2, 0.2, None))),

@@ -4,6 +4,7 @@ from model_makers import tiny
 
 from ramify.core.errors import DataError
 from ramify.learner.optimizer import AdamWSettings, MuonSettings, Optimizers, Schedule
+from ramify.learner.optimizer_files import StoredState, held_state, write_state_tensors
 from ramify.modeling.lora import LoraSettings, add_lora
 
 MUON = MuonSettings(matrix_lr=0.006, vector_lr=4e-3, embedding_lr=1e-3)
@@ -53,14 +54,19 @@ def test_muon_takes_matrices_adamw_vectors_and_embeddings_at_their_own_rates():
     assert torch.linalg.svdvals(change).std() < 0.3 * torch.linalg.svdvals(change).mean()
 
 
+def stored(folder, tensors):
+    write_state_tensors(folder, held_state(tensors, 0, 1))
+    return StoredState(folder)
+
+
 @pytest.mark.parametrize("settings", [AdamWSettings(lr=0.01), MUON])
-def test_state_goes_on_bitwise_in_another_optimizer(settings):
+def test_state_goes_on_bitwise_in_another_optimizer(settings, tmp_path):
     model, again = tiny(), tiny()
     first = Optimizers(model, settings)
     step(model, first, seed=1)
     again.load_state_dict(model.state_dict())
     second = Optimizers(again, settings)
-    second.load_state_tensors(first.state_tensors())
+    second.load_state_tensors(stored(tmp_path, first.state_tensors()))
     for seed in (2, 3):
         step(model, first, seed=seed)
         step(again, second, seed=seed)
@@ -82,14 +88,14 @@ def test_state_goes_on_bitwise_in_another_optimizer(settings):
         ({"exp_avg_sq.model.norm.weight": None}, "exp_avg_sq.model.norm.weight is missing"),
     ],
 )
-def test_state_of_another_model_is_refused_and_changes_nothing(change, told):
+def test_state_of_another_model_is_refused_and_changes_nothing(change, told, tmp_path):
     model = tiny()
     optimizers = Optimizers(model, AdamWSettings(lr=0.01))
     step(model, optimizers, seed=1)
     before = {name: tensor.clone() for name, tensor in optimizers.state_tensors().items()}
     changed = {name: tensor for name, tensor in {**before, **change}.items() if tensor is not None}
     with pytest.raises(DataError, match=told):
-        optimizers.load_state_tensors(changed)
+        optimizers.load_state_tensors(stored(tmp_path, changed))
     after = optimizers.state_tensors()
     assert all(torch.equal(before[name], after[name]) for name in before)
 

@@ -22,6 +22,7 @@ STEPPED = UpdateReport(
     mismatch_kl=0.0,
     mismatch_ess=1.0,
     entropy=3.0,
+    unevenness=1.0,
     metrics={"clip_fraction": 0.0},
 )
 EMPTY = replace(

@@ -1,4 +1,4 @@
-"""Processes that work as the ranks of one group, over gloo on the loopback device; two unless told."""
+"""Processes that work as the ranks of one group, over gloo on the loopback device."""
 
 import datetime
 import multiprocessing
@@ -9,18 +9,12 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-NUM_RANKS = 2
 LOADED_ONCE = ["ramify.learner.update", "transformers.models.qwen2.modeling_qwen2", "peft"]
 """What takes seconds to import: each rank is a copy of a process that has imported it."""
 
 
-def on_two_ranks(work, scratch, *arguments):
-    """What `work(rank, *arguments)` gave on each rank; `scratch` is an empty folder."""
-    return on_ranks(NUM_RANKS, work, scratch, *arguments)
-
-
 def on_ranks(num_ranks, work, scratch, *arguments):
-    """As `on_two_ranks`, with another number of ranks."""
+    """What `work(rank, *arguments)` gave on each rank; `scratch` is an empty folder."""
     multiprocessing.set_forkserver_preload(LOADED_ONCE)
     mp.start_processes(_rank, (num_ranks, work, scratch, arguments), num_ranks, start_method="forkserver")
     return [pickle.loads((scratch / str(rank)).read_bytes()) for rank in range(num_ranks)]

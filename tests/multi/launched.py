@@ -1,0 +1,83 @@
+"""The command line under torchrun, on the loopback device."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SECONDS = 150.0
+
+
+def free_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+def start(size, *arguments, restarts=0, **environment):
+    """`ramify` on `size` processes."""
+    launcher = ["torch.distributed.run", "--nproc-per-node", size, "--master-port", free_port()]
+    return subprocess.Popen(
+        [
+            str(word)
+            for word in (
+                sys.executable, "-m", *launcher, "--max-restarts", restarts, "--monitor-interval", "0.1",
+                "-m", "ramify", *arguments,
+            )
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
+    )  # fmt: skip
+
+
+def finish(process, seconds=SECONDS):
+    """Exit status and what was said, without torchrun's own report of a failure."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"still running after {seconds} s: {out} {err}") from None
+    return process.returncode, out + err
+
+
+def ramify(size, *arguments, restarts=0, **environment):
+    return finish(start(size, *arguments, restarts=restarts, **environment))
+
+
+def ours(said):
+    """The lines that ramify itself wrote."""
+    return [line for line in said.splitlines() if re.match(r"ramify \w+: |20\d\d-", line)]
+
+
+def ranks_of(process):
+    """Process ids of the ranks that torchrun has running, by rank."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            environment = dict(
+                part.split("=", 1) for part in (entry / "environ").read_text().split("\0") if "=" in part
+            )
+        except (OSError, ValueError):
+            continue
+        if parent == process.pid and "RANK" in environment:
+            found[int(environment["RANK"])] = int(entry.name)
+    return found
+
+
+def wait_until(condition, process):
+    until = time.monotonic() + SECONDS
+    while not condition():
+        assert process.poll() is None, finish(process)
+        assert time.monotonic() < until
+        time.sleep(0.02)

@@ -1,0 +1,66 @@
+"""Whatever rank is killed, whenever: torchrun starts the run again, it goes on, and ends as if nothing had been."""
+
+import os
+import random
+import signal
+import time
+
+from launched import finish, ours, ramify, ranks_of, start, wait_until
+from test_runs import last_checkpoint, trees, weights
+
+from e2e_runs import TRAIN, write_task
+from ramify.obs.metrics import read_metrics
+
+KILLS = 10
+COPY = TRAIN.replace("deterministic = true", "deterministic = true\nsteps = 11").replace(
+    "slots = 12", 'slots = 12\nweights = "copy"'
+)
+
+
+def steps_done(run):
+    path = run / "metrics.jsonl"
+    return path.read_text().count("\n") if path.is_file() else 0
+
+
+def test_ten_kills_change_nothing(tmp_path, model_folder):
+    quiet = write_task(tmp_path / "quiet", model_folder, COPY)
+    status, said = ramify(2, "train", quiet)
+    assert status == 0, said
+    recipe = write_task(tmp_path / "killed", model_folder, COPY)
+    run, draw = recipe.parent / "run", random.Random(5)
+    process = start(2, "train", recipe, restarts=KILLS)
+    killed = []
+    for number in range(KILLS):
+        wait_until(lambda number=number: len(ranks_of(process)) == 2 and steps_done(run) >= number, process)
+        time.sleep(draw.uniform(0.0, 0.9))
+        rank = draw.randrange(2)
+        victim = ranks_of(process)[rank]
+        os.kill(victim, signal.SIGKILL)
+        killed.append(rank)
+        wait_until(lambda victim=victim: victim not in ranks_of(process).values(), process)
+    status, said = finish(process)
+    assert status == 0, said
+    assert set(killed) == {0, 1}
+    assert said.count("going on from") >= KILLS // 2
+    found, expected = (weights(last_checkpoint(r.parent / "run")) for r in (recipe, quiet))
+    assert all((found[name] == expected[name]).all() for name in expected)
+    assert trees(run) == trees(quiet.parent / "run")
+    rows, others = (
+        [dict(row, time=0) for row in read_metrics(r.parent / "run" / "metrics.jsonl")]
+        for r in (recipe, quiet)
+    )
+    assert rows == others
+    assert not list((run / "checkpoints").glob(".*"))
+
+
+def test_ctrl_c_saves_and_ends_without_a_restart(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, COPY)
+    run = recipe.parent / "run"
+    process = start(2, "train", recipe, restarts=3)
+    wait_until(lambda: steps_done(run) >= 2, process)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = finish(process)
+    assert sum("state saved in" in line for line in ours(said)) == 1, said
+    assert len(read_metrics(run / "metrics.jsonl")) == int(last_checkpoint(run).name[-6:])
+    status, said = ramify(2, "train", recipe, "--resume", "--max-steps", 4)
+    assert status == 0, said

@@ -1,0 +1,114 @@
+"""What can be wrong with several processes: one line from rank 0, all ranks end, nothing is lost."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from launched import finish, free_port, ours, ramify
+from torch.distributed import HashStore
+
+from e2e_runs import SFT, write_task
+from ramify.core.errors import ConfigError
+from ramify.core.rank import Rank
+from ramify.learner import parallel
+
+LONG = SFT.replace('run"\n', 'run"\nthreads = 1\n')
+
+
+@pytest.fixture
+def recipe(tmp_path, model_folder):
+    return write_task(tmp_path / "task", model_folder, LONG)
+
+
+def by_hand(recipes, port, *, size=None, wait=60):
+    """Ranks that a person starts one by one, each with a recipe of its own; what each did."""
+    size = size or len(recipes)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "ramify", "sft", str(recipe)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={
+                **os.environ, "OMP_NUM_THREADS": "1", "RANK": f"{number}", "WORLD_SIZE": f"{size}",
+                "LOCAL_RANK": f"{number}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
+                "GLOO_SOCKET_IFNAME": "lo",
+            },
+        )
+        for number, recipe in enumerate(recipes)
+    ]  # fmt: skip
+    return [finish(process, wait) for process in ranks]
+
+
+def test_a_world_size_that_does_not_divide(recipe):
+    status, said = ramify(3, "sft", recipe, "-s", "learner.copies=2")
+    assert status != 0
+    assert [line for line in ours(said) if "learner.copies" in line] == [
+        "ramify sft: learner.copies: expected a divisor of the number of processes, 3, got 2"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda text: text.replace("1e-3", "2e-3"), "another recipe"),
+        (lambda text: text.replace("demonstrations.jsonl", "other.jsonl"), "another recipe"),
+        (lambda text: text.replace("batch_size = 2", "batch_size = -2"), "rank 1: "),
+        (lambda text: text.replace("demonstrations.jsonl", "nowhere.jsonl"), "rank 1: data.train: "),
+    ],
+)
+def test_ranks_with_other_recipes(recipe, change, told):
+    folder = recipe.parent
+    (folder / "other.jsonl").write_text((folder / "demonstrations.jsonl").read_text())
+    other = folder / "other.toml"
+    other.write_text(change(recipe.read_text()))
+    (status, said), (served, silence) = by_hand([recipe, other], free_port())
+    assert (status, served) == (2, 1)
+    (line,) = ours(said)
+    assert told in line
+    assert silence == ""
+    assert not (folder / "run" / "recipe.toml").exists()
+
+
+def test_a_rank_that_never_comes(monkeypatch):
+    """It does not even reach the store, or (under torchrun, which has one) does not say that it is there."""
+    monkeypatch.setattr(parallel, "JOIN_SECONDS", 2)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", f"{free_port()}")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with (
+        pytest.raises(ConfigError, match=r"^not all of the 2 ranks came to .* within 2 s"),
+        parallel.together(Rank(0, 2), {}),
+    ):
+        pass
+    with pytest.raises(ConfigError, match=r"^rank 1 of 2 did not join within 2 s"):
+        parallel._wait_for_all(Rank(0, 2), HashStore(), {})
+
+
+def test_a_port_in_use(recipe):
+    with socket.socket() as held:
+        held.bind(("", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        ((status, said),) = by_hand([recipe], port, size=2)
+    assert status == 2
+    (line,) = ours(said)
+    assert f"127.0.0.1:{port} is in use" in line
+
+
+def test_a_truncated_shard_of_a_checkpoint(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, LONG)
+    status, said = ramify(2, "sft", recipe, "-s", "run.save_every=1", "--max-steps", 2)
+    assert status == 0, said
+    checkpoints = recipe.parent / "run" / "checkpoints"
+    shard = checkpoints / "step-000002" / "state" / "optimizer-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    status, said = ramify(3, "sft", recipe, "-s", "run.save_every=1", "--resume")
+    assert status != 0
+    (line,) = [line for line in ours(said) if line.startswith("ramify")]
+    assert "optimizer-00002-of-00002.safetensors has " in line
+    assert "delete this folder to go on from step-000001" in line

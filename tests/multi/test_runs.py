@@ -1,0 +1,129 @@
+"""Whole runs under torchrun: as on one process, resumed on other numbers of ranks, opened elsewhere."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from launched import ours, ramify
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from e2e_runs import DPO, SFT, TRAIN, write_task
+from ramify.cli import main
+from ramify.obs.metrics import read_metrics
+
+STEPS = "deterministic = true\nsteps = 3"
+COPY = TRAIN.replace("deterministic = true", STEPS).replace("slots = 12", 'slots = 12\nweights = "copy"')
+SCRIPTED = (
+    TRAIN.replace("deterministic = true", STEPS)
+    .replace('name = "local"\nslots = 12', 'name = "scripted"\nscript = "{folder}/script.toml"')
+    .replace("loss =", 'old = "recompute"\nloss =')
+)
+DEMONSTRATIONS = SFT.replace('run"\n', 'run"\nthreads = 1\ndeterministic = true\nsave_every = 1\n')
+PAIRS = DPO.replace("epochs = 6", "epochs = 2").replace("save_every = 4", "save_every = 1")
+KINDS = {"copy": COPY, "scripted": SCRIPTED, "sft": DEMONSTRATIONS, "dpo": PAIRS}
+
+
+def command(kind):
+    return {"sft": "sft", "dpo": "dpo"}.get(kind, "train")
+
+
+def last_checkpoint(run):
+    return max((run / "checkpoints").glob("step-*"))
+
+
+def weights(checkpoint):
+    return {name: t for path in checkpoint.glob("*.safetensors") for name, t in load_file(path).items()}
+
+
+def apart(one, other):
+    """The norm of the difference between the weights of two checkpoints, over the norm of the weights."""
+    a, b = weights(one), weights(other)
+    assert a.keys() == b.keys()
+    return math.sqrt(
+        sum(float(((a[name] - b[name]) ** 2).sum()) for name in a)
+        / sum(float((b[name] ** 2).sum()) for name in b)
+    )
+
+
+def trees(run):
+    """What was sampled, whatever its logprobs are in the last digits."""
+    lines = [json.loads(line) for path in sorted((run / "trees").iterdir()) for line in path.open()]
+    return [[(node["id"], node["token_ids"]) for node in line["nodes"]] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, model_folder):
+    """The runs of one process, by kind."""
+    found = {}
+    for kind, text in KINDS.items():
+        recipe = write_task(tmp_path_factory.mktemp("alone") / kind, model_folder, text)
+        assert main([command(kind), str(recipe)]) == 0
+        found[kind] = recipe.parent / "run"
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_train_as_one_does(alone, kind, tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, KINDS[kind])
+    status, said = ramify(2, command(kind), recipe)
+    assert status == 0, said
+    run, expected = recipe.parent / "run", alone[kind]
+    assert apart(last_checkpoint(run), last_checkpoint(expected)) <= 1e-5
+    rows, others = read_metrics(run / "metrics.jsonl"), read_metrics(expected / "metrics.jsonl")
+    assert len(rows) == len(others) >= 3
+    name = "update/loss" if command(kind) == "train" else "loss"
+    assert [row[name] for row in rows] == pytest.approx([row[name] for row in others], abs=1e-5)
+    if command(kind) == "train":
+        assert trees(run) == trees(expected)
+        assert sum(row["update/steps"] for row in rows) >= 2
+        assert any(row["update/unevenness"] > 1 for row in rows)
+    assert len([line for line in ours(said) if "model written to" in line]) == 1
+
+
+def test_a_checkpoint_of_two_ranks_goes_on_at_one_and_at_three(alone, tmp_path, model_folder):
+    expected = last_checkpoint(alone["copy"])
+    for size in (1, 3):
+        recipe = write_task(tmp_path / f"at_{size}", model_folder, COPY)
+        status, said = ramify(2, "train", recipe, "--max-steps", 2)
+        assert status == 0, said
+        run = recipe.parent / "run"
+        saved = last_checkpoint(run)
+        files = {path.name for path in (saved / "state").iterdir()}
+        assert files == {f"optimizer-0000{number}-of-00002.safetensors" for number in (1, 2)}
+        if size == 1:
+            opens_elsewhere(saved)
+            assert main(["train", str(recipe), "--resume"]) == 0
+        else:
+            status, said = ramify(3, "train", recipe, "--resume")
+            assert status == 0, said
+        assert apart(last_checkpoint(run), expected) <= 1e-5
+        assert trees(run) == trees(alone["copy"])
+
+
+def opens_elsewhere(checkpoint):
+    """transformers reads the folder as it is, and computes what we do."""
+    from learners import learner_with
+    from ramify.modeling.load import load_model
+
+    ids = list(range(10, 40))
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(torch.tensor([ids])).logits[0, :-1], -1)
+    theirs = logprobs.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].double().numpy()
+    assert np.abs(theirs - learner_with(load_model(checkpoint)).score(ids)).max() <= 1e-5
+    assert math.isfinite(theirs.sum())
+
+
+def test_an_adapter_of_two_ranks_is_a_peft_folder(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, DEMONSTRATIONS)
+    settings = ("-s", "model.lora.rank=4", "-s", "model.lora.alpha=8")
+    status, said = ramify(2, "sft", recipe, *settings)
+    assert status == 0, said
+    again = write_task(tmp_path / "again", model_folder, DEMONSTRATIONS)
+    assert main(["sft", str(again), *settings]) == 0
+    found, expected = (last_checkpoint(path.parent / "run") for path in (recipe, again))
+    assert (found / "adapter_config.json").is_file()
+    assert apart(found, expected) <= 1e-5

@@ -1,0 +1,27 @@
+import pytest
+
+from ramify.core.errors import ConfigError
+from ramify.core.rank import Rank, launched
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK=x, WORLD_SIZE=2: expected whole numbers"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK=-1, WORLD_SIZE=2: expected whole numbers"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2: expected a number below WORLD_SIZE=2"),
+    ],
+)
+def test_variables_that_torchrun_would_not_set(environ, told):
+    with pytest.raises(ConfigError, match=told):
+        launched(environ)
+
+
+def test_without_torchrun_there_is_one_process():
+    assert launched({}) == launched({"RANK": "0"}) == Rank()
+
+
+def test_torchrun_tells_which_process_this_is():
+    told = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RESTART_COUNT": "2"}
+    assert launched(told) == Rank(3, 8, 1, 2)
+    assert launched({**told, "TORCHELASTIC_RUN_ID": "none"}).is_supervised
