@@ -13,6 +13,7 @@ from ramify.learner.sharding import Sharding, shard, whole
 from ramify.learner.worker import Worker
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.lora import LoraSettings, adapters_off, add_lora
+from ramify.modeling.memory_plan import Layout
 
 ADAMW = AdamWSettings(lr=1e-3, weight_decay=0.0)
 STILL = AdamWSettings(lr=0.0, weight_decay=0.0)
@@ -44,6 +45,7 @@ class Made:
     folder: str
     dtype: torch.dtype = torch.float32
     gather: str = "once"
+    offload: bool = False
     copies: int = 1
     lora: bool = False
     optimizer: object = ADAMW
@@ -65,7 +67,7 @@ class Made:
         mesh = None
         if rank.size > 1 or (self.dtype != wide and not self.lora):
             mesh = make_mesh(rank, "cpu", min(self.copies, rank.size))
-            shard(model, Sharding(mesh, self.dtype, self.gather))
+            shard(model, Sharding(mesh, self.dtype, Layout(self.gather, self.offload)))
         return WatchedWorker(model, self.optimizer, self._reference(model, mesh))
 
     def _model(self, folder, dtype):
@@ -84,7 +86,7 @@ class Made:
             return base
         frozen = self._model(self.reference, self.dtype).requires_grad_(False)
         if mesh is not None:
-            shard(frozen, Sharding(mesh, self.dtype, self.gather))
+            shard(frozen, Sharding(mesh, self.dtype, Layout(self.gather, self.offload)))
         return lambda: nullcontext(frozen)
 
 

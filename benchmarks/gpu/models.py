@@ -13,6 +13,7 @@ from ramify.learner.parallel import make_mesh
 from ramify.learner.sharding import Sharding, shard
 from ramify.learner.update import Learner
 from ramify.modeling.attention import ATTENTION_NAME
+from ramify.modeling.memory_plan import GATHERED_ONCE
 from ramify.modeling.recompute import recompute_activations
 
 
@@ -81,5 +82,5 @@ def learner_in(model: PreTrainedModel, dtype: torch.dtype) -> Learner:
     """A learner of a float32 model that computes in `dtype`, as a training run in one process builds it."""
     if dtype != torch.float32:
         mesh = make_mesh(Rank(), model.device.type, copies=1)
-        shard(model, Sharding(mesh, dtype, "once"))
+        shard(model, Sharding(mesh, dtype, GATHERED_ONCE))
     return learner_of(model)

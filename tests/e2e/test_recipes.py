@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from e2e_runs import write_lines, write_task
 from safetensors.numpy import load_file
 
+from e2e_runs import write_lines, write_task
 from ramify.algos.grpo import GroupRelative
 from ramify.algos.tree_grpo import TreeGrpo
 from ramify.cli import main

@@ -65,6 +65,7 @@ def all_steps(ranks, folders, dtype):
     for name in ("arpo", "gspo", "grpo_tis"):
         found[f"{name} by layer"] = reinforced(ranks, layered, name, 7)
     found["stages by layer"] = reinforced(ranks, layered, "arpo", 7, token_budget=20)
+    found["in the machine's memory"] = reinforced(ranks, replace(made, offload=True), "grpo", 7)
     found["dpo by layer"] = pairs(ranks, layered)
     found["untied by layer"] = reinforced(
         ranks, replace(layered, folder=folders["untied"]), "arpo", 7, token_budget=60

@@ -8,17 +8,20 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.commands.parser import add_recipe, at_least_one
-from ramify.core.errors import Interrupted
-from ramify.core.rank import launched
+from ramify.core.errors import Interrupted, MachineError
+from ramify.core.rank import Rank, launched
+from ramify.modeling.memory_plan import choose
 
 if TYPE_CHECKING:
     from ramify.config.schema_examples import SftRecipe
     from ramify.config.schema_train import TrainRecipe
     from ramify.learner.parallel import Ranks
+    from ramify.modeling.memory_plan import Layout
     from ramify.obs.console import RunConsole
 
 
@@ -57,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
     console = RunConsole()
     try:
         with together(rank, _alike(recipe) if rank.size > 1 else {}) as ranks:
-            path = _train(recipe, console, ranks, resume, options.max_steps)
+            path = _train(recipe, console, ranks, _layout(recipe, rank), resume, options.max_steps)
     except Interrupted as stopped:
         if not rank.is_supervised:
             raise
@@ -109,10 +112,40 @@ def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
     }
 
 
+def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank) -> "Layout":
+    """How split weights lie on GPUs: as the estimate of their memory says.
+
+    Raises:
+        MachineError: The recipe does not fit these GPUs.
+    """
+    from ramify.commands.estimate import device_of, in_bytes, memory_of
+    from ramify.commands.work import work_of
+    from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
+
+    device, _ = device_of(recipe.model)
+    memory = memory_of(recipe, work_of(recipe), device) if device == "cuda" else None
+    if memory is None:
+        return GATHERED_ONCE
+    import torch
+
+    from ramify.modeling.memory import available_bytes
+
+    room = available_bytes(torch.device("cuda", rank.local))
+    job = replace(memory.job, processes=rank.size, copies=recipe.learner.copies)
+    plan = choose(job, room)
+    if not plan.fits:
+        raise MachineError(
+            f"{in_bytes(plan.total)} are needed on each GPU, and {in_bytes(room)} are free here; "
+            f"`ramify doctor RECIPE --gpus {rank.size}` says what to change"
+        )
+    return Layout(plan.gather, plan.offload)
+
+
 def _train(
     recipe: "TrainRecipe | SftRecipe",
     console: "RunConsole",
     ranks: "Ranks",
+    layout: "Layout",
     resume: bool,
     max_steps: int | None,
 ) -> Path:
@@ -122,11 +155,11 @@ def _train(
     if isinstance(recipe, TrainRecipe):
         from ramify.train.rl import run_rl
 
-        return run_rl(recipe, console, ranks, resume=resume, max_steps=max_steps)
+        return run_rl(recipe, console, ranks, layout=layout, resume=resume, max_steps=max_steps)
     if isinstance(recipe, DpoRecipe):
         from ramify.train.dpo import run_dpo
 
-        return run_dpo(recipe, console, ranks, resume=resume, max_steps=max_steps)
+        return run_dpo(recipe, console, ranks, layout=layout, resume=resume, max_steps=max_steps)
     from ramify.train.sft import run_sft
 
-    return run_sft(recipe, console, ranks, resume=resume, max_steps=max_steps)
+    return run_sft(recipe, console, ranks, layout=layout, resume=resume, max_steps=max_steps)

@@ -14,6 +14,7 @@ from ramify.config.build_model import build_model
 from ramify.config.schema_parts import TrainedModelSection, TrainingEngineSection
 from ramify.core.errors import ConfigError
 from ramify.core.rank import Rank
+from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from ramify.config.schema_train import TrainingEngine
     from ramify.learner.optimizer import OptimizerSettings
-    from ramify.learner.sharding import Gather
     from ramify.learner.worker import Reference, Worker
 
 
@@ -37,7 +37,7 @@ class WorkerPlan:
         optimizer: Settings of the optimizer.
         with_reference: Whether a reference model is needed.
         copies: How many copies of the weights there are, each split over its ranks.
-        gather: When split weights are gathered.
+        layout: How split weights lie.
         threads: Threads of torch on the other ranks.
         deterministic: Whether all ranks use deterministic operations only.
     """
@@ -49,7 +49,7 @@ class WorkerPlan:
     optimizer: "OptimizerSettings"
     with_reference: bool
     copies: int = 1
-    gather: "Gather" = "once"
+    layout: Layout = GATHERED_ONCE
     threads: int | None = None
     deterministic: bool = False
 
@@ -89,7 +89,7 @@ class WorkerPlan:
         from ramify.learner.sharding import Sharding, shard
         from ramify.modeling.load import DTYPES
 
-        shard(model, Sharding(mesh, DTYPES[self.model.dtype], self.gather))
+        shard(model, Sharding(mesh, DTYPES[self.model.dtype], self.layout))
 
     def _reference(self, model: "PreTrainedModel", mesh: "DeviceMesh | None") -> "Reference | None":
         """The model before the run: the base without its adapter, or a frozen copy.

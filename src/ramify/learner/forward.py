@@ -22,7 +22,7 @@ from ramify.learner.tree_attention import TreeAttention
 from ramify.modeling.attention import AttentionPlan
 from ramify.modeling.head import written_backward, written_logprobs
 from ramify.modeling.load import packs_trees
-from ramify.modeling.numerics import compute_dtype
+from ramify.modeling.numerics import compute_device, compute_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def backward_row(
 
 def empty_pass(model: PreTrainedModel) -> None:
     """Forward and backward over one token with a loss of zero: what the other processes' passes wait for."""
-    plan = _plan([SegmentSpan(-1, 0, 1)], model.device, compute_dtype(model), 0)
+    plan = _plan([SegmentSpan(-1, 0, 1)], compute_device(model), compute_dtype(model), 0)
     one = np.zeros(1, dtype=np.int64)
     hidden = _hidden(model, one, one, plan if packs_trees(model) else None)
     if hidden.requires_grad:
@@ -172,7 +172,7 @@ def _run(
     model: PreTrainedModel, row: PackedRow, settings: PassSettings, backward: _Backward | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     _check_length(model, row)
-    device, size, dtype = model.device, len(row.written), compute_dtype(model)
+    device, size, dtype = compute_device(model), len(row.written), compute_dtype(model)
     logprobs = torch.empty(size, dtype=torch.promote_types(dtype, torch.float32), device=device)
     entropies = torch.empty_like(logprobs) if settings.with_entropy else None
     cut = stages(row.segments, row.token_budget) if packs_trees(model) else _one(row.segments)
@@ -284,8 +284,8 @@ def _hidden(
     # A sharded model has a way in of its own, which gathers its weights (`learner.sharding`).
     decoder: Callable[..., Any] = getattr(model, "base_forward", model.base_model)
     output = decoder(
-        input_ids=torch.from_numpy(token_ids).to(model.device)[None],
-        position_ids=torch.from_numpy(positions).to(model.device)[None],
+        input_ids=torch.from_numpy(token_ids).to(compute_device(model))[None],
+        position_ids=torch.from_numpy(positions).to(compute_device(model))[None],
         use_cache=False,
         **({} if plan is None else {"attention_plan": plan}),
     )
@@ -303,8 +303,8 @@ def _head(
 ) -> tuple[_Slope | None, torch.Tensor, torch.Tensor | None]:
     """Logprobs and entropies of the written tokens that a stage predicts; with a loss, also its gradient."""
     # An embedding look-up gathers rows with a fast backward pass, even if one row predicts many tokens.
-    states = F.embedding(torch.from_numpy(part.predictor).to(model.device), hidden)
-    targets = torch.from_numpy(row.token_ids[row.written[part.written]]).to(model.device)
+    states = F.embedding(torch.from_numpy(part.predictor).to(compute_device(model)), hidden)
+    targets = torch.from_numpy(row.token_ids[row.written[part.written]]).to(compute_device(model))
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     weight: torch.Tensor = head.weight
     how = settings.temperature, settings.with_entropy, settings.chunk_tokens

@@ -15,13 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
     FSDPModule,
     MixedPrecisionPolicy,
+    OffloadPolicy,
     fully_shard,
     register_fsdp_forward_method,
 )
@@ -30,8 +32,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ramify.learner.forward import empty_pass
-
-Gather: TypeAlias = Literal["once", "by_layer"]
+from ramify.modeling.memory_plan import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,12 @@ class Sharding:
     Attributes:
         mesh: The processes: one dimension for parts, or a first one for copies of the whole and a second one for parts.
         dtype: What is gathered and computed in; gradients are summed in at least float32.
-        gather: When weights are gathered.
+        layout: When weights are gathered, and where they lie until then.
     """
 
     mesh: DeviceMesh
     dtype: torch.dtype
-    gather: Gather
+    layout: Layout
 
 
 def shard(model: PreTrainedModel, how: Sharding) -> None:
@@ -60,14 +61,16 @@ def shard(model: PreTrainedModel, how: Sharding) -> None:
         fully_shard(
             module,
             mesh=how.mesh,
-            reshard_after_forward=how.gather == "by_layer" and is_layer,
+            reshard_after_forward=how.layout.gather == "by_layer" and is_layer,
             mp_policy=policy,
+            offload_policy=CPUOffloadPolicy() if how.layout.offload else OffloadPolicy(),
         )
     for part in _parts(model):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
     known: Any = model
-    known.computes_in, known.gather = how.dtype, how.gather
+    known.computes_in, known.gather = how.dtype, how.layout.gather
+    known.computes_on = torch.device(how.mesh.device_type)
     known.base_forward = MethodType(_base_forward, model)
     register_fsdp_forward_method(model, "base_forward")
     # The first pass decides what is trained and in which types; later an adapter may be off, and look frozen.
@@ -139,7 +142,7 @@ def add_reduced(parameter: torch.Tensor, own: torch.Tensor) -> None:
         mesh = parameter.device_mesh
         summands = DTensor.from_local(own, mesh, [Partial()] * mesh.ndim, run_check=False)
         own = summands.redistribute(mesh, parameter.placements)
-    own = own.to(parameter.dtype)
+    own = own.to(parameter.device, parameter.dtype)
     parameter.grad = own if parameter.grad is None else parameter.grad.add_(own)
 
 

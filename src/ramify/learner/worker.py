@@ -31,7 +31,8 @@ from ramify.learner.sharding import (
     whole,
 )
 from ramify.modeling.load import load_model
-from ramify.modeling.numerics import compute_dtype
+from ramify.modeling.memory import set_checkpointing
+from ramify.modeling.numerics import compute_device, compute_dtype
 from ramify.modeling.tensor_files import all_finite
 
 Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
@@ -90,6 +91,10 @@ class Worker:
         """Whether there is a reference model."""
         return self._reference is not None
 
+    def recompute(self) -> None:
+        """Compute layers again in the backward pass from now on."""
+        set_checkpointing(self.model, True)
+
     def forward(
         self, rows: Sequence[PackedRow], settings: PassSettings, of_reference: bool, passes: int
     ) -> list[Found]:
@@ -105,7 +110,7 @@ class Worker:
         self.optimizers.zero_grad()
         totals = Totals()
         head = self._head()
-        buffer = _head_grad(head, compute_dtype(self.model)) if head.requires_grad else None
+        buffer = _head_grad(self.model, head) if head.requires_grad else None
         # Where nothing stands between the head and its gradient, that is not held twice.
         is_direct = buffer is not None and buffer.dtype == head.dtype and not is_sharded(self.model)
         if is_direct:
@@ -221,9 +226,9 @@ class Worker:
             yield model
 
 
-def _head_grad(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    wide = torch.promote_types(dtype, torch.float32)
-    return torch.zeros(weight.shape, dtype=wide, device=weight.device)
+def _head_grad(model: PreTrainedModel, weight: torch.Tensor) -> torch.Tensor:
+    wide = torch.promote_types(compute_dtype(model), torch.float32)
+    return torch.zeros(weight.shape, dtype=wide, device=compute_device(model))
 
 
 def _make_up(model: PreTrainedModel, passes: int) -> None:
@@ -244,7 +249,7 @@ def _accumulate(
     dtype = torch.promote_types(compute_dtype(model), torch.float32)
 
     def tensor(values: Floats) -> torch.Tensor:
-        return torch.from_numpy(values).to(model.device, dtype)
+        return torch.from_numpy(values).to(compute_device(model), dtype)
 
     def loss(some: Ints, logprobs: torch.Tensor, entropies: torch.Tensor | None) -> torch.Tensor:
         assert entropies is not None

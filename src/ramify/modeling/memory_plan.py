@@ -15,6 +15,22 @@ from ramify.modeling.row_bytes import SHARES, RowBytes, row_bytes
 
 Gather: TypeAlias = Literal["once", "by_layer"]
 
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How split weights lie, beyond how many ranks there are.
+
+    Attributes:
+        gather: They are gathered `once` an optimizer step, or `by_layer`, around each layer's own passes.
+        offload: They lie in the machine's memory, with their optimizer, and not on a GPU.
+    """
+
+    gather: Gather = "once"
+    offload: bool = False
+
+
+GATHERED_ONCE = Layout()
+
 ROW, HEAD = "row", "logits of the row"
 """The parts of a plan that one row takes; the others are there whatever the row."""
 

@@ -21,6 +21,12 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+def compute_device(model: PreTrainedModel) -> torch.device:
+    """Where a model computes; its weights may lie in the machine's memory meanwhile (`learner.sharding`)."""
+    told = getattr(model, "computes_on", None)
+    return told if isinstance(told, torch.device) else model.device
+
+
 def compute_dtype(model: PreTrainedModel) -> torch.dtype:
     """The type of a model's activations: of masks, of keys and values, of what a row takes.
 

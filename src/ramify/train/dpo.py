@@ -18,6 +18,7 @@ from ramify.learner.annotate import Wanted, annotate
 from ramify.learner.parallel import Ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
+from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.obs.console import RunConsole
 from ramify.train.supervised import (
     SupervisedTask,
@@ -34,6 +35,7 @@ def run_dpo(
     console: RunConsole,
     ranks: Ranks,
     *,
+    layout: Layout = GATHERED_ONCE,
     resume: bool = False,
     max_steps: int | None = None,
 ) -> Path:
@@ -44,7 +46,14 @@ def run_dpo(
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
     return train_on_examples(
-        recipe, console, load_preferences, partial(_task, recipe), ranks, resume=resume, max_steps=max_steps
+        recipe,
+        console,
+        load_preferences,
+        partial(_task, recipe),
+        ranks,
+        layout,
+        resume=resume,
+        max_steps=max_steps,
     )
 
 

@@ -27,6 +27,7 @@ from ramify.learner.checkpoint import (
 from ramify.learner.checkpoint_files import RECORD
 from ramify.learner.update import Learner
 from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
+from ramify.modeling.numerics import compute_device
 from ramify.obs.console import RunConsole
 from ramify.obs.manifest import MANIFEST
 from ramify.train.run_folder import RunFolder, recipe_fingerprint
@@ -190,7 +191,7 @@ def begin_run(
     check_saving(folder.root, learner, companions)
     identity = folder.begin(recipe, manifest)
     folder.rewind(state.step)
-    on_gpu = learner.model.device.type != "cpu"
+    on_gpu = compute_device(learner.model).type != "cpu"
     return Saver(
         folder, learner, companions, start.tokenizer, identity, recipe.run, total_steps, in_background=on_gpu
     )

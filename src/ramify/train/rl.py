@@ -7,6 +7,7 @@ from ramify.actor.batch import take_batch
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import Interrupted, UserError
 from ramify.learner.parallel import Ranks
+from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
@@ -22,6 +23,7 @@ def run_rl(
     console: RunConsole,
     ranks: Ranks,
     *,
+    layout: Layout = GATHERED_ONCE,
     resume: bool = False,
     max_steps: int | None = None,
 ) -> Path:
@@ -34,7 +36,7 @@ def run_rl(
     """
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
         with agent_loop() as loop:
-            run, state = build_rl(recipe, console, folder, loop, ranks)
+            run, state = build_rl(recipe, console, folder, loop, ranks, layout)
             loop.settle()
             last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
             try:

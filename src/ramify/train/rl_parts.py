@@ -15,6 +15,7 @@ from ramify.learner.guard import Guard
 from ramify.learner.learning import Learning
 from ramify.learner.parallel import Ranks
 from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
+from ramify.modeling.memory_plan import Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.rollout.agent_loop import AgentLoop
@@ -44,7 +45,12 @@ class RlRun:
 
 
 def build_rl(
-    recipe: TrainRecipe, console: RunConsole, folder: RunFolder, loop: AgentLoop, ranks: Ranks
+    recipe: TrainRecipe,
+    console: RunConsole,
+    folder: RunFolder,
+    loop: AgentLoop,
+    ranks: Ranks,
+    layout: Layout,
 ) -> tuple[RlRun, LoopState]:
     """Build every part from the recipe, and the state to start from.
 
@@ -79,6 +85,7 @@ def build_rl(
         optimizer=optimizer,
         with_reference=recipe.algorithm.kl is not None,
         copies=recipe.learner.copies,
+        layout=layout,
         threads=recipe.run.threads,
         deterministic=recipe.run.deterministic,
     )
@@ -118,5 +125,5 @@ def build_rl(
         is_new=start.record is None,
     )
     # Now that the engine's slots and a reference model have their memory.
-    prepare_rows(learner.model, largest_row(recipe), console, learner.optimizers.missing_bytes())
+    prepare_rows(learner, largest_row(recipe), console)
     return run, state

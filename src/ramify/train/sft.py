@@ -14,6 +14,7 @@ from ramify.data.examples import Demonstration, load_demonstrations
 from ramify.learner.parallel import Ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
+from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.obs.console import RunConsole
 from ramify.train.supervised import (
     SupervisedTask,
@@ -30,6 +31,7 @@ def run_sft(
     console: RunConsole,
     ranks: Ranks,
     *,
+    layout: Layout = GATHERED_ONCE,
     resume: bool = False,
     max_steps: int | None = None,
 ) -> Path:
@@ -45,6 +47,7 @@ def run_sft(
         load_demonstrations,
         partial(_task, recipe),
         ranks,
+        layout,
         resume=resume,
         max_steps=max_steps,
     )

@@ -22,6 +22,7 @@ from ramify.data.order import ProblemOrder
 from ramify.learner.parallel import Ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
+from ramify.modeling.memory_plan import Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
@@ -66,6 +67,7 @@ def train_on_examples(
     load: Callable[[Path], Sequence[Example]],
     make_task: Callable[[ChatRenderer, Sequence[Example]], SupervisedTask],
     ranks: Ranks,
+    layout: Layout,
     *,
     resume: bool,
     max_steps: int | None,
@@ -78,6 +80,7 @@ def train_on_examples(
         load: Reads the file of examples.
         make_task: Makes the task from the renderer and the examples.
         ranks: The processes that compute.
+        layout: How weights lie that are split over them.
         resume: Continue from the last checkpoint.
         max_steps: Stop after this many steps of the run.
 
@@ -99,7 +102,7 @@ def train_on_examples(
             recipe.model.dialect, build_tokenizer(recipe.model.folder, console.note), tools.specs
         )
         task = make_task(renderer, examples)
-        return _train(recipe, console, folder, start, manifest, task, ranks, max_steps)
+        return _train(recipe, console, folder, start, manifest, task, ranks, layout, max_steps)
 
 
 def _train(
@@ -110,6 +113,7 @@ def _train(
     manifest: Mapping[str, Any],
     task: SupervisedTask,
     ranks: Ranks,
+    layout: Layout,
     max_steps: int | None,
 ) -> Path:
     order = ProblemOrder(task.num_examples, recipe.run.seed)
@@ -130,6 +134,7 @@ def _train(
                 optimizer=optimizer,
                 with_reference=task.with_reference,
                 copies=recipe.learner.copies,
+                layout=layout,
                 threads=recipe.run.threads,
                 deterministic=recipe.run.deterministic,
             )
@@ -147,12 +152,7 @@ def _train(
     learner, state = restore(start, make_learner)
     update = task.make_update(learner)
     # Now that a reference model has its memory.
-    prepare_rows(
-        learner.model,
-        largest_row(recipe),
-        console,
-        learner.optimizers.missing_bytes(),
-    )
+    prepare_rows(learner, largest_row(recipe), console)
     saver = begin_run(folder, recipe, start, state, learner, total, manifest)
     metrics = folder.metrics
     last = total if max_steps is None else min(total, max_steps)

@@ -3,6 +3,7 @@ import io
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from learners import learner_with
 from ramify.learner.optimizer import AdamWSettings, Optimizers
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.memory import available_bytes
@@ -14,9 +15,9 @@ from ramify.train.row_memory import prepare_rows
 SIZES = {"vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8}
 
 
-def said(model, tokens, pending=0):
+def said(model, tokens):
     out = io.StringIO()
-    prepare_rows(model, tokens, RunConsole(out, stamp=str), pending)
+    prepare_rows(learner_with(model), tokens, RunConsole(out, stamp=str))
     return " ".join(out.getvalue().split())
 
 
@@ -42,11 +43,13 @@ def test_rows_that_do_not_fit_are_recomputed_and_it_is_said():
     assert recomputes(model) == [True, True]
 
 
-def test_what_the_optimizer_will_take_is_no_room_for_rows():
+def test_what_the_optimizer_will_take_is_no_room_for_rows(monkeypatch):
     model = make_tiny_qwen3(
         **SIZES, intermediate=48, rope_theta=100.0, context=128, eos_id=1, pad_id=0, seed=0
     )
-    assert "do not fit into memory" in said(model, 1000, pending=available_bytes(model.device))
+    with monkeypatch.context() as patched:
+        patched.setattr(Optimizers, "missing_bytes", lambda _: available_bytes(model.device))
+        assert "do not fit into memory" in said(model, 1000)
     optimizers = Optimizers(model, AdamWSettings(1e-3))
     assert optimizers.missing_bytes() == optimizers.state_bytes() > 0
     for parameter in model.parameters():
