@@ -56,4 +56,4 @@ def test_a_recipe_does_not_fit_gpus_that_are_too_small(capsys):
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "takes at least" in told
-    assert "(-s model.lora={})" in told
+    assert "take a smaller model or a larger GPU" in told

@@ -25,6 +25,8 @@ def settings(shared_dir, model_folder, tmp_path_factory):
     task = write_task(tmp_path_factory.mktemp("task"), model_folder).parent
     return {
         "model.path": model_folder,
+        "model.dtype": "float32",
+        "engine.name": "local",
         "data.train": shared_dir / "data" / "rl" / "train_10k.parquet",
         "rollout.problems_per_step": 8,
         "tools.search.provider": "local",

@@ -152,7 +152,7 @@ def _knob(recipe: AnyRecipe, memory: Memory, room: int) -> str:
         advice.append(f"lower learner.token_budget and {longest} (the row is too long)")
     if job.trains and (number := _enough(job, room)):
         advice.append(f"take {number} such GPUs (--gpus {number})")
-    if job.trains and not job.size.adapter:
+    if job.trains and not job.size.adapter and _fits(_with_adapter(job), room):
         advice.append("train an adapter (-s model.lora={})")
     if isinstance(recipe, EvalRecipe) and recipe.model.dtype == "float32":
         advice.append("set -s model.dtype=bfloat16")
@@ -163,11 +163,20 @@ def _enough(job: Job, room: int) -> int | None:
     """The next power of two of processes with which a job fits."""
     number = 2 * job.processes
     while number <= _MOST_GPUS:
-        plan = choose(replace(job, processes=number), room)
-        if plan.fits and not plan.offload:
+        if _fits(replace(job, processes=number), room):
             return number
         number *= 2
     return None
+
+
+def _with_adapter(job: Job) -> Job:
+    """The same with an adapter, which has at most about a hundredth of the parameters with the default rank."""
+    return replace(job, size=replace(job.size, adapter=job.size.base // 100), has_reference=False)
+
+
+def _fits(job: Job, room: int) -> bool:
+    plan = choose(job, room)
+    return plan.fits and not plan.offload
 
 
 def _while_it_writes(path: Path, recipe: AnyRecipe, memory: Memory, gigabytes: float) -> Iterator[str]:

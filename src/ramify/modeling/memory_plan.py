@@ -2,7 +2,7 @@
 
 All sizes are bytes of one process, which has a GPU (or the CPU) for itself. With several processes, or a model that computes
 in 16 bits, what is trained is kept in float32, split over the processes, and gathered to compute (`learner.sharding`). A
-single process in float32 keeps everything whole.
+single process in float32 keeps everything whole, and so does one that trains an adapter.
 """
 
 import re
@@ -128,7 +128,7 @@ class Job:
     @property
     def is_split(self) -> bool:
         """Whether what is trained is kept in float32 apart from what computes."""
-        return self.trains and (self.processes > 1 or self.number_bytes < _FLOAT)
+        return self.trains and (self.processes > 1 or (self.number_bytes < _FLOAT and not self.size.adapter))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def plan_of(job: Job, room: int, gather: Gather, recompute: bool, *, offload: bo
     row = _NO_ROW
     if job.trains and job.config is not None:
         row = row_bytes(
-            job.config, job.row_tokens, job.number_bytes, job.device, trains_head=not job.size.adapter
+            job.config, job.row_tokens, job.number_bytes, job.device, adapter=job.size.adapter > 0
         )
     state = _state(job)
     parts = {
@@ -224,14 +224,12 @@ def _gathered(job: Job, gather: Gather) -> dict[str, int]:
     size, number = job.size, job.number_bytes
     if not job.is_split:
         return {}
-    # One process gathers nothing of a frozen base: it keeps that in the type that computes.
-    base = 0 if size.adapter and job.processes == 1 else 1
     trained = 0 if size.adapter else 1
     if gather == "once":
-        weights = base * size.base + size.adapter
+        weights = size.base + size.adapter
         # The head's gradient has a tensor of its own; a tied embedding has one besides.
         gradients = job.trained + trained * size.is_tied * size.head
     else:
-        weights = base * (size.outside + _LAYERS_AT_ONCE * size.layer) + size.adapter
+        weights = size.outside + _LAYERS_AT_ONCE * size.layer + size.adapter
         gradients = trained * (size.head + _GRADIENTS_AT_ONCE * size.layer) + size.adapter
     return {"gathered weights": number * weights, "gradients before they are summed": _FLOAT * gradients}

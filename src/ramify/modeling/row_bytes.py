@@ -52,7 +52,7 @@ def row_bytes(
     size: int,
     device_type: str = "cpu",
     *,
-    trains_head: bool = True,
+    adapter: bool = False,
 ) -> RowBytes:
     """Estimate the most that one row takes.
 
@@ -65,13 +65,15 @@ def row_bytes(
         tokens: Unique tokens of the row.
         size: Bytes per element of the activations.
         device_type: Device; on a CPU the head works in parts that fit into its cache.
-        trains_head: Head and embedding have gradients; an adapter's base has none.
+        adapter: An adapter is trained, and neither head nor embedding.
     """
     last_norm = config.hidden_size * (max(size, _WIDE) + 2 * size)
-    kept = config.num_hidden_layers * _layer(config, size) + last_norm
+    # In the backward pass of a layer, an adapter's scaled copies of gradients, and a second gradient of each input.
+    copies = size * (4 * _mlp_width(config) + 2 * config.hidden_size) * adapter
+    kept = config.num_hidden_layers * _layer(config, size) + last_norm + copies
     inputs = config.num_hidden_layers * size * config.hidden_size
-    again = inputs + _layer(config, size, recomputed=True) + last_norm
-    head = _head_bytes(config, tokens, size, device_type, trains_head=trains_head)
+    again = inputs + _layer(config, size, recomputed=True) + last_norm + copies
+    head = _head_bytes(config, tokens, size, device_type, is_trained=not adapter)
     return RowBytes(tokens * kept, tokens * again, head)
 
 
@@ -110,14 +112,14 @@ def _head_bytes(
     size: int,
     device_type: str,
     *,
-    trains_head: bool,
+    is_trained: bool,
 ) -> int:
     """Memory of blocks of logits, and of temporary copies of the head weight's gradient."""
     # Logits, probabilities, and a gradient if the loss needs entropies or another dtype. On a CPU blocks are small.
     at_once = _HEAD_TOKENS if device_type != "cpu" else max(CACHED_LOGITS // config.vocab_size, 1)
     blocks = 3 * min(tokens, at_once)
     # The embedding's gradient, and for a 16-bit dtype the head's, summed in float32.
-    copies = config.hidden_size * (1 if size >= _WIDE else 2) * trains_head
+    copies = config.hidden_size * (1 if size >= _WIDE else 2) * is_trained
     rows: int = blocks + copies
     return rows * max(size, _WIDE) * int(config.vocab_size)
 

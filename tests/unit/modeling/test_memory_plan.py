@@ -86,12 +86,12 @@ def test_an_adapter_by_hand():
         320,
         640,
     )
-    # Its frozen base is in the type that computes.
-    assert (alone["gathered weights"], alone["gradients before they are summed"]) == (160, 320)
+    # Its frozen base is in the type that computes, so nothing is gathered.
+    assert "gathered weights" not in alone
     several = plan_of(replace(JOB, size=size), 0, "once", False).parts
     assert (several["weights"], several["adapter"]) == (250, 40)
     assert several["gathered weights"] == 2 * 1080
-    assert several[HEAD] == row_bytes(CONFIG, 10, 2, "cuda", trains_head=False).head
+    assert several[HEAD] == row_bytes(CONFIG, 10, 2, "cuda", adapter=True).head
 
 
 def test_what_is_not_trained_is_weights_alone():
