@@ -70,7 +70,7 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
     memory = memory_by_sizes(recipe, work, "cuda", shapes, config, gpus)
     plan = memory.plan(room)
     if plan.offload:
-        # No learner keeps its state in the machine's memory yet.
+        # A run would keep its state in the machine's memory; that is slow and untested, so no advice counts on it.
         plan = plan_of(memory.job, room, "by_layer", True)
     if not plan.fits:
         told = ", ".join(f"{name} {in_bytes(size)}" for name, size in memory.told(plan).items())

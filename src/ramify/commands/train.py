@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
     console = RunConsole()
     try:
         with together(rank, _alike(recipe) if rank.size > 1 else {}) as ranks:
-            path = _train(recipe, console, ranks, _layout(recipe, rank), resume, options.max_steps)
+            path = _train(recipe, console, ranks, _layout(recipe, rank, console), resume, options.max_steps)
     except Interrupted as stopped:
         if not rank.is_supervised:
             raise
@@ -112,7 +112,7 @@ def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
     }
 
 
-def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank) -> "Layout":
+def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank, console: "RunConsole") -> "Layout":
     """How split weights lie on GPUs: as the estimate of their memory says.
 
     Raises:
@@ -138,6 +138,10 @@ def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank) -> "Layout":
             f"{in_bytes(plan.total)} are needed on each GPU, and {in_bytes(room)} are free here; "
             f"`ramify doctor RECIPE --gpus {rank.size}` says what to change"
         )
+    if plan.gather == "by_layer":
+        console.note("the weights do not fit whole: each layer is gathered for itself, which is slower")
+    if plan.offload:
+        console.note("the weights and the optimizer lie in the machine's memory, which is much slower")
     return Layout(plan.gather, plan.offload)
 
 
