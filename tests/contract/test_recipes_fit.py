@@ -45,6 +45,7 @@ def test_a_recipe_fits_the_gpus_that_it_names(name, capsys, monkeypatch):
     assert main(words) == 0
     told = capsys.readouterr().out
     assert "together: fits" in told
+    assert "the machine's memory" not in told
     assert f"{number} GPUs of {memory} GiB" in told
     assert "seconds a step" in told or "minutes a step" in told or "hours a step" in told
     assert "assumed" in told

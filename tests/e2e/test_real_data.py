@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from e2e_runs import write_task
 
+from e2e_runs import write_task
 from ramify.algos.credit import Weighting, credit
 from ramify.cli import main
 from ramify.core.messages import ToolStatus

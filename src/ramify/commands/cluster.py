@@ -32,7 +32,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, DataError, MachineError
 from ramify.modeling.hub import fetch_model, is_fetched
-from ramify.modeling.memory_plan import KEPT, Job, MemoryPlan, choose, plan_of
+from ramify.modeling.memory_plan import KEPT, Job, MemoryPlan, choose
 from ramify.modeling.published_sizes import dense_shapes, published_config
 
 _USABLE = 0.92
@@ -69,9 +69,6 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
         yield whence
     memory = memory_by_sizes(recipe, work, "cuda", shapes, config, gpus)
     plan = memory.plan(room)
-    if plan.offload:
-        # A run would keep its state in the machine's memory; that is slow and untested, so no advice counts on it.
-        plan = plan_of(memory.job, room, "by_layer", True)
     if not plan.fits:
         told = ", ".join(f"{name} {in_bytes(size)}" for name, size in memory.told(plan).items())
         raise MachineError(
@@ -80,7 +77,12 @@ def on_gpus(path: Path, recipe: AnyRecipe, gpus: int, gigabytes: float) -> Itera
         )
     yield from (f"{in_bytes(size):>10}  {name}" for name, size in memory.told(plan).items())
     yield f"{in_bytes(plan.total):>10}  together: fits, {in_bytes(room - plan.total)} to spare"
-    yield from _while_it_writes(path, recipe, memory, gigabytes)
+    if plan.offload:
+        yield (
+            f"weights, gradients and optimizer lie in the machine's memory: {in_bytes(plan.host)} for each of its GPUs; the "
+            "optimizer's step on the CPU is not in the time below"
+        )
+    yield from _while_it_writes(path, recipe, memory, plan, gigabytes)
     yield from _time(recipe, work, memory, plan)
 
 
@@ -139,8 +141,7 @@ def _sizes(recipe: AnyRecipe) -> tuple[Shapes, Any, str]:
 
 def _knob(recipe: AnyRecipe, memory: Memory, room: int) -> str:
     """What to change so that it fits."""
-    job = memory.job
-    least = plan_of(job, room, "by_layer" if job.is_split else "once", True)
+    job, least = memory.job, memory.plan(0)
     engine = getattr(recipe, "engine", None)
     slots = engine.slots if isinstance(engine, LocalEngineSection) else 0
     state = least.total - least.row - slots * memory.slot
@@ -175,11 +176,14 @@ def _with_adapter(job: Job) -> Job:
 
 
 def _fits(job: Job, room: int) -> bool:
+    """Whether it fits without the machine's memory."""
     plan = choose(job, room)
     return plan.fits and not plan.offload
 
 
-def _while_it_writes(path: Path, recipe: AnyRecipe, memory: Memory, gigabytes: float) -> Iterator[str]:
+def _while_it_writes(
+    path: Path, recipe: AnyRecipe, memory: Memory, plan: MemoryPlan, gigabytes: float
+) -> Iterator[str]:
     """A line about servers that have the GPUs while the learner waits, and keeps its state there.
 
     Raises:
@@ -188,7 +192,7 @@ def _while_it_writes(path: Path, recipe: AnyRecipe, memory: Memory, gigabytes: f
     engine, job = getattr(recipe, "engine", None), memory.job
     if not (isinstance(engine, VllmEngineSection) and engine.sleep and job.trains):
         return
-    kept = sum(plan_of(job, 0, "by_layer", True).parts.get(name, 0) for name in KEPT)
+    kept = sum(plan.parts.get(name, 0) for name in KEPT)
     most = _USABLE - kept / (gigabytes * GIB)
     asked = _utilization(engine.flags)
     if asked > most:

@@ -5,9 +5,12 @@ import os
 import torch
 from transformers import PreTrainedModel
 
+from ramify.modeling.host_memory import map_large_tensors
+
 
 def set_numerics(threads: int | None, deterministic: bool) -> None:
-    """Use `threads` threads (None: torch's own choice) and, on request, only deterministic operations."""
+    """Use `threads` threads (None: torch's own choice) and, on request, only deterministic operations; map large tensors."""
+    map_large_tensors()
     if threads is not None:
         torch.set_num_threads(threads)
     if deterministic:

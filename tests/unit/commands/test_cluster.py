@@ -54,8 +54,8 @@ MISTAKES = {
     ),
     "a small GPU": (
         "arpo_reasoning_7b",
-        ("--gpus", "8", "--gpu-memory", "40"),
-        "take 16 such GPUs (--gpus 16)",
+        ("--gpus", "8", "--gpu-memory", "24"),
+        "lower learner.token_budget and rollout.max_tokens",
     ),
     "servers that take too much": (
         "arpo_deepsearch_14b",
@@ -101,6 +101,13 @@ def test_what_it_says_of_a_recipe_that_fits(asked):
     assert any("while the servers write" in line for line in lines)
     assert "measured on no GPU" in lines[-1]
     assert "data sheets" in lines[-1]
+
+
+def test_what_does_not_fit_on_the_gpus_may_lie_in_the_machines_memory(asked):
+    status, said, _ = asked("aepo_deepsearch_32b", *ON_EIGHT)
+    assert status == 0
+    assert "lie in the machine's memory: 61.0 GiB for each of its GPUs" in said
+    assert "AdamW" not in said
 
 
 def test_a_step_is_shorter_on_more_gpus(asked):
