@@ -9,14 +9,15 @@ outlives a new schema of the trace.
 
 import hashlib
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from e2e_runs import DPO, write_task
 from safetensors.numpy import load_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from e2e_runs import DPO, write_task
 from model_folders import write_model
 from ramify.algos.losses import Objective
 from ramify.cli import main
@@ -123,8 +124,9 @@ def of_loss(path, model):
     )
     optimizer, schedule = build_optimizer(recipe.learner.optimizer)
     objective: Objective = build_objective(recipe.algorithm)
+    frozen = build_model(recipe.model, 200).requires_grad_(False)
     learner = Learner(
-alone(build_model(recipe.model, 200), optimizer), schedule=schedule, total_steps=10, objective=objective, temperature=1.0, max_grad_norm=1e9, token_budget=10_000)  # fmt: skip
+alone(build_model(recipe.model, 200), optimizer, lambda: nullcontext(frozen)), schedule=schedule, total_steps=10, objective=objective, temperature=1.0, max_grad_norm=1e9, token_budget=10_000)  # fmt: skip
     learning = build_learning(recipe, learner, 1)
     rng = np.random.default_rng(7)
     typical = -np.log(learner.model.config.vocab_size)

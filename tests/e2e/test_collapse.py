@@ -4,13 +4,16 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from e2e_runs import ramify, write_task
 
+from e2e_runs import ramify, write_task
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import TrainingError
+from ramify.core.rank import Rank
 from ramify.learner.checkpoint import checkpoint_folder
+from ramify.learner.parallel import Ranks
 from ramify.modeling.load import load_model
+from ramify.modeling.memory_plan import GATHERED_ONCE
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
@@ -32,7 +35,7 @@ def running(recipe_file, *settings, resume=False):
         StopOnSignal(loop) as stop,
         console.phase("RL", 9) as phase,
     ):
-        run, state = build_rl(recipe, console, folder, loop)
+        run, state = build_rl(recipe, console, folder, loop, Ranks(Rank()), GATHERED_ONCE)
         if run.is_new:
             state = start_new(run, state, stop)
 

@@ -19,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forked_runs import ForkedRuns
+
 from e2e_runs import (
     DPO,
     EVAL,
@@ -31,8 +33,6 @@ from e2e_runs import (
     write_lines,
     write_task,
 )
-from forked_runs import ForkedRuns
-
 from ramify.algos.credit import Weighting, credit
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
@@ -129,7 +129,7 @@ COMMANDS = {
             (r"^os.rename .*/recipe\.toml\.part", 1),
             (r"^open .*/preflight/report\.json\.part", 1),
             (r"^open .*/metrics\.jsonl a", 2),
-            (r"^open .*" + PARTIAL % 3 + r"/state/optimizer\.safetensors x", 1),
+            (r"^open .*" + PARTIAL % 3 + r"/state/\.optimizer\.safetensors\.part x", 1),
             (r"^shutil.rmtree .*" + PARTIAL % 2, 1),
             (r"^os.rename .*/trees/000006\.jsonl\.part", 1),
         ),

@@ -123,8 +123,8 @@ def loads_weights(recipe: AnyRecipe, work: Work) -> bool:
     return work.trains or isinstance(engine, LocalEngineSection)
 
 
-def memory_of(recipe: AnyRecipe, work: Work, device: str) -> Memory | None:
-    """What a recipe takes on `device` ("cpu" or "cuda"); None where no weights are loaded or they are not here yet.
+def memory_of(recipe: AnyRecipe, work: Work, device: str, processes: int = 1) -> Memory | None:
+    """What a recipe takes on `device` ("cpu" or "cuda") for each process; None where no weights are loaded or they are not here yet.
 
     Raises:
         DataError: The model's folder cannot be read.
@@ -133,7 +133,7 @@ def memory_of(recipe: AnyRecipe, work: Work, device: str) -> Memory | None:
         return None
     folder = whole_folder(recipe.model.folder)
     shapes = {name: tensor.shape for name, tensor in stored_tensors(folder).items()}
-    return memory_by_sizes(recipe, work, device, shapes, _sizes(read_model_config(folder)))
+    return memory_by_sizes(recipe, work, device, shapes, _sizes(read_model_config(folder)), processes)
 
 
 def memory_by_sizes(

@@ -8,14 +8,12 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.commands.parser import add_recipe, at_least_one
 from ramify.core.errors import Interrupted, MachineError
 from ramify.core.rank import Rank, launched
-from ramify.modeling.memory_plan import choose
 
 if TYPE_CHECKING:
     from ramify.config.schema_examples import SftRecipe
@@ -123,7 +121,7 @@ def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank, console: "RunConsole"
     from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 
     device, _ = device_of(recipe.model)
-    memory = memory_of(recipe, work_of(recipe), device) if device == "cuda" else None
+    memory = memory_of(recipe, work_of(recipe), device, rank.size) if device == "cuda" else None
     if memory is None:
         return GATHERED_ONCE
     import torch
@@ -131,8 +129,7 @@ def _layout(recipe: "TrainRecipe | SftRecipe", rank: Rank, console: "RunConsole"
     from ramify.modeling.memory import available_bytes
 
     room = available_bytes(torch.device("cuda", rank.local))
-    job = replace(memory.job, processes=rank.size, copies=recipe.learner.copies)
-    plan = choose(job, room)
+    plan = memory.plan(room)
     if not plan.fits:
         raise MachineError(
             f"{in_bytes(plan.total)} are needed on each GPU, and {in_bytes(room)} are free here; "
