@@ -112,7 +112,9 @@ def losses(folder):
 def of_loss(path, model):
     """One optimizer step on four trees."""
     set_numerics(1, True)
-    small = ["model.dtype=float32", "model.device=cpu", f"model.path={model}"]
+    small = ["model.dtype=float32", "model.device=cpu", f"model.path={model}", "engine={name='local'}"]
+    if "entropy_advantage" in path.read_text():
+        small.append("algorithm.entropy_advantage.source=behavior")
     recipe = load_recipe(
         TrainRecipe, path, [*small, "learner.problems_per_minibatch=4", "rollout.problems_per_step=4"]
     )

@@ -86,7 +86,9 @@ def annotations(ranks, folders):
 
 def reinforced(ranks, made, recipe, number, changes=(), token_budget=10_000):
     """A step of a recipe's algorithm on four trees."""
-    small = ["model.device=cpu", f"model.path={made.folder}"]
+    small = ["model.device=cpu", "model.dtype=float32", f"model.path={made.folder}", "engine={name='local'}"]
+    if "entropy_advantage" in (RECIPES / f"{recipe}_reasoning_7b.toml").read_text():
+        small.append("algorithm.entropy_advantage.source=behavior")
     sizes = ["learner.problems_per_minibatch=4", "rollout.problems_per_step=4"]
     path = RECIPES / f"{recipe}_reasoning_7b.toml"
     recipe = load_recipe(TrainRecipe, path, [*small, *sizes, *changes])
