@@ -14,10 +14,10 @@ HEADERS = {
 FOR_GPUS = re.compile(r"^# For (\d+) GPUs of (\d+) GB", re.MULTILINE)
 ASKED = re.compile(r"^#   ramify (doctor .*--gpus.*)$", re.MULTILINE)
 RELEASED = {
-    "arpo_reasoning_7b_8x80gb",
+    "arpo_reasoning_7b_8gpus",
     "arpo_deepsearch_8b",
     "arpo_deepsearch_14b",
-    "aepo_reasoning_7b_8x80gb",
+    "aepo_reasoning_7b_8gpus",
     "aepo_deepsearch_14b",
     "aepo_deepsearch_32b",
     "toolstar_reasoning_0.5b",

@@ -1,8 +1,8 @@
 import signal
 
 import pytest
-from e2e_runs import SFT, write_task
 
+from e2e_runs import SFT, write_task
 from ramify.cli import main
 
 

@@ -4,9 +4,9 @@ import json
 import re
 
 import pytest
-from e2e_runs import EVAL, write_lines, write_task
 
 from chat_service import called, chat_service, chosen
+from e2e_runs import EVAL, write_lines, write_task
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from loopback import Reply, as_json, serve
 from model_folders import write_tokenizer

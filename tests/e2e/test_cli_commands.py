@@ -7,9 +7,9 @@ import sys
 import tomllib
 
 import pytest
-from e2e_runs import EVAL, SFT, TRAIN, ramify, write_task
 from safetensors.numpy import load_file
 
+from e2e_runs import EVAL, SFT, TRAIN, ramify, write_task
 from ramify.cli import COMMANDS, main
 from ramify.obs.metrics import read_metrics
 

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from e2e_runs import EVAL, SECONDS, SFT, TRAIN, ramify, write_lines, write_task
 
 from damaged_folders import all_damages
+from e2e_runs import EVAL, SECONDS, SFT, TRAIN, ramify, write_lines, write_task
 from loopback import Reply, serve
 from ramify.cli import main
 

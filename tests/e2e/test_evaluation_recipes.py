@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from e2e_runs import write_lines, write_task
 
+from e2e_runs import write_lines, write_task
 from loopback import Reply, as_json, serve
 from ramify.cli import main
 from ramify.engines.scripted import load_script

@@ -11,9 +11,9 @@ import time
 import tomllib
 
 import pytest
-from e2e_runs import EVAL, ramify, start, write_lines, write_task
 from safetensors.torch import load_file, save_file
 
+from e2e_runs import EVAL, ramify, start, write_lines, write_task
 from loopback import as_json, serve
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.cli import main

@@ -1,8 +1,8 @@
 """SFT, RL, DPO and evaluation in the hermes dialect, with a real small model that makes two calls in one turn."""
 
 import pytest
-from e2e_runs import write_lines
 
+from e2e_runs import write_lines
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from model_folders import write_model
 from ramify.cli import main

@@ -7,8 +7,8 @@ import sys
 from urllib.parse import unquote
 
 import pytest
-from e2e_runs import SFT, write_task
 
+from e2e_runs import SFT, write_task
 from loopback import Reply, as_json, serve
 
 SHA = "0123456789abcdef0123456789abcdef01234567"

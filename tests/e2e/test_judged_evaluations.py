@@ -8,8 +8,8 @@ import time
 from collections import Counter
 
 import pytest
-from e2e_runs import EVAL, start, write_lines, write_task
 
+from e2e_runs import EVAL, start, write_lines, write_task
 from loopback import as_json, serve
 from ramify.cli import main
 from ramify.eval.results import read_records

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from e2e_runs import EVAL, SFT, TRAIN, write_task
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from e2e_runs import EVAL, SFT, TRAIN, write_task
 from ramify.cli import main
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import adapters_off, has_adapters

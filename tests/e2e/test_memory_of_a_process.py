@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from e2e_runs import write_task
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from e2e_runs import write_task
 from model_folders import write_tokenizer
 from ramify.cli import main
 from ramify.commands.estimate import memory_of, work_of

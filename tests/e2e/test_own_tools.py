@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e_runs import TRAIN, write_task
 
+from e2e_runs import TRAIN, write_task
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.trace import read_trees

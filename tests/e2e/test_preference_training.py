@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from e2e_runs import DPO, SECONDS, pairs, ramify, start, wait_for_step, write_lines, write_task
 
+from e2e_runs import DPO, SECONDS, pairs, ramify, start, wait_for_step, write_lines, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 

@@ -3,7 +3,6 @@
 import json
 
 from e2e_runs import write_task
-
 from ramify.cli import main
 from ramify.obs.trace import read_trees
 

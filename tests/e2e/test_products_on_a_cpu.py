@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from e2e_runs import write_task
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from e2e_runs import write_task
 from ramify.cli import main
 from ramify.config import shipped_recipes
 

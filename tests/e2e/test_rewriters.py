@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from e2e_runs import EVAL, TRAIN, ramify, write_task
 
+from e2e_runs import EVAL, TRAIN, ramify, write_task
 from ramify.cli import main
 from ramify.core.tree import Cut
 from ramify.obs.metrics import read_metrics

@@ -1,8 +1,8 @@
 """`ramify rollout --from RUN:STEP:TREE/NODE`: one tree that goes on from a node that a run recorded."""
 
 import pytest
-from e2e_runs import TRAIN, write_task
 
+from e2e_runs import TRAIN, write_task
 from ramify.cli import main
 from ramify.obs.trace import read_trees
 

@@ -8,8 +8,8 @@ import shutil
 import time
 
 import pytest
-from e2e_runs import DPO, SFT, TRAIN, write_task
 
+from e2e_runs import DPO, SFT, TRAIN, write_task
 from file_limits import file_size_limit
 from model_folders import write_model
 from ramify.cli import main

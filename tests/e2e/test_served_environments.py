@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from e2e_runs import TRAIN, write_task
 
+from e2e_runs import TRAIN, write_task
 from ramify.cli import main
 from ramify.core.messages import ToolStatus
 from ramify.obs.metrics import read_metrics

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+
 from e2e_runs import EVAL, SECONDS, TRAIN, write_task
 
 CHILD = """

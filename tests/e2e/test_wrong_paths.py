@@ -1,6 +1,7 @@
 """Every key that names a file or a folder, in every kind of recipe, with each kind of wrong path: one line that names the place."""
 
 import pytest
+
 from e2e_runs import EVAL, SFT, TRAIN, write_lines, write_task
 
 FILE = ("missing", "folder", "below a file", "loop", "long name", "empty", "binary")

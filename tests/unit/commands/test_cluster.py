@@ -27,25 +27,25 @@ def asked(capsys, monkeypatch):
 ON_EIGHT = ("--gpus", "8", "--gpu-memory", "80")
 MISTAKES = {
     "no GPU": (
-        "arpo_reasoning_7b_8x80gb",
+        "arpo_reasoning_7b_8gpus",
         ("--gpus", "0", "--gpu-memory", "80"),
         "--gpus: expected a whole number",
     ),
     "half a GPU": (
-        "arpo_reasoning_7b_8x80gb",
+        "arpo_reasoning_7b_8gpus",
         ("--gpus", "0.5", "--gpu-memory", "80"),
         "--gpus: expected a whole number",
     ),
-    "no memory": ("arpo_reasoning_7b_8x80gb", ("--gpus", "8"), "--gpus 8 --gpu-memory 80"),
+    "no memory": ("arpo_reasoning_7b_8gpus", ("--gpus", "8"), "--gpus 8 --gpu-memory 80"),
     "nonsense": (
-        "arpo_reasoning_7b_8x80gb",
+        "arpo_reasoning_7b_8gpus",
         ("--gpus", "8", "--gpu-memory", "-80"),
         "--gpu-memory: expected a",
     ),
     "no recipe": (None, ON_EIGHT, "expected a recipe too"),
     "an evaluation": ("eval_reasoning", ON_EIGHT, "leave --gpus out"),
     "copies": (
-        "arpo_reasoning_7b_8x80gb",
+        "arpo_reasoning_7b_8gpus",
         (*ON_EIGHT, "-s", "learner.copies=3"),
         "learner.copies: expected a divisor",
     ),
@@ -56,12 +56,12 @@ MISTAKES = {
     ),
     "an unknown model": ("dpo_toolstar_7b", ON_EIGHT, "-s model.path=Qwen/Qwen2.5-7B"),
     "an unknown model of the hub": (
-        "arpo_reasoning_7b_8x80gb",
+        "arpo_reasoning_7b_8gpus",
         (*ON_EIGHT, "-s", "model.path=org/unknown"),
         "-s model.path=Qwen/Qwen2.5-7B",
     ),
     "a small GPU": (
-        "arpo_reasoning_7b_8x80gb",
+        "arpo_reasoning_7b_8gpus",
         ("--gpus", "8", "--gpu-memory", "24"),
         "lower learner.token_budget and rollout.max_tokens",
     ),
