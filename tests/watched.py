@@ -46,6 +46,7 @@ class Made:
     dtype: torch.dtype = torch.float32
     gather: str = "once"
     offload: bool = False
+    recompute: bool = False
     copies: int = 1
     lora: bool = False
     optimizer: object = ADAMW
@@ -68,7 +69,10 @@ class Made:
         if rank.size > 1 or (self.dtype != wide and not self.lora):
             mesh = make_mesh(rank, "cpu", min(self.copies, rank.size))
             shard(model, Sharding(mesh, self.dtype, Layout(self.gather, self.offload)))
-        return WatchedWorker(model, self.optimizer, self._reference(model, mesh))
+        worker = WatchedWorker(model, self.optimizer, self._reference(model, mesh))
+        if self.recompute:
+            worker.recompute()
+        return worker
 
     def _model(self, folder, dtype):
         return in_precision(load_model(folder), dtype)

@@ -65,6 +65,9 @@ def all_steps(ranks, folders, dtype):
     for name in ("arpo", "gspo", "grpo_tis"):
         found[f"{name} by layer"] = reinforced(ranks, layered, name, 7)
     found["stages by layer"] = reinforced(ranks, layered, "arpo", 7, token_budget=20)
+    for gather in ("once", "by_layer"):
+        again = replace(made, gather=gather, recompute=True)
+        found[f"layers computed again, {gather}"] = reinforced(ranks, again, "arpo", 7, token_budget=60)
     found["in the machine's memory"] = reinforced(ranks, replace(made, offload=True), "grpo", 7)
     found["dpo by layer"] = pairs(ranks, layered)
     found["untied by layer"] = reinforced(
