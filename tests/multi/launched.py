@@ -18,15 +18,15 @@ def free_port():
         return held.getsockname()[1]
 
 
-def start(size, *arguments, restarts=0, **environment):
-    """`ramify` on `size` processes."""
+def start(size, *arguments, restarts=0, program=("-m", "ramify"), **environment):
+    """`ramify`, or another `program`, on `size` processes."""
     launcher = ["torch.distributed.run", "--nproc-per-node", size, "--master-port", free_port()]
     return subprocess.Popen(
         [
             str(word)
             for word in (
                 sys.executable, "-m", *launcher, "--max-restarts", restarts, "--monitor-interval", "0.1",
-                "-m", "ramify", *arguments,
+                *program, *arguments,
             )
         ],
         stdout=subprocess.PIPE,
@@ -48,8 +48,8 @@ def finish(process, seconds=SECONDS):
     return process.returncode, out + err
 
 
-def ramify(size, *arguments, restarts=0, **environment):
-    return finish(start(size, *arguments, restarts=restarts, **environment))
+def ramify(size, *arguments, **settings):
+    return finish(start(size, *arguments, **settings))
 
 
 def ours(said):

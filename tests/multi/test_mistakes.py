@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launched import finish, free_port, ours, ramify
@@ -14,6 +15,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.rank import Rank
 from ramify.learner import parallel
 
+SMALL_FILES = str(Path(__file__).with_name("small_files.py"))
 LONG = SFT.replace('run"\n', 'run"\nthreads = 1\n')
 
 
@@ -112,3 +114,20 @@ def test_a_truncated_shard_of_a_checkpoint(tmp_path, model_folder):
     (line,) = [line for line in ours(said) if line.startswith("ramify")]
     assert "optimizer-00002-of-00002.safetensors has " in line
     assert "delete this folder to go on from step-000001" in line
+
+
+def test_a_disk_that_is_full_at_rank_0_alone(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, LONG)
+    saving = ("sft", recipe, "-s", "run.save_every=1")
+    status, said = ramify(2, *saving, "--max-steps", 1)
+    assert status == 0, said
+    checkpoints = recipe.parent / "run" / "checkpoints"
+    status, said = ramify(2, *saving, "--resume", program=[SMALL_FILES])
+    assert status != 0
+    (line,) = [line for line in ours(said) if line.startswith("ramify")]
+    assert "step-000002: cannot be written (" in line
+    assert "earlier checkpoints are whole" in line
+    assert [path.name for path in checkpoints.iterdir()] == ["step-000001"]
+    status, said = ramify(2, *saving, "--resume")
+    assert status == 0, said
+    assert "going on from" in said
