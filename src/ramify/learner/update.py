@@ -171,13 +171,16 @@ class Learner:
 
     def score(self, token_ids: Sequence[int]) -> Floats:
         """Logprob of each token after the first, given those before it, at temperature 1, nats. [T] -> [T - 1], T at least 2"""
-        prompt = Node("", (), None, Source.PROMPT, tuple(token_ids[:1]), "")
-        rest, unknown = tuple(token_ids[1:]), (0.0,) * (len(token_ids) - 1)
-        leaf = Node("0", (0,), "", Source.POLICY, rest, "", unknown, stop=StopReason.TOKENS)
-        tree = make_tree(Problem("score", (), ()), TreeKey(0, 0), [prompt, leaf])
-        shares = self._deal(self.share_out([counted_once(tree)]).all_rows[:1])
+        shares = self._deal(self.share_out([written(token_ids)]).all_rows[:1])
         ((logprobs, _),) = self.forward(shares, replace(self._pass, temperature=1.0, with_entropy=False))
         return logprobs
+
+    def try_row(self, row: PackedRow) -> None:
+        """Compute gradients for a row on every rank as an optimizer step does, and drop them."""
+        losses, linear = tuple(self._objective.token_losses), (np.zeros(len(row.written)),)
+        work = RowGradients((row,), self._pass, losses, linear, denominator=1.0, passes=1)
+        self.ranks.all("gradients", work)
+        self.ranks.all("drop")
 
     def whole_parameter(self, name: str) -> torch.Tensor:
         """A parameter of the model with the parts of all ranks, without gradient; of a single process its own tensor."""
@@ -271,6 +274,14 @@ class Learner:
         )
         totals.add_sequence_loss(output, size)
         return [tuple(_token_gradients(row, output.gradients) for row in mine) for mine in shares.rows]
+
+
+def written(token_ids: Sequence[int]) -> CreditedTree:
+    """A sequence as a tree of which all tokens but the first are written, each with credit 1. [T], T at least 2"""
+    prompt = Node("", (), None, Source.PROMPT, tuple(token_ids[:1]), "")
+    rest, unknown = tuple(token_ids[1:]), (0.0,) * (len(token_ids) - 1)
+    leaf = Node("0", (0,), "", Source.POLICY, rest, "", unknown, stop=StopReason.TOKENS)
+    return counted_once(make_tree(Problem("sequence", (), ()), TreeKey(0, 0), [prompt, leaf]))
 
 
 def _check_mismatch(sums: StepSums, max_mismatch: float | None, max_kl: float | None) -> None:

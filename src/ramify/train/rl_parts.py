@@ -125,5 +125,5 @@ def build_rl(
         is_new=start.record is None,
     )
     # Now that the engine's slots and a reference model have their memory.
-    prepare_rows(learner, largest_row(recipe), console)
+    prepare_rows(learner, largest_row(recipe), task.context_tokens, console)
     return run, state

@@ -152,7 +152,7 @@ def _train(
     learner, state = restore(start, make_learner)
     update = task.make_update(learner)
     # Now that a reference model has its memory.
-    prepare_rows(learner, largest_row(recipe), console)
+    prepare_rows(learner, largest_row(recipe), recipe.data.max_tokens, console)
     saver = begin_run(folder, recipe, start, state, learner, total, manifest)
     metrics = folder.metrics
     last = total if max_steps is None else min(total, max_steps)

@@ -17,7 +17,7 @@ SIZES = {"vocab_size": 50, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2,
 
 def said(model, tokens):
     out = io.StringIO()
-    prepare_rows(learner_with(model), tokens, RunConsole(out, stamp=str))
+    prepare_rows(learner_with(model), tokens, 100, RunConsole(out, stamp=str))
     return " ".join(out.getvalue().split())
 
 
