@@ -14,6 +14,7 @@ from ramify.cli import main
 from ramify.commands.estimate import memory_of, work_of
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
+from ramify.modeling.memory_plan import plan_of
 from ramify.modeling.row_bytes import row_bytes
 from wide_rows import random_model, tree, update
 
@@ -64,7 +65,7 @@ def child_of_a_run(folder, *settings):
     raised = high_water_mark() - before
     recipe = load_recipe(TrainRecipe, recipes["wide"], settings)
     memory = memory_of(recipe, work_of(recipe), "cpu")
-    print(raised, memory.fixed + memory.row.kept)  # noqa: T201
+    print(raised, plan_of(memory.job, 0, "once", False).total)  # noqa: T201
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")
