@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if status in (1, 2) and stops.number is not None:
             # A library may have caught the signal's exception and failed with one of its own.
             status, message = 128 + stops.number, stops.line
-        if message and os.environ.get("RANK", "0") == "0":
+        if message and not _is_told_by_rank_0(command):
             _tell(message)
     return status
 
@@ -92,6 +92,16 @@ def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
         status = 2 if error.errno in _NOT_ALLOWED else 1
         return status, f"{name}: {error.strerror}: {error.filename or 'a file of the run'}"
     return 0, ""
+
+
+def _is_told_by_rank_0(command: str | None) -> bool:
+    """Whether this is another rank of a training run, of which rank 0 says what is wrong."""
+    from ramify.core.rank import launched
+
+    try:
+        return command in ("train", "sft", "dpo") and launched(os.environ).number > 0
+    except UserError:
+        return False
 
 
 def _tell(message: str) -> None:

@@ -18,9 +18,11 @@ def free_port():
         return held.getsockname()[1]
 
 
-def start(size, *arguments, restarts=0, program=("-m", "ramify"), **environment):
+def start(size, *arguments, restarts=0, program=("-m", "ramify"), launcher=None, **environment):
     """`ramify`, or another `program`, on `size` processes."""
-    launcher = ["torch.distributed.run", "--nproc-per-node", size, "--master-port", free_port()]
+    launcher = [
+        "torch.distributed.run", "--nproc-per-node", size, *(launcher or ["--master-port", free_port()])
+    ]  # fmt: skip
     return subprocess.Popen(
         [
             str(word)

@@ -8,6 +8,8 @@ from many_ranks import with_ranks
 from watched import write_tiny
 
 BOUND = {torch.float32: 5e-6, torch.float64: 1e-9}
+MOVED = {torch.float32: 1e-5, torch.float64: 1e-9}
+"""Of the weights after a step. The first one of AdamW follows signs, so that a gradient of almost zero may turn a weight around."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def test_every_kind_of_step_is_that_of_one_process(folders, alone, size, tmp_pat
         assert (ours.loss, ours.grad_norm) == pytest.approx((theirs.loss, theirs.grad_norm), rel=1e-4), name
         assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-4, abs=1e-6), name
         moved = updates.difference(step.weights, found[name].weights)
-        assert moved <= 1e-3 * BOUND[dtype] ** 0.5, name
+        assert moved <= MOVED[dtype], name
 
 
 @pytest.mark.parametrize("size", [2, 3])

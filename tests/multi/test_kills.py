@@ -5,7 +5,8 @@ import random
 import signal
 import time
 
-from launched import finish, ours, ramify, ranks_of, start, wait_until
+import pytest
+from launched import finish, free_port, ours, ramify, ranks_of, start, wait_until
 from test_runs import last_checkpoint, trees, weights
 
 from e2e_runs import TRAIN, write_task
@@ -64,3 +65,32 @@ def test_ctrl_c_saves_and_ends_without_a_restart(tmp_path, model_folder):
     assert len(read_metrics(run / "metrics.jsonl")) == int(last_checkpoint(run).name[-6:])
     status, said = ramify(2, "train", recipe, "--resume", "--max-steps", 4)
     assert status == 0, said
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_two_nodes_of_one_process_each_start_again_together(tmp_path, model_folder, lost):
+    """Each has an agent of its own, which counts restarts for itself."""
+    recipe = write_task(tmp_path / "task", model_folder, COPY)
+    run, endpoint = recipe.parent / "run", f"localhost:{free_port()}"
+    nodes = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "7"]
+    agents = [start(1, "train", recipe, "--max-steps", 4, restarts=3, launcher=nodes) for _ in range(2)]
+    wait_until(lambda: steps_done(run) >= 2, agents[0])
+    ranks = {number: pid for agent in agents for number, pid in ranks_of(agent).items()}
+    assert ranks.keys() == {0, 1}
+    os.kill(ranks[lost], signal.SIGKILL)
+    done = [finish(agent) for agent in agents]
+    assert [status for status, _ in done] == [0, 0], done
+    said = "".join(told for _, told in done)
+    assert "going on from" in said
+    assert said.count("model written to") == 1
+    assert len(read_metrics(run / "metrics.jsonl")) == 4
+
+
+def test_a_restart_does_not_go_on_with_a_run_of_somebody_else(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, COPY)
+    status, said = ramify(2, "train", recipe, "--max-steps", 1)
+    assert status == 0, said
+    status, said = ramify(2, "train", recipe, restarts=1)
+    assert status != 0
+    assert "holds a run; go on with --resume" in said
+    assert steps_done(recipe.parent / "run") == 1

@@ -88,7 +88,7 @@ def test_a_rank_that_never_comes(monkeypatch):
     ):
         pass
     with pytest.raises(ConfigError, match=r"^rank 1 of 2 did not join within 2 s"):
-        parallel._wait_for_all(Rank(0, 2), HashStore(), {})
+        parallel._wait_for_all(Rank(0, 2), HashStore(), "1", {})
 
 
 def test_a_port_in_use(recipe):

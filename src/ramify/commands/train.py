@@ -46,9 +46,8 @@ def run(options: argparse.Namespace) -> None:
             sys.exit(serve(rank, lambda: _alike(_read(options))))
         return
     recipe = _read(options)
-    # Processes that torchrun started again go on with what those before them saved.
-    resume = options.resume or (rank.restarts > 0 and recipe.run.dir.exists())
-    check_run_folder(recipe.run.dir, recipe, resume)
+    if not rank.is_supervised or options.dry_run:
+        check_run_folder(recipe.run.dir, recipe, options.resume)
     if options.dry_run:
         sys.stdout.write(dry_run(recipe))
         return
@@ -58,6 +57,9 @@ def run(options: argparse.Namespace) -> None:
     console = RunConsole()
     try:
         with together(rank, _alike(recipe) if rank.size > 1 else {}) as ranks:
+            # Processes that torchrun started again go on with what those before them saved.
+            resume = options.resume or ranks.has_begun
+            check_run_folder(recipe.run.dir, recipe, resume)
             path = _train(recipe, console, ranks, _layout(recipe, rank, console), resume, options.max_steps)
     except Interrupted as stopped:
         if not rank.is_supervised:

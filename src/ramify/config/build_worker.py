@@ -65,6 +65,10 @@ class WorkerPlan:
         from ramify.learner.worker import Worker
         from ramify.modeling.numerics import set_numerics
 
+        if rank.size % self.copies:
+            raise ConfigError(
+                f"learner.copies: expected a divisor of the number of processes, {rank.size}, got {self.copies}"
+            )
         if rank.number:
             set_numerics(self.threads, self.deterministic)
         section = self.model.model_copy(update={"path": self.source})
@@ -99,6 +103,7 @@ class WorkerPlan:
         from ramify.modeling.load import load_model
         from ramify.modeling.lora import adapters_off, has_adapters
         from ramify.modeling.model_config import is_adapter_folder
+        from ramify.modeling.numerics import compute_device
 
         if not self.with_reference:
             return None
@@ -111,7 +116,7 @@ class WorkerPlan:
 
             return base
         if mesh is None or mesh.size() == 1:
-            place = str(model.device)
+            place = str(compute_device(model))
             frozen = load_model(self.model.folder, self.model.dtype, place).requires_grad_(False)
         else:
             frozen = load_model(self.model.folder, self.model.dtype).requires_grad_(False)

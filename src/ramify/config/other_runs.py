@@ -27,6 +27,7 @@ MAY_CHANGE = frozenset(
         "engine.weights",
         *(f"engine.{key}" for key in SERVER_KEYS),
         "learner.token_budget",
+        "learner.copies",
         "model.device",
         "preflight.enabled",
         "preflight.problems",
@@ -35,7 +36,7 @@ MAY_CHANGE = frozenset(
 )
 """The length of the run, which checkpoints are kept, and how the work is placed on the machine."""
 
-_ROUNDS = frozenset({"run.threads", "engine.slots", "learner.token_budget", "model.device"})
+_ROUNDS = frozenset({"run.threads", "engine.slots", "learner.token_budget", "learner.copies", "model.device"})
 """Keys of these that change the last bits of results, so a deterministic run must keep them."""
 
 _WITH_VALUES = 8

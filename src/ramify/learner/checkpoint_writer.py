@@ -25,7 +25,7 @@ from ramify.learner.checkpoint_files import (
 from ramify.learner.optimizer_files import state_name
 from ramify.learner.sharding import is_sharded
 from ramify.learner.update import Learner
-from ramify.modeling.load import save_model, saved_parameters
+from ramify.modeling.load import save_model, saved_state
 from ramify.modeling.lora import has_adapters
 
 GENERATION_FILE = "generation_config.json"
@@ -46,7 +46,8 @@ def save_checkpoint(
     writing = _Writing.of(folder, learner, state, companions)
     with writing.told():
         writing.begin()
-        writing.write_model(learner.whole_parameter if is_sharded(learner.model) else None)
+        is_split = is_sharded(learner.model)
+        writing.write_model(saved_state(learner.model, learner.whole_parameter) if is_split else None)
         learner.ranks.each("write_state", writing.parts)
         writing.finish()
 
@@ -62,15 +63,16 @@ def begin_checkpoint(
     writing = _Writing.of(folder, learner, state, companions)
     with writing.told():
         writing.begin()
-        held = {name: _copied(learner.whole_parameter(name)) for name, _ in saved_parameters(learner.model)}
+        # Here and not in the thread: what reads a split model's weights splits them, also in the midst of a pass.
+        held = saved_state(learner.model, lambda name: _copied(learner.whole_parameter(name)))
         learner.ranks.each("begin_writing", writing.parts)
     gone = threading.Event()
 
     def write() -> None:
-        writing.write_model(held.__getitem__)
+        writing.write_model(held)
         # The other ranks write theirs meanwhile; `end` hears of it if one cannot.
         while not all(file.exists() for file in writing.state_files):
-            if gone.wait(_POLL_SECONDS):
+            if gone.wait(_POLL_SECONDS) or learner.ranks.has_failed:
                 return
         writing.finish()
 
@@ -131,9 +133,9 @@ class _Writing:
         remove(partial_of(self.folder))
         (partial_of(self.folder) / STATE).mkdir(parents=True)
 
-    def write_model(self, whole: Callable[[str], torch.Tensor] | None) -> None:
-        """Write what rank 0 writes alone; `whole` gives a parameter by its name."""
-        save_model(self.learner.model, partial_of(self.folder), whole=whole)
+    def write_model(self, tensors: Mapping[str, torch.Tensor] | None) -> None:
+        """Write what rank 0 writes alone: these weights, or those that the model holds now."""
+        save_model(self.learner.model, partial_of(self.folder), tensors=tensors)
         write_companions(partial_of(self.folder), self.learner.model, self.companions)
 
     def finish(self) -> None:
@@ -151,6 +153,9 @@ class _Writing:
         except Exception as error:
             with suppress(OSError):
                 remove(partial_of(self.folder))
+            if isinstance(error, TrainingError):
+                # A rank that is gone; it has said so.
+                raise
             raise TrainingError(
                 f"checkpoint {self.folder}: cannot be written ({first_line(error)}); earlier checkpoints are whole: fix that "
                 "and go on with --resume"

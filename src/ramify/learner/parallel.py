@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from ramify.learner.worker import Reference, Worker
 
 JOIN_SECONDS = 300
 """How long rank 0 waits for the others, and they for it."""
+_LOOK_SECONDS = 0.1
 _BEAT_SECONDS = 2.0
 _SILENCE_SECONDS = 120.0
 """After this long without a sign of life from rank 0 the others end."""
@@ -76,10 +78,11 @@ class _Failure:
 class Ranks:
     """Rank 0's hold on all ranks."""
 
-    def __init__(self, rank: Rank, store: Store | None = None) -> None:
-        """With a `store`, commands go to the other ranks too, which `serve`."""
+    def __init__(self, rank: Rank, store: Store | None = None, lasting: Store | None = None) -> None:
+        """With a `store`, commands go to the other ranks too, which `serve`; torchrun's `lasting` one outlives restarts."""
         self.rank = rank
-        self._store = store
+        self._store, self._lasting = store, lasting
+        self.has_failed = False
         self._worker: Worker | None = None
         self._number = 0
         self._lock = threading.Lock()
@@ -90,6 +93,16 @@ class Ranks:
         """Rank 0's own worker."""
         assert self._worker is not None
         return self._worker
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run was begun by processes that torchrun has started again since."""
+        return self._lasting is not None and self._lasting.check(["begun"])
+
+    def begin(self) -> None:
+        """Say that the run has begun: processes that torchrun starts again go on with it."""
+        if self._lasting is not None:
+            self._lasting.set("begun", "1")
 
     def build(self, make: MakeWorker) -> None:
         """Make the worker of every rank.
@@ -121,6 +134,7 @@ class Ranks:
                 own, mistake = _answer(lambda: self._call(method, arguments[0]), self.rank, self._store)
                 answers = _gathered(own, self.rank)
             except RuntimeError as error:
+                self.has_failed = True
                 raise TrainingError(self._cause(error)) from error
             finally:
                 self.waits_since = None
@@ -136,10 +150,11 @@ class Ranks:
         """Have the other ranks end, and wait a little until they have: the store may be this process's own."""
         if self._store is None:
             return
-        self._store.set("ended", "1")
         self._store.set(f"command/{self._number + 1}", _END)
-        left = [f"left/{number}" for number in range(1, self.rank.size)]
-        self._store.wait(left, timedelta(seconds=_LEAVING_SECONDS))
+        self._store.set("ended", "1")
+        if not self.has_failed:
+            left = [f"left/{number}" for number in range(1, self.rank.size)]
+            self._store.wait(left, timedelta(seconds=_LEAVING_SECONDS))
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
         if method == "build":
@@ -176,15 +191,17 @@ def together(rank: Rank, same: Mapping[str, str]) -> Iterator[Ranks]:
     """
     if rank.size == 1:
         try:
-            yield Ranks(rank)
+            yield Ranks(rank, lasting=_store(rank) if rank.is_supervised else None)
         finally:
             _leave()
         return
-    store = _store(rank)
-    ranks = Ranks(rank, store)
+    lasting = _store(rank)
+    generation = f"{lasting.add('generation', 1)}"
+    store = PrefixStore(generation, lasting)
+    ranks = Ranks(rank, store, lasting)
     ended = threading.Event()
     try:
-        _wait_for_all(rank, store, same)
+        _wait_for_all(rank, lasting, generation, same)
         store.set("go", "1")
         _join(rank, store)
         threading.Thread(
@@ -216,7 +233,9 @@ def serve(rank: Rank, prepare: Callable[[], Mapping[str, str]]) -> int:
         # Rank 0 gets the signal too, saves, and says when to end.
         signal.signal(sign, lambda *_: signalled.append(time.monotonic()))
     try:
-        store = _store(rank)
+        store = _invited(rank, _store(rank))
+        if store is None:
+            return 1
         told: dict[str, str] = {}
         try:
             told = dict(prepare())
@@ -248,15 +267,7 @@ def serve(rank: Rank, prepare: Callable[[], Mapping[str, str]]) -> int:
 
 
 def make_mesh(rank: Rank, device: str, copies: int) -> DeviceMesh:
-    """The mesh of all ranks: parts of the weights, or `copies` of them that are split each.
-
-    Raises:
-        ConfigError: The number of ranks is no multiple of `copies`.
-    """
-    if rank.size % copies:
-        raise ConfigError(
-            f"learner.copies: expected a divisor of the number of processes, {rank.size}, got {copies}"
-        )
+    """The mesh of all ranks: parts of the weights, or `copies` of them (a divisor of their number) that are split each."""
     if not dist.is_initialized():
         # A single process whose compute type is not that of its weights.
         dist.init_process_group(
@@ -288,12 +299,36 @@ def _store(rank: Rank) -> Store:
                 "they ended"
             ) from None
         raise ConfigError(f"the processes cannot meet at {place}: {text:.200}") from None
-    # torchrun may keep one store over restarts, with what the processes before wrote.
-    return PrefixStore(f"ramify/{rank.restarts}", store)
+    return PrefixStore("ramify", store)
 
 
-def _wait_for_all(rank: Rank, store: Store, same: Mapping[str, str]) -> None:
-    until = time.monotonic() + JOIN_SECONDS
+def _invited(rank: Rank, lasting: Store) -> Store | None:
+    """Another rank's side of meeting: the part of the store that rank 0 has for the processes that live now.
+
+    torchrun may keep one store over restarts, with what dead processes wrote, and each of its agents counts restarts for itself.
+    So a rank says hello with a name that nobody had before, and rank 0 answers that name.
+    """
+    name = uuid.uuid4().hex
+    lasting.set(f"hello/{rank.number}", name)
+    with suppress(dist.DistStoreError):
+        lasting.wait([f"invite/{name}"], timedelta(seconds=JOIN_SECONDS))
+        return PrefixStore(str(lasting.get(f"invite/{name}"), "utf-8"), lasting)
+    return None
+
+
+def _invite(rank: Rank, lasting: Store, generation: str, known: dict[int, str]) -> None:
+    """Rank 0's side: answer every hello that is new."""
+    for number in range(1, rank.size):
+        if lasting.check([f"hello/{number}"]):
+            name = str(lasting.get(f"hello/{number}"), "utf-8")
+            if known.get(number) != name:
+                lasting.set(f"invite/{name}", generation)
+                known[number] = name
+
+
+def _wait_for_all(rank: Rank, lasting: Store, generation: str, same: Mapping[str, str]) -> None:
+    store = PrefixStore(generation, lasting)
+    until, known = time.monotonic() + JOIN_SECONDS, dict[int, str]()
     for number in range(1, rank.size):
         key = f"joined/{number}"
         while not store.check([key]):
@@ -301,8 +336,8 @@ def _wait_for_all(rank: Rank, store: Store, same: Mapping[str, str]) -> None:
                 raise ConfigError(
                     f"rank {number} of {rank.size} did not join within {JOIN_SECONDS} s; start it, or look why it ended"
                 )
-            with suppress(RuntimeError):
-                store.wait([key], timedelta(seconds=1))
+            _invite(rank, lasting, generation, known)
+            time.sleep(_LOOK_SECONDS)
         theirs = json.loads(store.get(key))
         if "mistake" in theirs:
             raise UserError(f"rank {number}: {theirs['mistake']}")
@@ -356,7 +391,7 @@ def _told(store: Store, key: str, signalled: Sequence[float], patience: float = 
         if store.check([key]):
             return True
         if store.check(["ended"]):
-            return False
+            return bool(store.check([key]))
         found = store.add("beat", 0)
         if found != beat:
             beat, heard = found, time.monotonic()

@@ -6,7 +6,7 @@ base_weights.json              checksum of the base's weights; only ramify reads
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,11 @@ def save_adapter(
     folder: Path,
     *,
     weights: bool = True,
-    whole: Callable[[str], torch.Tensor] | None = None,
+    tensors: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
     """Write the adapter as a peft folder that names the base model's folder; with `weights` off, without tensors.
 
-    `whole` gives a parameter by its name, where the model holds only a part of it.
+    `tensors`, under their names in the file, take the place of those that the model holds now.
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = adapter_config(model).to_dict()  # type: ignore[no-untyped-call]
@@ -81,13 +81,9 @@ def save_adapter(
     (folder / _CHECKSUM_FILE).write_text(json.dumps({"crc32": base_checksum(model)}), encoding="utf-8")
     if not weights:
         return
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    tensors = {
-        name: tensor if whole is None else whole(names[id(tensor)])
-        for name, tensor in adapter_tensors(model).items()
-    }
+    saved = adapter_tensors(model) if tensors is None else tensors
     save_file(
-        {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
+        {name: tensor.detach().contiguous() for name, tensor in saved.items()},
         folder / ADAPTER_WEIGHTS,
         metadata={"format": "pt"},
     )

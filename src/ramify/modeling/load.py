@@ -258,7 +258,7 @@ def save_model(
     folder: str | Path,
     *,
     weights: bool = True,
-    whole: Callable[[str], torch.Tensor] | None = None,
+    tensors: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
     """Write a plain Hugging Face folder, or for a model with an adapter a peft folder; both load without ramify.
 
@@ -269,17 +269,17 @@ def save_model(
         model: The model to write.
         folder: The folder to write to.
         weights: False leaves out the tensors, to test cheaply whether saving works.
-        whole: Gives a parameter by its name, where the model holds only a part of it.
+        tensors: What to write (`saved_state`), where that is not what the model holds now.
     """
     place = Path(folder)
     if has_adapters(model):
-        save_adapter(model, place, weights=weights, whole=whole)
+        save_adapter(model, place, weights=weights, tensors=tensors)
         return
-    tensors = {} if not weights else None if whole is None else _whole_state(model, whole)
+    written = None if weights and tensors is None else dict(tensors or {})
     generation = model.generation_config
     model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     try:
-        model.save_pretrained(place, state_dict=tensors, max_shard_size=_SHARD)
+        model.save_pretrained(place, state_dict=written, max_shard_size=_SHARD)
     finally:
         model.generation_config = generation
     (place / "generation_config.json").unlink()
@@ -295,11 +295,17 @@ def saved_parameters(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Par
     return ((n, p) for n, p in model.named_parameters() if not adapter or id(p) in adapter)
 
 
-def _whole_state(model: PreTrainedModel, whole: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What `model.state_dict()` is for the whole model; a tied parameter is the same tensor under each of its names."""
-    found = {id(parameter): whole(name) for name, parameter in model.named_parameters()}
-    state = model.state_dict(keep_vars=True)
-    return {name: found.get(id(tensor), tensor) for name, tensor in state.items()}
+def saved_state(model: PreTrainedModel, whole: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What `save_model` writes, under its names in the files; `whole` gives a parameter by its name.
+
+    A tied parameter is the same tensor under each of its names.
+    """
+    found = {id(parameter): whole(name) for name, parameter in saved_parameters(model)}
+    state = adapter_tensors(model) or model.state_dict(keep_vars=True)
+    return {
+        name: found[id(tensor)] if isinstance(tensor, torch.nn.Parameter) else tensor
+        for name, tensor in state.items()
+    }
 
 
 disable_progress_bar()  # type: ignore[no-untyped-call]  # the command line draws its own

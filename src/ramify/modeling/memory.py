@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ramify.modeling.numerics import compute_dtype
+from ramify.modeling.numerics import compute_device, compute_dtype
 from ramify.modeling.row_bytes import row_bytes
 
 
@@ -38,12 +38,13 @@ def needs_checkpointing(model: PreTrainedModel, tokens: int, available_bytes: in
 
     Memory for gradients that are not allocated yet is set aside.
     """
+    device = compute_device(model).type
+    # Of a model that is split, or kept in the machine's memory, this GPU holds only a part of the gradients, or none.
     gradients = sum(
-        parameter.nbytes
+        (parameter.to_local() if hasattr(parameter, "to_local") else parameter).nbytes
         for parameter in model.parameters()
-        if parameter.requires_grad and parameter.grad is None
+        if parameter.requires_grad and parameter.grad is None and parameter.device.type == device
     )
-    device = model.device.type
     row = row_bytes(model.config, tokens, compute_dtype(model).itemsize, device)
     return row.recomputes(available_bytes - gradients, device)
 

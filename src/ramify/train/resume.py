@@ -189,6 +189,7 @@ def begin_run(
     # A partial checkpoint that a kill left behind can take as much space as a whole one.
     prune_checkpoints(folder.root, recipe.run.keep_last, state.kept)
     check_saving(folder.root, learner, companions)
+    learner.ranks.begin()
     identity = folder.begin(recipe, manifest)
     folder.rewind(state.step)
     on_gpu = compute_device(learner.model).type != "cpu"

@@ -28,8 +28,9 @@ def prepare_rows(learner: Learner, row_tokens: int, context_tokens: int, console
             f"{model.config.model_type}: layers with sliding windows or linear attention; each context of a trajectory is "
             "computed as a row of its own, shared prefixes once for each"
         )
-    # The optimizer's state is yet to come.
-    room = available_bytes(compute_device(model)) - learner.optimizers.missing_bytes()
+    # The optimizer's state is yet to come; it lies where the weights do.
+    pending = learner.optimizers.missing_bytes() if model.device == compute_device(model) else 0
+    room = available_bytes(compute_device(model)) - pending
     if needs_checkpointing(model, row_tokens, room):
         learner.ranks.all("recompute")
         console.note(
