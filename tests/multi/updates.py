@@ -18,6 +18,7 @@ from ramify.core.tree import Source, make_tree
 from ramify.learner.annotate import Wanted, annotate
 from ramify.learner.deal import Shares
 from ramify.learner.optimizer import Schedule
+from ramify.learner.pack import tree_rows
 from ramify.learner.update import Learner
 from ramify.train.dpo import prefer
 from random_trees import credited, node, random_tree, supervised_credit, tree_of
@@ -125,10 +126,9 @@ DEALT = {
 def by_hand(ranks, made, dealt):
     """A step on four rows that are not dealt evenly."""
     learner = learner_of(ranks, made, Objective(ClippedSurrogate(0.2, 0.28, None)), token_budget=40)
-    rows = learner.share_out([credited_tree(number) for number in range(4)]).all_rows
-    rows = sorted(rows, key=lambda row: row.spans[0].tree)
-    assert len(rows) >= 4
-    rows = [*rows[:3], *rows[3:4]]
+    trees = [credited_tree(number) for number in range(4)]
+    rows = tree_rows(trees, 40, keep_dead=False, share_prefixes=True)
+    assert len(rows) == 4
     given = [tuple(rows)] if ranks.rank.size == 1 else [tuple(part) for part in dealt(rows, ranks.rank.size)]
     return stepped(ranks, learner._update(Shares(tuple(given), 1.0), 100.0, None, None, None))
 
