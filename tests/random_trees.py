@@ -133,3 +133,24 @@ def credited(trees, credits, annotations=None):
 def supervised_credit(tree):
     """Credit 1 at each written token, by node id."""
     return counted_once(tree).credit
+
+
+def sampled(rng, tree, typical):
+    """The tree with logprobs around `typical`, nats, and entropies."""
+    nodes = [
+        replace(
+            node,
+            behavior_logprobs=tuple(np.minimum(rng.normal(typical, 0.1, len(node.token_ids)), 0).tolist()),
+            token_entropies=tuple(rng.uniform(0, 2, len(node.token_ids)).tolist()),
+        )
+        if node.source is Source.POLICY
+        else node
+        for node in tree.nodes
+    ]
+    return make_tree(tree.problem, tree.key, nodes)
+
+
+def some_rewards(rng, tree):
+    """A reward for each trajectory, right ones among them."""
+    values = rng.choice([-1.0, 0.0, 1.0, 1.1], len(tree.trajectories))
+    return tuple(Reward(float(v), {"correct": float(v > 0), "format": 1.0}) for v in values)

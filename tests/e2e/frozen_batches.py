@@ -10,7 +10,6 @@ outlives a new schema of the trace.
 import hashlib
 import json
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +24,11 @@ from ramify.config.build import build_learning, build_objective, build_optimizer
 from ramify.config.build_model import build_model
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.records import Reward, ScoredTree
-from ramify.core.tree import Source, make_tree
+from ramify.core.records import ScoredTree
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.numerics import set_numerics
-from random_trees import random_tree
+from random_trees import random_tree, sampled, some_rewards
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 LOSSES = (
@@ -152,26 +150,6 @@ def gradients(optimizer):
     """Digests of all gradients that an optimizer is about to use."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [hashlib.sha256(parameter.grad.numpy().tobytes()).hexdigest() for parameter in parameters]
-
-
-def sampled(rng, tree, typical):
-    """The tree with logprobs around `typical`, nats, and entropies."""
-    nodes = [
-        replace(
-            node,
-            behavior_logprobs=tuple(np.minimum(rng.normal(typical, 0.1, len(node.token_ids)), 0).tolist()),
-            token_entropies=tuple(rng.uniform(0, 2, len(node.token_ids)).tolist()),
-        )
-        if node.source is Source.POLICY
-        else node
-        for node in tree.nodes
-    ]
-    return make_tree(tree.problem, tree.key, nodes)
-
-
-def some_rewards(rng, tree):
-    values = rng.choice([-1.0, 0.0, 1.0, 1.1], len(tree.trajectories))
-    return tuple(Reward(float(v), {"correct": float(v > 0), "format": 1.0}) for v in values)
 
 
 def of_tree(line):

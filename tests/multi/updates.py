@@ -13,15 +13,23 @@ from ramify.algos.sft import NegativeLogLikelihood, demonstrated
 from ramify.config.build import build_learning, build_objective
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.records import Reward, ScoredTree
-from ramify.core.tree import Source, make_tree
+from ramify.core.records import ScoredTree
+from ramify.core.tree import Source
 from ramify.learner.annotate import Wanted, annotate
 from ramify.learner.deal import Shares
 from ramify.learner.optimizer import Schedule
 from ramify.learner.pack import tree_rows
 from ramify.learner.update import Learner
 from ramify.train.dpo import prefer
-from random_trees import credited, node, random_tree, supervised_credit, tree_of
+from random_trees import (
+    credited,
+    node,
+    random_tree,
+    sampled,
+    some_rewards,
+    supervised_credit,
+    tree_of,
+)
 from watched import MUON, Made
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -163,26 +171,6 @@ def batch(number, vocabulary):
     typical = -np.log(vocabulary)
     trees = [sampled(rng, random_tree(rng, split_turns=True, contexts="fresh"), typical) for _ in range(4)]
     return trees, [some_rewards(rng, tree) for tree in trees]
-
-
-def sampled(rng, tree, typical):
-    """The tree with logprobs around `typical`, nats, and entropies."""
-    nodes = [
-        replace(
-            part,
-            behavior_logprobs=tuple(np.minimum(rng.normal(typical, 0.1, len(part.token_ids)), 0).tolist()),
-            token_entropies=tuple(rng.uniform(0, 2, len(part.token_ids)).tolist()),
-        )
-        if part.source is Source.POLICY
-        else part
-        for part in tree.nodes
-    ]
-    return make_tree(tree.problem, tree.key, nodes)
-
-
-def some_rewards(rng, tree):
-    values = rng.choice([-1.0, 0.0, 1.0, 1.1], len(tree.trajectories))
-    return tuple(Reward(float(v), {"correct": float(v > 0), "format": 1.0}) for v in values)
 
 
 def chain(number):

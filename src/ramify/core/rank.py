@@ -14,14 +14,12 @@ class Rank:
         number: 0 <= number < size; rank 0 runs the loop and is the only one that speaks.
         size: Number of processes.
         local: Its number on its machine.
-        restarts: How often torchrun has started all processes again.
         is_supervised: Whether torchrun started it.
     """
 
     number: int = 0
     size: int = 1
     local: int = 0
-    restarts: int = 0
     is_supervised: bool = False
 
 
@@ -29,7 +27,6 @@ _VARIABLES = {
     "number": "RANK",
     "size": "WORLD_SIZE",
     "local": "LOCAL_RANK",
-    "restarts": "TORCHELASTIC_RESTART_COUNT",
 }
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from learners import learner_with
 from model_folders import write_model
 from ramify.actor.publisher import CopyPublisher, SharedPublisher
-from ramify.algos.losses import Objective
-from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
+from ramify.algos.sft import demonstrated
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.build_worker import build_engine_model
 from ramify.config.schema_parts import TrainingEngineSection
@@ -19,9 +19,6 @@ from ramify.core.errors import EngineError
 from ramify.core.records import Request
 from ramify.engines.local import LocalEngine
 from ramify.engines.scripted import ScriptedEngine
-from ramify.learner.optimizer import AdamWSettings, Schedule
-from ramify.learner.parallel import alone
-from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
 from random_trees import random_tree
@@ -41,15 +38,7 @@ def learner_of(folder, lora=False):
     model = load_model(folder)
     if lora:
         add_lora(model, LoraSettings(4, 8), seed=0)
-    return Learner(
-        alone(model, AdamWSettings(0.01, (0.9, 0.999), 0.0)),
-        schedule=Schedule(),
-        total_steps=10,
-        objective=Objective(NegativeLogLikelihood(), (), SUPERVISED),
-        temperature=0.9,
-        max_grad_norm=1.0,
-        token_budget=1000,
-    )
+    return learner_with(model)
 
 
 def step(learner, seed=0):
