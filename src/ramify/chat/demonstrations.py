@@ -9,8 +9,8 @@ from ramify.core.errors import RowError
 from ramify.core.messages import Final, Problem
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
 
-_ESCAPED = str.maketrans(dict.fromkeys("<\ufe64\uff1c", "&lt;"))
-"""The longest text that neutralising a result can give; some tokenizers read look-alikes as `<`."""
+_ESCAPED = "<\ufe64\uff1c"
+"""What neutralising a result may turn into `&lt;`, three bytes more; some tokenizers read look-alikes as `<`."""
 
 
 def split(renderer: ChatRenderer, spoken: Spoken) -> Parts:
@@ -75,7 +75,8 @@ def most_tokens(renderer: ChatRenderer, problem: Problem, parts: Parts) -> int:
     most = renderer.tokenizer.most_tokens(renderer.prompt_text(problem))
     for source, text in parts:
         if source is Source.TOOL:
-            most += renderer.frame_tokens() + renderer.tokenizer.most_tokens(text.translate(_ESCAPED))
+            most += renderer.frame_tokens() + renderer.tokenizer.most_tokens(text)
+            most += 3 * sum(map(text.count, _ESCAPED))
         else:
             most += renderer.tokenizer.most_tokens(text) + 1
     return most
