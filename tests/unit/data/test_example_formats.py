@@ -1,6 +1,8 @@
 """Each format is read into one form, and what cannot be read is told in words that rows share."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -202,3 +204,14 @@ def test_tools_are_read_in_each_way_that_people_write_them():
     assert [read_tools(value) for value in (None, [], "", " ")] == ["", "", "", ""]
     (bare,) = tool_specs(read_tools([{"name": "now", "description": None, "parameters": None}]))
     assert bare.parameters == {"type": "object", "properties": {}}
+
+
+def test_the_rows_of_the_page_are_read():
+    page = (Path(__file__).parents[3] / "docs" / "cold-start.md").read_text(encoding="utf-8")
+    rows = [
+        json.loads(line)
+        for block in re.findall("```json\n(.*?)```", page, re.DOTALL)
+        for line in block.splitlines()
+    ]
+    found = [read_row(row, PAIR if "chosen" in row else COMPLETION).format for row in rows]
+    assert found == ["plain", "plain", "OpenAI", "ShareGPT", "ShareGPT", "alpaca"]
