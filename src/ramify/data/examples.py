@@ -56,6 +56,8 @@ def read_examples(path: Path, names: Sides) -> Iterator[tuple[int, Example | Row
 def _read(number: int, row: Any, names: Sides, row_of_id: dict[str, int]) -> Example:  # noqa: ANN401 - any JSON value
     if isinstance(row, RowError):
         raise row
+    if isinstance(row, list):
+        raise RowError("it is a list, not an object; a file that is one array of rows is called .json")
     if not isinstance(row, dict):
         raise RowError("it is no object", type(row).__name__)
     reading = read_row(row, names)

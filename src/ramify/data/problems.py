@@ -193,7 +193,10 @@ def read_identifier(row: _Row, default: str) -> str:
 def _text(value: object, place: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{place} must be text, got {type(value).__name__}")
-    value.encode()  # raises at a lone surrogate, which is legal JSON but not text
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{place} holds a lone surrogate, which is legal JSON but no text") from None
     return value
 
 

@@ -16,6 +16,8 @@ MAX_ROW_BYTES = 32 << 20
 """Of an example's JSON text: far above what a model's context holds. A larger row is passed over without being held."""
 
 _CHUNK = 1 << 20
+_DEEPEST = 10_000
+"""Nesting at which an array is given up, since no text of a person has it."""
 _OUTSIDE = re.compile(rb'["\[\]{},]')
 _INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """The rest of a string, up to its quote."""
@@ -179,6 +181,8 @@ class _Array:
                 raise DataError(f"{self._path}: expected nothing behind the array")
             self._in_string = mark == b'"'
             self._depth += (mark in b"[{") - (mark in b"]}")
+            if self._depth > _DEEPEST:
+                raise DataError(f"{self._path} row {self._number}: nested more than {_DEEPEST:,} deep")
             if self._depth == 0 or (self._depth == 1 and mark == b","):
                 self._hold(chunk[start : position - 1])
                 start = position

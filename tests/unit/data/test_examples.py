@@ -35,6 +35,7 @@ def test_a_bad_row_is_told_in_its_place(tmp_path):
     bad = [
         "{",
         "7",
+        "[7]",
         {**GOOD, "id": ["a"]},
         {**GOOD, "prompt": [{"role": "usr", "content": "a"}]},
         {"prompt": PROMPT},
@@ -45,6 +46,7 @@ def test_a_bad_row_is_told_in_its_place(tmp_path):
     assert told == [
         "broken JSON: Expecting property name enclosed in double quotes at column 2",
         "it is no object: int",
+        "it is a list, not an object; a file that is one array of rows is called .json",
         "'id' must be text or a whole number, got ['a']",
         "message 0 of 'prompt' has role 'usr'; expected one of system, user, assistant, tool",
         "no 'completion'",

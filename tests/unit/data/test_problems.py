@@ -147,7 +147,7 @@ GOOD = {"prompt": "Q?", "answer": "A"}
         ({**GOOD, "id": 1.5}, "'id'"),
         ({**GOOD, "id": ""}, "'id'"),
         ({**GOOD, "id": "t-1"}, "id 't-1' is already that of row 1"),
-        ('{"prompt": "\\ud800", "answer": "A"}', "surrogates"),
+        ('{"prompt": "\\ud800", "answer": "A"}', "holds a lone surrogate"),
         ("[1, 2]", "expected an object"),
         ('{"prompt": ', "broken JSON"),
         ("[" * 100_000, "nested more than 100 deep"),

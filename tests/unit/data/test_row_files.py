@@ -96,6 +96,7 @@ def test_a_huge_row_is_passed_over_without_being_held(tmp_path, monkeypatch, nam
         ("[1, 2]]", "expected nothing behind the array"),
         ("[1, 2] 3", "expected nothing behind the array"),
         ("[1, 2}", " row 2: } closes nothing"),
+        ("[1, " + "[" * 20_000_000, " row 2: nested more than 10,000 deep"),
     ],
 )
 def test_an_array_that_does_not_end_where_the_file_does(tmp_path, content, told):
