@@ -53,6 +53,7 @@ UNREADABLE = "tool_call"
 """The name of a call whose own name cannot be read; no tool may have it."""
 
 _NOTHING = "the turn holds neither a call nor an answer"
+_OPENED = "<think>\n"
 _WRITTEN = ("think", "tool_call")
 _RESULT = ("<tool_response>", "</tool_response>")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -114,7 +115,9 @@ class HermesRenderer(ChatRenderer):
         if not self._frame.opens_thought:
             return turn
         thought = turn.lstrip()
-        return thought.removeprefix("<think>") if thought.startswith("<think>") else f"\n</think>\n\n{turn}"
+        if not thought.startswith("<think>"):
+            return f"\n</think>\n\n{turn}"
+        return thought.removeprefix("<think>")
 
     def _said(self, turn: str, number: int) -> Said:
         said = split_thought(thought_opened(turn))
@@ -156,7 +159,11 @@ class HermesRenderer(ChatRenderer):
             if index % 2:
                 parts.append((Source.TOOL, piece.removeprefix("\n").removesuffix("\n")))
             elif piece.strip():
-                parts.append((Source.POLICY, self._in_its_frame(piece.strip())))
+                turn = piece.strip()
+                if turn.startswith(_OPENED) and self._frame.after.endswith(_OPENED):
+                    parts.append((Source.POLICY, turn.removeprefix(_OPENED)))
+                else:
+                    parts.append((Source.POLICY, self._in_its_frame(turn)))
         return tuple(parts)
 
     def check_parts(self, parts: Parts, *, may_end_in_call: bool) -> None:

@@ -29,6 +29,9 @@ from ramify.train.resume import Start, begin_run, restore, starting_point
 from ramify.train.row_memory import prepare_rows
 from ramify.train.run_folder import RunFolder, claim_run_folder
 
+_LARGE_FILE = 10_000_000
+"""Bytes of a file that takes seconds to read."""
+
 Update: TypeAlias = Callable[[Sequence[int], int], UpdateReport]
 """Trains on the examples with these indices; the second argument is the step."""
 
@@ -90,6 +93,9 @@ def train_on_examples(
         folder.take_up(recipe, manifest, console.note)
         renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder, console.note), tools)
         reader = ExampleReader(recipe, renderers)
+        size = recipe.data.train.stat().st_size
+        if size >= _LARGE_FILE:
+            console.note(f"reading {recipe.data.train}, {size / 1e6:,.0f} MB")
         examples = tuple(reader)
         reader.require_usable()
         for note in reader.notes:

@@ -208,6 +208,12 @@ def test_where_the_template_opens_the_thought_the_turn_begins_in_it(tmp_path):
     assert renderer.parse(f"hm\n</think>\n\nRome{END}") == Final("Rome")
     assert renderer.parse(f"Rome{END}") == Malformed("the turn ends in a thought")
     assert renderer.decode(renderer.after(results("r"))).endswith("assistant\n<think>\n")
+    # In a demonstration the template has opened the thought too, and one without a thought closes it.
+    text = (
+        f"<think>\nhm\n</think>\n\n{TURN}<tool_response>7</tool_response><tool_response>8</tool_response>Rome"
+    )
+    turns = [text for source, text in parts_of(renderer, text) if source is Source.POLICY]
+    assert turns == [f"hm\n</think>\n\n{TURN}", "\n</think>\n\nRome"]
 
 
 COMPLETION = f"{TURN}\n<tool_response>\nParis is old.\n</tool_response>\n<tool_response>\nRome, 753 BC\n\n</tool_response>\n{ANSWER}"
