@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hermes_folders import write_hermes_tokenizer
+from hermes_folders import FAMILIES, write_hermes_tokenizer
 from ramify.config.build_model import build_tokenizer
 from ramify.config.build_tools import show_tools
 from ramify.config.load import check_recipe
@@ -148,6 +148,24 @@ def test_a_rows_own_tools_are_in_its_prompt_and_its_calls_are_read_with_them(
     assert first[1] == [Source.POLICY, Source.TOOL, Source.POLICY]
     assert [(call.name, dict(call.arguments)) for call in first[2]] == [("age", {"of": "Rome"})]
     assert renderers.of(examples[0].tools) is renderers.of(examples[-1].tools)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_messages_have_the_tokens_of_the_chat_template_itself(read, tmp_path, family):
+    model = write_hermes_tokenizer(tmp_path / "model", family)
+    asked = {"role": "assistant", "content": "I look.", "tool_calls": [CALL, {**CALL, "id": "d"}]}
+    tool = [{"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in ("c", "d")]
+    said = {"role": "assistant", "content": "It is 4.", "reasoning_content": "so"}
+    row = {**OPENAI, "messages": [USER, asked, *tool, said]}
+    (example,), _, renderers = read([row], model=model, dialect="hermes", max_tokens=3000)
+    (tree,) = renderers.trees(example, TreeKey(0, 0))
+    (segment,) = tree.trajectories[0].segments
+    for call in asked["tool_calls"]:
+        call["function"] = {**call["function"], "arguments": {"of": "Rome"}}
+    said["content"] = "<think>\nso\n</think>\n\nIt is 4."
+    tokenizer = renderers.of("").tokenizer
+    whole = tokenizer.template.render(row["messages"], row["tools"]).removesuffix("\n<|im_start|>assistant\n")
+    assert segment.token_ids == tokenizer.encode(whole)
 
 
 def test_the_recipes_tools_stand_above_the_rows(read):
