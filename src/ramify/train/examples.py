@@ -149,7 +149,8 @@ class ExampleReader:
             told.insert(0, f"rows of {len(self._formats)} formats: {', '.join(kinds)}")
         if self._repaired:
             told.append(
-                f"gave python programs their line breaks back, which were escaped: {_count(self._repaired)}"
+                f"gave python programs their line breaks back, which were escaped, in {len(self._repaired):,} of {self._rows:,} "
+                f"rows: {_listed(self._repaired)}"
             )
         return (
             *(f"{self._data.train}: {note}" for note in told),
@@ -165,12 +166,12 @@ class ExampleReader:
         if self._too_large:
             told.append(
                 f"left out {len(self._too_large):,} of {self._rows:,} rows with more than data.max_tokens = "
-                f"{self._data.max_tokens} tokens: {_count(self._too_large)}"
+                f"{self._data.max_tokens} tokens: {_listed(self._too_large)}"
             )
         return told
 
 
-def _count(rows: list[int]) -> str:
+def _listed(rows: list[int]) -> str:
     return f"row{'s' * (len(rows) > 1)} {listed(rows)}"
 
 
