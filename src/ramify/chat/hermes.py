@@ -20,7 +20,7 @@ from itertools import takewhile
 from typing import Any
 
 from ramify.chat.arguments import read_object
-from ramify.chat.conversation import Line, Said, SaidCall, split_thought, thought_opened
+from ramify.chat.conversation import Line, Said, SaidCall, outline, split_thought, thought_opened
 from ramify.chat.renderer import ChatRenderer, Parts
 from ramify.chat.template import ChatTemplate
 from ramify.chat.tokenizer import ChatTokenizer
@@ -35,6 +35,7 @@ from ramify.core.messages import (
     ToolCall,
     ToolResult,
     ToolSpec,
+    TurnOutline,
 )
 from ramify.core.tree import Source
 
@@ -94,6 +95,20 @@ class HermesRenderer(ChatRenderer):
     def parse(self, turn: str) -> ParsedTurn:
         """Parse one whole turn of the policy."""
         return parse_turn(("<think>" if self._frame.opens_thought else "") + turn, self.ends)
+
+    def outline(self, turn: str) -> TurnOutline:
+        """Where in the text of a turn its thoughts stand, and where its first call, or the answer behind them, begins."""
+        opened = "<think>" if self._frame.opens_thought else ""
+        parts = list(_PART.finditer(opened + turn))
+        call = next((part.start() for part in parts if part[2] is not None), None)
+        thoughts = [part.end() for part in parts if part[2] is None and part[1]]
+        words = call if call is not None else max(thoughts, default=len(opened))
+        return outline(turn, words - len(opened))
+
+    def thought(self, text: str) -> str:
+        """As for every dialect; a thought that the prompt opened is only closed."""
+        said = self.quoted(text.strip())
+        return f"{said}\n</think>\n\n" if self._frame.opens_thought else f"<think>\n{said}\n</think>\n\n"
 
     def turn_text(self, said: Said) -> str:
         """As for every dialect; a thought that the prompt opened stays open there."""

@@ -14,7 +14,15 @@ from typing import Any, TypeAlias
 
 from ramify.chat.arguments import describe_tools
 from ramify.chat.control_tokens import ControlTokens
-from ramify.chat.conversation import Line, Said, SaidCall, harmless, split_thought, thought_opened
+from ramify.chat.conversation import (
+    Line,
+    Said,
+    SaidCall,
+    harmless,
+    outline,
+    split_thought,
+    thought_opened,
+)
 from ramify.chat.tags import (
     RESULT_CLOSE,
     RESULT_OPEN,
@@ -24,11 +32,21 @@ from ramify.chat.tags import (
     parse_turn,
     split_completion,
     stop_strings,
+    words_before,
 )
 from ramify.chat.template import read_user_frame
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError
-from ramify.core.messages import Final, Message, ParsedTurn, Problem, ToolResult, ToolSpec, ToolStatus
+from ramify.core.messages import (
+    Final,
+    Message,
+    ParsedTurn,
+    Problem,
+    ToolResult,
+    ToolSpec,
+    ToolStatus,
+    TurnOutline,
+)
 from ramify.core.tree import Node, Source, StopReason, Trajectory, Tree, TreeKey, make_tree, node_id
 
 Parts: TypeAlias = tuple[tuple[Source, str], ...]
@@ -83,6 +101,10 @@ class ChatRenderer(ABC):
         """Parse one whole turn of the policy."""
 
     @abstractmethod
+    def outline(self, turn: str) -> TurnOutline:
+        """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
+
+    @abstractmethod
     def _messages(self, problem: Problem) -> tuple[Message, ...]:
         """The messages that the template renders."""
 
@@ -123,6 +145,14 @@ class ChatRenderer(ABC):
     def insert(self, text: str) -> tuple[int, ...]:
         """Tokens of a text that may hold the dialect's tags; what it spells of control tokens is ordinary text."""
         return self.controls.encode(text)
+
+    def quoted(self, text: str) -> str:
+        """Foreign text in which nothing forges a tag of the dialect."""
+        return self._foreign(text)[0]
+
+    def thought(self, text: str) -> str:
+        """The beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
+        return f"<think> {self.quoted(text.strip())}</think>"
 
     def foreign_control(self, problem: Problem, *completions: str) -> str | None:
         """A control token that the prompt's messages, the tools or a demonstration of the problem spell, or None."""
@@ -381,6 +411,10 @@ class TagRenderer(ChatRenderer):
     def parse(self, turn: str) -> ParsedTurn:
         """Parse one whole turn of the policy."""
         return parse_turn(turn, self._tools, self.ends)
+
+    def outline(self, turn: str) -> TurnOutline:
+        """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
+        return outline(turn, words_before(turn, self._tools))
 
     def _messages(self, problem: Problem) -> tuple[Message, ...]:
         """The problem's messages, with the descriptions of tools that ask for one added to the first message.

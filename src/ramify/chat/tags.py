@@ -184,6 +184,19 @@ def _parse(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
     return Malformed(f"the answer cannot be read: {problem}") if problem else Final(content)
 
 
+def words_before(turn: str, tools: Mapping[str, ToolSpec]) -> int:
+    """Where the first call or the answer of a turn begins; the length of the text if it holds neither.
+
+    Args:
+        turn: Text of this turn only.
+        tools: Tools by name (`callable_tools`).
+    """
+    closings = [(turn.find(f"</{name}>"), name) for name in (*tools, "answer")]
+    position, name = min(((at, name) for at, name in closings if at >= 0), default=(len(turn), ""))
+    opening = turn.rfind(f"<{name}>", 0, position)
+    return opening if name and opening >= 0 else position
+
+
 def final_answer(turn: str) -> str | None:
     """The text between the last `<answer>` and the `</answer>` after it; None if there is no such pair."""
     opening = turn.rfind("<answer>")

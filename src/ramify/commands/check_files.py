@@ -8,6 +8,7 @@ from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
+from ramify.config.schema_repair import RepairSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
@@ -16,7 +17,7 @@ from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
-from ramify.rollout.configs import RewriterConfig
+from ramify.rollout.configs import OwnHelperConfig, RewriterConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig, OwnToolConfig
 
 
@@ -52,6 +53,7 @@ def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
         lambda: require_dataset(recipe.data.test),
         lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
+        lambda: require_repairs(recipe.repair),
         lambda: require_script(engine),
     )
 
@@ -139,6 +141,16 @@ def require_own(key: str, sections: Sequence[OwnToolConfig | RewriterConfig]) ->
         require_file(f"{key}.path", own.path)
 
 
+def require_repairs(section: RepairSection | None) -> None:
+    """Raise ConfigError unless the file of the user's own helper, and a cassette to replay, are there."""
+    if section is None:
+        return
+    if isinstance(section.helper, OwnHelperConfig):
+        require_file("repair.helper.path", section.helper.path)
+    if section.cache is not None and section.cache.mode == "replay_or_fail":
+        require_file("repair.cache.path", section.cache.path)
+
+
 def require_script(section: EvalEngineSection) -> None:
     """Raise ConfigError unless a scripted engine's script exists."""
     if isinstance(section, ScriptedEngineSection):
@@ -160,6 +172,7 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
         lambda: require_script(recipe.engine),
         lambda: require_rate(recipe.rollout),
         lambda: require_own("rollout.rewriters", recipe.rollout.rewriters),
+        lambda: require_repairs(recipe.repair),
     )
 
 

@@ -1,6 +1,7 @@
 """The record of an attempt: taken from its tree of one trajectory, and never from counting tags in the text."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -15,7 +16,6 @@ GROUPS = ("benchmark", "kind", "level", "category", "language")
 """Columns of a problem by which results are grouped, if the problem has them."""
 
 Outcome: TypeAlias = Literal["executed", "failed", "refused"]
-OVER_LIMIT = "over_limit"
 _OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {
         ToolStatus.OK: "executed",
@@ -24,14 +24,14 @@ _OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
         ToolStatus.TIMEOUT: "failed",
         ToolStatus.MALFORMED: "refused",
         ToolStatus.UNKNOWN_TOOL: "refused",
-        OVER_LIMIT: "refused",
+        ToolStatus.OVER_LIMIT: "refused",
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One tool call: the status of its result, or "over_limit" for the call that ended the attempt.
+    """One tool call: the status of its result, which is "over_limit" too for the call that ended the attempt.
 
     `repeated`: the attempt had already made the same call with the same arguments.
     """
@@ -78,6 +78,7 @@ class AttemptRecord:
         stop: Why the attempt ended.
         calls: Its tool calls, in order.
         tokens: Its token counts.
+        repairs: How often each rewriter had it go on from elsewhere, by name, and each outcome of the debugger.
     """
 
     problem: str
@@ -90,6 +91,7 @@ class AttemptRecord:
     stop: StopReason
     calls: tuple[CallRecord, ...]
     tokens: TokenCounts
+    repairs: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object, for `from_json`."""
@@ -104,10 +106,19 @@ class AttemptRecord:
         """
         calls = tuple(CallRecord(**call) for call in record["calls"])
         counts = TokenCounts(**record["tokens"])
-        parts, groups = record["parts"], record["groups"]
+        parts, groups, repairs = record["parts"], record["groups"], record["repairs"]
         require_types(
-            record, problem=str, attempt=int, answer=str, correct=bool, reward=float, parts=dict, groups=dict
+            record,
+            problem=str,
+            attempt=int,
+            answer=str,
+            correct=bool,
+            reward=float,
+            parts=dict,
+            groups=dict,
+            repairs=dict,
         )
+        require_types(repairs, **dict.fromkeys(repairs, int))
         require_types(parts, **dict.fromkeys(parts, float))
         require_types(groups, **dict.fromkeys(groups, str))
         require_types(asdict(counts), prompt=int, written=int, results=int, sent=int)
@@ -126,6 +137,7 @@ class AttemptRecord:
             StopReason(record["stop"]),
             calls,
             counts,
+            dict(repairs),
         )
 
 
@@ -174,6 +186,7 @@ def record_attempt(tree: Tree, reward: Reward, decides: str = "correct") -> Atte
         trajectory.stop,
         _calls(trajectory),
         _tokens(trajectory),
+        _repairs(trajectory),
     )
 
 
@@ -185,7 +198,7 @@ def _groups(problem: Problem) -> dict[str, str]:
 def _calls(trajectory: Trajectory) -> tuple[CallRecord, ...]:
     made: list[tuple[ToolCall, str]] = [(call, result.status) for call, result in trajectory.exchanges]
     if trajectory.stop is StopReason.CALLS:
-        made.extend((call, OVER_LIMIT) for call in trajectory.leaf.calls)
+        made.extend((call, ToolStatus.OVER_LIMIT) for call in trajectory.leaf.calls)
     seen: list[tuple[str, Mapping[str, Any]]] = []
     records = []
     for call, status in made:
@@ -193,6 +206,13 @@ def _calls(trajectory: Trajectory) -> tuple[CallRecord, ...]:
         records.append(CallRecord(call.name, status, call.malformed is None and asked in seen))
         seen.append(asked)
     return tuple(records)
+
+
+def _repairs(trajectory: Trajectory) -> dict[str, int]:
+    told = [node.rewriter for node in trajectory.nodes if node.rewriter]
+    results = (result for _, result in trajectory.exchanges)
+    told += [f"debugger: {result.info['debugger']}" for result in results if "debugger" in result.info]
+    return dict(sorted(Counter(told).items()))
 
 
 def _tokens(trajectory: Trajectory) -> TokenCounts:

@@ -58,6 +58,7 @@ def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
         "tool_identities": dict(task.toolbox.identities),
         "reward_identities": dict(task.reward.identities),
         "rewriters": dict(task.rewriter_files),
+        "helper": None if task.repairs is None else task.repairs.sha256,
         "script_sha256": script_sha256(recipe.engine),
     }
     return {

@@ -258,6 +258,7 @@ class _Run:
             limits=build_limits(sampling, 1, sampling.top_p),
             events=timing,
             rewriters=self.task.rewriters,
+            repairs=self.task.repairs,
             note=self._note_of_engine,
         )
         return Actor(self.task, agent, timing, self.task.reward.fn)

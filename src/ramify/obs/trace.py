@@ -33,7 +33,7 @@ from ramify.core.tree import (
 )
 from ramify.obs.files import dump_line, parse_line, read_text, replace_lines
 
-SCHEMA = 4
+SCHEMA = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,7 @@ def _node_record(node: Node) -> dict[str, Any]:
         "policy_version": node.policy_version,
         "stop": node.stop,
         "context": asdict(node.context) if isinstance(node.context, Cut) else node.context,
+        "rewriter": node.rewriter,
         "token_entropies": node.token_entropies,
         "exact_ids": node.exact_ids,
     }
@@ -244,6 +245,7 @@ def _node(record: Mapping[str, Any]) -> Node:
         policy_version=record["policy_version"],
         stop=None if record["stop"] is None else StopReason(record["stop"]),
         context=_context(record["context"]),
+        rewriter=record["rewriter"],
         token_entropies=tuple(record["token_entropies"]),
         exact_ids=record["exact_ids"],
     )

@@ -309,7 +309,7 @@ class TreeGrower:
         if reply.stop is None:
             nodes.append(self._tool_node(nodes[0], reply))
         most = self._parts.limits.max_tokens - 1 - state.spent - len(node.token_ids)
-        return await rewritten(self._parts, self._key, self._trajectory(*nodes), state.rewritten, most)
+        return await rewritten(self._parts, self._key, self._trajectory(*nodes), most)
 
     def _go_on(self, state: TrajectoryState, node: Node, reply: Reply) -> TrajectoryState | Node:
         if reply.stop is not None:
@@ -323,7 +323,7 @@ class TreeGrower:
         elsewhere = reply.elsewhere
         if elsewhere is not None:
             self._contexts[node.id] = state.context
-            state = replace(state, context=elsewhere.before, rewritten=(*state.rewritten, elsewhere))
+            state = replace(state, context=elsewhere.before)
         state = state.with_tokens(answer.path, answer.token_ids)
         state = replace(
             state,
@@ -362,6 +362,7 @@ class TreeGrower:
             results=reply.results,
             messages=reply.messages,
             context="parent" if reply.elsewhere is None else reply.elsewhere.context,
+            rewriter="" if reply.elsewhere is None else reply.elsewhere.by,
         )
 
     def _add(self, node: Node) -> None:

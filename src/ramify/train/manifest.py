@@ -55,6 +55,7 @@ def task_manifest(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, 
         "tools": {name: i for name, i in task.toolbox.identities.items() if name not in levels},
         "rewards": dict(task.reward.identities),
         "rewriters": dict(task.rewriter_files),
+        "helper": None if task.repairs is None else task.repairs.sha256,
         "script": script_sha256(recipe.engine),
     }
     manifest = make_manifest(recipe.model, recipe.data.train, tokenizer, own)
