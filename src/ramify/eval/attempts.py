@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.records import Reward
-from ramify.core.tree import Source, StopReason, Trajectory, Tree
+from ramify.core.tree import StopReason, Trajectory, Tree
+from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.rewards.extract import answer_of
 
 GROUPS = ("benchmark", "kind", "level", "category", "language")
@@ -44,23 +45,6 @@ class CallRecord:
     def outcome(self) -> Outcome:
         """Whether the tool ran and returned a result, ran and failed, or did not run."""
         return _OUTCOMES[self.status]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
-    """Token counts of an attempt.
-
-    Attributes:
-        prompt: Tokens of the rendered problem.
-        written: Tokens that the policy wrote.
-        results: Tokens of tool results.
-        sent: Context tokens, summed over all turns: what a service that charges by the token counts as input.
-    """
-
-    prompt: int
-    written: int
-    results: int
-    sent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +169,7 @@ def record_attempt(tree: Tree, reward: Reward, decides: str = "correct") -> Atte
         dict(reward.parts),
         trajectory.stop,
         _calls(trajectory),
-        _tokens(trajectory),
+        count_tokens(trajectory),
         _repairs(trajectory),
     )
 
@@ -213,16 +197,3 @@ def _repairs(trajectory: Trajectory) -> dict[str, int]:
     results = (result for _, result in trajectory.exchanges)
     told += [f"debugger: {result.info['debugger']}" for result in results if "debugger" in result.info]
     return dict(sorted(Counter(told).items()))
-
-
-def _tokens(trajectory: Trajectory) -> TokenCounts:
-    sizes = dict.fromkeys(Source, 0)
-    sent = 0
-    turn_open = False
-    for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True):
-        is_policy = node.source is Source.POLICY
-        if is_policy and not (turn_open and node.context == "parent"):
-            sent += sum(size for _, size in context.parts[:-1])
-        turn_open = is_policy
-        sizes[node.source] += len(node.token_ids)
-    return TokenCounts(sizes[Source.PROMPT], sizes[Source.POLICY], sizes[Source.TOOL], sent)

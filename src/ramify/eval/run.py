@@ -5,9 +5,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ramify.actor.actor import Actor, Task, open_task
+from ramify.actor.groups import done_of, group_size, in_groups, line_key
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.config.build import build_agent, build_limits
 from ramify.config.build_model import build_model
@@ -15,7 +16,6 @@ from ramify.config.build_problems import build_eval_problems
 from ramify.config.build_reward import build_reward
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_parts import LocalEngineSection
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
 from ramify.core.messages import Problem
@@ -35,7 +35,6 @@ from ramify.eval.evaluation import (
 from ramify.eval.manifest import answered_by, make_manifest, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.results import (
-    Key,
     check_eval_folder,
     read_records,
     read_times,
@@ -45,6 +44,7 @@ from ramify.eval.results import (
 )
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.files import RECIPE, claimed_folder, replace_file
+from ramify.obs.keyed_lines import Key
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.metrics import TimingLog
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
@@ -52,9 +52,6 @@ from ramify.rewards.configs import ScoreName
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.plan import Planned
-
-if TYPE_CHECKING:
-    pass
 
 
 def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
@@ -129,7 +126,7 @@ class _Run:
             computes=computes,
         )
         manifest = make_manifest(recipe, task)
-        groups = _groups(recipe, task.problems)
+        groups = in_groups(_attempts(recipe, task.problems), _group_size(recipe))
         records: tuple[AttemptRecord, ...] = ()
         unjudged: frozenset[Key] = frozenset()
         if (folder / MANIFEST).exists() and results_lines(folder).path.exists():
@@ -162,7 +159,9 @@ class _Run:
             Interrupted: Ctrl-C or SIGTERM.
         """
         groups = [
-            left for group in self.groups if (left := [one for one in group if _key(one) not in self.done])
+            left
+            for group in self.groups
+            if (left := [one for one in group if line_key(one) not in self.done])
         ]
         with agent_loop() as loop, StopOnSignal(loop) as stop:
             actor: Actor | None = None
@@ -314,31 +313,17 @@ class _Run:
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
-def _groups(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[tuple[Planned, ...], ...]:
-    """All attempts in groups; attempts at one problem are adjacent, so that the engine can reuse the prompt's cache.
-
-    The draws of an attempt depend on its key only. Usually there is one group, and on resume any attempt in it can be made
-    alone. In a deterministic evaluation on a local engine a group has as many attempts as the engine has slots, and is
-    always made as a whole: the last bits of logprobs depend on which attempts share a step of the engine.
-    """
-    attempts = tuple(
+def _attempts(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[Planned, ...]:
+    """All attempts; those at one problem are adjacent, so that the engine can reuse the prompt's cache."""
+    return tuple(
         Planned(problem, TreeKey(step=number, slot=slot))
         for slot, problem in enumerate(problems)
         for number in range(recipe.sampling.attempts)
     )
-    size = _group_size(recipe) or len(attempts)
-    return tuple(attempts[start : start + size] for start in range(0, len(attempts), size))
-
-
-def _key(attempt: Planned) -> Key:
-    """The key of an attempt's lines."""
-    return attempt.problem.id, attempt.key.step
 
 
 def _group_size(recipe: EvalRecipe) -> int | None:
-    """Number of attempts that must be made together; None if each can be made alone."""
-    engine = recipe.engine
-    return engine.slots if recipe.run.deterministic and isinstance(engine, LocalEngineSection) else None
+    return group_size(recipe.run, recipe.engine, leaves=1)
 
 
 def _take_up(
@@ -358,15 +343,13 @@ def _take_up(
     before = read_manifest(folder)
     refuse_other(folder, before, manifest)
     records = {(record.problem, record.attempt): record for record in read_records(folder)}
-    known = frozenset(_key(one) for group in groups for one in group)
+    known = frozenset(line_key(one) for group in groups for one in group)
     for problem, number in sorted(records.keys() - known):
         raise DataError(
             f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is not of this evaluation; delete "
             "its line"
         )
-    whole = _group_size(recipe) is not None
-    kept = [g for g in groups if not whole or all(_key(one) in records for one in g)]
-    done = frozenset(_key(one) for group in kept for one in group if _key(one) in records)
+    done = done_of(groups, records.keys(), _group_size(recipe))
     for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
         lines.keep(done)
     if len(done) < len(records):

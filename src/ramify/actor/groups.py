@@ -1,0 +1,36 @@
+"""Trees in groups, so that a run that was interrupted goes on to the same files."""
+
+from collections.abc import Sequence, Set
+
+from ramify.config.schema_eval import EvalEngineSection
+from ramify.config.schema_parts import LocalEngineSection, RunSection
+from ramify.obs.keyed_lines import Key
+from ramify.rollout.plan import Planned
+
+
+def group_size(run: RunSection, engine: EvalEngineSection, leaves: int) -> int | None:
+    """Number of trees with so many leaves that must be grown together; None if each can be grown alone.
+
+    The draws of a tree depend on its key only. In a deterministic run on a local engine a group fills the engine's slots and is
+    always grown as a whole: the last bits of logprobs depend on which sequences share a step of the engine.
+    """
+    if not run.deterministic or not isinstance(engine, LocalEngineSection):
+        return None
+    return max(1, engine.slots // leaves)
+
+
+def in_groups(planned: Sequence[Planned], size: int | None) -> tuple[tuple[Planned, ...], ...]:
+    """The trees in groups that are grown one after another."""
+    each = size or max(1, len(planned))
+    return tuple(tuple(planned[start : start + each]) for start in range(0, len(planned), each))
+
+
+def done_of(groups: Sequence[Sequence[Planned]], found: Set[Key], size: int | None) -> frozenset[Key]:
+    """The keys among `found` that count as done: of groups that are grown as a whole, those of whole ones."""
+    kept = [group for group in groups if size is None or all(line_key(one) in found for one in group)]
+    return frozenset(line_key(one) for group in kept for one in group if line_key(one) in found)
+
+
+def line_key(planned: Planned) -> Key:
+    """The key of a tree's lines."""
+    return planned.problem.id, planned.key.step
