@@ -1,9 +1,12 @@
 """Trees in groups, so that a run that was interrupted goes on to the same files."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 
+from ramify.actor.actor import Actor
 from ramify.config.schema_eval import EvalEngineSection
 from ramify.config.schema_parts import LocalEngineSection, RunSection
+from ramify.core.records import ScoredTree
+from ramify.obs.console import Phase
 from ramify.obs.keyed_lines import Key
 from ramify.rollout.plan import Planned
 
@@ -29,6 +32,29 @@ def done_of(groups: Sequence[Sequence[Planned]], found: Set[Key], size: int | No
     """The keys among `found` that count as done: of groups that are grown as a whole, those of whole ones."""
     kept = [group for group in groups if size is None or all(line_key(one) in found for one in group)]
     return frozenset(line_key(one) for group in kept for one in group if line_key(one) in found)
+
+
+async def grow_in_groups(
+    actor: Actor,
+    groups: Iterable[Sequence[Planned]],
+    keep: Callable[[ScoredTree, float], Awaitable[None]],
+    phase: Phase,
+    *,
+    whole: bool,
+) -> None:
+    """Grow and score one group after the other; `keep` gets each tree, and the seconds that it took, when it is scored.
+
+    Args:
+        actor: The agent and its reward.
+        groups: The trees.
+        keep: Records a tree.
+        phase: Shows what the rollout is waiting for; whoever records advances it.
+        whole: Groups are grown as a whole, so what is left of the last one must not change the numerics.
+    """
+    for group in groups:
+        if whole:
+            await actor.agent.engine.load_weights(0)
+        await actor.grow_each(group, keep, lambda waits: phase.advance(0, waiting=waits))
 
 
 def line_key(planned: Planned) -> Key:

@@ -2,15 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ramify.actor.actor import Task
 from ramify.config.schema_eval import EvalEngineSection
 from ramify.config.schema_parts import ModelSection, ScriptedEngineSection
-from ramify.config.schema_vllm import VllmEngineSection
+from ramify.config.schema_vllm import SERVER_KEYS, VllmEngineSection
 from ramify.core.messages import Problem
 from ramify.obs import manifest
+
+_TRANSPORT = (
+    *("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop"),
+    *SERVER_KEYS,
+)
 
 
 def agent_identity(model: ModelSection, engine: EvalEngineSection, task: Task) -> tuple[dict[str, Any], str]:
@@ -44,6 +49,22 @@ def agent_identity(model: ModelSection, engine: EvalEngineSection, task: Task) -
         "script_sha256": script_sha256(engine),
     }
     return found, device
+
+
+def without_reach(made_from: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what cannot change an answer: prices, and how to reach the engine.
+
+    In a deterministic run `slots` stays, because it decides which sequences share a step of the engine.
+    """
+    keeps = ("slots",) if made_from.get("deterministic") else ()
+    return {**made_from, "price": None, "engine": without_transport(made_from.get("engine"), keeps)}
+
+
+def without_transport(service: object, keeps: Collection[str] = ()) -> object:
+    """The settings of a service without those that say how to reach it."""
+    if not isinstance(service, Mapping):
+        return service
+    return {key: value for key, value in service.items() if key not in _TRANSPORT or key in keeps}
 
 
 def problems_sha256(problems: Sequence[Problem]) -> str:

@@ -3,22 +3,16 @@
 With it a user can repeat an evaluation, and ramify refuses to mix the attempts of two.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ramify.actor.actor import Task
-from ramify.actor.identity import agent_identity
+from ramify.actor.identity import agent_identity, without_reach, without_transport
 from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_vllm import SERVER_KEYS
 from ramify.core.errors import DataError
 from ramify.eval.attempts import require_types
 from ramify.obs import manifest
-
-_TRANSPORT = (
-    *("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop"),
-    *SERVER_KEYS,
-)
 
 
 def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
@@ -103,16 +97,8 @@ def refuse_other(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, An
 
 
 def _compared(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without those that cannot change a score: prices, and how to reach the engine and the judge.
-
-    In a deterministic evaluation `slots` stays, because it decides which attempts share a step of the engine.
-    """
-    transport = tuple(key for key in _TRANSPORT if key != "slots" or not scores.get("deterministic"))
-    reward = _without(scores.get("reward"), ())
-    if isinstance(reward, dict):
-        reward["judge"] = _without(reward.get("judge"), _TRANSPORT)
-    return {**scores, "price": None, "engine": _without(scores.get("engine"), transport), "reward": reward}
-
-
-def _without(table: object, keys: Collection[str]) -> object:
-    return {k: value for k, value in table.items() if k not in keys} if isinstance(table, Mapping) else table
+    """The settings without those that cannot change a score: prices, and how to reach the engine and the judge."""
+    reward = scores.get("reward")
+    if isinstance(reward, Mapping):
+        reward = {**reward, "judge": without_transport(reward.get("judge"))}
+    return {**without_reach(scores), "reward": reward}

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ramify.actor.actor import Actor, Task, open_task
-from ramify.actor.groups import done_of, group_size, in_groups, line_key
+from ramify.actor.groups import done_of, group_size, grow_in_groups, in_groups, line_key
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.config.build import build_agent, build_limits
 from ramify.config.build_model import build_model
@@ -181,18 +181,15 @@ class _Run:
             await self._judge_again()
         if actor is not None:
             with self.console.phase("evaluation", sum(map(len, groups))) as phase:
-                for group in groups:
-                    if _group_size(self.recipe) is not None:
-                        # Clear the engine's cache: what is left of the last group would change the numerics.
-                        await actor.agent.engine.load_weights(0)
-                    await self._attempt_group(actor, group, phase)
+                whole = _group_size(self.recipe) is not None
+                await grow_in_groups(actor, groups, self._recorder(actor, phase), phase, whole=whole)
             for note in actor.timing.failure_notes():
                 self.console.note(note)
         if self.task.reward.judge is not None:
             self.console.note(self.task.reward.judge.counts.line())
 
-    async def _attempt_group(self, actor: Actor, group: Sequence[Planned], phase: Phase) -> None:
-        """Make attempts, and record each as soon as it is scored."""
+    def _recorder(self, actor: Actor, phase: Phase) -> Callable[[ScoredTree, float], Awaitable[None]]:
+        """What records an attempt as soon as it is scored."""
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
         recording = asyncio.Lock()
 
@@ -221,7 +218,7 @@ class _Run:
             async with recording:
                 await asyncio.to_thread(write, scored, seconds, events)
 
-        await actor.grow_each(group, keep, lambda waits: phase.advance(0, waiting=waits))
+        return keep
 
     async def _judge_again(self) -> None:
         """Score the attempts without a verdict again, from their saved trees."""

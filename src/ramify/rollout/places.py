@@ -4,9 +4,18 @@ from collections.abc import Callable, Sequence
 
 from ramify.core.records import GoOn
 from ramify.core.tree import Cut, Segment
+from ramify.rollout.rewriting import open_turn
 
 Decode = Callable[[Sequence[int]], str]
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+def last_turn(decode: Decode, context: Segment) -> tuple[str, int]:
+    """The text of the turn with which a context ends, and the number of parts at its end that belong to it."""
+    size = 1 + len(open_turn(Segment(context.parts[:-1])))
+    return decode(
+        [token for node, tokens in context.parts[-size:] for token in node.token_ids[:tokens]]
+    ), size
 
 
 def go_on_from(decode: Decode, context: Segment, size: int, chars: int, text: str = "") -> GoOn:

@@ -10,10 +10,9 @@ from typing import Final
 from ramify.core.messages import ToolStatus
 from ramify.core.protocols import Renderer
 from ramify.core.records import GoOn
-from ramify.core.tree import Cut, Segment, Source, Trajectory
+from ramify.core.tree import Cut, Source, Trajectory
 from ramify.rollout.helper import Helper, UnhelpfulError
-from ramify.rollout.places import go_on_from
-from ramify.rollout.rewriting import open_turn
+from ramify.rollout.places import go_on_from, last_turn
 
 _FAILED: Final = (ToolStatus.ERROR, ToolStatus.TIMEOUT, ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL)
 _REASON_CHARS: Final = 200
@@ -52,9 +51,7 @@ class Backtracer:
         if last.source is not Source.TOOL or failed is None:
             return None
         context = trajectory.contexts[-2]
-        size = 1 + len(open_turn(Segment(context.parts[:-1])))
-        ids = [token for node, tokens in context.parts[-size:] for token in node.token_ids[:tokens]]
-        turn = self.renderer.decode(ids)
+        turn, size = last_turn(self.renderer.decode, context)
         chars = _before_call(self.renderer, turn)
         return go_on_from(self.renderer.decode, context, size, chars, self._note(failed.text, chars == 0))
 

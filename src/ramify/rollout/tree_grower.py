@@ -212,6 +212,8 @@ class TreeGrower:
     async def _step(self, state: TrajectoryState) -> TrajectoryState | Node:
         """One node of the policy and what comes after it; the leaf when the trajectory has ended."""
         room = self._room(state)
+        if room < 1:
+            return self._cut(state, StopReason.TOKENS)
         written = None if self._is_late(state) else await self._in_time(state, self._write(state, room))
         if written is None:
             return self._cut(state, StopReason.DEADLINE)
