@@ -12,6 +12,7 @@ from ramify.config.build_reward import BuiltReward, build_reward
 from ramify.config.build_tools import Toolbox, build_tools
 from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import close_all
 from ramify.core.messages import Message, Problem
@@ -118,7 +119,7 @@ class Actor:
 
 
 def open_task(
-    recipe: TrainRecipe | EvalRecipe,
+    recipe: TrainRecipe | EvalRecipe | SynthRecipe,
     reward: BuiltReward,
     context_tokens: int,
     read: ProblemReader,

@@ -148,6 +148,14 @@ class HermesRenderer(ChatRenderer):
                 parts.append((Source.POLICY, text.strip()))
         return tuple(parts)
 
+    def written(self, parts: Parts) -> str:
+        """As for every dialect."""
+        opening, closing = _RESULT
+        return "\n".join(
+            text.strip() if source is Source.POLICY else f"{opening}\n{self.quoted(text)}\n{closing}"
+            for source, text in parts
+        )
+
     def _frame_tokens(self) -> int:
         return sum(self.tokenizer.most_tokens(piece) for piece in self._frame.pieces(2))
 

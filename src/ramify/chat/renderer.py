@@ -32,6 +32,7 @@ from ramify.chat.tags import (
     parse_turn,
     split_completion,
     stop_strings,
+    tidy_turn,
     words_before,
 )
 from ramify.chat.template import read_user_frame
@@ -119,6 +120,10 @@ class ChatRenderer(ABC):
     @abstractmethod
     def _frame_tokens(self) -> int:
         """An upper bound on the tokens around one tool result."""
+
+    @abstractmethod
+    def written(self, parts: Parts) -> str:
+        """Turns and tool results as the text of a demonstration, in one spelling; no result forges a tag."""
 
     @abstractmethod
     def _said(self, turn: str, number: int) -> Said:
@@ -445,6 +450,15 @@ class TagRenderer(ChatRenderer):
 
     def _frame_tokens(self) -> int:
         return len(self._open) + len(self._close)
+
+    def written(self, parts: Parts) -> str:
+        """As for every dialect."""
+        return "".join(
+            tidy_turn(text, self._tools)
+            if source is Source.POLICY
+            else f"{RESULT_OPEN}{self.quoted(text)}{RESULT_CLOSE}"
+            for source, text in parts
+        )
 
 
 def _stop(turn: ParsedTurn) -> StopReason:

@@ -10,6 +10,7 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
 from ramify.config.schema_repair import RepairSection
 from ramify.config.schema_rollout import RolloutSection
+from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
@@ -45,17 +46,33 @@ def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
 
 def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that the recipe names exists; only an engine that ramify starts needs weights."""
-    engine = recipe.engine
-    serves = isinstance(engine, VllmEngineSection) and engine.launch
-    model = require_model if isinstance(engine, LocalEngineSection) or serves else require_tokenizer
     _check_all(
-        _model_check(recipe.model, model, fetch),
+        _model_check(recipe.model, _model_of(recipe.engine), fetch),
         lambda: require_dataset(recipe.data.test),
         lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
         lambda: require_repairs(recipe.repair),
-        lambda: require_script(engine),
+        lambda: require_script(recipe.engine),
     )
+
+
+def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
+    """Raise ConfigError unless every file that the recipe names exists; only an engine that ramify starts needs weights."""
+    library = None if recipe.hints is None else recipe.hints.library
+    _check_all(
+        _model_check(recipe.model, _model_of(recipe.engine), fetch),
+        lambda: require_file("data.train", recipe.data.train),
+        lambda: require_tools(recipe.tools, recipe.environment),
+        lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
+        lambda: require_repairs(recipe.repair),
+        lambda: require_script(recipe.engine),
+        *(() if library is None else (lambda: require_file("hints.library", library),)),
+    )
+
+
+def _model_of(engine: EvalEngineSection) -> Callable[[Path], None]:
+    serves = isinstance(engine, VllmEngineSection) and engine.launch
+    return require_model if isinstance(engine, LocalEngineSection) or serves else require_tokenizer
 
 
 def require_file(key: str, path: Path) -> None:

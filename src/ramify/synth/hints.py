@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ramify.chat.renderer import ChatRenderer
 from ramify.core.errors import DataError
 from ramify.core.messages import Final, Problem
+from ramify.core.protocols import Renderer
 from ramify.core.tree import Context, Cut, Node, Source, Trajectory, TreeKey, node_id
 from ramify.rollout.places import go_on_from, last_turn
 from ramify.rollout.plan import Planned
@@ -104,7 +104,7 @@ class Place:
     chars: int
 
 
-def places_for(library: HintLibrary, renderer: ChatRenderer, answer: Trajectory) -> tuple[Place, ...]:
+def places_for(library: HintLibrary, renderer: Renderer, answer: Trajectory) -> tuple[Place, ...]:
     """All places in an answer, by hint and from the first on."""
     markers = "|".join(re.escape(marker) for marker in library.markers)
     doubt = re.compile(rf"(?<!\w)(?:{markers})(?!\w)", re.IGNORECASE)
@@ -127,7 +127,7 @@ def places_for(library: HintLibrary, renderer: ChatRenderer, answer: Trajectory)
 
 
 def planned_hint(
-    renderer: ChatRenderer, problem: Problem, answer: Trajectory, place: Place, key: TreeKey
+    renderer: Renderer, problem: Problem, answer: Trajectory, place: Place, key: TreeKey
 ) -> Planned:
     """The tree that goes on from a hint: below the prompt of `problem`, the answer's turns up to the place, and the hint.
 
