@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "reinforcement learning with branching rollouts",
     "rollout": "grow trees with any engine and write their trace",
     "synth": "data for supervised training and RL from questions, as Tool-Star makes it",
+    "pairs": "preference pairs for DPO from the trees that runs recorded",
     "eval": "independent attempts at a set of problems, pass@k with intervals",
     "score": "score a file of responses, or check the scores against test vectors",
     "search-serve": "a retrieval service over a file of passages",

@@ -12,7 +12,7 @@ from ramify.core.errors import ConfigError
 from ramify.obs.files import RECIPE, entries, require_plain_files
 from ramify.obs.keyed_lines import KeyedLines, key_of
 from ramify.obs.manifest import MANIFEST
-from ramify.obs.trace import TracedTree, parse_tree
+from ramify.obs.trace import TracedTree, each_tree
 
 Stage: TypeAlias = Literal["direct", "tools", "hints"]
 """What a question is answered with: nothing, tools, or tools after a hint."""
@@ -37,11 +37,8 @@ def read_stage(folder: Path, stage: Stage) -> Iterator[TracedTree]:
         DataError: A line is no tree; names file and row.
     """
     path = folder / TREES / f"{stage}.jsonl"
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as file:
-        for row, line in enumerate(file, 1):
-            yield parse_tree(path, row, line)
+    if path.exists():
+        yield from each_tree(path)
 
 
 def check_synth_folder(path: Path, resume: bool) -> None:
