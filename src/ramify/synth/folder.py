@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias, get_args
 
 from ramify.core.errors import ConfigError
 from ramify.obs.files import RECIPE, entries, require_plain_files
-from ramify.obs.keyed_lines import KeyedLines, key_of
 from ramify.obs.manifest import MANIFEST
 from ramify.obs.trace import TracedTree, each_tree
 
@@ -22,12 +21,9 @@ TREES = "trees"
 RESULTS = ("questions.jsonl", "sft.jsonl", "rl.jsonl", "rejected.jsonl", "summary.json")
 
 
-def stage_lines(folder: Path, stage: Stage) -> KeyedLines:
-    """The trees of a stage, keyed by the question and by `TreeKey.attempt`."""
-    return KeyedLines(
-        folder / TREES / f"{stage}.jsonl",
-        lambda record: key_of(record["problem"]["id"], record["key"]["attempt"]),
-    )
+def stage_file(folder: Path, stage: Stage) -> Path:
+    """The file with the trees of a stage."""
+    return folder / TREES / f"{stage}.jsonl"
 
 
 def read_stage(folder: Path, stage: Stage) -> Iterator[TracedTree]:
@@ -36,7 +32,7 @@ def read_stage(folder: Path, stage: Stage) -> Iterator[TracedTree]:
     Raises:
         DataError: A line is no tree; names file and row.
     """
-    path = folder / TREES / f"{stage}.jsonl"
+    path = stage_file(folder, stage)
     if path.exists():
         yield from each_tree(path)
 

@@ -7,6 +7,7 @@ from typing import Any
 from ramify.actor.actor import Actor, Task, open_task
 from ramify.actor.groups import group_size
 from ramify.actor.identity import agent_identity, without_reach
+from ramify.actor.recorded import Sampler
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.build import build_agent, build_limits, build_renderer
@@ -24,14 +25,13 @@ from ramify.obs.files import RECIPE, claimed_folder, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, read_manifest, refuse_other, write_manifest
 from ramify.obs.metrics import TimingLog
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
-from ramify.synth.folder import check_synth_folder, read_stage
+from ramify.synth.folder import check_synth_folder, read_stage, stage_file
 from ramify.synth.hints import HintLibrary, as_table, load_hints
 from ramify.synth.results import Sorter, write_results
 from ramify.synth.rows import is_right
 from ramify.synth.sampling import (
     DIRECT,
     TOOLS,
-    Sampler,
     planned_answers,
     planned_hints,
     with_samples,
@@ -131,16 +131,30 @@ def _sample_all(
         try:
             actor = _actor(recipe, task, console)
             loop.settle()
-            sampler = Sampler(folder, console, stop, group_size(recipe.run, recipe.engine, leaves=1))
+            sampler = Sampler(console, stop, group_size(recipe.run, recipe.engine, leaves=1))
             plain = without_tools(actor, _plain(recipe, task.renderer), sampling.direct)
-            sampler.sample("direct", plain, planned_answers(direct, DIRECT), len(direct))
+            sampler.sample(
+                "direct", stage_file(folder, "direct"), plain, planned_answers(direct, DIRECT), len(direct)
+            )
             with_tools = with_samples(actor, sampling.tools)
-            sampler.sample("tools", with_tools, planned_answers(task.problems, TOOLS), len(direct))
+            sampler.sample(
+                "tools",
+                stage_file(folder, "tools"),
+                with_tools,
+                planned_answers(task.problems, TOOLS),
+                len(direct),
+            )
             if recipe.hints is not None and library is not None:
                 asked = _unanswered(folder, recipe.quality.right_at)
                 alone = with_samples(actor, 1)
                 planned = planned_hints(folder, recipe.hints, library, alone, task.problems, asked)
-                sampler.sample("hints", alone, planned, len(asked) * recipe.hints.per_question)
+                sampler.sample(
+                    "hints",
+                    stage_file(folder, "hints"),
+                    alone,
+                    planned,
+                    len(asked) * recipe.hints.per_question,
+                )
         except Interrupted as stopped:
             after = f"the answers that have ended are in {folder}, go on with --resume"
             raise Interrupted(stopped.number, after) from None
