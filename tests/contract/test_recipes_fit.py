@@ -24,6 +24,7 @@ RELEASED = {
     "toolstar_reasoning_1.5b",
     "toolstar_reasoning_3b",
     "toolstar_reasoning_7b",
+    "toolstar_sft",
 }
 
 

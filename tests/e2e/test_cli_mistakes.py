@@ -293,10 +293,14 @@ def test_a_folder_that_cannot_be_made(refused, tmp_path, model_folder, command):
 def test_demonstrations_that_cannot_be_used(refused, tmp_path, model_folder):
     recipe = write_task(tmp_path / "task", model_folder, SFT)
     rows = write_lines(tmp_path / "rows.jsonl", [{"prompt": [{"role": "user", "content": "?"}]}])
-    assert f"{rows} row 1: expected an object with prompt" in refused(
+    assert f"{rows} row 1: no 'completion'. Mend them, or leave" in refused(
         "sft", recipe, "-s", f"data.train={rows}"
     )
-    assert "expected at most data.max_tokens = 5" in refused("sft", recipe, "-s", "data.max_tokens=5")
+    told = refused("sft", recipe, "-s", "data.max_tokens=5")
+    assert (
+        "no example is left: left out 6 of 6 rows with more than data.max_tokens = 5 tokens: rows 1, 2, 3"
+        in told
+    )
 
 
 def test_a_sandbox_that_cannot_reach_the_level(task, tmp_path):

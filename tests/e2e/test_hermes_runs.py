@@ -12,8 +12,9 @@ from ramify.config.build_tools import show_tools
 from ramify.config.load import load_recipe
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.messages import Calls, Final, ToolStatus
-from ramify.core.tree import Source, StopReason, TreeKey
-from ramify.data.examples import load_demonstrations
+from ramify.core.tree import Source, StopReason
+from ramify.data.example_formats import COMPLETION
+from ramify.data.examples import read_examples
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
 
@@ -177,9 +178,8 @@ def test_every_kind_of_run_shows_the_same_prompt(task, started, trained):
     recipe = load_recipe(SftRecipe, next(task.glob("sft*.toml")), [])
     renderer = build_renderer("hermes", build_tokenizer(started), show_tools(recipe.tools).specs)
     prompts = {}
-    for item in load_demonstrations(task / "demonstrations.jsonl"):
-        tree = renderer.demonstrate(item.problem, item.completion, TreeKey(0, 0))
-        prompts[item.problem.messages] = tree.nodes[0].token_ids
+    for _, item in read_examples(task / "demonstrations.jsonl", COMPLETION):
+        prompts[item.problem.messages] = renderer.start(item.problem)
     assert len(prompts) == len(QUESTIONS)
     seen = [item.tree for item in (*trees_of(trained), *read_trees(evaluated / "trees.jsonl"))]
     assert len(seen) == 6

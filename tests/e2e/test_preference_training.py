@@ -65,7 +65,7 @@ def test_a_run_that_is_killed_and_resumed_ends_like_one_that_was_not(task, tmp_p
 def test_the_shipped_recipe_trains_an_adapter_for_two_steps(task, model_folder):
     recipe = Path(__file__).parents[2] / "recipes" / "dpo_toolstar_7b.toml"
     run = task.parent / "run"
-    # Three epochs of 112 pairs are 21 steps, one more than the recipe warms up for.
+    # Three epochs of 112 pairs are 21 steps, one more than the recipe warms up for; its cosine begins after two of them.
     data = write_lines(task.parent / "many.jsonl", [*pairs()] * 14)
     settings = (f"model.path={model_folder}", f"data.train={data}", f"run.dir={run}")
     words = [word for one in settings for word in ("-s", one)]
@@ -73,7 +73,7 @@ def test_the_shipped_recipe_trains_an_adapter_for_two_steps(task, model_folder):
     first, second = rows_of(task)
     assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert second["margin"] > 0
-    assert (first["lr_factor"], second["lr_factor"]) == pytest.approx((1 / 20, 2 / 20 * 20 / 21))
+    assert (first["lr_factor"], second["lr_factor"]) == pytest.approx((1 / 20, 2 / 20))
     written = json.loads((run / "checkpoints" / "step-000002" / "adapter_config.json").read_text())
     assert (written["r"], written["lora_alpha"]) == (8, 16)
     assert "down_proj" in written["target_modules"]
@@ -107,18 +107,21 @@ GOOD = next(pairs())
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({**GOOD, "rejected": GOOD["chosen"]}, "row 1: expected an object with prompt (messages), chosen"),
-        ({**GOOD, "chosen": ""}, "'chosen' must be text that is not blank"),
-        ({"prompt": GOOD["prompt"], "chosen": "yes"}, "no 'rejected'"),
+        ({**GOOD, "rejected": GOOD["chosen"]}, "row 1: chosen and rejected are the same tokens"),
+        ({**GOOD, "chosen": ""}, "row 1: nothing is left to train on"),
+        ({"prompt": GOOD["prompt"], "chosen": "yes"}, "row 1: no 'rejected'"),
         (
             {**GOOD, "chosen": "<python> 1 </python> <result>\n1\n</result>"},
-            "pairs.jsonl row 1: chosen side of pair '1': it must end in a turn of the assistant",
+            "pairs.jsonl row 1: it does not end with a turn of the assistant",
         ),
         (
             {**GOOD, "rejected": "<result> 1 </result> <answer> a </answer>"},
-            "pairs.jsonl row 1: rejected side of pair '1': it must begin with a turn of the assistant",
+            "pairs.jsonl row 1: a result follows no call",
         ),
-        ({**GOOD, "chosen": "add " * 200}, "expected at most data.max_tokens = 120"),
+        (
+            {**GOOD, "chosen": "add " * 200},
+            "no example is left: left out 1 of 1 rows with more than data.max_tokens = 120",
+        ),
     ],
 )
 def test_pairs_that_cannot_be_used_leave_no_run_behind(task, capsys, row, told):
@@ -130,28 +133,28 @@ def test_pairs_that_cannot_be_used_leave_no_run_behind(task, capsys, row, told):
     assert not (task.parent / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (
-            {
-                "chosen": "<python> 1 </python> <result>\n42\n</result> <answer> a </answer>",
-                "rejected": "<python> 1 </python> <result>42</result> <answer> a </answer>",
-            },
-            "row 9: pair 'last': chosen and rejected are the same tokens; leave it out",
-        ),
-        ({"rejected": "\u4e2d" * 39}, "row 9: rejected side of pair 'last': "),
-    ],
-    ids=["the same tokens", "too long by the chat template"],
-)
-def test_the_last_pair_of_a_file_is_looked_at_before_the_first_step(task, capsys, changes, told):
-    last = {"prompt": [{"role": "user", "content": "?"}], "chosen": "ok", "id": "last", **changes}
-    assert len(last["rejected"].encode()) < 120
-    write_lines(task.parent / "pairs.jsonl", [*pairs(), last])
+LAST = {"prompt": [{"role": "user", "content": "?"}], "chosen": "ok", "id": "last"}
+
+
+def test_the_last_pair_of_a_file_is_looked_at_before_the_first_step(task, capsys):
+    sides = {
+        "chosen": "<python> 1 </python> <result>\n42\n</result> <answer> a </answer>",
+        "rejected": "<python> 1 </python> <result>42</result> <answer> a </answer>",
+    }
+    write_lines(task.parent / "pairs.jsonl", [*pairs(), {**LAST, **sides}])
     assert main(["dpo", str(task)]) == 2
-    line = capsys.readouterr().err
-    assert f"pairs.jsonl {told}" in line
+    assert "pairs.jsonl row 9: chosen and rejected are the same tokens" in capsys.readouterr().err
     assert not (task.parent / "run").exists()
+
+
+def test_a_pair_is_left_out_if_one_side_is_too_long_by_the_chat_template(task, capsys):
+    long = "\u4e2d" * 39
+    assert len(long.encode()) < 120
+    write_lines(task.parent / "pairs.jsonl", [*pairs(), {**LAST, "rejected": long}])
+    assert main(["dpo", str(task), "--max-steps", "1"]) == 0
+    assert (
+        "left out 1 of 9 rows with more than data.max_tokens = 120 tokens: row 9" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 
 from e2e_runs import SECONDS, ramify, start, write_lines, write_task
 from ramify.cli import main
-from ramify.data.examples import load_demonstrations
+from ramify.data.example_formats import COMPLETION
+from ramify.data.examples import Example, read_examples
 
 SYNTH = """\
 [model]
@@ -78,8 +79,9 @@ def test_from_questions_to_rows(task, capsys):
     assert summary["classes"]["helps"] >= 1
     assert "rows for SFT: " in out
     assert "tools: 24 answers" in out
-    rows = load_demonstrations(run / "sft.jsonl")
+    rows = [example for _, example in read_examples(run / "sft.jsonl", COMPLETION)]
     assert len(rows) == sum(summary["rows"].values())
+    assert all(isinstance(row, Example) for row in rows)
     before = {name: (run / name).read_bytes() for name in FILES}
     assert main(["synth", str(task)]) == 2
     assert "holds a synthesis; go on with --resume" in capsys.readouterr().err

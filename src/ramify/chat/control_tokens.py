@@ -9,7 +9,7 @@ import json
 import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -161,11 +161,17 @@ class ControlTokens:
 
     @cached_property
     def _spelt(self) -> "_SpeltTokenizer":
-        return _SpeltTokenizer(self._tokenizer, self._controls)
+        return _spelt_tokenizer(self._tokenizer, frozenset(self._controls))
 
     @cached_property
     def _plain(self) -> "_SpeltTokenizer":
-        return _SpeltTokenizer(self._tokenizer, {token.content for token in self._tokenizer.added})
+        return _spelt_tokenizer(self._tokenizer, frozenset(token.content for token in self._tokenizer.added))
+
+
+@lru_cache(maxsize=4)
+def _spelt_tokenizer(tokenizer: ChatTokenizer, controls: frozenset[str]) -> "_SpeltTokenizer":
+    """One for all renderers of a tokenizer: each takes as much memory as the tokenizer itself."""
+    return _SpeltTokenizer(tokenizer, controls)
 
 
 def _texts_of(value: object) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.tokenizer import as_unicode
 from ramify.core.messages import Message, TextPart, ToolResult, TurnOutline
+from ramify.core.tree import Source
 
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
 
@@ -42,6 +43,30 @@ class Said:
 
 Line: TypeAlias = Message | Said | ToolResult
 """A message of the prompt or the user, a turn of the assistant, or the result of one of its calls."""
+
+Spoken: TypeAlias = tuple[Said | ToolResult, ...]
+"""What an assistant and its tools said after a prompt, as a data set has it; a turn's text may hold results in the dialect's tags."""
+
+Parts: TypeAlias = tuple[tuple[Source, str], ...]
+"""The assistant's turns, in the dialect's text, and the texts of the tool results, in order."""
+
+UNBALANCED = "tags are not balanced"
+UNNAMED_TOOL = "it calls a tool that is neither the recipe's nor the row's"
+"""Reasons for refusing a row that the dialects share."""
+
+
+def split_at_spans(text: str, opening: str, closing: str) -> list[str]:
+    """The text outside of the first span, inside of it, outside again, and so on; a span that does not close is none."""
+    pieces: list[str] = []
+    position = 0
+    while (start := text.find(opening, position)) >= 0:
+        inside = start + len(opening)
+        end = text.find(closing, inside)
+        if end < 0:
+            break
+        pieces += [text[position:start], text[inside:end]]
+        position = end + len(closing)
+    return [*pieces, text[position:]]
 
 
 def split_thought(turn: str) -> Said:

@@ -16,15 +16,27 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
 from ramify.chat.arguments import read_object
-from ramify.chat.conversation import Line, Said, SaidCall, outline, split_thought, thought_opened
-from ramify.chat.renderer import ChatRenderer, Parts
+from ramify.chat.conversation import (
+    UNBALANCED,
+    UNNAMED_TOOL,
+    Line,
+    Parts,
+    Said,
+    SaidCall,
+    outline,
+    split_at_spans,
+    split_thought,
+    thought_opened,
+)
+from ramify.chat.renderer import ChatRenderer
 from ramify.chat.template import ChatTemplate
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import ConfigError, DataError, RowError
 from ramify.core.messages import (
     Calls,
     Final,
@@ -42,12 +54,12 @@ from ramify.core.tree import Source
 UNREADABLE = "tool_call"
 """The name of a call whose own name cannot be read; no tool may have it."""
 
+_NOTHING = "the turn holds neither a call nor an answer"
 _WRITTEN = ("think", "tool_call")
 _RESULT = ("<tool_response>", "</tool_response>")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TAG_IN_JSON = re.compile(r"<(?=/?tool_(?:call|response)>)")
 _PART = re.compile(r"<think>.*?(</think>|\Z)|<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
-_RESULT_SPAN = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 
 _PROBE_CALL = '<tool_call>\n{"name": "ramify_probe", "arguments": {"text": "a"}}\n</tool_call>'
 _PROBE_TOOL = {
@@ -63,9 +75,9 @@ _PROBE_TOOL = {
 class HermesRenderer(ChatRenderer):
     """The hermes dialect over a chat template that has it."""
 
-    _result_tags = _RESULT
-    _other_calls = re.compile(r"<result>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
-    _ends_each_turn = True
+    result_tags = _RESULT
+    other_calls = re.compile(r"<result>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
+    ends_each_turn = True
 
     def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:
         """Learn from the template what it writes around tool results.
@@ -112,7 +124,9 @@ class HermesRenderer(ChatRenderer):
 
     def turn_text(self, said: Said) -> str:
         """As for every dialect; a thought that the prompt opened stays open there."""
-        turn = super().turn_text(said)
+        return self._in_its_frame(super().turn_text(said))
+
+    def _in_its_frame(self, turn: str) -> str:
         if not self._frame.opens_thought:
             return turn
         thought = turn.lstrip()
@@ -130,7 +144,20 @@ class HermesRenderer(ChatRenderer):
         return (Message.of("user", "\n".join(result.text for result in results)),)
 
     def _calls_text(self, calls: Sequence[SaidCall]) -> str:
-        return "\n".join(map(_call_text, calls))
+        return "\n".join(map(self.call_text, calls))
+
+    def call_text(self, call: SaidCall) -> str:
+        """As for every dialect; arguments that are no JSON stay as they are, and the policy is told."""
+        arguments = call.arguments.strip() or "{}"
+        try:
+            json.loads(arguments, strict=False)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            # Inside JSON a tag can only stand in a string, where it has another spelling.
+            arguments = _TAG_IN_JSON.sub(r"\\u003c", arguments)
+        name = json.dumps(call.name, ensure_ascii=False)
+        return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 
     def _messages(self, problem: Problem) -> tuple[Message, ...]:
         return problem.messages
@@ -138,14 +165,14 @@ class HermesRenderer(ChatRenderer):
     def _template_tools(self) -> tuple[Mapping[str, Any], ...]:
         return tuple(map(_described, self._specs))
 
-    def _split(self, completion: str) -> Parts:
+    def split(self, text: str) -> Parts:
+        """As for every dialect; the template writes the line breaks between turns."""
         parts: list[tuple[Source, str]] = []
-        for index, text in enumerate(_RESULT_SPAN.split(completion)):
+        for index, piece in enumerate(split_at_spans(text, *self.result_tags)):
             if index % 2:
-                parts.append((Source.TOOL, text))
-            elif text.strip():
-                # The template writes the line breaks between turns.
-                parts.append((Source.POLICY, text.strip()))
+                parts.append((Source.TOOL, piece.removeprefix("\n").removesuffix("\n")))
+            elif piece.strip():
+                parts.append((Source.POLICY, self._in_its_frame(piece.strip())))
         return tuple(parts)
 
     def written(self, parts: Parts) -> str:
@@ -156,7 +183,30 @@ class HermesRenderer(ChatRenderer):
             for source, text in parts
         )
 
-    def _frame_tokens(self) -> int:
+    def check_parts(self, parts: Parts, *, may_end_in_call: bool) -> None:
+        """As for every dialect: each call of a turn has one result, and a turn without a call is the last."""
+        named = {spec.name for spec in self._specs}
+        turns: list[tuple[str, int]] = []
+        for source, text in parts:
+            if source is Source.POLICY:
+                turns.append((text, 0))
+            else:
+                turns[-1] = (turns[-1][0], turns[-1][1] + 1)
+        for number, (text, results) in enumerate(turns, 1):
+            turn = self.parse(text + self.ends[0])
+            if isinstance(turn, Malformed):
+                raise RowError(turn.reason) if turn.reason == _NOTHING else RowError(UNBALANCED, turn.reason)
+            calls = turn.calls if isinstance(turn, Calls) else ()
+            for call in calls:
+                if named and call.name not in {*named, UNREADABLE}:
+                    raise RowError(UNNAMED_TOOL, call.name)
+            if results > len(calls):
+                raise RowError("more results than calls" if calls else "a result follows no call")
+            if results < len(calls) and not (may_end_in_call and number == len(turns)):
+                raise RowError("a call has no result", f"that of {calls[results].name}")
+
+    def frame_tokens(self) -> int:
+        """As for every dialect."""
         return sum(self.tokenizer.most_tokens(piece) for piece in self._frame.pieces(2))
 
 
@@ -190,6 +240,7 @@ class ResultFrame:
         return (self.before, *(self.between,) * (results - 1), self.after)
 
 
+@lru_cache(maxsize=4)
 def read_frame(template: ChatTemplate, end: str, place: str) -> ResultFrame:
     """What a template writes around tool results, found by rendering a call with one result and with two.
 
@@ -273,7 +324,7 @@ def parse_turn(turn: str, ends: Sequence[str]) -> ParsedTurn:
         return Malformed(f"{stray} closes nothing")
     if calls:
         return Calls(tuple(calls))
-    return Final(answer) if answer else Malformed("the turn holds neither a call nor an answer")
+    return Final(answer) if answer else Malformed(_NOTHING)
 
 
 def read_call(content: str) -> ToolCall:
@@ -311,20 +362,6 @@ def _with_calls(said: Said, number: int) -> Said | None:
         position = part.end()
     texts.append(said.text[position:])
     return replace(said, text="".join(texts).rstrip(), calls=tuple(calls)) if calls else None
-
-
-def _call_text(call: SaidCall) -> str:
-    """A call as the model writes it; arguments that are no JSON stay as they are, and the policy is told."""
-    arguments = call.arguments.strip() or "{}"
-    try:
-        json.loads(arguments, strict=False)
-    except (ValueError, RecursionError):
-        pass
-    else:
-        # Inside JSON a tag can only stand in a string, where it has another spelling.
-        arguments = _TAG_IN_JSON.sub(r"\\u003c", arguments)
-    name = json.dumps(call.name, ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 
 
 def _check_names(specs: Sequence[ToolSpec]) -> None:

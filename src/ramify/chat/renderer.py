@@ -9,13 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any
 
-from ramify.chat.arguments import describe_tools
+from ramify.chat.arguments import describe_tools, text_argument
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import (
+    UNNAMED_TOOL,
     Line,
+    Parts,
     Said,
     SaidCall,
     harmless,
@@ -23,11 +24,14 @@ from ramify.chat.conversation import (
     split_thought,
     thought_opened,
 )
+from ramify.chat.escaped_code import with_line_breaks
 from ramify.chat.tags import (
     RESULT_CLOSE,
     RESULT_OPEN,
     TAG_NAMES,
+    TOOLS,
     callable_tools,
+    check_parts,
     neutralise,
     parse_turn,
     split_completion,
@@ -37,9 +41,8 @@ from ramify.chat.tags import (
 )
 from ramify.chat.template import read_user_frame
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import DataError
+from ramify.core.errors import DataError, RowError
 from ramify.core.messages import (
-    Final,
     Message,
     ParsedTurn,
     Problem,
@@ -48,13 +51,9 @@ from ramify.core.messages import (
     ToolStatus,
     TurnOutline,
 )
-from ramify.core.tree import Node, Source, StopReason, Trajectory, Tree, TreeKey, make_tree, node_id
+from ramify.core.tree import Source, Trajectory
 
-Parts: TypeAlias = tuple[tuple[Source, str], ...]
-"""The assistant's turns and the tool results of a demonstration, in order."""
-
-_ESCAPED = str.maketrans(dict.fromkeys("<\ufe64\uff1c", "&lt;"))
-"""The longest text that neutralising a result can give; some tokenizers read look-alikes as `<`."""
+_ANSWER = ("<answer>", "</answer>")
 
 
 class ChatRenderer(ABC):
@@ -64,15 +63,15 @@ class ChatRenderer(ABC):
         tokenizer: The model's tokenizer.
         controls: Its control tokens.
         result_end: The text at the end of each tool result in a context.
+        result_tags: The tags around a tool result in the text of a demonstration.
+        other_calls: Calls in other dialects, which would be trained on as text that calls nothing.
+        ends_each_turn: Whether a turn with calls ends with the end token, as the last turn does.
     """
 
     result_end: str
-    _result_tags: tuple[str, str]
-    """The tags around a tool result in the text of a demonstration."""
-    _other_calls: "re.Pattern[str]"
-    """Calls in other dialects, which would be trained on as text that calls nothing."""
-    _ends_each_turn: bool
-    """Whether a turn with calls ends with the end token, as the last turn does."""
+    result_tags: tuple[str, str]
+    other_calls: "re.Pattern[str]"
+    ends_each_turn: bool
 
     def __init__(
         self, tokenizer: ChatTokenizer, written_tags: Sequence[str], read_tags: Sequence[str] = ()
@@ -114,11 +113,35 @@ class ChatRenderer(ABC):
         return ()
 
     @abstractmethod
-    def _split(self, completion: str) -> Parts:
-        """Split a demonstration, without checking it."""
+    def split(self, text: str) -> Parts:
+        """Split what a data set has as one text: the assistant's turns, and tool results in the dialect's tags.
+
+        Raises:
+            RowError: A result holds an answer.
+        """
 
     @abstractmethod
-    def _frame_tokens(self) -> int:
+    def call_text(self, call: SaidCall) -> str:
+        """A call in the dialect's text; its arguments are JSON.
+
+        Raises:
+            RowError: The dialect cannot write it.
+        """
+
+    @abstractmethod
+    def check_parts(self, parts: Parts, *, may_end_in_call: bool) -> None:
+        """See that a rollout could have given these turns and results; the first and the last part are turns.
+
+        Raises:
+            RowError: It could not.
+        """
+
+    def repaired(self, parts: Parts) -> Parts:
+        """The parts without damage that a program's text may have taken in its file."""
+        return parts
+
+    @abstractmethod
+    def frame_tokens(self) -> int:
         """An upper bound on the tokens around one tool result."""
 
     @abstractmethod
@@ -159,10 +182,10 @@ class ChatRenderer(ABC):
         """The beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
         return f"<think> {self.quoted(text.strip())}</think>"
 
-    def foreign_control(self, problem: Problem, *completions: str) -> str | None:
-        """A control token that the prompt's messages, the tools or a demonstration of the problem spell, or None."""
+    def foreign_control(self, problem: Problem, *sides: Parts) -> str | None:
+        """A control token that the prompt's messages, the tools or demonstrations of the problem spell, or None."""
         tools = map(_as_json, self._template_tools())
-        parts = (text for completion in completions for _, text in self._split(completion))
+        parts = (text for side in sides for _, text in side)
         told = (*(message.text for message in self._messages(problem)), *tools, *parts)
         return next(filter(None, map(self.controls.found_in, told)), None)
 
@@ -253,126 +276,28 @@ class ChatRenderer(ABC):
         return harmless(lines, self.controls)
 
     def turn_text(self, said: Said) -> str:
-        """The text of the turn that a chat endpoint answered, without the end token.
+        """The text of the turn that a chat endpoint answered, without the end token."""
+        return _one_text(thought_opened(self._thought(said) + said.text), self._calls_text(said.calls))
 
-        A thought that the service keeps apart cannot hold a call or an answer, so tags in it are escaped.
+    def demonstrated(self, said: Said) -> str:
+        """The text of a turn of a data set, without the end token; results may stand in it.
+
+        Raises:
+            RowError: The dialect cannot write a call.
         """
+        calls = "\n".join(map(self.call_text, said.calls))
+        return _one_text(self._thought(said) + said.text, calls)
+
+    def _thought(self, said: Said) -> str:
+        """A thought that is kept apart cannot hold a call or an answer, so tags in it are escaped."""
         thought = neutralise(said.thought.strip(), self._tag_names)
-        before = f"<think>\n{thought}\n</think>\n\n" if thought else ""
-        turn = thought_opened(before + said.text)
-        calls = self._calls_text(said.calls)
-        return f"{turn}\n{calls}" if calls and turn and not turn.endswith("\n") else turn + calls
+        return f"<think>\n{thought}\n</think>\n\n" if thought else ""
 
-    def demonstrate(
-        self, problem: Problem, completion: str, key: TreeKey, what: str = "demonstration"
-    ) -> Tree:
-        """A demonstration as a tree with one leaf: the assistant's turns are trained on, the tool results are not.
-
-        Args:
-            problem: The problem that it solves.
-            completion: The assistant's turns and the tool results between them, in the dialect's text.
-            key: The tree's key: where in the run the demonstration is used.
-            what: What error messages call it; the problem's id follows.
-
-        Raises:
-            DataError: The completion does not begin and end with a turn of the assistant, or a turn holds an unpaired
-                result tag, an end of turn, or a call in another dialect.
-        """
-        parts = self.turns(f"{what} {problem.id!r}", completion)
-        prompt = self.start(problem)
-        nodes = [Node("", (), None, Source.PROMPT, prompt, self.decode(prompt))]
-        steps = [
-            (source, [text for _, text in group]) for source, group in groupby(parts, lambda part: part[0])
-        ]
-        for index, (source, texts) in enumerate(steps):
-            nodes.append(self._demonstrated(nodes[-1], source, texts, last=index == len(steps) - 1))
-        return make_tree(problem, key, nodes)
-
-    def turns(self, place: str, completion: str) -> Parts:
-        """Split a demonstration into the assistant's turns and the tool results, without encoding anything.
-
-        Args:
-            place: Prefix of error messages.
-            completion: As for `demonstrate`.
-
-        Raises:
-            DataError: As for `demonstrate`.
-        """
-        parts = self._split(completion)
-        if not parts or parts[-1][0] is not Source.POLICY:
-            raise DataError(f"{place}: it must end in a turn of the assistant")
-        if parts[0][0] is not Source.POLICY:
-            raise DataError(f"{place}: it must begin with a turn of the assistant")
-        for text in (text for source, text in parts if source is Source.POLICY):
-            if call := self._other_calls.search(text):
-                raise DataError(
-                    f"{place}: it calls a tool as another dialect does ({call[0]}); see model.dialect"
-                )
-            if any(tag in text for tag in self._result_tags):
-                raise DataError(f"{place}: a result tag has no partner: {_start(text)}")
-            if any(end in text for end in self.ends):
-                raise DataError(
-                    f"{place}: an end of turn stands inside (a further turn of the user is not supported): {_start(text)}"
-                )
-        return parts
-
-    def token_bounds(self, problem: Problem, parts: Parts) -> tuple[int, int]:
-        """Lower and upper bound of a demonstration's length in tokens, prompt included, without encoding it.
-
-        Args:
-            problem: The problem that it solves.
-            parts: Its parts, from `turns`.
-
-        Raises:
-            DataError: The chat template refuses the problem's messages.
-        """
-        prompt = self.prompt_text(problem)
-        fewest, most = self.tokenizer.fewest_tokens(prompt), self.tokenizer.most_tokens(prompt)
-        for source, text in parts:
-            if source is Source.TOOL:
-                most += self._frame_tokens()
-                most += self.tokenizer.most_tokens(text.translate(_ESCAPED))
-            else:
-                fewest += self.tokenizer.fewest_tokens(text)
-                most += self.tokenizer.most_tokens(text) + 1
-        return fewest, most
-
-    def are_same(self, parts: Parts, others: Parts) -> bool:
-        """Whether two demonstrations have the same tokens; encodes only parts whose texts differ, up to the first
-        difference in tokens."""
-        if [source for source, _ in parts] != [source for source, _ in others]:
-            return False
-        return all(
-            one == other or self._tokens(one[0], [one[1]]) == self._tokens(other[0], [other[1]])
-            for one, other in zip(parts, others, strict=True)
-        )
-
-    def _tokens(self, source: Source, texts: Sequence[str]) -> tuple[int, ...]:
+    def tokens(self, source: Source, texts: Sequence[str]) -> tuple[int, ...]:
+        """Tokens of a demonstration's turn, in one piece or several, or of the results that follow one."""
         if source is Source.TOOL:
             return self.after([ToolResult("", ToolStatus.OK, text) for text in texts])
         return self.controls.encode("".join(texts))
-
-    def _demonstrated(self, parent: Node, source: Source, texts: Sequence[str], last: bool) -> Node:
-        path = (*parent.path, 0)
-        ids = self._tokens(source, texts)
-        if source is Source.TOOL:
-            # The node gets no `results`, because no tool ran.
-            return Node(node_id(path), path, parent.id, source, ids, self.decode(ids))
-        if last or self._ends_each_turn:
-            ids += (self.tokenizer.eos_id,)
-        text = self.decode(ids)
-        turn = self.parse(text)
-        return Node(
-            node_id(path),
-            path,
-            parent.id,
-            source,
-            ids,
-            text,
-            behavior_logprobs=(0.0,) * len(ids),
-            turn=turn,
-            stop=_stop(turn) if last else None,
-        )
 
     def _foreign(self, text: str) -> tuple[str, tuple[int, ...]]:
         """Foreign text without any tag of the dialect, and its tokens."""
@@ -390,9 +315,9 @@ class TagRenderer(ChatRenderer):
     """The papers' tag dialect (`chat.tags`): one assistant message holds the whole trajectory."""
 
     result_end = RESULT_CLOSE
-    _result_tags = ("<result>", "</result>")
-    _other_calls = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
-    _ends_each_turn = False
+    result_tags = ("<result>", "</result>")
+    other_calls = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
+    ends_each_turn = False
 
     def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:
         self._tools = callable_tools(specs)
@@ -445,10 +370,41 @@ class TagRenderer(ChatRenderer):
         texts = [f"{RESULT_OPEN}{result.text}{RESULT_CLOSE}".strip() for result in results]
         return (Message.of("user", "\n".join(texts)),)
 
-    def _split(self, completion: str) -> Parts:
-        return split_completion(completion)
+    def split(self, text: str) -> Parts:
+        """As for every dialect."""
+        parts = split_completion(text)
+        if any(tag in inside for source, inside in parts if source is Source.TOOL for tag in _ANSWER):
+            raise RowError("an answer stands in a result")
+        return parts
 
-    def _frame_tokens(self) -> int:
+    def call_text(self, call: SaidCall) -> str:
+        """As for every dialect: a tag that holds the tool's only argument, if that is a text, or a JSON object."""
+        arguments = json.loads(call.arguments)
+        if call.name in self._tools:
+            only = text_argument(self._tools[call.name])
+        elif self._tools or call.name not in TOOLS:
+            raise RowError(UNNAMED_TOOL, call.name)
+        else:
+            # The papers' tools take one text, whatever the data set calls it.
+            only = next(iter(arguments), "")
+        if only is None:
+            return f"<{call.name}> {call.arguments} </{call.name}>"
+        if list(arguments) != [only] or not isinstance(arguments[only], str):
+            raise RowError("a call's arguments are not its tool's", f"{call.name} takes one text")
+        return f"<{call.name}> {arguments[only]} </{call.name}>"
+
+    def check_parts(self, parts: Parts, *, may_end_in_call: bool) -> None:
+        """As for every dialect."""
+        check_parts(parts, self._tools, may_end_in_call=may_end_in_call)
+
+    def repaired(self, parts: Parts) -> Parts:
+        """As for every dialect: programs whose line breaks are escaped get them back."""
+        return tuple(
+            (source, with_line_breaks(text) if source is Source.POLICY else text) for source, text in parts
+        )
+
+    def frame_tokens(self) -> int:
+        """As for every dialect."""
         return len(self._open) + len(self._close)
 
     def written(self, parts: Parts) -> str:
@@ -461,12 +417,9 @@ class TagRenderer(ChatRenderer):
         )
 
 
-def _stop(turn: ParsedTurn) -> StopReason:
-    return StopReason.ANSWERED if isinstance(turn, Final) else StopReason.MALFORMED
-
-
-def _start(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "...")
+def _one_text(turn: str, calls: str) -> str:
+    """A turn with its calls, which begin on a line of their own."""
+    return f"{turn}\n{calls}" if calls and turn and not turn.endswith("\n") else turn + calls
 
 
 def _as_json(value: object) -> str:

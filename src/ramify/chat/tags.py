@@ -11,11 +11,13 @@ closed tool tag with a result directly after it, and tags quoted in a result or 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ramify.chat.arguments import read_call
-from ramify.core.errors import ConfigError
+from ramify.chat.conversation import UNBALANCED, UNNAMED_TOOL, Parts, split_at_spans
+from ramify.core.errors import ConfigError, RowError
 from ramify.core.messages import Calls, Final, Malformed, ParsedTurn, Say, ToolCall, ToolSpec
 from ramify.core.tree import Source
 
@@ -108,7 +110,7 @@ TAG_NAMES = ("think", "search", "python", "result", "answer")
 _RESERVED = ("think", "result", "answer")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _THINK_SPAN = re.compile(r"<think>.*?</think>", re.DOTALL)
-_RESULT_SPAN = re.compile(r" ?<result>\n?(.*?)\n?</result>", re.DOTALL)
+_CLOSING = re.compile(r"</([A-Za-z][A-Za-z0-9_]*+)>\s*+\Z")
 
 
 def callable_tools(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
@@ -222,12 +224,95 @@ def neutralise(text: str, tag_names: Sequence[str]) -> str:
     return pattern.sub("&lt;", text)
 
 
-def split_completion(completion: str) -> tuple[tuple[Source, str], ...]:
+def split_completion(completion: str) -> Parts:
     """Split a demonstration into the assistant's turns and the tool results, in order."""
+    pieces = split_at_spans(completion, "<result>", "</result>")
     parts: list[tuple[Source, str]] = []
-    for index, text in enumerate(_RESULT_SPAN.split(completion)):
+    for index, text in enumerate(pieces):
         if index % 2:
-            parts.append((Source.TOOL, text))
+            parts.append((Source.TOOL, text.removeprefix("\n").removesuffix("\n")))
         elif text.strip():
-            parts.append((Source.POLICY, text))
+            # The blank before a result is the dialect's.
+            parts.append((Source.POLICY, text if text is pieces[-1] else text.removesuffix(" ")))
     return tuple(parts)
+
+
+def check_parts(parts: Parts, tools: Collection[str], *, may_end_in_call: bool) -> None:
+    """See that a rollout could have given these turns and results; the last part is a turn.
+
+    Args:
+        parts: The parts.
+        tools: Names of the tools; none: search, python and whatever a result follows are taken for tools, of which only search
+            and python must have one.
+        may_end_in_call: Whether the last turn may be a call without a result.
+
+    Raises:
+        RowError: It could not.
+    """
+    known = {*TOOLS, *tools}
+    names = "|".join(map(re.escape, {*known, *_called(parts, tools), *_RESERVED}))
+    tag = re.compile(rf"<(/?)({names})>")
+    tags = _OpenTags()
+    for index, (source, text) in enumerate(parts):
+        last = index == len(parts) - 1
+        if source is Source.TOOL:
+            continue
+        for found in tag.finditer(text):
+            tags.read(found[2], closes=bool(found[1]))
+            is_call = found[1] and found[2] not in _RESERVED
+            ends = last and (may_end_in_call or found[2] not in known)
+            if is_call and (text[found.end() :].strip() or (last and not ends)):
+                raise RowError("a call has no result", f"that of {found[2]}")
+        tags.end_turn(last=last)
+
+
+class _OpenTags:
+    """The tags that are open while the turns of a demonstration are read; a thought may stay open over calls."""
+
+    def __init__(self) -> None:
+        self._opened: list[str] = []
+        self._answered = False
+
+    def read(self, name: str, *, closes: bool) -> None:
+        """Take the next tag."""
+        shown = f"<{'/' * closes}{name}>"
+        inside = self._opened[-1] if self._opened else ""
+        if self._answered:
+            raise RowError("an answer does not stand at the end", f"{shown} follows it")
+        if name == "result" or (closes and inside != name):
+            raise RowError(UNBALANCED, f"{shown} has no partner")
+        if closes:
+            self._opened.pop()
+            self._answered = name == "answer"
+        elif inside and (inside != "think" or name in _RESERVED):
+            raise RowError(UNBALANCED, f"{shown} stands inside <{inside}>")
+        else:
+            self._opened.append(name)
+
+    def end_turn(self, *, last: bool) -> None:
+        """A turn has ended."""
+        if self._answered and not last:
+            raise RowError("an answer does not stand at the end", "a result follows it")
+        if self._opened and last:
+            raise RowError(UNBALANCED, f"<{self._opened[-1]}> is not closed")
+
+
+def _called(parts: Parts, tools: Collection[str]) -> set[str]:
+    """Names of the tools whose results are among the parts.
+
+    Raises:
+        RowError: A result follows no call of one of the tools, or a second result follows a call.
+    """
+    names: set[str] = set()
+    for (source, text), (following, _) in pairwise(parts):
+        if following is not Source.TOOL:
+            continue
+        if source is Source.TOOL:
+            raise RowError("more results than calls")
+        found = _CLOSING.search(text)
+        if found is None or found[1] in _RESERVED:
+            raise RowError("a result follows no call")
+        if tools and found[1] not in tools:
+            raise RowError(UNNAMED_TOOL, found[1])
+        names.add(found[1])
+    return names

@@ -22,10 +22,10 @@ from ramify.rollout.configs import OwnHelperConfig, RewriterConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig, OwnToolConfig
 
 
-def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True) -> None:
-    """Raise ConfigError unless every file that an SFT or DPO recipe names exists."""
+def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True, weights: bool = True) -> None:
+    """Raise ConfigError unless every file that an SFT or DPO recipe names exists; of the model perhaps the tokenizer alone."""
     _check_all(
-        _model_check(recipe.model, require_model, fetch),
+        _model_check(recipe.model, require_model if weights else require_tokenizer, fetch),
         lambda: require_file("data.train", recipe.data.train),
         lambda: require_own("tools.own", recipe.tools.own),
         lambda: require_environment(recipe.environment),

@@ -54,8 +54,8 @@ def make_parser(commands: Mapping[str, str], command: str | None) -> argparse.Ar
 
 
 def module_of(command: str) -> ModuleType:
-    """The module of a command; one module has the three that train."""
-    name = "train" if command in ("sft", "dpo") else command.replace("-", "_")
+    """The module of a command; one module has the two that learn from examples."""
+    name = "examples" if command in ("sft", "dpo") else command.replace("-", "_")
     return importlib.import_module(f"ramify.commands.{name}")
 
 

@@ -231,7 +231,7 @@ def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Sche
     """The optimizer's settings and its learning-rate schedule."""
     from ramify.learner.optimizer import AdamWSettings, MuonSettings, Schedule
 
-    schedule = Schedule(section.warmup_steps, section.decay_from, section.final_rate)
+    schedule = Schedule(section.warmup_steps, section.decay_from, section.final_rate, section.decay)
     if section.name == "adamw":
         return AdamWSettings(section.rate, section.betas, section.weight_decay), schedule
     return (

@@ -1,6 +1,6 @@
 """The schemas of recipes that learn from examples: demonstrations (`ramify sft`) and pairs (`ramify dpo`)."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -16,14 +16,16 @@ from ramify.core.config import PositiveInt, PositiveWeight, Tokens, UserPath
 
 
 class ExampleDataSection(Section):
-    """Examples in the papers' tags: JSONL rows with `prompt` and `completion`, or with `prompt`, `chosen`, `rejected`.
+    """A file of examples in one of the formats of `data/example_formats.py`, or in several.
 
-    `max_tokens` limits the prompt together with what follows it; of a pair, with either side.
+    `max_tokens` limits the prompt together with what follows it; of a pair, with either side. Longer examples are left out. Rows
+    that cannot be used end the run, or are left out, too.
     """
 
     train: UserPath
     epochs: PositiveInt = 1
     max_tokens: Tokens
+    malformed: Literal["refuse", "drop"] = "refuse"
 
 
 class SftLearnerSection(Section):

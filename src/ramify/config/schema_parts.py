@@ -172,8 +172,8 @@ Rewriters = Annotated[tuple[RewriterConfig, ...], AfterValidator(_named_apart)]
 class OptimizerSection(Section):
     """AdamW; or Muon for hidden matrices and AdamW for vectors and embeddings.
 
-    The learning rate warms up over `warmup_steps`. From `decay_from` (a share of the run) it decays linearly to
-    `final_rate` (a share of the peak) at the end of the run; a final rate of 1 keeps it constant.
+    The learning rate warms up over `warmup_steps`. From `decay_from` (a share of the run) it decays to `final_rate` (a share of
+    the peak) at the end of the run, linearly or as half a cosine; a final rate of 1 keeps it constant.
     """
 
     name: Literal["adamw", "muon"] = "adamw"
@@ -183,6 +183,7 @@ class OptimizerSection(Section):
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     weight_decay: Weight = 0.0
     warmup_steps: Count = 0
+    decay: Literal["linear", "cosine"] = "linear"
     decay_from: BelowOne = 0.0
     final_rate: Fraction = 1.0
     max_grad_norm: Magnitude = 1.0
@@ -192,8 +193,9 @@ class OptimizerSection(Section):
         for key in ("vector_rate", "embedding_rate"):
             if self.name == "adamw" and getattr(self, key) is not None:
                 raise ValueError(f'{key}: acts with name = "muon" only; leave it out')
-        if self.final_rate == 1 and self.decay_from > 0:
-            raise ValueError("decay_from: acts with final_rate below 1 only; leave it out")
+        for key, idle in (("decay_from", 0.0), ("decay", "linear")):
+            if self.final_rate == 1 and getattr(self, key) != idle:
+                raise ValueError(f"{key}: acts with final_rate below 1 only; leave it out")
         return self
 
 

@@ -24,6 +24,24 @@ class DataError(UserError):
     """A data file, a model folder or a checkpoint is wrong."""
 
 
+class RowError(DataError):
+    """A row of a data file cannot be used.
+
+    Attributes:
+        reason: Why, in words that are the same for all such rows, so that they can be counted.
+        detail: What is particular to this row.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        """The message is both."""
+        self.reason, self.detail = reason, detail
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+
+
+class RowTooLargeError(RowError):
+    """A row is so large that it was not read."""
+
+
 class MachineError(UserError):
     """This machine cannot do what was asked (sandbox level, missing library, memory)."""
 

@@ -32,7 +32,7 @@ from ramify.core.records import (
     Reward,
     TokenUsage,
 )
-from ramify.core.tree import BranchDecision, Trajectory, Tree, TreeKey
+from ramify.core.tree import BranchDecision, Trajectory
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -138,22 +138,6 @@ class Renderer(Protocol):
 
     def thought(self, text: str) -> str:
         """The beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
-        ...
-
-    def demonstrate(
-        self, problem: Problem, completion: str, key: TreeKey, what: str = "demonstration"
-    ) -> Tree:
-        """A recorded solution as a tree with one leaf, of which only the policy's turns are trained on.
-
-        Args:
-            problem: The problem that it solves.
-            completion: The turns, and the tool results between them, in the dialect's text.
-            key: The tree's key.
-            what: What error messages call it.
-
-        Raises:
-            DataError: It is not such a text.
-        """
         ...
 
 

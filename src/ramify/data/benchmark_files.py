@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ramify.core.errors import DataError
-from ramify.data.problems import is_verl, plain_row, read_jsonl, read_messages, read_parquet
+from ramify.data.problems import is_verl, plain_row, read_messages
+from ramify.data.row_files import JSONL_COUNTING, PARQUET_COUNTING, read_jsonl, read_parquet
 
 PLAIN_QUESTIONS = ("question", "problem", "prompt")
 """Usual names of the question's field, tried in this order; `prompt` may be a list of messages."""
@@ -106,7 +107,7 @@ def read_rows(files: tuple[Path, ...]) -> Iterator[FileRow]:
     number = 0
     for path in files:
         parquet = path.suffix == ".parquet"
-        counting = "rows count from 0" if parquet else "lines count from 1"
+        counting = PARQUET_COUNTING if parquet else JSONL_COUNTING
         columns, rows = read_parquet(path) if parquet else ([], read_jsonl(path))
         for line, row in rows:
             where = f"{path} row {line} ({counting})"

@@ -1,123 +1,113 @@
-"""Files of training examples: JSONL rows with a `prompt` and whole assistant messages, for SFT (`completion`) and DPO."""
+"""Files of training examples, read row by row: demonstrations for SFT, pairs for DPO."""
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
-from ramify.core.errors import DataError
+from ramify.chat.conversation import Spoken
+from ramify.core.errors import RowError
 from ramify.core.messages import Problem
-from ramify.data.problems import read_identifier, read_jsonl, read_messages
+from ramify.data.example_formats import PAIR, Format, Sides, read_row
+from ramify.data.problems import listed, read_identifier
+from ramify.data.recorded_pairs import RecordedPair, read_recorded_pair
+from ramify.data.row_files import read_rows
 
-Example = TypeVar("Example")
 
-Row: TypeAlias = Mapping[str, Any]
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A problem, and what the assistant and its tools said after it.
+
+    Attributes:
+        problem: The problem; its id is the row's `id` in the plain format, else the row's number.
+        sides: One side of a demonstration; of a pair the chosen and the rejected one.
+        tools: The row's own tools (`row_tools.read_tools`); "" if it has none.
+        format: The row's format.
+        row: Its number in the file.
+        recorded: Of a pair that was sampled: its ids, which are trained on in place of the sides' texts.
+    """
+
+    problem: Problem
+    sides: tuple[Spoken, ...]
+    tools: str
+    format: Format
+    row: int
+    recorded: RecordedPair | None = None
 
 
-def read_examples(
-    path: Path, what: str, columns: str, read: Callable[[Problem, Row, int], Example]
-) -> tuple[Example, ...]:
-    """Read all rows of a file; the id of a row without `id` is its number.
+def read_examples(path: Path, names: Sides) -> Iterator[tuple[int, Example | RowError]]:
+    """The examples of a file with the numbers of their rows; in place of one that cannot be read, the reason.
 
     Args:
-        path: The file.
-        what: What error messages call the examples.
-        columns: The columns of a row, as error messages name them.
-        read: Makes an example from its problem, its row and the row's number (from 1); raises ValueError if it cannot.
+        path: A .jsonl, .json or .parquet file (`row_files.read_rows`).
+        names: Which sides an example has.
 
     Raises:
-        DataError: The file or a row cannot be read; names both.
+        DataError: There is no such file, or it cannot be read from some place on.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: expected a JSONL file of {what}, found none")
-    examples: list[Example] = []
     row_of_id: dict[str, int] = {}
-    for number, row in read_jsonl(path):
+    for number, row in read_rows(path):
         try:
-            if not isinstance(row, dict):
-                raise ValueError(f"got {type(row).__name__}")
-            identifier = read_identifier(row, str(number))
-            if identifier in row_of_id:
-                raise ValueError(f"id {identifier!r} is already that of row {row_of_id[identifier]}")
-            row_of_id[identifier] = number
-            problem = Problem(identifier, read_messages(row), ())
-            examples.append(read(problem, row, number))
+            yield number, _read(number, row, names, row_of_id)
+        except RowError as error:
+            yield number, error
         except ValueError as error:
-            raise DataError(f"{path} row {number}: expected an object with {columns}: {error}") from None
-    if not examples:
-        raise DataError(f"{path}: expected {what}, the file is empty")
-    return tuple(examples)
+            yield number, RowError(str(error))
 
 
-def read_message(row: Row, name: str) -> str:
-    """The text of a column with an assistant message.
-
-    Raises:
-        ValueError: It is missing, blank, or not text.
-    """
-    if name not in row:
-        raise ValueError(f"no {name!r}")
-    text = row[name]
-    if any(isinstance(part, dict) for part in (text if isinstance(text, list) else [text])):
-        raise ValueError(
-            f"{name!r} must be text, the assistant's whole message with its calls and their results in the dialect's text, not messages"
-        )
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"{name!r} must be text that is not blank")
-    text.encode()  # raises at a lone surrogate, which is legal JSON but not text
-    return text
-
-
-@dataclass(frozen=True, slots=True)
-class Demonstration:
-    """A problem and the assistant's whole message for it; `<result>` spans are tool results.
-
-    `row` is the row in the file, from 1.
-    """
-
-    problem: Problem
-    completion: str
-    row: int
+def _read(number: int, row: Any, names: Sides, row_of_id: dict[str, int]) -> Example:  # noqa: ANN401 - any JSON value
+    if isinstance(row, RowError):
+        raise row
+    if not isinstance(row, dict):
+        raise RowError("it is no object", type(row).__name__)
+    reading = read_row(row, names)
+    identifier = f"{number}"
+    if reading.format == "plain":
+        identifier = read_identifier(row, identifier)
+        if row_of_id.setdefault(identifier, number) != number:
+            raise RowError(
+                "its id is that of an earlier row",
+                f"{identifier!r:.40} is that of row {row_of_id[identifier]}",
+            )
+    # Equal tools are one text in memory.
+    tools = sys.intern(reading.tools)
+    recorded = read_recorded_pair(row) if names == PAIR and row.get("ids") is not None else None
+    problem = Problem(identifier, reading.prompt, ())
+    return Example(problem, reading.sides, tools, reading.format, number, recorded)
 
 
-def load_demonstrations(path: Path) -> tuple[Demonstration, ...]:
-    """Read rows {prompt: [{role, content}], completion: str, id?: str}; other columns are ignored.
+class RefusedRows:
+    """Rows of a file that cannot be used, by reason."""
 
-    Raises:
-        DataError: The file or a row cannot be read; names both.
-    """
-    return read_examples(path, "demonstrations", "prompt (messages) and completion (text)", _demonstration)
+    def __init__(self) -> None:
+        self._rows: dict[str, list[int]] = {}
+        self._first_detail: dict[str, str] = {}
 
+    def add(self, row: int, error: RowError) -> None:
+        """Count a row."""
+        self._rows.setdefault(error.reason, []).append(row)
+        self._first_detail.setdefault(error.reason, error.detail)
 
-def _demonstration(problem: Problem, row: Row, number: int) -> Demonstration:
-    return Demonstration(problem, read_message(row, "completion"), number)
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return sum(map(len, self._rows.values()))
 
+    def __str__(self) -> str:
+        """One line: for each reason, the most frequent first, how many rows there are, and which are the first of them."""
+        by_count = sorted(self._rows.items(), key=lambda item: (-len(item[1]), item[1]))
+        told = [self._told(reason, rows) for reason, rows in by_count[:_MOST_REASONS]]
+        if more := by_count[_MOST_REASONS:]:
+            told.append(f"{sum(len(rows) for _, rows in more)} rows for {len(more)} more reasons")
+        return "; ".join(told)
 
-@dataclass(frozen=True, slots=True)
-class Preference:
-    """Two whole assistant messages for one problem; `<result>` spans are tool results.
-
-    `row` is the row in the file, from 1.
-    """
-
-    problem: Problem
-    chosen: str
-    rejected: str
-    row: int
-
-
-def load_preferences(path: Path) -> tuple[Preference, ...]:
-    """Read rows {prompt: [{role, content}], chosen: str, rejected: str, id?: str}; other columns are ignored.
-
-    Raises:
-        DataError: The file or a row cannot be read, a side is missing or blank, or both are equal; names file and row.
-    """
-    columns = "prompt (messages), chosen and rejected (texts)"
-    return read_examples(path, "preference pairs", columns, _preference)
+    def _told(self, reason: str, rows: list[int]) -> str:
+        detail = self._first_detail[reason]
+        if len(rows) == 1:
+            return f"row {rows[0]}: {reason}{': ' * bool(detail)}{detail}"
+        shown = f" (the first: {detail})" if detail else ""
+        return f"{len(rows):,} rows ({listed(rows)}): {reason}{shown}"
 
 
-def _preference(problem: Problem, row: Row, number: int) -> Preference:
-    chosen, rejected = (read_message(row, name) for name in ("chosen", "rejected"))
-    if chosen.strip() == rejected.strip():
-        raise ValueError("'chosen' and 'rejected' are equal")
-    return Preference(problem, chosen, rejected, number)
+_MOST_REASONS = 12

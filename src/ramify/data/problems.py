@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import parse_json
 from ramify.core.messages import Message, Problem, Role
+from ramify.data.row_files import JSONL_COUNTING, PARQUET_COUNTING, read_jsonl, read_parquet
 
 _ROLES: tuple[str, ...] = get_args(Role)
 _OWN_COLUMNS = ("prompt", "answer", "id")
 _OTHER_FORMATS = ("conversations", "messages", "instruction", "question")
 """Columns of rows in the formats of ShareGPT, OpenAI, Alpaca and benchmarks."""
-_JSONL_COUNTING, _PARQUET_COUNTING = "lines count from 1", "rows count from 0"
-
 _Row: TypeAlias = Mapping[str, Any]
 _BROKEN_BOXED = "\x08oxed"
 
@@ -97,69 +95,13 @@ def _open(path: Path) -> tuple[Iterator[tuple[int, Any]], str, bool]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.suffix == ".jsonl":
-        return read_jsonl(path), _JSONL_COUNTING, False
+        return read_jsonl(path), JSONL_COUNTING, False
     columns, rows = read_parquet(path)
     verl = is_verl(columns)
     for needed in ("prompt", "reward_model" if verl else "answer"):
         if needed not in columns:
             raise DataError(f"{path}: no column {needed!r}; found {', '.join(columns) or 'none'}")
-    return rows, _PARQUET_COUNTING, verl
-
-
-def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
-    """The JSON values of a JSONL file, with line numbers from 1; blank lines are skipped.
-
-    Raises:
-        DataError: A line is not JSON, is nested too deeply, or has a duplicate key; names file and row.
-    """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                yield number, parse_json(line, unique_keys=True)
-            except ValueError as error:
-                raise DataError(f"{path} row {number} ({_JSONL_COUNTING}): {error}") from None
-
-
-def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
-    """The names of the columns, and the rows with numbers from 0.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.ParquetFile(path).read()
-    # Foreign files: report anything that is wrong with them in one line.
-    except Exception as error:  # noqa: BLE001
-        raise DataError(f"{path}: not a readable parquet file: {_first_line(error)}") from None
-    columns: list[str] = table.column_names
-    for name in columns:
-        if columns.count(name) > 1:
-            raise DataError(f"{path}: two columns are called {name!r}")
-
-    def rows() -> Iterator[tuple[int, Any]]:
-        number = 0
-        for batch in table.to_batches(max_chunksize=1024):
-            try:
-                values = batch.to_pylist()
-            # Values that Python cannot represent: dates out of range, text that is not UTF-8.
-            except Exception as error:  # noqa: BLE001
-                last = number + batch.num_rows - 1
-                raise DataError(
-                    f"{path} rows {number} to {last} (rows count from 0): cannot be read: {_first_line(error)}"
-                ) from None
-            for row in values:
-                yield number, row
-                number += 1
-
-    return columns, rows()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return rows, PARQUET_COUNTING, verl
 
 
 def _answer(row: _Row, drop_blanks: bool) -> tuple[str, ...]:

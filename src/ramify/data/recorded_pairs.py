@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ramify.core.errors import DataError
+from ramify.core.errors import RowError
 from ramify.core.messages import Problem
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
 
@@ -18,20 +18,25 @@ Side: TypeAlias = tuple[tuple[Source, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class RecordedPair:
-    """A pair with its ids; `row` is the row in the file, from 1."""
+    """A pair with its ids.
 
-    problem: Problem
+    Attributes:
+        prompt: Ids of the prompt.
+        sides: The chosen and the rejected side.
+        texts: The texts of the prompt and of both sides, as they were recorded.
+    """
+
     prompt: tuple[int, ...]
-    chosen: Side
-    rejected: Side
+    sides: tuple[Side, Side]
     texts: tuple[str, ...]
-    row: int
 
-    def side(self, which: str, key: TreeKey) -> Tree:
-        """The "chosen" or the "rejected" side as a tree with one leaf."""
+    def trees(self, problem: Problem, key: TreeKey) -> tuple[Tree, ...]:
+        """A tree with one leaf for each side."""
+        return tuple(self._tree(problem, key, side) for side in self.sides)
+
+    def _tree(self, problem: Problem, key: TreeKey, side: Side) -> Tree:
         nodes = [Node("", (), None, Source.PROMPT, self.prompt, self.texts[0])]
-        parts = self.chosen if which == "chosen" else self.rejected
-        for index, (source, ids) in enumerate(parts):
+        for index, (source, ids) in enumerate(side):
             path = (0,) * (index + 1)
             nodes.append(
                 Node(
@@ -42,51 +47,56 @@ class RecordedPair:
                     token_ids=ids,
                     text="",
                     behavior_logprobs=(0.0,) * len(ids) if source is Source.POLICY else (),
-                    stop=StopReason.ANSWERED if index == len(parts) - 1 else None,
+                    stop=StopReason.ANSWERED if index == len(side) - 1 else None,
                 )
             )
-        return make_tree(self.problem, key, nodes)
+        return make_tree(problem, key, nodes)
 
     @property
     def ids(self) -> tuple[tuple[int, ...], ...]:
         """The ids of the prompt and of both sides."""
-        sides = (tuple(token for _, ids in side for token in ids) for side in (self.chosen, self.rejected))
-        return (self.prompt, *sides)
+        return (self.prompt, *(tuple(token for _, ids in side for token in ids) for side in self.sides))
+
+    @property
+    def size(self) -> int:
+        """Tokens of the longer side, prompt included."""
+        prompt, *sides = map(len, self.ids)
+        return prompt + max(sides)
 
 
-def read_recorded_pair(problem: Problem, row: Mapping[str, Any], number: int) -> RecordedPair:
+def read_recorded_pair(row: Mapping[str, Any]) -> RecordedPair:
     """The pair of a row that has `ids`.
 
     Raises:
-        ValueError: The ids, or the texts, are not of this form.
+        RowError: The ids, or the texts, are not of this form.
     """
     ids, told = row["ids"], [row.get(name) for name in ("prompt_text", "chosen", "rejected")]
     texts = tuple(text for text in told if isinstance(text, str))
     if not isinstance(ids, Mapping) or len(texts) < len(told):
-        raise ValueError(
+        raise RowError(
             "'ids' must be a record, with the texts 'prompt_text', 'chosen' and 'rejected' beside it"
         )
-    pair = RecordedPair(
-        problem, _ids(ids.get("prompt")), _side(ids.get("chosen")), _side(ids.get("rejected")), texts, number
-    )
-    for side in (pair.chosen, pair.rejected):
-        if side[-1][0] is not Source.POLICY:
-            raise ValueError("a side of 'ids' must end in tokens of the policy")
-    if pair.chosen == pair.rejected:
-        raise ValueError("'chosen' and 'rejected' have the same ids")
+    sides = (_side(ids.get("chosen")), _side(ids.get("rejected")))
+    if any(side[-1][0] is not Source.POLICY for side in sides):
+        raise RowError("a side of 'ids' must end in tokens of the policy")
+    pair = RecordedPair(_ids(ids.get("prompt")), sides, texts)
+    _, chosen, rejected = pair.ids
+    shorter = min(len(chosen), len(rejected))
+    if chosen[:shorter] == rejected[:shorter]:
+        raise RowError("chosen and rejected are the same tokens up to the end of one")
     return pair
 
 
 def _side(value: object) -> Side:
     if not isinstance(value, Sequence) or not value:
-        raise ValueError("a side of 'ids' must be a list of [source, ids]")
+        raise RowError("a side of 'ids' must be a list of [source, ids]")
     return tuple((_source(part), _ids(part[1])) for part in value)
 
 
 def _source(part: object) -> Source:
     if isinstance(part, Sequence) and len(part) == 2 and part[0] in (Source.POLICY, Source.TOOL):
         return Source(part[0])
-    raise ValueError('a part of a side of \'ids\' must be ["policy", ids] or ["tool", ids]')
+    raise RowError('a part of a side of \'ids\' must be ["policy", ids] or ["tool", ids]')
 
 
 def _ids(value: object) -> tuple[int, ...]:
@@ -96,14 +106,14 @@ def _ids(value: object) -> tuple[int, ...]:
         and all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in value)
     ):
         return tuple(value)
-    raise ValueError("'ids' must hold lists of token ids")
+    raise RowError("'ids' must hold lists of token ids")
 
 
 def check_tokenizer(pair: RecordedPair, decode: Callable[[Sequence[int]], str]) -> None:
     """See that the ids are those of a tokenizer, whose `decode` gives the text of ids.
 
     Raises:
-        DataError: They are another one's.
+        RowError: They are another one's.
     """
     if tuple(map(decode, pair.ids)) != pair.texts:
-        raise DataError("its ids are those of another model's tokenizer; make the pairs with this one")
+        raise RowError("its ids are those of another model's tokenizer; make the pairs with this one")

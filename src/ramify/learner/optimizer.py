@@ -12,7 +12,7 @@ without bfloat16 instructions, and rounds differently from one CPU to the next.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -87,20 +87,22 @@ def orthogonalized(matrix: torch.Tensor, steps: int) -> torch.Tensor:
 class Schedule:
     """A factor on the learning rates that depends on the step alone.
 
-    It rises over `warmup_steps`, stays at one, and falls linearly from `decay_start` (a fraction of the run) to
-    `final_fraction` at the end of the run; with a final fraction of one it stays constant.
+    It rises over `warmup_steps`, stays at one, and falls from `decay_start` (a fraction of the run) to `final_fraction` at the
+    end of the run: linearly, or as the first half of a cosine (transformers' `cosine` schedule, where `decay_start` is the end of
+    the warm-up). With a final fraction of one it stays constant.
     """
 
     warmup_steps: int = 0
     decay_start: float = 0.0
     final_fraction: float = 1.0
+    decay: Literal["linear", "cosine"] = "linear"
 
     def factor(self, step: int, total: int) -> float:
         """Factor for step 0 <= step < total."""
         start = self.decay_start * total
-        progress = max(0.0, step - start) / (total - start)
-        decay = 1 + (self.final_fraction - 1) * min(progress, 1.0)
-        return min(1.0, (step + 1) / max(self.warmup_steps, 1)) * decay
+        progress = min(max(0.0, step - start) / (total - start), 1.0)
+        fallen = progress if self.decay == "linear" else (1 - math.cos(math.pi * progress)) / 2
+        return min(1.0, (step + 1) / max(self.warmup_steps, 1)) * (1 + (self.final_fraction - 1) * fallen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +136,25 @@ class RunConsole:
     def result(self, text: str) -> None:
         """Write what the command was asked for: as `note`, but never with the time of day."""
         self._console.print(Text(shown(text, keep="\n")), soft_wrap=True)
+
+    def masked(self, pieces: Sequence[tuple[str, bool]]) -> None:
+        """Write a text in pieces, each with whether it is trained on.
+
+        In colour trained text is bold and green, the rest dim. Without colours each line has a mark: "+" where it is trained; ">"
+        in place of "|" where it goes on in the line above.
+        """
+        if self._console.color_system is not None:
+            text = Text()
+            for piece, trained in pieces:
+                text.append(shown(piece, keep="\n"), "bold green" if trained else "dim")
+            self._console.print(text, soft_wrap=True)
+            return
+        begins = True
+        for piece, trained in pieces:
+            for line in shown(piece, keep="\n").splitlines(keepends=True):
+                mark = f"{'+' if trained else ' '}{'|' if begins else '>'}"
+                self._console.print(Text(f"{mark} {line.removesuffix(chr(10))}"), soft_wrap=True)
+                begins = line.endswith("\n")
 
     @contextmanager
     def plan(self, shares: Mapping[str, float]) -> Iterator[None]:

@@ -23,7 +23,7 @@ from ramify.chat.renderer import ChatRenderer
 from ramify.config.schema_eval import PriceSection
 from ramify.config.schema_synth import QualitySection
 from ramify.core.draws import stream
-from ramify.core.errors import DataError
+from ramify.core.errors import RowError
 from ramify.core.messages import Problem
 from ramify.obs.files import dump_line, replace_file
 from ramify.obs.manifest import file_sha256
@@ -117,7 +117,7 @@ class Sorter:
             text = ""
             try:
                 text = completion_of(self.renderer, answer, self.quality.max_tokens)
-            except DataError as error:
+            except RowError as error:
                 reason = reason or f"{error}"
             if reason is None and any(text == other for _, other in kept):
                 reason = "the same as another row"

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
-from ramify.chat.renderer import ChatRenderer, Parts
+from ramify.chat.conversation import Parts, Said
+from ramify.chat.demonstrations import check, demonstrate, split
+from ramify.chat.renderer import ChatRenderer
 from ramify.config.schema_synth import QualitySection
-from ramify.core.errors import DataError
-from ramify.core.messages import Malformed, Problem, ToolCall
+from ramify.core.errors import RowError
+from ramify.core.messages import Problem, ToolCall
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, Trajectory, TreeKey
 from ramify.synth.folder import Stage
@@ -53,17 +55,17 @@ def spoken(renderer: ChatRenderer, answer: Answer) -> Parts:
     A hint, a note or a shorter text that a rewriter put there belongs to the turn that it stands in.
 
     Raises:
-        DataError: The context does not begin at the problem, or the user speaks in it.
+        RowError: The context does not begin at the problem, or the user speaks in it.
     """
     first, *rest = answer.trajectory.segments[-1].parts
     if first[0].source is not Source.PROMPT:
-        raise DataError("its context does not begin at the question")
+        raise RowError("its context does not begin at the question")
     parts: list[tuple[Source, str]] = []
     said: list[int] = []
     for node, size in rest:
         if node.source is Source.TOOL and not node.rewriter:
             if node.messages:
-                raise DataError("the user speaks in it")
+                raise RowError("the user speaks in it")
             parts += _said(renderer, said)
             said = []
             parts += ((Source.TOOL, result.text) for result in node.results)
@@ -99,14 +101,13 @@ def completion_of(renderer: ChatRenderer, answer: Answer, max_tokens: int) -> st
     """The text of a row, which has been read again as a demonstration: each tag is paired, each call has its result.
 
     Raises:
-        DataError: It cannot be read again, or has more than `max_tokens` tokens with its prompt.
+        RowError: It cannot be read again, or has more than `max_tokens` tokens with its prompt.
     """
     text = renderer.written(spoken(renderer, answer))
-    tree = renderer.demonstrate(answer.problem, text, TreeKey(0, 0))
-    (trajectory,) = tree.trajectories
-    if isinstance(trajectory.leaf.turn, Malformed):
-        raise DataError(f"not readable: {trajectory.leaf.turn.reason}")
+    parts = split(renderer, (Said(text),))
+    check(renderer, parts)
+    (trajectory,) = demonstrate(renderer, answer.problem, parts, TreeKey(0, 0)).trajectories
     size = sum(len(node.token_ids) for node in trajectory.nodes)
     if size > max_tokens:
-        raise DataError(f"more than {max_tokens} tokens: {size}")
+        raise RowError(f"more than {max_tokens} tokens", f"{size}")
     return text

@@ -1,23 +1,19 @@
 """The training loop for files of examples (demonstrations, preference pairs), shuffled anew each epoch."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from ramify.algos.losses import Objective
-from ramify.chat.renderer import ChatRenderer, Parts
-from ramify.config.build import build_optimizer, build_renderer
+from ramify.config.build import build_optimizer
 from ramify.config.build_model import build_tokenizer
 from ramify.config.build_tools import show_tools
 from ramify.config.build_worker import WorkerPlan
 from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
-from ramify.core.errors import DataError, Interrupted
-from ramify.core.messages import Problem
-from ramify.core.tree import Tree
+from ramify.core.errors import Interrupted
 from ramify.data.order import ProblemOrder
 from ramify.learner.parallel import Ranks
 from ramify.learner.report import UpdateReport
@@ -27,12 +23,11 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
 from ramify.rollout.agent_loop import StopOnSignal
+from ramify.train.examples import ExampleReader, Rendered, RowRenderers
 from ramify.train.manifest import make_manifest
 from ramify.train.resume import Start, begin_run, restore, starting_point
 from ramify.train.row_memory import prepare_rows
 from ramify.train.run_folder import RunFolder, claim_run_folder
-
-Example = TypeVar("Example")
 
 Update: TypeAlias = Callable[[Sequence[int], int], UpdateReport]
 """Trains on the examples with these indices; the second argument is the step."""
@@ -44,11 +39,10 @@ class SupervisedTask:
 
     Attributes:
         title: Name of the phase on the console.
-        num_examples: Number of examples in the file.
+        num_examples: Number of examples.
         objective: What is minimised.
         make_update: Given the learner, returns the function that takes a step.
         metrics: Metrics of the updates' reports, besides those that all kinds have.
-        notes: What the user should know about the examples.
         with_reference: Whether the loss needs a reference model.
     """
 
@@ -57,15 +51,13 @@ class SupervisedTask:
     objective: Objective
     make_update: Callable[[Learner], Update]
     metrics: Callable[[UpdateReport], Mapping[str, float]]
-    notes: tuple[str, ...] = ()
     with_reference: bool = False
 
 
 def train_on_examples(
     recipe: SftRecipe | DpoRecipe,
     console: RunConsole,
-    load: Callable[[Path], Sequence[Example]],
-    make_task: Callable[[ChatRenderer, Sequence[Example]], SupervisedTask],
+    make_task: Callable[[RowRenderers, Sequence[Rendered]], SupervisedTask],
     ranks: Ranks,
     layout: Layout,
     *,
@@ -77,8 +69,7 @@ def train_on_examples(
     Args:
         recipe: What to run.
         console: Shows the progress.
-        load: Reads the file of examples.
-        make_task: Makes the task from the renderer and the examples.
+        make_task: Makes the task from the examples and their renderers.
         ranks: The processes that compute.
         layout: How weights lie that are split over them.
         resume: Continue from the last checkpoint.
@@ -89,7 +80,6 @@ def train_on_examples(
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
-    examples = load(recipe.data.train)
     tools = show_tools(recipe.tools, recipe.environment)
     for note in (*tools.notes, *dialect_notes(recipe.model)):
         console.note(note)
@@ -98,10 +88,13 @@ def train_on_examples(
         own = {"tools": dict(tools.identities)}
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer, own)
         folder.take_up(recipe, manifest, console.note)
-        renderer = build_renderer(
-            recipe.model.dialect, build_tokenizer(recipe.model.folder, console.note), tools.specs
-        )
-        task = make_task(renderer, examples)
+        renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder, console.note), tools)
+        reader = ExampleReader(recipe, renderers)
+        examples = tuple(reader)
+        reader.require_usable()
+        for note in reader.notes:
+            console.note(note)
+        task = make_task(renderers, examples)
         return _train(recipe, console, folder, start, manifest, task, ranks, layout, max_steps)
 
 
@@ -120,7 +113,7 @@ def _train(
     batch = recipe.learner.batch_size
     refuse_large_steps("learner.batch_size", batch, task.num_examples)
     total = num_steps(recipe.run, recipe.data.epochs, task.num_examples, batch)
-    for note in (*task.notes, *note_long_warmup(recipe.learner.optimizer, total)):
+    for note in note_long_warmup(recipe.learner.optimizer, total):
         console.note(note)
 
     def make_learner() -> Learner:
@@ -190,43 +183,5 @@ def step_metrics(report: UpdateReport) -> dict[str, float | None]:
         "grad_norm": finite(report.grad_norm),
         "lr_factor": report.lr_factor,
         "tokens/written": float(report.num_written),
+        "tokens/unique": float(report.num_tokens - report.num_repeated),
     }
-
-
-@contextmanager
-def told_with_row(path: Path, row: int) -> Iterator[None]:
-    """Prefix an error about an example with its file and row."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{path} row {row}: {error}") from None
-
-
-def check_size(tree: Tree, what: str, max_tokens: int) -> None:
-    """Check that a tree of one trajectory fits; cutting it would teach a wrong end.
-
-    Raises:
-        DataError: It has more than `max_tokens` tokens; `what` begins the message.
-    """
-    (trajectory,) = tree.trajectories
-    size = sum(len(node.token_ids) for node in trajectory.nodes)
-    if size > max_tokens:
-        raise _too_long(what, tree.problem, f"{size}", max_tokens)
-
-
-def may_be_long(renderer: ChatRenderer, problem: Problem, parts: Parts, what: str, max_tokens: int) -> bool:
-    """Whether a demonstration must be encoded to tell whether it fits.
-
-    Raises:
-        DataError: It certainly has more than `max_tokens` tokens; `what` begins the message.
-    """
-    fewest, most = renderer.token_bounds(problem, parts)
-    if fewest > max_tokens:
-        raise _too_long(what, problem, f"at least {fewest}", max_tokens)
-    return most > max_tokens
-
-
-def _too_long(what: str, problem: Problem, size: str, max_tokens: int) -> DataError:
-    return DataError(
-        f"{what} {problem.id!r}: {size} tokens, expected at most data.max_tokens = {max_tokens}; leave it out or raise the limit"
-    )

@@ -13,7 +13,8 @@ from ramify.chat.renderer import TagRenderer
 from ramify.chat.tags import TAG_NAMES
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import Message, Problem, ToolSpec
-from ramify.core.tree import Source, TreeKey
+from ramify.core.tree import Source
+from said import parts_of, tree_of
 
 THINKING = """\
 {%- for m in messages -%}
@@ -186,11 +187,11 @@ def test_tools_and_demonstrations_write_no_structure_either(renderer):
     assert "Ends with <|im_end|> now." in renderer.decode(prompt)
     assert structure(renderer.tokenizer, prompt) == [1, 2, 1]
     completion = "<think> <|im_start|> </think><answer> 1 </answer>"
-    tree = renderer.demonstrate(problem, completion, TreeKey(0, 0))
+    tree = tree_of(renderer, problem, completion)
     (turn,) = [node for node in tree.nodes if node.source is Source.POLICY]
     assert turn.text == f"{completion}<|im_end|>"
     assert structure(renderer.tokenizer, turn.token_ids) == [2]
-    assert renderer.foreign_control(problem, completion) == "<|im_end|>"
+    assert renderer.foreign_control(problem, parts_of(renderer, completion)) == "<|im_end|>"
 
 
 def test_text_for_a_reader_that_finds_tokens_in_text(renderer):

@@ -11,9 +11,10 @@ from hermes_folders import (
     TOOLS_TAIL,
     write_hermes_tokenizer,
 )
+from ramify.chat.demonstrations import fewest_tokens, most_tokens
 from ramify.chat.hermes import UNREADABLE, HermesRenderer, parse_turn
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import ConfigError, DataError, RowError
 from ramify.core.messages import (
     Calls,
     Final,
@@ -26,6 +27,7 @@ from ramify.core.messages import (
     ToolStatus,
 )
 from ramify.core.tree import Source, StopReason, TreeKey
+from said import parts_of, tree_of
 
 KEY = TreeKey(0, 0)
 END = "<|im_end|>"
@@ -212,7 +214,7 @@ COMPLETION = f"{TURN}\n<tool_response>\nParis is old.\n</tool_response>\n<tool_r
 
 
 def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
-    tree = renderer.demonstrate(PROBLEM, COMPLETION, KEY)
+    tree = tree_of(renderer, PROBLEM, COMPLETION, KEY)
     prompt, turn, tool, last = tree.nodes
     encode, eos = renderer.tokenizer.encode, renderer.tokenizer.eos_id
     assert prompt.token_ids == renderer.start(PROBLEM)
@@ -221,12 +223,15 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
     assert last.token_ids == (*encode(ANSWER), eos)
     assert [node.source for node in tree.nodes] == [Source.PROMPT, Source.POLICY, Source.TOOL, Source.POLICY]
     assert [made.arguments for made in turn.calls] == CALLS
-    assert renderer.foreign_control(PROBLEM, COMPLETION) is None
-    assert renderer.foreign_control(PROBLEM, COMPLETION + "<|im_start|>") == "<|im_start|>"
+    parts = parts_of(renderer, COMPLETION)
+    assert renderer.foreign_control(PROBLEM, parts) is None
+    assert (
+        renderer.foreign_control(PROBLEM, parts_of(renderer, COMPLETION + "<|im_start|>")) == "<|im_start|>"
+    )
     assert last.turn == Final("It is \\boxed{Rome}.")
     assert last.stop is StopReason.ANSWERED
-    fewest, most = renderer.token_bounds(PROBLEM, renderer.turns("p", COMPLETION))
-    assert fewest <= sum(len(node.token_ids) for node in tree.nodes) <= most
+    size = sum(len(node.token_ids) for node in tree.nodes)
+    assert fewest_tokens(renderer, PROBLEM, parts) <= size <= most_tokens(renderer, PROBLEM, parts)
 
 
 @pytest.mark.parametrize(
@@ -237,14 +242,23 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
             "an end of turn stands inside .a further turn of the user",
         ),
         (f"{TURN}<tool_response>\n7", "a result tag has no partner"),
-        (f"{TURN}<tool_response>\n7\n</tool_response>", "must end in a turn"),
-        ("<tool_response>\n7\n</tool_response>Rome", "must begin with a turn"),
-        ("<search> q </search><result> r </result>Rome", "as another dialect does .<result>"),
+        (f"{TURN}<tool_response>\n7\n</tool_response>", "it does not end with a turn of the assistant"),
+        ("<tool_response>\n7\n</tool_response>Rome", "a result follows no call: it begins with one"),
+        ("<search> q </search><result> r </result>Rome", "as another dialect does; .*: <result>"),
+        ("Rome<tool_response>\n7\n</tool_response>Rome", "a result follows no call"),
+        (f"{TURN}<tool_response>\n7\n</tool_response>Rome", "a call has no result: that of search"),
+        (f"{TURN}{'<tool_response>7</tool_response>' * 3}Rome", "more results than calls"),
+        (TURN, "a call has no result: that of search"),
+        (TURN.replace("search", "find"), "neither the recipe's nor the row's: find"),
+        ("<think> it is Rome", "tags are not balanced: the turn ends in a thought"),
+        ("hm</think>Rome", "tags are not balanced: </think> closes nothing"),
+        ("<tool_call>\n{}", "tags are not balanced: the turn ends in a call"),
+        ("<think> it is Rome </think>", "neither a call nor an answer"),
     ],
 )
 def test_demonstrations_that_are_refused(renderer, completion, told):
-    with pytest.raises(DataError, match=f"demonstration 'p': .*{told}"):
-        renderer.demonstrate(PROBLEM, completion, KEY)
+    with pytest.raises(RowError, match=told):
+        parts_of(renderer, completion)
 
 
 CHATML = (

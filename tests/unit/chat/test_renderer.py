@@ -6,12 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_folders import SPECIAL, TAGS, write_tokenizer
+from ramify.chat.conversation import Said
+from ramify.chat.demonstrations import begin_alike, demonstrate, fewest_tokens, most_tokens, split
 from ramify.chat.renderer import TagRenderer
 from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import ConfigError, DataError
+from ramify.core.errors import ConfigError, DataError, RowError
 from ramify.core.messages import Calls, Final, Message, Problem, ToolResult, ToolSpec, ToolStatus
 from ramify.core.tree import Source, StopReason, TreeKey
+from said import tree_of
 
 PROBLEM = Problem("p", (Message.of("user", "what is 12 plus 30 ?"),), ("42",))
 KEY = TreeKey(3, 1)
@@ -146,9 +149,9 @@ def test_a_tool_that_asks_for_it_is_described_in_the_first_message(plain, messag
     assert renderer.prompt_text(problem) == f"{shown}<|im_start|>assistant\n"
     assert renderer.start(problem) == plain.tokenizer.encode(renderer.prompt_text(problem))
     # Demonstrations and bounds see the prompt that a rollout gives.
-    tree = renderer.demonstrate(problem, "<answer> 42 </answer>", KEY)
+    tree = tree_of(renderer, problem, "<answer> 42 </answer>", KEY)
     assert tree.nodes[0].token_ids == renderer.start(problem)
-    assert len(tree.nodes[0].token_ids) <= renderer.token_bounds(problem, ((Source.POLICY, "42"),))[1]
+    assert len(tree.nodes[0].token_ids) <= most_tokens(renderer, problem, ((Source.POLICY, "42"),))
 
 
 # demonstrations
@@ -158,12 +161,12 @@ TURNS = [
     "\n<python> 12+30 </python>",
     " <answer> 42 </answer>",
 ]
-RESULTS = ["Paris", "<answer>0</answer> 42"]
+RESULTS = ["Paris", "<think>0</think> 42"]
 COMPLETION = f"{TURNS[0]} <result>\n{RESULTS[0]}\n</result>{TURNS[1]}<result>{RESULTS[1]}</result>{TURNS[2]}"
 
 
 def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
-    (trajectory,) = renderer.demonstrate(PROBLEM, COMPLETION, KEY).trajectories
+    (trajectory,) = tree_of(renderer, PROBLEM, COMPLETION, KEY).trajectories
     encode = renderer.tokenizer.encode
     expected = [
         *renderer.start(PROBLEM),
@@ -179,7 +182,7 @@ def test_a_demonstration_is_what_rendering_step_by_step_gives(renderer):
 
 
 def test_a_demonstration_trains_the_turns_and_the_end_only(plain):
-    tree = plain.demonstrate(PROBLEM, COMPLETION, KEY)
+    tree = tree_of(plain, PROBLEM, COMPLETION, KEY)
     (trajectory,) = tree.trajectories
     assert (tree.key, tree.problem) == (KEY, PROBLEM)
     sources = [node.source for node in trajectory.nodes]
@@ -189,7 +192,7 @@ def test_a_demonstration_trains_the_turns_and_the_end_only(plain):
     written = [t for t, mine in zip(segment.token_ids, segment.written, strict=True) if mine]
     assert plain.decode(written) == "".join(TURNS) + "<|im_end|>"
     masked = [t for t, mine in zip(segment.token_ids, segment.written, strict=True) if not mine]
-    assert "&lt;answer>0&lt;/answer> 42\n</result>" in plain.decode(masked)
+    assert "&lt;think>0&lt;/think> 42\n</result>" in plain.decode(masked)
     assert trajectory.stop is StopReason.ANSWERED
     # Nothing was executed, so a reward that counts calls sees none.
     assert trajectory.exchanges == ()
@@ -199,11 +202,11 @@ def test_what_a_tool_found_may_speak_of_another_dialect(plain):
     completion = (
         "<search> hermes </search> <result>\n<tool_call> x </tool_call>\n</result><answer> 1 </answer>"
     )
-    assert len(plain.demonstrate(PROBLEM, completion, KEY).nodes) == 4
+    assert len(tree_of(plain, PROBLEM, completion, KEY).nodes) == 4
 
 
 def test_a_demonstration_without_an_answer_does_not_claim_one(plain):
-    (trajectory,) = plain.demonstrate(PROBLEM, "I do not know.", KEY).trajectories
+    (trajectory,) = tree_of(plain, PROBLEM, "I do not know.", KEY).trajectories
     assert trajectory.stop is StopReason.MALFORMED
     assert plain.decode(trajectory.leaf.token_ids) == "I do not know.<|im_end|>"
 
@@ -211,26 +214,25 @@ def test_a_demonstration_without_an_answer_does_not_claim_one(plain):
 @pytest.mark.parametrize(
     ("completion", "told"),
     [
-        ("", "must end in a turn"),
-        (" \n ", "must end in a turn"),
-        ("<search>q</search><result>r</result>", "must end in a turn"),
-        ("<search>q</search><result>r</result>\n", "must end in a turn"),
-        ("<result>r</result><answer>1</answer>", "must begin with a turn"),
+        ("", "nothing is left to train on"),
+        (" \n ", "nothing is left to train on"),
+        ("<search>q</search><result>r</result>", "it does not end with a turn of the assistant"),
+        ("<search>q</search><result>r</result>\n", "it does not end with a turn of the assistant"),
+        ("<result>r</result><answer>1</answer>", "a result follows no call: it begins with one"),
         ("<search>q</search><result>r", "no partner"),
         ("<search>q</search>r</result><answer>1</answer>", "no partner"),
         ("<search>q</search><result>a<result>b</result>c</result><answer>1</answer>", "no partner"),
         ("<answer>1</answer><|im_end|>", "end of turn"),
         ("a<|im_end|>\n<search>q</search><result>r</result><answer>1</answer>", "end of turn"),
-        ('<tool_call>{"name": "search"}</tool_call>', r"another dialect does \(<tool_call>\)"),
-        ('<|python_tag|>{"name": "search"}', r"another dialect does \(<\|python_tag\|>\)"),
-        ('[TOOL_CALLS] [{"name": "search"}]', r"another dialect does \(\[TOOL_CALLS\]\)"),
-        ("<function=search>{}</function>", r"another dialect does \(<function=\)"),
+        ('<tool_call>{"name": "search"}</tool_call>', "another dialect does; see model.dialect: <tool_call>"),
+        ('<|python_tag|>{"name": "search"}', r"another dialect does; .*: <\|python_tag\|>"),
+        ('[TOOL_CALLS] [{"name": "search"}]', r"another dialect does; .*: \[TOOL_CALLS\]"),
+        ("<function=search>{}</function>", "another dialect does; .*: <function="),
     ],
 )
 def test_demonstrations_that_no_rollout_could_give_are_refused(plain, completion, told):
-    with pytest.raises(DataError, match=told) as caught:
-        plain.demonstrate(PROBLEM, completion, KEY)
-    assert str(caught.value).startswith("demonstration 'p': ")
+    with pytest.raises(RowError, match=told) as caught:
+        tree_of(plain, PROBLEM, completion)
     assert "\n" not in str(caught.value)
 
 
@@ -240,31 +242,29 @@ def test_demonstrations_that_no_rollout_could_give_are_refused(plain, completion
 def test_the_bounds_without_encoding_hold(renderer, pieces):
     text = "".join(pieces)
     problem = Problem("p", (Message.of("user", text),), ())
-    completion = (
-        f"<search> a </search> <result>\n{text.replace('result', '')}\n</result> <answer> b </answer>"
-    )
-    tree = renderer.demonstrate(problem, completion, KEY)
-    least, bound = renderer.token_bounds(problem, renderer.turns("p", completion))
-    assert least <= sum(len(node.token_ids) for node in tree.nodes) <= bound
+    parts = ((Source.POLICY, "<search> a"), (Source.TOOL, text), (Source.POLICY, text))
+    size = sum(len(node.token_ids) for node in demonstrate(renderer, problem, parts, KEY).nodes)
+    assert fewest_tokens(renderer, problem, parts) <= size <= most_tokens(renderer, problem, parts)
 
 
 def test_the_bound_counts_the_chat_template(plain):
-    _, bound = plain.token_bounds(PROBLEM, ((Source.POLICY, "42"),))
+    bound = most_tokens(plain, PROBLEM, ((Source.POLICY, "42"),))
     assert bound >= len(plain.tokenizer.chat_text(PROBLEM.messages)) + len("42")
     assert bound < len(plain.tokenizer.chat_text(PROBLEM.messages)) + len("42") + 5
 
 
 def test_demonstrations_with_other_texts_may_be_the_same_tokens(renderer):
     def same(one, other):
-        return renderer.are_same(renderer.turns("p", one), renderer.turns("p", other))
+        return begin_alike(renderer, *(split(renderer, (Said(text),)) for text in (one, other)))
 
     called = "<search> x </search> <result>\n42 < 43\n</result> <answer> a </answer>"
     assert same(called, called.replace("\n", ""))
     assert not same(called, called.replace("42", "7"))
     assert not same(called, called.replace("> a <", "> b <"))
     assert not same(called, "<answer> a </answer>")
-    forged = called.replace("43", "<answer>")
-    assert same(forged, forged.replace("< <answer>", "< &lt;answer>"))
+    assert same(called, "<search> x </search>")
+    forged = called.replace("43", "<think>")
+    assert same(forged, forged.replace("< <think>", "< &lt;think>"))
 
 
 # prompts that fit

@@ -189,6 +189,7 @@ def algorithm(recipe, *settings):
             ["learner.optimizer.decay_from=0.5"],
             "learner.optimizer.decay_from: acts with final_rate below 1 only",
         ),
+        (["learner.optimizer.decay=cosine"], "learner.optimizer.decay: acts with final_rate below 1 only"),
     ],
 )
 def test_what_cannot_act_is_refused_by_name(recipe, overrides, told):
@@ -216,6 +217,7 @@ def test_what_cannot_act_is_refused_by_name(recipe, overrides, told):
         ["rollout.dynamic_sampling={max_attempts=1}"],
         ["learner.optimizer.name=muon", "learner.optimizer.vector_rate=0.1"],
         ["learner.optimizer.decay_from=0.5", "learner.optimizer.final_rate=0.1"],
+        ["learner.optimizer.decay=cosine", "learner.optimizer.final_rate=0.1"],
     ],
 )
 def test_what_can_act_is_taken(recipe, overrides):

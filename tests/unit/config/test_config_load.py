@@ -457,9 +457,8 @@ def test_a_resolved_recipe_is_the_recipe(tmp_path, schema, text):
 @pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
 def test_shipped_recipes_load_and_survive(path):
     schemas = {"sft": SftRecipe, "dpo": DpoRecipe, "eval": EvalRecipe}
-    schema = schemas.get(
-        path.stem.removeprefix("quickstart_").removeprefix("smollm2_").split("_")[0], TrainRecipe
-    )
+    name = re.sub("^(quickstart|smollm2|toolstar)_", "", path.stem)
+    schema = schemas.get(name.split("_")[0], TrainRecipe)
     loaded = load_recipe(schema, path, ())
     assert check_recipe(schema, tomllib.loads(resolved(loaded)), "again") == loaded
 

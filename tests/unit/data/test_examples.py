@@ -1,149 +1,89 @@
-"""Files of training examples: demonstrations and preference pairs."""
+"""Files of examples, row by row, and how rows that cannot be used are told."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from ramify.core.errors import DataError
-from ramify.core.messages import Message
-from ramify.data.examples import load_demonstrations, load_preferences
+from ramify.chat.conversation import Said
+from ramify.core.errors import DataError, RowError
+from ramify.data.example_formats import COMPLETION, PAIR
+from ramify.data.examples import Example, RefusedRows, read_examples
 
 PROMPT = [{"role": "user", "content": "2 + 2 ?"}]
-DEMONSTRATION = {"prompt": PROMPT, "completion": "<answer> \\boxed{ 4 } </answer>"}
-PAIR = {
-    "prompt": PROMPT,
-    "chosen": "<answer> \\boxed{ 4 } </answer>",
-    "rejected": "<answer> \\boxed{ 5 } </answer>",
-}
-BOTH = pytest.mark.parametrize(
-    ("load", "good"), [(load_demonstrations, DEMONSTRATION), (load_preferences, PAIR)]
-)
+GOOD = {"prompt": PROMPT, "completion": "4"}
 
 
-def without(name: str) -> dict[str, object]:
-    return {key: value for key, value in PAIR.items() if key != name}
+def read(path, rows, names=COMPLETION):
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return list(read_examples(path, names))
 
 
-def refusal(load, path: Path, row: object) -> str:
-    path.write_bytes(row if isinstance(row, bytes) else json.dumps(row).encode())
-    with pytest.raises(DataError, match=r"d\.jsonl row 1.*") as caught:
-        load(path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def test_rows_become_examples(tmp_path):
+    rows = [
+        GOOD,
+        "",
+        {**GOOD, "id": "b"},
+        {"messages": [*PROMPT, {"role": "assistant", "content": "4"}], "id": "b"},
+    ]
+    first, second, third = (example for _, example in read(tmp_path / "d.jsonl", rows))
+    assert first.sides == second.sides == third.sides == ((Said("4"),),)
+    assert [one.problem.id for one in (first, second, third)] == ["1", "b", "4"]
+    assert [one.row for one in (first, second, third)] == [1, 3, 4]
 
 
-@BOTH
-def test_rows_become_examples(tmp_path: Path, load, good) -> None:
-    path = tmp_path / "d.jsonl"
-    path.write_text(
-        f"{json.dumps(good)}\n\n{json.dumps({**good, 'id': 'b', 'r_chosen': 1})}\n", encoding="utf-8"
-    )
-    first, second = load(path)
-    assert first.problem.messages == (Message.of("user", "2 + 2 ?"),)
-    assert all(getattr(first, name) == text for name, text in good.items() if name != "prompt")
-    assert [first.problem.id, second.problem.id] == ["1", "b"]
-    assert [first.row, second.row] == [1, 3]
+def test_a_bad_row_is_told_in_its_place(tmp_path):
+    bad = [
+        "{",
+        "7",
+        {**GOOD, "id": ["a"]},
+        {**GOOD, "prompt": [{"role": "usr", "content": "a"}]},
+        {"prompt": PROMPT},
+    ]
+    found = read(tmp_path / "d.jsonl", [GOOD, *bad, GOOD])
+    assert [isinstance(example, Example) for _, example in found] == [True, *[False] * len(bad), True]
+    told = [str(example) for _, example in found if isinstance(example, RowError)]
+    assert told == [
+        "broken JSON: Expecting property name enclosed in double quotes at column 2",
+        "it is no object: int",
+        "'id' must be text or a whole number, got ['a']",
+        "message 0 of 'prompt' has role 'usr'; expected one of system, user, assistant, tool",
+        "no 'completion'",
+    ]
 
 
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        (b"\xff\n", "expected UTF-8 text"),
-        (b"[" * 100_000, "nested more than 100 deep"),
-        (b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}", "nested more than 100 deep"),
-        (b'{"prompt": "a", "completion": "b", "id": ' + b"9" * 5000 + b"}", "a number has too many digits"),
-        (
-            b'{"prompt": "a", "completion": "b", "completion": "c"}',
-            "key 'completion' stands in one object twice",
-        ),
-        (
-            b'{"prompt": [{"role": "user", "role": "system", "content": ""}]}',
-            "key 'role' stands in one object twice",
-        ),
-        (b"[1]", "expected an object"),
-        (
-            {**DEMONSTRATION, "prompt": [{"role": "user", "content": None}]},
-            "message 0 of 'prompt' must be text",
-        ),
-        ({**DEMONSTRATION, "prompt": [{"role": "usr", "content": "a"}]}, "has role 'usr'"),
-        ({**DEMONSTRATION, "prompt": []}, "no prompt"),
-        ({**DEMONSTRATION, "completion": "  "}, "'completion' must be text that is not blank"),
-        ({"prompt": PROMPT}, "no 'completion'"),
-        ({**DEMONSTRATION, "id": ["a"]}, "'id' must be text or a whole number"),
-        ({**DEMONSTRATION, "id": True}, "'id' must be text or a whole number"),
-        ({**DEMONSTRATION, "completion": "\ud800"}, "surrogates not allowed"),
-    ],
-)
-def test_a_bad_demonstration_is_one_line_with_file_and_row(tmp_path: Path, row: object, told: str) -> None:
-    assert told in refusal(load_demonstrations, tmp_path / "d.jsonl", row)
-
-
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        (b"\xff\n", "expected UTF-8 text"),
-        ({**PAIR, "chosen": {"from": "gpt", "value": "4"}}, "the assistant's whole message with its calls"),
-        (b"[1]", "expected an object"),
-        (without("prompt"), "no prompt"),
-        (without("chosen"), "no 'chosen'"),
-        (without("rejected"), "no 'rejected'"),
-        ({**PAIR, "chosen": " "}, "'chosen' must be text that is not blank"),
-        ({**PAIR, "rejected": ["a"]}, "'rejected' must be text that is not blank"),
-        ({**PAIR, "rejected": PAIR["chosen"] + "\n"}, "'chosen' and 'rejected' are equal"),
-        ({**PAIR, "chosen": "\ud800"}, "surrogates not allowed"),
-    ],
-)
-def test_a_bad_pair_is_one_line_with_file_and_row(tmp_path: Path, row: object, told: str) -> None:
-    assert told in refusal(load_preferences, tmp_path / "d.jsonl", row)
-
-
-@BOTH
-def test_no_file_and_no_row(tmp_path: Path, load, good) -> None:
-    with pytest.raises(DataError, match="found none"):
-        load(tmp_path / "nowhere.jsonl")
-    (tmp_path / "d.jsonl").write_text("\n")
-    with pytest.raises(DataError, match="the file is empty"):
-        load(tmp_path / "d.jsonl")
-
-
-@BOTH
 @pytest.mark.parametrize("ids", [("a", "b", "a"), (7, "b", "7")])
-def test_an_id_that_is_there_twice_is_named_with_both_rows(tmp_path: Path, load, good, ids) -> None:
-    path = tmp_path / "d.jsonl"
-    path.write_text("".join(json.dumps({**good, "id": name}) + "\n" for name in ids))
-    with pytest.raises(DataError, match=rf"d\.jsonl row 3: .*id '{ids[2]}' is already that of row 1"):
-        load(path)
+def test_an_id_that_is_there_twice_is_told_with_both_rows(tmp_path, ids):
+    *_, (number, error) = read(tmp_path / "d.jsonl", [{**GOOD, "id": name} for name in ids])
+    assert number == 3
+    assert str(error) == f"its id is that of an earlier row: {str(ids[2])!r} is that of row 1"
 
 
-SHAREGPT = [{"from": "human", "value": "2 + 2 ?"}, {"from": "gpt", "value": "4"}]
-OPENAI = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "search"}}]}]
+def test_pairs_have_two_sides(tmp_path):
+    ((_, example),) = read(tmp_path / "d.jsonl", [{"prompt": PROMPT, "chosen": "4", "rejected": "5"}], PAIR)
+    assert example.sides == ((Said("4"),), (Said("5"),))
 
 
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        (
-            {"conversations": SHAREGPT},
-            "'prompt' must be text or a list of {role, content}; 'conversations' belongs to another",
-        ),
-        ({"messages": OPENAI}, "'messages' belongs to another format"),
-        ({"instruction": "a", "output": "b"}, "'instruction' belongs to another format"),
-        ({**DEMONSTRATION, "prompt": SHAREGPT}, "must be {role, content}, not {from, value} (ShareGPT)"),
-        ({**DEMONSTRATION, "prompt": OPENAI}, "has 'tool_calls'; only role and content are read"),
-        (
-            {**DEMONSTRATION, "completion": OPENAI},
-            "the assistant's whole message with its calls and their results in the dialect's text",
-        ),
-        (
-            {**DEMONSTRATION, "completion": OPENAI[0]},
-            "the assistant's whole message with its calls and their results in the dialect's text",
-        ),
-    ],
-)
-def test_another_format_is_refused_by_its_row(tmp_path: Path, row: object, told: str) -> None:
-    path = tmp_path / "d.jsonl"
-    path.write_text(f"{json.dumps(DEMONSTRATION)}\n{json.dumps(row)}\n")
-    with pytest.raises(DataError, match=r"d\.jsonl row 2: expected an object with prompt") as caught:
-        load_demonstrations(path)
-    assert told in str(caught.value)
+def test_a_file_that_ends_in_the_middle_is_told_when_it_is_read_so_far(tmp_path):
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps([GOOD, GOOD])[:-3])
+    rows = read_examples(path, COMPLETION)
+    assert next(rows)[0] == 1
+    with pytest.raises(DataError, match=r"d\.json row 2: the array does not end"):
+        next(rows)
+
+
+def test_refused_rows_are_one_line_by_reason():
+    refused = RefusedRows()
+    refused.add(4, RowError("a", "x"))
+    assert (refused.count, str(refused)) == (1, "row 4: a: x")
+    for row in range(5, 30):
+        refused.add(row, RowError("b", f"in row {row}"))
+    refused.add(30, RowError("a", "y"))
+    refused.add(31, RowError("c"))
+    assert str(refused) == (
+        "25 rows (5, 6, 7, 8, 9, 10, 11, 12, 13, 14, ...): b (the first: in row 5); 2 rows (4, 30): a (the first: x); row 31: c"
+    )
+    for number in range(1000):
+        refused.add(100 + number, RowError(f"reason {number}"))
+    assert str(refused).endswith("; 991 rows for 991 more reasons")
+    assert len(str(refused)) < 500

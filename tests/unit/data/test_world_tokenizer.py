@@ -10,12 +10,12 @@ from transformers import AutoTokenizer
 from ramify.chat.renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import Message, Problem
-from ramify.core.tree import TreeKey
 from ramify.data.demonstrator import write_demonstrations
 from ramify.data.world import WorldSettings, build_world
 from ramify.data.world_questions import HELD_OUT_NAMES, OPERATORS, SYNONYMS, TRAINING_NAMES
 from ramify.data.world_tokenizer import TAGS, train_world_tokenizer
 from ramify.tools.passage_index import PassageIndex
+from said import tree_of
 
 TEXTS = [
     "<think> find Mimo area</think><search> Mimo area</search> <result>\n- Mimo area 56\n</result>",
@@ -84,9 +84,7 @@ def test_demonstrations_and_problems_need_no_smaller_piece(
         problem = Problem(row["id"], (Message.of("user", row["prompt"][0]["content"]),), ())
         ids = list(renderer.start(problem))
         if "completion" in row:
-            segment = (
-                renderer.demonstrate(problem, row["completion"], TreeKey(0, 0)).trajectories[0].segments[0]
-            )
+            segment = tree_of(renderer, problem, row["completion"]).trajectories[0].segments[0]
             ids = list(segment.token_ids)
             assert tuple(ids) == tokenizer.encode(tokenizer.decode(ids))
             assert len(ids) < 300

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from model_makers import tiny
+from transformers import get_cosine_schedule_with_warmup
 
 from ramify.core.errors import DataError
 from ramify.learner.optimizer import AdamWSettings, MuonSettings, Optimizers, Schedule
@@ -17,6 +18,19 @@ def test_schedule_warms_up_holds_and_falls_to_its_final_fraction():
     assert factors[10] == 1
     assert factors[15] == pytest.approx(0.55)
     assert factors[20] == pytest.approx(0.1)
+
+
+def test_half_a_cosine_falls_as_transformers_does_after_the_warm_up():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    theirs = get_cosine_schedule_with_warmup(torch.optim.SGD([parameter], lr=1.0), 5, 50)
+    ours = Schedule(warmup_steps=5, decay_start=0.1, final_fraction=0.0, decay="cosine")
+    for number in range(50):
+        if number >= 5:
+            assert ours.factor(number, 50) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+        theirs.optimizer.step()
+        theirs.step()
+    held = Schedule(final_fraction=0.2, decay="cosine")
+    assert [held.factor(step, 20) for step in (0, 10, 20)] == pytest.approx([1, 0.6, 0.2])
 
 
 def test_constant_schedule_and_no_warmup():

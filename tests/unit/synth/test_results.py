@@ -9,7 +9,8 @@ from ramify.chat.renderer import TagRenderer
 from ramify.config.schema_eval import PriceSection
 from ramify.config.schema_synth import HintsSection, QualitySection
 from ramify.core.tree import TreeKey
-from ramify.data.examples import load_demonstrations
+from ramify.data.example_formats import COMPLETION
+from ramify.data.examples import Example, read_examples
 from ramify.data.problems import load_problems
 from ramify.obs.files import dump_line, replace_lines
 from ramify.obs.trace import TracedTree, tree_record
@@ -81,6 +82,13 @@ def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None):
     return summary, rows, run
 
 
+def read_ids(path):
+    """What `ramify sft` reads."""
+    found = [example for _, example in read_examples(path, COMPLETION)]
+    assert all(isinstance(example, Example) for example in found)
+    return [example.problem.id for example in found]
+
+
 def record(run, stage, scored):
     lines = [dump_line(tree_record(TracedTree(one.tree, one.rewards))) for one in scored]
     replace_lines(run / "trees" / f"{stage}.jsonl", lines)
@@ -117,7 +125,7 @@ def test_each_class_goes_where_the_paper_sends_it(tokenizer_folder, tmp_path):
     assert (rows["rl"][0]["pass_rate_direct"], rows["rl"][0]["pass_rate_tools"]) == (0.0, 0.0)
     assert "completion" not in rows["rl"][0]
     # What ramify writes, ramify reads.
-    assert [d.problem.id for d in load_demonstrations(run / "sft.jsonl")] == ["easy", "tool"]
+    assert read_ids(run / "sft.jsonl") == ["easy", "tool"]
     assert [p.id for p in load_problems(run / "rl.jsonl").problems] == ["hard"]
     assert set(summary["files"]) == {"sft.jsonl", "rl.jsonl", "rejected.jsonl", "questions.jsonl"}
 
@@ -170,7 +178,7 @@ def test_several_rows_of_a_question_have_ids_of_their_own_and_are_drawn_by_the_s
     _, rows, run = synthesis(tokenizer_folder, tmp_path, ["hint", "tool"], hints=True, quality=quality)
     ids = [row["id"] for row in rows["sft"]]
     assert len(set(ids)) == len(ids)
-    assert len(load_demonstrations(run / "sft.jsonl")) == len(ids)
+    assert read_ids(run / "sft.jsonl") == ids
     again, _, other = synthesis(
         tokenizer_folder, tmp_path / "b", ["hint", "tool"], hints=True, quality=quality
     )

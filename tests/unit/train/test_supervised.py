@@ -29,6 +29,7 @@ from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.train.sft import run_sft
+from said import tree_of
 
 CALL = "<python> print(42) </python> <result>\n42\n</result>"
 
@@ -68,7 +69,7 @@ def test_how_chains_are_packed_into_rows_changes_nothing_but_rounding(model_fold
     renderer = TagRenderer(build_tokenizer(model_folder), ())
     problem = Problem("p", (Message.of("user", "what is 12 plus 30 ?"),), ())
     trees = [
-        renderer.demonstrate(problem, row["completion"], TreeKey(0, slot))
+        tree_of(renderer, problem, row["completion"], TreeKey(0, slot))
         for slot, row in enumerate(rows([1, 9, 4, 2, 7]))
     ]
     sizes = [sum(len(node.token_ids) for node in tree.nodes) for tree in trees]
@@ -99,12 +100,22 @@ def test_a_row_larger_than_the_token_budget_is_trained_on_whole(recipe, tmp_path
     assert sum(row["tokens/written"] for row in steps) > 150
 
 
-def test_a_demonstration_that_is_too_long_is_named_before_the_first_step(recipe, tmp_path):
+def test_what_is_too_long_is_left_out_and_counted_never_cut(recipe, tmp_path):
+    told = io.StringIO()
+    made = recipe([1, 2, 60, 1, 70], max_tokens=70)
+    run_sft(made, RunConsole(told), Ranks(Rank()))
+    assert "left out 2 of 5 rows with more than data.max_tokens = 70 tokens: rows 3, 5" in told.getvalue()
+    steps = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in steps] == [1, 2]
+    assert all(row["tokens/written"] < row["tokens/unique"] <= 2 * 70 for row in steps)
+
+
+def test_if_all_are_too_long_nothing_is_left(recipe, tmp_path):
     with pytest.raises(
-        DataError,
-        match=r"demonstrations.jsonl row 3: demonstration '3': \d+ tokens, expected at most data.max_tokens = 70",
-    ):
-        run_sft(recipe([1, 2, 60, 1], max_tokens=70), console(), Ranks(Rank()))
+        DataError, match=r"demonstrations.jsonl: no example is left: left out 2 of 2 rows"
+    ) as caught:
+        run_sft(recipe([1, 2], max_tokens=5), console(), Ranks(Rank()))
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -117,9 +128,9 @@ def test_the_chat_template_counts_before_the_first_step(recipe, tmp_path):
         file.write("\n" + json.dumps({"prompt": prompt, "completion": "ok"}) + "\n")
         file.write(json.dumps({"prompt": prompt, "completion": long, "id": "long"}) + "\n")
     assert len(("?" + long).encode()) <= 61
-    with pytest.raises(DataError, match=r"demonstrations.jsonl row 5: demonstration 'long': \d+ tokens"):
-        run_sft(made, console(), Ranks(Rank()))
-    assert not (tmp_path / "run").exists()
+    told = io.StringIO()
+    run_sft(made, RunConsole(told), Ranks(Rank()))
+    assert "left out 1 of 4 rows with more than data.max_tokens = 60 tokens: row 5" in told.getvalue()
 
 
 def test_max_tokens_has_to_fit_the_models_context(recipe, tmp_path):
@@ -164,13 +175,17 @@ def test_prompts_show_the_tools_as_in_rl(recipe, own_tool, model_folder, tmp_pat
     (row,) = rows([1])
     completion = row["completion"] if dialect == "tags" else "<think>\nadd\n</think>\n\n\\boxed{42}"
     problem = Problem("p", (Message.of("user", row["prompt"][0]["content"]),), ())
-    tree = renderer.demonstrate(problem, completion, TreeKey(0, 0))
+    tree = tree_of(renderer, problem, completion)
     size = sum(len(node.token_ids) for node in tree.nodes)
     model = {"path": str(model_folder), "dialect": dialect}
     made = recipe([1], max_tokens=size - 1, tools=tools, model=model)
     made.data.train.write_text(json.dumps({**row, "completion": completion}) + "\n")
-    with pytest.raises(DataError, match=rf"demonstration '1': {size} tokens, expected at most"):
+    with pytest.raises(DataError, match="no example is left"):
         run_sft(made, console(), Ranks(Rank()))
+    made = recipe([1], max_tokens=size, tools=tools, model=model, batch_size=1)
+    made.data.train.write_text(json.dumps({**row, "completion": completion}) + "\n")
+    run_sft(made, console(), Ranks(Rank()))
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl")[0]["tokens/unique"] == size
 
 
 def assert_shown_alike(specs, others):
@@ -189,7 +204,7 @@ def test_the_browser_is_shown_as_in_rl(monkeypatch):
 
 def test_a_run_does_not_go_on_with_another_tool(recipe, own_tool):
     tools, file = own_tool
-    made = recipe([1, 2, 3, 4, 5, 6], tools=tools)
+    made = recipe([1, 2, 3, 4, 5, 6], tools={**tools, "python": {}})
     run_sft(made, console(), Ranks(Rank()), max_steps=1)
     file.write_text(file.read_text().replace("an item", "a thing"))
     with pytest.raises(ConfigError, match=r"holds a run with tools\.price\.sha256"):

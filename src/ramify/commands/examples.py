@@ -1,0 +1,44 @@
+"""`ramify sft` and `ramify dpo RECIPE.toml`: what `commands.train` does, or a look at what would be trained on."""
+
+import argparse
+import os
+
+from ramify.commands import train
+from ramify.commands.parser import at_least_one
+from ramify.core.rank import launched
+
+_SHOWN = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The commands' arguments."""
+    train.add_arguments(parser)
+    parser.add_argument(
+        "--show-mask",
+        type=at_least_one,
+        nargs="?",
+        const=_SHOWN,
+        metavar="N",
+        help=f"print the first N examples (without N: {_SHOWN}), trained text told apart from masked text, and train nothing",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    if options.show_mask is None:
+        train.run(options)
+    elif launched(os.environ).number == 0:
+        _show_mask(options)
+
+
+def _show_mask(options: argparse.Namespace) -> None:
+    from ramify.commands.check_files import check_example_files
+    from ramify.config.load import load_recipe
+    from ramify.config.schema_examples import DpoRecipe, SftRecipe
+    from ramify.obs.console import RunConsole
+    from ramify.train.mask import show_mask
+
+    schema = DpoRecipe if options.command == "dpo" else SftRecipe
+    recipe = load_recipe(schema, options.recipe, options.overrides)
+    check_example_files(recipe, weights=False)
+    show_mask(recipe, RunConsole(), options.show_mask)

@@ -1,0 +1,145 @@
+"""The formats of files of examples, each read into one form: a prompt, and what the assistant and its tools said after it.
+
+    plain       {prompt, completion}; for pairs {prompt, chosen, rejected}. Each side is a text, or messages, as TRL writes them
+    OpenAI      {messages, tools?}; for pairs {chosen, rejected, tools?}, two such lists
+    ShareGPT    {conversations, system?, tools?}; for pairs {conversations, chosen, rejected}
+    alpaca      {instruction, input?, output, system?, history?}; for pairs {instruction, chosen, rejected}
+
+Messages up to and including the last one of the user are the prompt. ShareGPT and alpaca are read as LLaMA-Factory reads them
+(its data/converter.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from ramify.chat.conversation import Line, Said, Spoken
+from ramify.core.errors import RowError
+from ramify.core.messages import Message, ToolResult
+from ramify.data.example_lines import message_lines, text_of, turn_lines
+from ramify.data.problems import read_messages
+from ramify.data.row_tools import read_tools
+
+Row: TypeAlias = Mapping[str, Any]
+
+Format: TypeAlias = Literal["plain", "OpenAI", "ShareGPT", "alpaca"]
+
+Sides: TypeAlias = tuple[Literal["completion"]] | tuple[Literal["chosen"], Literal["rejected"]]
+COMPLETION: Sides = ("completion",)
+PAIR: Sides = ("chosen", "rejected")
+"""The sides of a demonstration and of a pair, under their names in the plain format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a row holds.
+
+    Attributes:
+        format: Its format.
+        prompt: The messages of the prompt.
+        sides: What was said after it, for each side.
+        tools: The row's own tools (`row_tools.read_tools`); "" if it has none.
+    """
+
+    format: Format
+    prompt: tuple[Message, ...]
+    sides: tuple[Spoken, ...]
+    tools: str = ""
+
+
+def read_row(row: Row, names: Sides) -> Reading:
+    """Read a row by its own format.
+
+    Raises:
+        RowError: It has no known format, or cannot be read.
+        ValueError: A message of its prompt cannot be read.
+    """
+    given = {name for name, value in row.items() if value is not None}
+    tools = read_tools(row.get("tools"))
+    if "prompt" in given:
+        return Reading("plain", read_messages(row), _sides(row, names), tools)
+    if "conversations" in given:
+        return _sharegpt(row, names, tools)
+    if "instruction" in given:
+        return _alpaca(row, names, tools)
+    columns = ("messages",) if names == COMPLETION else names
+    if not given.issuperset(columns):
+        raise RowError(
+            f"its format is not known: expected prompt, {' and '.join(columns)}, conversations or instruction",
+            f"found {', '.join(row) or 'nothing'}"[:80],
+        )
+    conversations = [_cut(message_lines(row[name], name)) for name in columns]
+    if any(prompt != conversations[0][0] for prompt, _ in conversations):
+        raise RowError("chosen and rejected have different prompts")
+    return Reading("OpenAI", conversations[0][0], tuple(spoken for _, spoken in conversations), tools)
+
+
+def _sharegpt(row: Row, names: Sides, tools: str) -> Reading:
+    prompt, spoken = _cut(turn_lines(row["conversations"], "conversations"))
+    if prompt[0].role != "system" and row.get("system"):
+        prompt = (Message.of("system", text_of(row["system"], "'system'")), *prompt)
+    if names == COMPLETION:
+        return Reading("ShareGPT", prompt, (spoken,), tools)
+    if spoken:
+        raise RowError("the 'conversations' of a pair do not end with a turn of the user")
+    return Reading("ShareGPT", prompt, _sides(row, names), tools)
+
+
+def _alpaca(row: Row, names: Sides, tools: str) -> Reading:
+    prompt: list[Message] = []
+    if row.get("system"):
+        prompt.append(Message.of("system", text_of(row["system"], "'system'")))
+    for exchange in row.get("history") or ():
+        if not isinstance(exchange, list) or len(exchange) != 2:
+            raise RowError("'history' must be a list of [question, answer]")
+        question, answer = (text_of(text, "'history'") for text in exchange)
+        prompt += [Message.of("user", question), Message.of("assistant", answer)]
+    asked = [text_of(row[name], repr(name)) for name in ("instruction", "input") if row.get(name)]
+    if not asked:
+        raise RowError("'instruction' and 'input' are blank")
+    prompt.append(Message.of("user", "\n".join(asked)))
+    return Reading("alpaca", tuple(prompt), _sides(row, ("output",) if names == COMPLETION else names), tools)
+
+
+def _sides(row: Row, columns: Sequence[str]) -> tuple[Spoken, ...]:
+    return tuple(_side(row.get(column), column) for column in columns)
+
+
+def _side(value: object, column: str) -> Spoken:
+    """A side with a column of its own: a text, a message, or a list of messages."""
+    if value is None:
+        raise RowError(f"no {column!r}")
+    if isinstance(value, str):
+        return (Said(text_of(value, repr(column))),)
+    messages = value if isinstance(value, list) else [value]
+    is_sharegpt = bool(messages) and isinstance(messages[0], dict) and "from" in messages[0]
+    return _spoken((turn_lines if is_sharegpt else message_lines)(messages, column))
+
+
+def _cut(lines: Sequence[Line]) -> tuple[tuple[Message, ...], Spoken]:
+    """The prompt, and what was said after the user's last message."""
+    asked = [i for i, line in enumerate(lines) if isinstance(line, Message) and line.role == "user"]
+    if not asked:
+        raise RowError("it has no message of the user")
+    return tuple(map(_of_prompt, lines[: asked[-1] + 1])), _spoken(lines[asked[-1] + 1 :])
+
+
+def _of_prompt(line: Line) -> Message:
+    if isinstance(line, Message):
+        return line
+    if isinstance(line, ToolResult) or line.calls:
+        raise RowError(
+            "a call or a result stands before the user's last message; only the last exchange is trained on"
+        )
+    return Message.of("assistant", line.whole_text)
+
+
+def _spoken(lines: Sequence[Line]) -> Spoken:
+    spoken: list[Said | ToolResult] = []
+    for line in lines:
+        if isinstance(line, Message):
+            raise RowError("a message of the user or the system stands where the assistant answers")
+        if isinstance(line, Said) and spoken and isinstance(spoken[-1], Said):
+            raise RowError("two messages of the assistant stand one after the other")
+        spoken.append(line)
+    return tuple(spoken)

@@ -1,0 +1,233 @@
+"""The rows of data files: JSON lines, one JSON array, parquet; a file is never held as a whole."""
+
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ramify.core.errors import DataError, RowError, RowTooLargeError
+from ramify.core.foreign_files import parse_json
+
+JSONL_COUNTING, PARQUET_COUNTING = "lines count from 1", "rows count from 0"
+"""How error messages number the rows of a file."""
+
+MAX_ROW_BYTES = 32 << 20
+"""Of an example's JSON text: far above what a model's context holds. A larger row is passed over without being held."""
+
+_CHUNK = 1 << 20
+_OUTSIDE = re.compile(rb'["\[\]{},]')
+_INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+"""The rest of a string, up to its quote."""
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """The rows of a .jsonl, .json (one array) or .parquet file with their numbers, from 1 (parquet: from 0).
+
+    In place of a row that cannot be read comes the RowError that says why; what follows is still read.
+
+    Raises:
+        DataError: There is no such file, or it cannot be read from some place on; names it.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: expected a file, found none")
+    if path.suffix == ".parquet":
+        for number, row in read_parquet(path)[1]:
+            yield number, _without_nulls(row)
+        return
+    texts = {".jsonl": _lines, ".json": _elements}.get(path.suffix)
+    if texts is None:
+        raise DataError(
+            f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl, .json (one array) or .parquet"
+        )
+    for number, text in texts(path):
+        yield number, _parsed(text)
+
+
+def _parsed(text: bytes | None) -> Any:  # noqa: ANN401 - any JSON value, or the error in its place
+    if text is None:
+        return RowTooLargeError(f"it has more than {MAX_ROW_BYTES >> 20} MiB and was not read")
+    try:
+        return parse_json(text.strip(), unique_keys=True)
+    except ValueError as error:
+        reason, colon, detail = str(error).partition(": ")
+        return RowError(reason, detail) if colon else RowError(reason)
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
+    """The JSON values of a JSONL file, with line numbers from 1; blank lines are skipped.
+
+    Raises:
+        DataError: A line is not JSON, is nested too deeply, or has a duplicate key; names file and row.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                yield number, parse_json(line, unique_keys=True)
+            except ValueError as error:
+                raise DataError(f"{path} row {number} ({JSONL_COUNTING}): {error}") from None
+
+
+def read_parquet(path: Path) -> tuple[list[str], Iterator[tuple[int, Any]]]:
+    """The names of the columns, and the rows with numbers from 0.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(path)
+        columns: list[str] = table.schema_arrow.names
+        batches = table.iter_batches(batch_size=1024)
+        first = next(batches, None)
+    # Foreign files: report anything that is wrong with them in one line.
+    except Exception as error:  # noqa: BLE001
+        raise DataError(f"{path}: not a readable parquet file: {_first_line(error)}") from None
+    for name in columns:
+        if columns.count(name) > 1:
+            raise DataError(f"{path}: two columns are called {name!r}")
+
+    def rows() -> Iterator[tuple[int, Any]]:
+        number, batch = 0, first
+        while batch is not None:
+            last = number + batch.num_rows - 1
+            try:
+                values, batch = batch.to_pylist(), next(batches, None)
+            # Values that Python cannot represent: dates out of range, text that is not UTF-8. Or damage further on.
+            except Exception as error:  # noqa: BLE001
+                raise DataError(
+                    f"{path} rows {number} to {last} ({PARQUET_COUNTING}) or behind them: cannot be read: {_first_line(error)}"
+                ) from None
+            for row in values:
+                yield number, row
+                number += 1
+
+    return columns, rows()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - any value of a table
+    """Records without their nulls: all records of a column have the fields of any of them."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
+    """The lines that are not blank, with their numbers; None for one that is too large."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_ROW_BYTES):
+            number += 1
+            if len(line) < MAX_ROW_BYTES:
+                if line.strip():
+                    yield number, line
+                continue
+            while line and not line.endswith(b"\n"):
+                line = file.readline(_CHUNK)
+            yield number, None
+
+
+def _elements(path: Path) -> Iterator[tuple[int, bytes | None]]:
+    """The texts of an array's elements with their numbers; None for one that is too large.
+
+    Raises:
+        DataError: The file is no array, or the array does not end where the file does.
+    """
+    array = _Array(path)
+    with path.open("rb") as file:
+        if file.read(len(BOM_UTF8)) != BOM_UTF8:
+            file.seek(0)
+        while chunk := file.read(_CHUNK):
+            # An escape is not cut in two.
+            while chunk.endswith(b"\\") and (more := file.read(_CHUNK)):
+                chunk += more
+            yield from array.read(chunk)
+    array.finish()
+
+
+class _Array:
+    """Finds where the elements of an array end, by brackets, commas and quotes alone, chunk by chunk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._number, self._depth, self._in_string = 0, 0, False
+        self._held, self._size = bytearray(), 0
+
+    def read(self, chunk: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """The elements that end in this chunk."""
+        start = position = 0 if self._number else self._opened(chunk)
+        while position < len(chunk):
+            if self._in_string:
+                inside = _INSIDE.match(chunk, position)
+                assert inside is not None
+                position = inside.end()
+                self._in_string = position == len(chunk)
+                position += 1
+                continue
+            found = _OUTSIDE.search(chunk, position)
+            if found is None:
+                break
+            mark, position = found[0], found.end()
+            if self._depth == 0:
+                raise DataError(f"{self._path}: expected nothing behind the array")
+            self._in_string = mark == b'"'
+            self._depth += (mark in b"[{") - (mark in b"]}")
+            if self._depth == 0 or (self._depth == 1 and mark == b","):
+                self._hold(chunk[start : position - 1])
+                start = position
+                yield from self._taken(mark)
+        self._hold(chunk[start:])
+
+    def finish(self) -> None:
+        """Check that the array has ended.
+
+        Raises:
+            DataError: It has not.
+        """
+        if self._number == 0:
+            raise DataError(f"{self._path}: expected an array of rows, the file is empty")
+        if self._depth or self._held.strip():
+            where = (
+                f" row {self._number}: the array does not end"
+                if self._depth
+                else ": expected nothing behind the array"
+            )
+            raise DataError(f"{self._path}{where}")
+
+    def _opened(self, chunk: bytes) -> int:
+        """Where the first element begins."""
+        head = chunk.lstrip()
+        if not head:
+            return len(chunk)
+        if not head.startswith(b"["):
+            raise DataError(
+                f"{self._path}: expected one JSON array of rows, it begins with {head[:1].decode(errors='replace')!r}; if each "
+                "line is a row, call the file .jsonl"
+            )
+        self._number = self._depth = 1
+        return len(chunk) - len(head) + 1
+
+    def _hold(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size <= MAX_ROW_BYTES:
+            self._held += part
+        else:
+            self._held.clear()
+
+    def _taken(self, mark: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """The element that ends with this mark; an empty array has none."""
+        if mark == b"}":
+            raise DataError(f"{self._path} row {self._number}: }} closes nothing")
+        text = bytes(self._held)
+        if mark == b"," or self._number > 1 or self._size > len(text) or text.strip():
+            yield self._number, text if self._size <= MAX_ROW_BYTES else None
+        self._number += 1
+        self._held.clear()
+        self._size = 0

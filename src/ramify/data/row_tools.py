@@ -1,0 +1,76 @@
+"""The tools that a row of examples brings with it, as OpenAI's API and LLaMA-Factory write them."""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from ramify.core.errors import RowError
+from ramify.core.foreign_files import parse_json
+from ramify.core.messages import ToolSpec
+
+_UNREADABLE = "its tools cannot be read"
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+def read_tools(value: object) -> str:
+    """A row's tools as JSON text, the same for rows with equal tools; "" if there are none.
+
+    Args:
+        value: A list of {name, description?, parameters?}, each perhaps as the `function` of another record; or such a list as
+            JSON text; or None.
+
+    Raises:
+        RowError: It is something else.
+    """
+    if isinstance(value, str):
+        try:
+            value = parse_json(value) if value.strip() else None
+        except ValueError as error:
+            raise RowError(_UNREADABLE, str(error)) from None
+    if not value:
+        return ""
+    if not isinstance(value, list):
+        raise RowError(_UNREADABLE, f"expected a list, got {type(value).__name__}")
+    return json.dumps(
+        [_read_tool(tool, f"tool {number}") for number, tool in enumerate(value, 1)], ensure_ascii=False
+    )
+
+
+def _read_tool(tool: object, place: str) -> dict[str, Any]:
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise RowError(_UNREADABLE, f"{place} has no name")
+    description, parameters = function.get("description") or "", function.get("parameters") or _NO_ARGUMENTS
+    if not isinstance(description, str) or not _is_schema(parameters):
+        raise RowError(_UNREADABLE, f"{place}: expected a description and the JSON schema of its parameters")
+    return {"name": function["name"], "description": description, "parameters": parameters}
+
+
+def _is_schema(parameters: object) -> bool:
+    """Whether this has the form that prompts and dialects look at."""
+    if not isinstance(parameters, dict):
+        return False
+    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+    return (
+        isinstance(properties, dict)
+        and all(isinstance(schema, dict) for schema in properties.values())
+        and isinstance(required, list)
+        and all(isinstance(name, str) for name in required)
+    )
+
+
+@lru_cache(maxsize=256)
+def tool_specs(tools: str) -> tuple[ToolSpec, ...]:
+    """What a renderer needs to know of the tools in a text of `read_tools`; nobody calls them, so no deadline counts."""
+    return tuple(
+        ToolSpec(
+            tool["name"],
+            tool["description"],
+            tool["parameters"],
+            forks=False,
+            timeout_seconds=0.0,
+            in_prompt=True,
+        )
+        for tool in json.loads(tools)
+    )

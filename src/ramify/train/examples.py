@@ -1,0 +1,201 @@
+"""The examples of a recipe that can be trained on: read, rendered and checked row by row, and what is left out is counted."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ramify.chat.conversation import Parts
+from ramify.chat.demonstrations import begin_alike, check, demonstrate, fewest_tokens, most_tokens, split
+from ramify.chat.renderer import ChatRenderer
+from ramify.chat.tokenizer import ChatTokenizer
+from ramify.config.build import build_renderer
+from ramify.config.build_problems import control_notes
+from ramify.config.build_tools import ShownTools
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
+from ramify.core.errors import DataError, RowError, RowTooLargeError, UserError
+from ramify.core.messages import Problem
+from ramify.core.tree import Tree, TreeKey
+from ramify.data.example_formats import COMPLETION, PAIR
+from ramify.data.examples import Example, RefusedRows, read_examples
+from ramify.data.problems import listed
+from ramify.data.recorded_pairs import RecordedPair, check_tokenizer
+from ramify.data.row_tools import tool_specs
+
+_RENDERERS = 256
+"""Kept for the tools of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """An example in the dialect's text.
+
+    Attributes:
+        problem: The problem.
+        sides: The turns and results of a demonstration; of a pair those of the chosen and of the rejected side.
+        tools: The row's own tools.
+        row: The row's number in the file.
+        recorded: Of a pair that was sampled: its ids; then there are no sides.
+    """
+
+    problem: Problem
+    sides: tuple[Parts, ...]
+    tools: str
+    row: int
+    recorded: RecordedPair | None = None
+
+
+class RowRenderers:
+    """The renderer of each example: with the recipe's tools, or, if the recipe names none, with the row's own."""
+
+    def __init__(self, recipe: SftRecipe | DpoRecipe, tokenizer: ChatTokenizer, tools: ShownTools) -> None:
+        self._dialect, self._tokenizer = recipe.model.dialect, tokenizer
+        self._own = build_renderer(self._dialect, tokenizer, tools.specs)
+        self._with_tools = lru_cache(_RENDERERS)(self._build)
+        self._names_tools = bool(tools.specs)
+
+    def of(self, tools: str) -> ChatRenderer:
+        """The renderer for a row with these tools.
+
+        Raises:
+            RowError: The dialect cannot have them.
+        """
+        return self._own if self._names_tools or not tools else self._with_tools(tools)
+
+    def _build(self, tools: str) -> ChatRenderer:
+        try:
+            return build_renderer(self._dialect, self._tokenizer, tool_specs(tools))
+        except UserError as error:
+            raise RowError("its tools cannot be shown", str(error)) from None
+
+    def trees(self, item: Rendered, key: TreeKey) -> tuple[Tree, ...]:
+        """A tree with one leaf for each side."""
+        if item.recorded is not None:
+            return item.recorded.trees(item.problem, key)
+        renderer = self.of(item.tools)
+        return tuple(demonstrate(renderer, item.problem, parts, key) for parts in item.sides)
+
+
+class ExampleReader:
+    """Iterates over the examples of `data.train` that can be trained on, and counts what it passes over.
+
+    Raises while it iterates:
+        DataError: The file cannot be read from some place on.
+    """
+
+    def __init__(self, recipe: SftRecipe | DpoRecipe, renderers: RowRenderers) -> None:
+        self._data, self._renderers = recipe.data, renderers
+        self._names = PAIR if isinstance(recipe, DpoRecipe) else COMPLETION
+        self._may_end_in_call = recipe.environment is not None
+        self._rows = 0
+        self._refused = RefusedRows()
+        self._too_large: list[int] = []
+        self._formats: dict[str, list[int]] = {}
+        self._repaired: list[int] = []
+        self._spelt: list[str | None] = []
+
+    def __iter__(self) -> Iterator[Rendered]:
+        """The examples, in the order of the file."""
+        for number, example in read_examples(self._data.train, self._names):
+            self._rows += 1
+            try:
+                if isinstance(example, RowError):
+                    raise example
+                self._formats.setdefault(example.format, []).append(number)
+                yield self._rendered(example)
+            except RowTooLargeError:
+                self._too_large.append(number)
+            except RowError as error:
+                self._refused.add(number, error)
+
+    def _rendered(self, example: Example) -> Rendered:
+        """The example in the dialect's text, nothing encoded that need not be."""
+        problem, renderer = example.problem, self._renderers.of(example.tools)
+        limit = self._data.max_tokens
+        if example.recorded is not None:
+            if example.recorded.size > limit:
+                raise RowTooLargeError("too many tokens")
+            check_tokenizer(example.recorded, renderer.decode)
+            self._spelt.append(None)
+            return Rendered(problem, (), example.tools, example.row, example.recorded)
+        sides = tuple(split(renderer, side) for side in example.sides)
+        if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
+            raise RowTooLargeError("too many tokens")
+        for parts in sides:
+            check(renderer, parts, may_end_in_call=self._may_end_in_call)
+        mended = tuple(map(renderer.repaired, sides))
+        if any(_size_if_above(renderer, problem, parts, limit) > limit for parts in mended):
+            raise RowTooLargeError("too many tokens")
+        if len(mended) == 2 and begin_alike(renderer, *mended):
+            raise RowError("chosen and rejected are the same tokens up to the end of one")
+        if mended != sides:
+            self._repaired.append(example.row)
+        self._spelt.append(renderer.foreign_control(problem, *mended))
+        return Rendered(problem, mended, example.tools, example.row)
+
+    def require_usable(self) -> None:
+        """See that what was passed over may be left out, and that something is left.
+
+        Raises:
+            DataError: Rows cannot be used and `data.malformed` is "refuse", or nothing is left.
+        """
+        path, refused = self._data.train, self._refused
+        if not self._rows:
+            raise DataError(f"{path}: expected examples, the file is empty")
+        if refused.count and self._data.malformed == "refuse":
+            what = (
+                f" {refused}"
+                if refused.count == 1
+                else f": {refused.count:,} of {self._rows:,} rows cannot be used: {refused}"
+            )
+            raise DataError(f'{path}{what}. Mend them, or leave them out with data.malformed = "drop"')
+        if not self._spelt:
+            raise DataError(f"{path}: no example is left: {'; '.join(self._left_out())}")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of the rows that were read."""
+        told = self._left_out()
+        if len(self._formats) > 1:
+            kinds = (f"{len(rows):,} {name} (from row {rows[0]})" for name, rows in self._formats.items())
+            told.insert(0, f"rows of {len(self._formats)} formats: {', '.join(kinds)}")
+        if self._repaired:
+            told.append(
+                f"gave python programs their line breaks back, which were escaped: {_count(self._repaired)}"
+            )
+        return (
+            *(f"{self._data.train}: {note}" for note in told),
+            *control_notes(self._data.train, self._spelt),
+        )
+
+    def _left_out(self) -> list[str]:
+        told = []
+        if self._refused.count:
+            told.append(
+                f"left out {self._refused.count:,} of {self._rows:,} rows that cannot be used: {self._refused}"
+            )
+        if self._too_large:
+            told.append(
+                f"left out {len(self._too_large):,} of {self._rows:,} rows with more than data.max_tokens = "
+                f"{self._data.max_tokens} tokens: {_count(self._too_large)}"
+            )
+        return told
+
+
+def _count(rows: list[int]) -> str:
+    return f"row{'s' * (len(rows) > 1)} {listed(rows)}"
+
+
+def _size_if_above(renderer: ChatRenderer, problem: Problem, parts: Parts, limit: int) -> int:
+    """An upper bound on the tokens of a demonstration; the exact number if the bound is above the limit.
+
+    Raises:
+        RowError: The chat template refuses the problem's messages.
+    """
+    try:
+        most = most_tokens(renderer, problem, parts)
+        if most <= limit:
+            return most
+        (trajectory,) = demonstrate(renderer, problem, parts, TreeKey(0, 0)).trajectories
+    except DataError as error:
+        raise RowError(str(error)) from None
+    return sum(len(node.token_ids) for node in trajectory.nodes)

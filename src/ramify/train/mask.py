@@ -1,0 +1,58 @@
+"""Which tokens of examples carry a loss: the packed rows of training, for people to look at."""
+
+from itertools import groupby, islice
+
+from ramify.algos.sft import counted_once
+from ramify.chat.renderer import ChatRenderer
+from ramify.config.build_model import build_tokenizer
+from ramify.config.build_tools import show_tools
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
+from ramify.core.tree import Tree, TreeKey
+from ramify.learner.pack import pack
+from ramify.obs.console import RunConsole
+from ramify.train.examples import ExampleReader, RowRenderers
+
+_SIDES = ("chosen side", "rejected side")
+
+
+def show_mask(recipe: SftRecipe | DpoRecipe, console: RunConsole, count: int) -> None:
+    """Print the first `count` examples as the model sees them, and how many of their tokens are trained.
+
+    Raises:
+        UserError: The data are wrong, or no example can be used.
+    """
+    tools = show_tools(recipe.tools, recipe.environment)
+    renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder, console.note), tools)
+    reader = ExampleReader(recipe, renderers)
+    sizes = []
+    for item in islice(reader, count):
+        trees = renderers.trees(item, TreeKey(0, 0))
+        for tree, side in zip(trees, _SIDES if len(trees) > 1 else ("",), strict=True):
+            trained = trained_tokens(tree)
+            sizes.append((len(trained), sum(on for _, on in trained)))
+            console.result(
+                f"{recipe.data.train} row {item.row}{f', {side}' if side else ''}: {_shares(*sizes[-1])}"
+            )
+            console.masked(_pieces(renderers.of(item.tools), trained))
+    if not sizes:
+        reader.require_usable()
+    for note in reader.notes:
+        console.note(note)
+    console.result(f"together: {_shares(sum(size for size, _ in sizes), sum(on for _, on in sizes))}")
+
+
+def trained_tokens(tree: Tree) -> list[tuple[int, bool]]:
+    """The tokens of a tree with one leaf, as they are packed, and whether each carries a loss."""
+    (row,) = pack([counted_once(tree)], token_budget=1)
+    carries = set(row.written[row.weight != 0].tolist())
+    return [(token, index in carries) for index, token in enumerate(row.token_ids.tolist())]
+
+
+def _pieces(renderer: ChatRenderer, trained: list[tuple[int, bool]]) -> list[tuple[str, bool]]:
+    """Runs of tokens that are all trained or all not, as text."""
+    runs = groupby(trained, lambda token: token[1])
+    return [(renderer.decode([token for token, _ in run]), on) for on, run in runs]
+
+
+def _shares(size: int, trained: int) -> str:
+    return f"{size:,} tokens, {trained:,} trained ({trained / size:.0%}), {size - trained:,} masked"

@@ -1,0 +1,19 @@
+"""Demonstrations that a data set has as one text."""
+
+from ramify.chat.conversation import Said
+from ramify.chat.demonstrations import check, demonstrate, split
+from ramify.core.tree import TreeKey
+
+FIRST = TreeKey(0, 0)
+
+
+def parts_of(renderer, text):
+    """The turns and the results of a text, checked."""
+    parts = split(renderer, (Said(text),))
+    check(renderer, parts)
+    return parts
+
+
+def tree_of(renderer, problem, text, key=FIRST):
+    """The text as a tree with one leaf."""
+    return demonstrate(renderer, problem, parts_of(renderer, text), key)

@@ -1,0 +1,204 @@
+"""Each format is read into one form, and what cannot be read is told in words that rows share."""
+
+import json
+
+import pytest
+
+from ramify.chat.conversation import Said, SaidCall
+from ramify.core.errors import RowError
+from ramify.core.messages import Message, ToolResult, ToolStatus
+from ramify.data.example_formats import COMPLETION, PAIR, read_row
+from ramify.data.row_tools import read_tools, tool_specs
+
+USER, ANSWER = {"role": "user", "content": "2 + 2 ?"}, {"role": "assistant", "content": "4"}
+HUMAN, GPT = {"from": "human", "value": "2 + 2 ?"}, {"from": "gpt", "value": "4"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"query": "x"}'}}
+ASKED = (Message.of("user", "2 + 2 ?"),)
+FOUR = (Said("4"),)
+
+
+def said(text="", *calls, thought=""):
+    return Said(text, thought, tuple(SaidCall(*call) for call in calls))
+
+
+def result(text, call_id=""):
+    return ToolResult(call_id, ToolStatus.OK, text)
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "prompt", "spoken"),
+    [
+        ({"prompt": "2 + 2 ?", "completion": "4"}, "plain", ASKED, FOUR),
+        ({"prompt": [USER], "completion": "4", "kind": 1}, "plain", ASKED, FOUR),
+        ({"prompt": [USER], "completion": [ANSWER]}, "plain", ASKED, FOUR),
+        ({"messages": [USER, ANSWER]}, "OpenAI", ASKED, FOUR),
+        (
+            {"messages": [{"role": "system", "content": "s"}, USER, ANSWER, USER, ANSWER]},
+            "OpenAI",
+            (Message.of("system", "s"), *ASKED, Message.of("assistant", "4"), *ASKED),
+            FOUR,
+        ),
+        (
+            {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                          {"role": "tool", "tool_call_id": "c1", "content": "r"}, ANSWER]},
+            "OpenAI",
+            ASKED,
+            (said("", ("c1", "search", '{"query": "x"}')), result("r", "c1"), *FOUR),
+        ),
+        (
+            {"messages": [USER, {"role": "assistant", "content": [{"type": "text", "text": "so "}], "reasoning_content": "hm",
+                                 "tool_calls": [{"function": {"name": "f", "arguments": {"a": "\u00e9"}}}], "refusal": None},
+                          {"role": "tool", "content": "r", "name": "f"}, ANSWER]},
+            "OpenAI",
+            ASKED,
+            (said("so ", ("", "f", '{"a": "\u00e9"}'), thought="hm"), result("r"), *FOUR),
+        ),
+        ({"conversations": [HUMAN, GPT]}, "ShareGPT", ASKED, FOUR),
+        ({"conversations": [HUMAN, GPT], "system": "s"}, "ShareGPT", (Message.of("system", "s"), *ASKED), FOUR),
+        (
+            {"conversations": [{"from": "system", "value": "t"}, HUMAN, GPT], "system": "s"},
+            "ShareGPT",
+            (Message.of("system", "t"), *ASKED),
+            FOUR,
+        ),
+        (
+            {"conversations": [HUMAN, {"from": "gpt", "value": "so "},
+                               {"from": "function_call", "value": '{"name": "search", "arguments": {"query": "x"}}'},
+                               {"from": "observation", "value": "r"}, GPT]},
+            "ShareGPT",
+            ASKED,
+            (said("so ", ("", "search", '{"query": "x"}')), result("r"), *FOUR),
+        ),
+        (
+            {"conversations": [HUMAN, {"from": "function_call", "value": '<think>hm</think>[{"name": "f", "arguments": {}}]'},
+                               {"from": "tool", "value": "r"}, GPT]},
+            "ShareGPT",
+            ASKED,
+            (said("", ("", "f", "{}"), thought="hm"), result("r"), *FOUR),
+        ),
+        ({"instruction": "2 + 2 ?", "output": "4", "input": ""}, "alpaca", ASKED, FOUR),
+        (
+            {"instruction": "Solve.", "input": "2 + 2 ?", "output": "4", "system": "s", "history": [["a", "b"]]},
+            "alpaca",
+            tuple(Message.of(r, t) for r, t in (("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "Solve.\n2 + 2 ?"))),
+            FOUR,
+        ),
+    ],
+)  # fmt: skip
+def test_demonstrations(row, name, prompt, spoken):
+    reading = read_row(row, COMPLETION)
+    assert (reading.format, reading.prompt, reading.sides) == (name, prompt, (spoken,))
+
+
+FIVE = (Said("5"),)
+WRONG = {"role": "assistant", "content": "5"}
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"prompt": [USER], "chosen": "4", "rejected": "5"}, "plain"),
+        ({"prompt": [USER], "chosen": [ANSWER], "rejected": [WRONG]}, "plain"),
+        ({"chosen": [USER, ANSWER], "rejected": [USER, WRONG], "score_chosen": 1.0}, "OpenAI"),
+        ({"conversations": [HUMAN], "chosen": GPT, "rejected": {"from": "gpt", "value": "5"}}, "ShareGPT"),
+        ({"instruction": "2 + 2 ?", "input": None, "chosen": "4", "rejected": "5"}, "alpaca"),
+    ],
+)
+def test_pairs(row, name):
+    reading = read_row(row, PAIR)
+    assert (reading.format, reading.prompt, reading.sides) == (name, ASKED, (FOUR, FIVE))
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"text": "a"}, "its format is not known: expected prompt, messages, conversations or instruction: found text"),
+        ({"prompt": "a", "response": "b"}, "no 'completion'"),
+        ({"prompt": "a", "completion": 7}, "a message is no object"),
+        ({"prompt": "a", "completion": []}, "'completion' must be a list of messages"),
+        ({"prompt": "a", "completion": "\ud800"}, "a lone surrogate, which is legal JSON but no text: 'completion'"),
+        ({"prompt": "a", "completion": [USER]}, "a message of the user or the system stands where the assistant answers"),
+        ({"messages": []}, "'messages' must be a list of messages"),
+        ({"messages": "a"}, "'messages' must be a list of messages"),
+        ({"messages": [USER, "a"]}, "a message is no object: message 2"),
+        ({"messages": [ANSWER]}, "it has no message of the user"),
+        ({"messages": [USER, {"role": "critic", "content": "a"}]}, "an unknown role: message 2 of 'messages' has 'critic'"),
+        ({"messages": [USER, {"role": ["a"], "content": "a"}]}, "an unknown role"),
+        ({"messages": [USER, {"role": "assistant", "content": "", "function_call": {"name": "a"}}]}, "'function_call'"),
+        ({"messages": [USER, {**ANSWER, "weight": 0}]}, "a message holds what is not read: message 2 of 'messages' has 'weight'"),
+        ({"messages": [USER, {"role": "assistant", "content": [{"type": "image_url"}]}]}, "content that is no text"),
+        ({"messages": [USER, {"role": "assistant"}]}, "a text was expected"),
+        ({"messages": [USER, ANSWER, ANSWER]}, "two messages of the assistant stand one after the other"),
+        ({"messages": [USER, {"role": "system", "content": "a"}, ANSWER]}, "stands where the assistant answers"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "r"}, USER, ANSWER]},
+         "a call or a result stands before the user's last message"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": ["a"]}]}, "a call cannot be read"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": {"a": 1}}]}, "a call cannot be read"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]},
+         "the arguments of a call of message 2 of 'messages': it is a list"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
+         "a call cannot be read"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c2", "content": ""}]},
+         "a result follows no call: its tool_call_id"),
+        ({"conversations": [GPT]}, "it has no message of the user"),
+        ({"conversations": [HUMAN, {"from": "bing", "value": "a"}]}, "an unknown role: turn 2 of 'conversations' is from 'bing'"),
+        ({"conversations": [HUMAN, {"from": "gpt"}]}, "a text was expected"),
+        ({"conversations": [HUMAN, {**GPT, "loss": False}]}, "'loss'"),
+        ({"conversations": [HUMAN, {"from": "function_call", "value": "search(x)"}]}, "a call cannot be read: turn 2"),
+        ({"conversations": [HUMAN, GPT], "tools": "{"}, "its tools cannot be read: broken JSON"),
+        ({"conversations": [HUMAN, GPT], "tools": [{"description": "a"}]}, "its tools cannot be read: tool 1 has no name"),
+        ({"conversations": [HUMAN, GPT], "tools": [{"name": "a", "parameters": {"properties": {"q": "str"}}}]}, "its tools"),
+        ({"instruction": "", "input": " "[:0], "output": "4"}, "'instruction' and 'input' are blank"),
+        ({"instruction": "a"}, "no 'output'"),
+        ({"instruction": "a", "output": "b", "history": [["q"]]}, "'history' must be a list of"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read(row, told):
+    with pytest.raises(RowError) as caught:
+        read_row(row, COMPLETION)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"messages": [USER, ANSWER]}, "expected prompt, chosen and rejected, conversations or instruction"),
+        ({"chosen": [USER, ANSWER]}, "its format is not known"),
+        ({"chosen": "4", "rejected": "5"}, "'chosen' must be a list of messages"),
+        ({"prompt": "a", "chosen": "4"}, "no 'rejected'"),
+        ({"chosen": [USER, ANSWER], "rejected": [{**USER, "content": "?"}, WRONG]}, "have different prompts"),
+        (
+            {"conversations": [HUMAN, GPT], "chosen": GPT, "rejected": GPT},
+            "do not end with a turn of the user",
+        ),
+    ],
+)
+def test_what_is_no_pair(row, told):
+    with pytest.raises(RowError) as caught:
+        read_row(row, PAIR)
+    assert told in str(caught.value)
+
+
+def test_results_are_in_the_order_of_their_calls():
+    calls = [{"id": name, "function": {"name": "f", "arguments": {"a": name}}} for name in ("x", "y")]
+    results = [{"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in ("y", "x")]
+    row = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": calls}, *results, ANSWER]}
+    ((_, *told, _),) = read_row(row, COMPLETION).sides
+    assert [one.text for one in told] == ["of x", "of y"]
+    for message in results:
+        del message["tool_call_id"]
+    ((_, *told, _),) = read_row(row, COMPLETION).sides
+    assert [one.text for one in told] == ["of y", "of x"]
+
+
+def test_tools_are_read_in_each_way_that_people_write_them():
+    schema = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+    plain = [{"name": "f", "description": "d", "parameters": schema}]
+    nested = [{"type": "function", "function": plain[0]}]
+    texts = {read_tools(value) for value in (plain, nested, json.dumps(plain), json.dumps(nested))}
+    assert len(texts) == 1
+    (spec,) = tool_specs(texts.pop())
+    assert (spec.name, spec.description, spec.parameters, spec.in_prompt) == ("f", "d", schema, True)
+    assert [read_tools(value) for value in (None, [], "", " ")] == ["", "", "", ""]
+    (bare,) = tool_specs(read_tools([{"name": "now", "description": None, "parameters": None}]))
+    assert bare.parameters == {"type": "object", "properties": {}}

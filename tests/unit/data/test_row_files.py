@@ -1,0 +1,119 @@
+"""Rows of any file come one by one, and a row that cannot be read is told without stopping those behind it."""
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramify.core.errors import DataError, RowError, RowTooLargeError
+from ramify.data import row_files
+from ramify.data.row_files import read_rows
+
+TEXT = st.text(st.sampled_from('a"\\[]{},\n \u4e2d'), max_size=8)
+VALUE = st.recursive(
+    st.none() | st.integers() | TEXT, lambda v: st.lists(v, max_size=3) | st.dictionaries(TEXT, v)
+)
+
+
+def values(path: Path, content: str | bytes):
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return [f"{value}" if isinstance(value, RowError) else value for _, value in read_rows(path)]
+
+
+@given(
+    rows=st.lists(VALUE, max_size=4), size=st.sampled_from([1, 2, 5, 1000]), indent=st.sampled_from([None, 1])
+)
+def test_an_array_is_read_as_python_reads_it_wherever_it_is_cut(tmp_path_factory, rows, size, indent):
+    path = tmp_path_factory.getbasetemp() / "rows.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_files, "_CHUNK", size)
+        assert values(path, json.dumps(rows, indent=indent)) == rows
+        assert values(path, "\ufeff \r\n" + json.dumps(rows, ensure_ascii=False) + "\n ") == rows
+
+
+def test_rows_are_numbered_as_people_count_them(tmp_path):
+    lines = tmp_path / "a.jsonl"
+    lines.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n  \n[2]\r\n3')
+    assert list(read_rows(lines)) == [(1, {"a": 1}), (4, [2]), (5, 3)]
+    array = tmp_path / "a.json"
+    array.write_text('[{"a": 1},\n\n2]')
+    assert list(read_rows(array)) == [(1, {"a": 1}), (2, 2)]
+    table = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.Table.from_pylist([{"m": [{"r": "u", "c": {"q": "x"}}]}, {"m": [{"r": "a", "c": {"k": 1}}]}]),
+        table,
+    )
+    # A record has only the fields that its row gave it.
+    assert list(read_rows(table)) == [
+        (0, {"m": [{"r": "u", "c": {"q": "x"}}]}),
+        (1, {"m": [{"r": "a", "c": {"k": 1}}]}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (b"tru", "broken JSON: Expecting value at column 1"),
+        (b'{"a": 1, "a": 2}', "key 'a' stands in one object twice"),
+        (b"[" * 5000 + b"]" * 5000, "nested more than 100 deep"),
+        (b"9" * 5000, "a number has too many digits"),
+        (b'"\xff"', "expected UTF-8 text: invalid start byte at byte 1"),
+        (b'{"a" 1}', "broken JSON: Expecting ':' delimiter at column 6"),
+    ],
+)
+def test_a_row_that_cannot_be_read_does_not_hide_the_next(tmp_path, row, told):
+    assert values(tmp_path / "a.jsonl", b"1\n" + row + b"\n2\n") == [1, told, 2]
+    assert values(tmp_path / "a.json", b"[1, " + row + b",2]") == [1, told, 2]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_huge_row_is_passed_over_without_being_held(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(row_files, "MAX_ROW_BYTES", 1 << 20)
+    monkeypatch.setattr(row_files, "_CHUNK", 1 << 16)
+    huge = json.dumps({"a": 'b"\\' * 700_000})
+    last = json.dumps({"a": "c" * (1 << 19)})
+    text = f"[1, {huge}, {last}, {huge}]" if name == "a.json" else f"1\n{huge}\n{last}\n{huge}"
+    (tmp_path / name).write_text(text)
+    found = [value for _, value in read_rows(tmp_path / name)]
+    assert [type(value) for value in found] == [int, RowTooLargeError, dict, RowTooLargeError]
+    assert len(found[2]["a"]) == 1 << 19
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "expected an array of rows, the file is empty"),
+        (" \n", "the file is empty"),
+        ('{"a": 1}', "it begins with '{'; if each line is a row, call the file .jsonl"),
+        ("[1, 2", " row 2: the array does not end"),
+        ('[1, "a\\', " row 2: the array does not end"),
+        ("[1, {2]", " row 2: the array does not end"),
+        ("[1, 2]]", "expected nothing behind the array"),
+        ("[1, 2] 3", "expected nothing behind the array"),
+        ("[1, 2}", " row 2: } closes nothing"),
+    ],
+)
+def test_an_array_that_does_not_end_where_the_file_does(tmp_path, content, told):
+    with pytest.raises(DataError, match=r"a\.json") as caught:
+        values(tmp_path / "a.json", content)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_of_rows(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "folder.jsonl").mkdir()
+    for name in ("none.jsonl", "pipe.jsonl", "folder.jsonl"):
+        with pytest.raises(DataError, match=rf"{name}: expected a file"):
+            next(read_rows(tmp_path / name))
+    (tmp_path / "a.csv").write_text("a,b")
+    with pytest.raises(DataError, match=r"a\.csv: unknown kind of file '\.csv'; expected \.jsonl, \.json"):
+        next(read_rows(tmp_path / "a.csv"))
+    (tmp_path / "a.parquet").write_text("x")
+    with pytest.raises(DataError, match=r"a\.parquet: not a readable parquet file"):
+        next(read_rows(tmp_path / "a.parquet"))
