@@ -177,10 +177,18 @@ def _read(path: Path, overrides: list[str]) -> "tuple[str, AnyRecipe]":
     from ramify.config.load import command_of, load_recipe, read_toml
     from ramify.config.schema_eval import EvalRecipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
+    from ramify.config.schema_selfcritic import SelfCriticRecipe
     from ramify.config.schema_synth import SynthRecipe
     from ramify.config.schema_train import TrainRecipe
 
-    kinds: tuple[type[AnyRecipe], ...] = (EvalRecipe, SynthRecipe, TrainRecipe, DpoRecipe, SftRecipe)
+    kinds: tuple[type[AnyRecipe], ...] = (
+        EvalRecipe,
+        SynthRecipe,
+        SelfCriticRecipe,
+        TrainRecipe,
+        DpoRecipe,
+        SftRecipe,
+    )
     schemas = {schema.command: schema for schema in kinds}
     command = command_of(read_toml(path)) or SftRecipe.command
     return command, load_recipe(schemas[command], path, overrides)

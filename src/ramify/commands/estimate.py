@@ -19,6 +19,7 @@ from ramify.config.schema_parts import (
     TrainedModelSection,
     TrainingEngineSection,
 )
+from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
@@ -233,6 +234,9 @@ def adapter_parameters(section: LoraSection, shapes: Shapes) -> int:
 
 
 def _has_reference(recipe: AnyRecipe) -> bool:
-    return isinstance(recipe, DpoRecipe) or (
-        isinstance(recipe, TrainRecipe) and recipe.algorithm.kl is not None
+    copies = isinstance(recipe, SelfCriticRecipe) and recipe.dpo.lora is None
+    return (
+        copies
+        or isinstance(recipe, DpoRecipe)
+        or (isinstance(recipe, TrainRecipe) and recipe.algorithm.kl is not None)
     )

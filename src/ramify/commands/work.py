@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
+from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import num_steps
@@ -101,6 +102,8 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     if problems is not None:
         return Work(1, unit, *shape, writes=True, trains=False)
     steps = recipe.run.steps
+    if isinstance(recipe, SelfCriticRecipe):
+        steps = recipe.selfcritic.cycles * recipe.selfcritic.steps
     if steps is None and rows is not None:
         steps = num_steps(recipe.run, epochs, rows, size)
         unit += f" ({rows:,} rows, {epochs} epoch{'s' * (epochs > 1)})"
