@@ -17,7 +17,10 @@ COMMANDS = {
     "sft": "supervised training on demonstrations",
     "dpo": "training on preference pairs",
     "train": "reinforcement learning with branching rollouts",
+    "selfcritic": "reinforcement learning and DPO on the policy's own answers, in turn (Tool-Star)",
     "rollout": "grow trees with any engine and write their trace",
+    "synth": "data for supervised training and RL from questions, as Tool-Star makes it",
+    "pairs": "preference pairs for DPO from the trees that runs recorded",
     "eval": "independent attempts at a set of problems, pass@k with intervals",
     "score": "score a file of responses, or check the scores against test vectors",
     "search-serve": "a retrieval service over a file of passages",
@@ -96,10 +99,11 @@ def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
 
 def _is_told_by_rank_0(command: str | None) -> bool:
     """Whether this is another rank of a training run, of which rank 0 says what is wrong."""
+    from ramify.commands.parser import TRAINING
     from ramify.core.rank import launched
 
     try:
-        return command in ("train", "sft", "dpo") and launched(os.environ).number > 0
+        return command in TRAINING and launched(os.environ).number > 0
     except UserError:
         return False
 

@@ -17,6 +17,8 @@ from ramify.config.load import check_recipe
 from ramify.config.mistakes import annotations_of, form_of, schemas_in
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
+from ramify.config.schema_selfcritic import SelfCriticRecipe
+from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.config import Config, Within
 from ramify.core.errors import ConfigError
@@ -39,7 +41,7 @@ def edges(annotation: Any, metadata: list[Any]) -> Iterator[tuple[type, list[Any
 
 def all_schemas() -> list[Any]:
     found: dict[Any, None] = {}
-    waiting: list[Any] = [TrainRecipe, EvalRecipe, SftRecipe, DpoRecipe]
+    waiting: list[Any] = [SelfCriticRecipe, TrainRecipe, EvalRecipe, SynthRecipe, SftRecipe, DpoRecipe]
     while waiting:
         schema = waiting.pop()
         if schema not in found:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from ramify.config.build import build_agent, build_brancher, build_limits, build_renderer, build_shaping
 from ramify.config.build_model import build_tokenizer
 from ramify.config.build_problems import build_problems
+from ramify.config.build_repair import RepairKit, open_repairs
 from ramify.config.build_reward import BuiltReward, build_reward
 from ramify.config.build_tools import Toolbox, build_tools
 from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import close_all
 from ramify.core.messages import Message, Problem
@@ -47,6 +49,7 @@ class Task:
         notes: Notes about the problems, such as what was dropped.
         rewriters: What may have a trajectory go on from elsewhere.
         rewriter_files: SHA-256 of the file of each rewriter, by its name.
+        repairs: What the repair tools use; None: there are none.
     """
 
     problems: Sequence[Problem]
@@ -57,10 +60,11 @@ class Task:
     notes: tuple[str, ...] = ()
     rewriters: tuple[ContextRewriter, ...] = ()
     rewriter_files: Mapping[str, str] = field(default_factory=dict)
+    repairs: RepairKit | None = None
 
     async def close(self) -> None:
-        """Stop the tools and the judge."""
-        await close_all((self.toolbox, self.reward))
+        """Stop the tools, the judge and the helper."""
+        await close_all(each for each in (self.toolbox, self.reward, self.repairs) if each is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ class Actor:
 
 
 def open_task(
-    recipe: TrainRecipe | EvalRecipe,
+    recipe: TrainRecipe | EvalRecipe | SynthRecipe,
     reward: BuiltReward,
     context_tokens: int,
     read: ProblemReader,
@@ -144,6 +148,7 @@ def open_task(
         renderer.hear("", (Message.of("user", "?"),))
     asked = recipe.rollout.rewriters if isinstance(recipe, TrainRecipe) else recipe.sampling.rewriters
     rewriters = [(config, load_rewriter(config)) for config in asked]
+    repairs = None if recipe.repair is None else open_repairs(recipe.repair)
     problems, notes = read(renderer, toolbox)
     own = [
         f"rewriter {rewriter.name}: {config.function} of {config.path}, sha256 {sha256[:16]}"
@@ -160,6 +165,7 @@ def open_task(
         tuple(notes),
         tuple(rewriter for _, (rewriter, _) in rewriters),
         {rewriter.name: sha256 for _, (rewriter, sha256) in rewriters},
+        repairs,
     )
 
 
@@ -210,6 +216,7 @@ def build_actor(
         events=timing,
         branch_at=recipe.rollout.branch_at,
         rewriters=task.rewriters,
+        repairs=task.repairs,
         all_entropies=entropy is not None and entropy.source == "behavior",
         hands_over=hands_over,
         note=console.note,

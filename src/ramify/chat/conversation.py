@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.tokenizer import as_unicode
-from ramify.core.messages import Message, TextPart, ToolResult
+from ramify.core.messages import Message, TextPart, ToolResult, TurnOutline
 from ramify.core.tree import Source
 
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
@@ -79,6 +79,24 @@ def thought_opened(turn: str) -> str:
     """A turn whose first thought has its `<think>`, which chat templates may write in the prompt."""
     before, closed, _ = turn.partition("</think>")
     return f"<think>{turn}" if closed and "<think>" not in before else turn
+
+
+_THOUGHT_TEXT = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
+
+
+_ONLY_CLOSED = re.compile(r"\s*(</think>\s*)?")
+
+
+def outline(turn: str, words: int) -> TurnOutline:
+    """The outline of a turn whose call or answer begins at `words`; its first thought may have been opened before it."""
+    text = turn[:words]
+    opened = thought_opened(text)
+    before = len(opened) - len(text)
+    thoughts = tuple(
+        (found.start(1) - before, found.end(1) - before) for found in _THOUGHT_TEXT.finditer(opened)
+    )
+    last = thoughts[-1][1] if thoughts else words
+    return TurnOutline(thoughts, words, last if _ONLY_CLOSED.fullmatch(text, last) else words)
 
 
 def harmless(lines: Sequence[Line], controls: ControlTokens) -> tuple[Line, ...]:

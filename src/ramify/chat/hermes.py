@@ -28,6 +28,7 @@ from ramify.chat.conversation import (
     Parts,
     Said,
     SaidCall,
+    outline,
     split_at_spans,
     split_thought,
     thought_opened,
@@ -46,6 +47,7 @@ from ramify.core.messages import (
     ToolCall,
     ToolResult,
     ToolSpec,
+    TurnOutline,
 )
 from ramify.core.tree import Source
 
@@ -107,6 +109,20 @@ class HermesRenderer(ChatRenderer):
         """Parse one whole turn of the policy."""
         return parse_turn(("<think>" if self._frame.opens_thought else "") + turn, self.ends)
 
+    def outline(self, turn: str) -> TurnOutline:
+        """Where in the text of a turn its thoughts stand, and where its first call, or the answer behind them, begins."""
+        opened = "<think>" if self._frame.opens_thought else ""
+        parts = list(_PART.finditer(opened + turn))
+        call = next((part.start() for part in parts if part[2] is not None), None)
+        thoughts = [part.end() for part in parts if part[2] is None and part[1]]
+        words = call if call is not None else max(thoughts, default=len(opened))
+        return outline(turn, words - len(opened))
+
+    def thought(self, text: str) -> str:
+        """As for every dialect; a thought that the prompt opened is only closed."""
+        said = self.quoted(text.strip())
+        return f"{said}\n</think>\n\n" if self._frame.opens_thought else f"<think>\n{said}\n</think>\n\n"
+
     def turn_text(self, said: Said) -> str:
         """As for every dialect; a thought that the prompt opened stays open there."""
         return self._in_its_frame(super().turn_text(said))
@@ -165,6 +181,14 @@ class HermesRenderer(ChatRenderer):
                 else:
                     parts.append((Source.POLICY, self._in_its_frame(turn)))
         return tuple(parts)
+
+    def written(self, parts: Parts) -> str:
+        """As for every dialect."""
+        opening, closing = _RESULT
+        return "\n".join(
+            text.strip() if source is Source.POLICY else f"{opening}\n{self.quoted(text)}\n{closing}"
+            for source, text in parts
+        )
 
     def check_parts(self, parts: Parts, *, may_end_in_call: bool) -> None:
         """As for every dialect: each call of a turn has one result, and a turn without a call is the last."""

@@ -20,6 +20,7 @@ from ramify.chat.conversation import (
     Said,
     SaidCall,
     harmless,
+    outline,
     split_thought,
     thought_opened,
 )
@@ -35,11 +36,21 @@ from ramify.chat.tags import (
     parse_turn,
     split_completion,
     stop_strings,
+    tidy_turn,
+    words_before,
 )
 from ramify.chat.template import read_user_frame
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError, RowError
-from ramify.core.messages import Message, ParsedTurn, Problem, ToolResult, ToolSpec, ToolStatus
+from ramify.core.messages import (
+    Message,
+    ParsedTurn,
+    Problem,
+    ToolResult,
+    ToolSpec,
+    ToolStatus,
+    TurnOutline,
+)
 from ramify.core.tree import Source, Trajectory
 
 _ANSWER = ("<answer>", "</answer>")
@@ -90,6 +101,10 @@ class ChatRenderer(ABC):
         """Parse one whole turn of the policy."""
 
     @abstractmethod
+    def outline(self, turn: str) -> TurnOutline:
+        """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
+
+    @abstractmethod
     def _messages(self, problem: Problem) -> tuple[Message, ...]:
         """The messages that the template renders."""
 
@@ -130,6 +145,10 @@ class ChatRenderer(ABC):
         """An upper bound on the tokens around one tool result."""
 
     @abstractmethod
+    def written(self, parts: Parts) -> str:
+        """Turns and tool results as the text of a demonstration, in one spelling; no result forges a tag."""
+
+    @abstractmethod
     def _said(self, turn: str, number: int) -> Said:
         """A turn of the policy, without the end token, as a chat endpoint has it; `number` is its own in the conversation."""
 
@@ -154,6 +173,14 @@ class ChatRenderer(ABC):
     def insert(self, text: str) -> tuple[int, ...]:
         """Tokens of a text that may hold the dialect's tags; what it spells of control tokens is ordinary text."""
         return self.controls.encode(text)
+
+    def quoted(self, text: str) -> str:
+        """Foreign text in which nothing forges a tag of the dialect."""
+        return self._foreign(text)[0]
+
+    def thought(self, text: str) -> str:
+        """The beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
+        return f"<think> {self.quoted(text.strip())}</think>"
 
     def foreign_control(self, problem: Problem, *sides: Parts) -> str | None:
         """A control token that the prompt's messages, the tools or demonstrations of the problem spell, or None."""
@@ -315,6 +342,10 @@ class TagRenderer(ChatRenderer):
         """Parse one whole turn of the policy."""
         return parse_turn(turn, self._tools, self.ends)
 
+    def outline(self, turn: str) -> TurnOutline:
+        """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
+        return outline(turn, words_before(turn, self._tools))
+
     def _messages(self, problem: Problem) -> tuple[Message, ...]:
         """The problem's messages, with the descriptions of tools that ask for one added to the first message.
 
@@ -375,6 +406,15 @@ class TagRenderer(ChatRenderer):
     def frame_tokens(self) -> int:
         """As for every dialect."""
         return len(self._open) + len(self._close)
+
+    def written(self, parts: Parts) -> str:
+        """As for every dialect."""
+        return "".join(
+            tidy_turn(text, self._tools)
+            if source is Source.POLICY
+            else f"{RESULT_OPEN}{self.quoted(text)}{RESULT_CLOSE}"
+            for source, text in parts
+        )
 
 
 def _one_text(turn: str, calls: str) -> str:

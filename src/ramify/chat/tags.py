@@ -186,6 +186,29 @@ def _parse(turn: str, tools: Mapping[str, ToolSpec]) -> ParsedTurn:
     return Malformed(f"the answer cannot be read: {problem}") if problem else Final(content)
 
 
+def tidy_turn(turn: str, tools: Mapping[str, ToolSpec]) -> str:
+    """A turn in one spelling: tags without blanks and in lower case as they are called, and nothing behind its call or answer."""
+    names = {name.lower(): name for name in (*tools, *_RESERVED)}
+    found = "|".join(map(re.escape, names))
+    tag = re.compile(rf"<[ \t]*+(/?)[ \t]*+({found})[ \t]*+>", re.IGNORECASE)
+    text = tag.sub(lambda match: f"<{match[1]}{names[match[2].lower()]}>", turn)
+    ends = [text.find(f"</{name}>") + len(name) + 3 for name in (*tools, "answer") if f"</{name}>" in text]
+    return text[: min(ends, default=len(text))]
+
+
+def words_before(turn: str, tools: Mapping[str, ToolSpec]) -> int:
+    """Where the first call or the answer of a turn begins; the length of the text if it holds neither.
+
+    Args:
+        turn: Text of this turn only.
+        tools: Tools by name (`callable_tools`).
+    """
+    closings = [(turn.find(f"</{name}>"), name) for name in (*tools, "answer")]
+    position, name = min(((at, name) for at, name in closings if at >= 0), default=(len(turn), ""))
+    opening = turn.rfind(f"<{name}>", 0, position)
+    return opening if name and opening >= 0 else position
+
+
 def final_answer(turn: str) -> str | None:
     """The text between the last `<answer>` and the `</answer>` after it; None if there is no such pair."""
     opening = turn.rfind("<answer>")

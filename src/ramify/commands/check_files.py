@@ -8,7 +8,9 @@ from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
+from ramify.config.schema_repair import RepairSection
 from ramify.config.schema_rollout import RolloutSection
+from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
@@ -16,7 +18,7 @@ from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
-from ramify.rollout.configs import RewriterConfig
+from ramify.rollout.configs import OwnHelperConfig, RewriterConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig, OwnToolConfig
 
 
@@ -44,16 +46,33 @@ def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
 
 def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that the recipe names exists; only an engine that ramify starts needs weights."""
-    engine = recipe.engine
-    serves = isinstance(engine, VllmEngineSection) and engine.launch
-    model = require_model if isinstance(engine, LocalEngineSection) or serves else require_tokenizer
     _check_all(
-        _model_check(recipe.model, model, fetch),
+        _model_check(recipe.model, _model_of(recipe.engine), fetch),
         lambda: require_dataset(recipe.data.test),
         lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
-        lambda: require_script(engine),
+        lambda: require_repairs(recipe.repair),
+        lambda: require_script(recipe.engine),
     )
+
+
+def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
+    """Raise ConfigError unless every file that the recipe names exists; only an engine that ramify starts needs weights."""
+    library = None if recipe.hints is None else recipe.hints.library
+    _check_all(
+        _model_check(recipe.model, _model_of(recipe.engine), fetch),
+        lambda: require_file("data.train", recipe.data.train),
+        lambda: require_tools(recipe.tools, recipe.environment),
+        lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
+        lambda: require_repairs(recipe.repair),
+        lambda: require_script(recipe.engine),
+        *(() if library is None else (lambda: require_file("hints.library", library),)),
+    )
+
+
+def _model_of(engine: EvalEngineSection) -> Callable[[Path], None]:
+    serves = isinstance(engine, VllmEngineSection) and engine.launch
+    return require_model if isinstance(engine, LocalEngineSection) or serves else require_tokenizer
 
 
 def require_file(key: str, path: Path) -> None:
@@ -139,6 +158,16 @@ def require_own(key: str, sections: Sequence[OwnToolConfig | RewriterConfig]) ->
         require_file(f"{key}.path", own.path)
 
 
+def require_repairs(section: RepairSection | None) -> None:
+    """Raise ConfigError unless the file of the user's own helper, and a cassette to replay, are there."""
+    if section is None:
+        return
+    if isinstance(section.helper, OwnHelperConfig):
+        require_file("repair.helper.path", section.helper.path)
+    if section.cache is not None and section.cache.mode == "replay_or_fail":
+        require_file("repair.cache.path", section.cache.path)
+
+
 def require_script(section: EvalEngineSection) -> None:
     """Raise ConfigError unless a scripted engine's script exists."""
     if isinstance(section, ScriptedEngineSection):
@@ -160,6 +189,7 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
         lambda: require_script(recipe.engine),
         lambda: require_rate(recipe.rollout),
         lambda: require_own("rollout.rewriters", recipe.rollout.rewriters),
+        lambda: require_repairs(recipe.repair),
     )
 
 

@@ -28,6 +28,7 @@ from ramify.commands.pace import (
 from ramify.commands.work import AnyRecipe, Work, work_of
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_parts import LocalEngineSection
+from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, DataError, MachineError
@@ -90,12 +91,13 @@ def _refuse_several(path: Path, recipe: AnyRecipe, gpus: int) -> None:
     """Refuse what several processes cannot do.
 
     Raises:
-        ConfigError: An evaluation; copies that are no divisor; an engine that shares weights that are split.
+        ConfigError: An evaluation or a synthesis; copies that are no divisor; an engine that shares weights that are split.
     """
     if gpus == 1:
         return
-    if isinstance(recipe, EvalRecipe):
-        raise ConfigError(f"{path}: --gpus: an evaluation runs in one process, leave --gpus out")
+    if isinstance(recipe, EvalRecipe | SynthRecipe):
+        what = "an evaluation" if isinstance(recipe, EvalRecipe) else "a synthesis"
+        raise ConfigError(f"{path}: --gpus: {what} runs in one process, leave --gpus out")
     if gpus % recipe.learner.copies:
         raise ConfigError(
             f"{path}: learner.copies: expected a divisor of the number of GPUs, {gpus}, got {recipe.learner.copies}"

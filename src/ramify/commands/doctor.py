@@ -177,9 +177,18 @@ def _read(path: Path, overrides: list[str]) -> "tuple[str, AnyRecipe]":
     from ramify.config.load import command_of, load_recipe, read_toml
     from ramify.config.schema_eval import EvalRecipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
+    from ramify.config.schema_selfcritic import SelfCriticRecipe
+    from ramify.config.schema_synth import SynthRecipe
     from ramify.config.schema_train import TrainRecipe
 
-    kinds: tuple[type[AnyRecipe], ...] = (EvalRecipe, TrainRecipe, DpoRecipe, SftRecipe)
+    kinds: tuple[type[AnyRecipe], ...] = (
+        EvalRecipe,
+        SynthRecipe,
+        SelfCriticRecipe,
+        TrainRecipe,
+        DpoRecipe,
+        SftRecipe,
+    )
     schemas = {schema.command: schema for schema in kinds}
     command = command_of(read_toml(path)) or SftRecipe.command
     return command, load_recipe(schemas[command], path, overrides)
@@ -189,12 +198,16 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
     """Check a recipe of any kind and look for its files and its engine's key."""
     from ramify.commands import check_files
     from ramify.config.schema_eval import EvalRecipe, OpenAIEngineSection
+    from ramify.config.schema_synth import SynthRecipe
     from ramify.config.schema_train import TrainRecipe
     from ramify.net.secrets import read_key
 
     command, recipe = _read(path, overrides)
-    if isinstance(recipe, EvalRecipe):
-        check_files.check_eval_files(recipe, fetch=False)
+    if isinstance(recipe, EvalRecipe | SynthRecipe):
+        if isinstance(recipe, EvalRecipe):
+            check_files.check_eval_files(recipe, fetch=False)
+        else:
+            check_files.check_synth_files(recipe, fetch=False)
         engine = recipe.engine
         if isinstance(engine, OpenAIEngineSection) and engine.key_variable is not None:
             read_key(engine.key_variable)

@@ -19,6 +19,8 @@ from ramify.config.schema_parts import (
     TrainedModelSection,
     TrainingEngineSection,
 )
+from ramify.config.schema_selfcritic import SelfCriticRecipe
+from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.config.sizes import largest_row
@@ -151,12 +153,14 @@ def memory_by_sizes(
     """
     number = number_bytes(recipe.model)
     size = ModelSize.of(shapes, _adapter(recipe.model, shapes) if work.trains else 0)
-    learner = None if isinstance(recipe, EvalRecipe) or not work.trains else recipe.learner
+    learner = None if isinstance(recipe, EvalRecipe | SynthRecipe) or not work.trains else recipe.learner
     job = Job(
         config=config,
         size=size,
         number_bytes=number,
-        row_tokens=0 if isinstance(recipe, EvalRecipe) or learner is None else largest_row(recipe),
+        row_tokens=0
+        if isinstance(recipe, EvalRecipe | SynthRecipe) or learner is None
+        else largest_row(recipe),
         processes=processes,
         copies=1 if learner is None else learner.copies,
         has_reference=learner is not None
@@ -230,6 +234,9 @@ def adapter_parameters(section: LoraSection, shapes: Shapes) -> int:
 
 
 def _has_reference(recipe: AnyRecipe) -> bool:
-    return isinstance(recipe, DpoRecipe) or (
-        isinstance(recipe, TrainRecipe) and recipe.algorithm.kl is not None
+    copies = isinstance(recipe, SelfCriticRecipe) and recipe.dpo.lora is None
+    return (
+        copies
+        or isinstance(recipe, DpoRecipe)
+        or (isinstance(recipe, TrainRecipe) and recipe.algorithm.kl is not None)
     )

@@ -16,6 +16,9 @@ from ramify import __version__
 from ramify.config import shipped_recipes
 from ramify.core.errors import UserError
 
+TRAINING = ("sft", "dpo", "train", "selfcritic")
+"""The commands that train a model, on several ranks if they are asked to."""
+
 _GIVEN = re.compile(r"argument COMMAND: invalid choice: '([^']*)'|unrecognized arguments: (\S+)")
 """argparse's messages about an unknown word."""
 

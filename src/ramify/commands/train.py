@@ -74,12 +74,14 @@ def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
     from ramify.commands.check_files import check_example_files, check_train_files
     from ramify.config.load import load_recipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
+    from ramify.config.schema_selfcritic import SelfCriticRecipe
     from ramify.config.schema_train import TrainRecipe
 
     schemas: dict[str, type[TrainRecipe | SftRecipe]] = {
         "train": TrainRecipe,
         "sft": SftRecipe,
         "dpo": DpoRecipe,
+        "selfcritic": SelfCriticRecipe,
     }
     recipe = load_recipe(schemas[options.command], options.recipe, options.overrides)
     if isinstance(recipe, TrainRecipe):
@@ -153,8 +155,13 @@ def _train(
     max_steps: int | None,
 ) -> Path:
     from ramify.config.schema_examples import DpoRecipe
+    from ramify.config.schema_selfcritic import SelfCriticRecipe
     from ramify.config.schema_train import TrainRecipe
 
+    if isinstance(recipe, SelfCriticRecipe):
+        from ramify.train.selfcritic import run_selfcritic
+
+        return run_selfcritic(recipe, console, ranks, layout=layout, resume=resume)
     if isinstance(recipe, TrainRecipe):
         from ramify.train.rl import run_rl
 

@@ -7,10 +7,12 @@ from typing import TypeAlias
 
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
+from ramify.config.schema_selfcritic import SelfCriticRecipe
+from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import num_steps
 
-AnyRecipe: TypeAlias = TrainRecipe | SftRecipe | DpoRecipe | EvalRecipe
+AnyRecipe: TypeAlias = TrainRecipe | SftRecipe | DpoRecipe | EvalRecipe | SynthRecipe
 
 _MOST_COUNTED = 1 << 28
 """Bytes of a file of lines that are read to count them."""
@@ -59,6 +61,19 @@ class Work:
 
 def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     """How much a recipe asks for; `problems`: its trees are grown for so many and nothing is trained."""
+    if isinstance(recipe, SynthRecipe):
+        answers = recipe.sampling.direct + recipe.sampling.tools
+        hinted = 0 if recipe.hints is None else recipe.hints.per_question
+        count = min(filter(None, (_rows(recipe.data.train), recipe.data.limit)), default=None)
+        return Work(
+            None if count is None else 1,
+            f"{'each question' if count is None else f'{count:,} questions'} x {answers} answers, and at most {hinted} after hints",
+            (count or 1) * (answers + hinted),
+            recipe.sampling.max_tokens,
+            recipe.data.max_prompt_tokens + recipe.sampling.max_tokens,
+            writes=True,
+            trains=False,
+        )
     if isinstance(recipe, EvalRecipe):
         sampling, rows = recipe.sampling, _rows(Path(recipe.data.test))
         known = [count for count in (rows, recipe.data.limit) if count is not None]
@@ -87,6 +102,8 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     if problems is not None:
         return Work(1, unit, *shape, writes=True, trains=False)
     steps = recipe.run.steps
+    if isinstance(recipe, SelfCriticRecipe):
+        steps = recipe.selfcritic.cycles * recipe.selfcritic.steps
     if steps is None and rows is not None:
         steps = num_steps(recipe.run, epochs, rows, size)
         unit += f" ({rows:,} rows, {epochs} epoch{'s' * (epochs > 1)})"

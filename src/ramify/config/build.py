@@ -29,6 +29,7 @@ from ramify.algos.configs import (
     TreeGrpoConfig,
     TurnLevelConfig,
 )
+from ramify.config.build_repair import RepairKit, build_repairs
 from ramify.config.build_tools import Toolbox
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_algorithm import AlgorithmSection, LossSection
@@ -100,13 +101,14 @@ def build_agent(
     events: EventSink,
     branch_at: "BranchAt" = "before_probe",
     rewriters: tuple[ContextRewriter, ...] = (),
+    repairs: RepairKit | None = None,
     all_entropies: bool = False,
     hands_over: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> "AgentParts":
     """The agent of training, evaluation and data synthesis; `model` is called for the local engine only.
 
-    `note` receives what an engine finds out about its service. With `hands_over` the engine gets its weights from a
+    `rewriters` are the user's own, asked after the repair tools. `note` receives what an engine finds out about its service. With `hands_over` the engine gets its weights from a
     publisher.
 
     Raises:
@@ -123,10 +125,14 @@ def build_agent(
         )
     else:
         built = _engine(engine, renderer, model, context_tokens, live if run.deterministic else None, note)
+    environment = toolbox.environment
+    if repairs is not None:
+        environment, ours = build_repairs(repairs, environment, built, renderer, limits, run.seed)
+        rewriters = (*ours, *rewriters)
     return AgentParts(
         engine=built,
         renderer=renderer,
-        environment=toolbox.environment,
+        environment=environment,
         brancher=brancher,
         limits=limits,
         events=events,

@@ -1,12 +1,14 @@
 """Builds the problems of a checked recipe: from a file of the user's own, or a benchmark by name."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.config.other_runs import dialect_notes, training_overlap_notes
 from ramify.config.schema_eval import EvalDataSection
 from ramify.config.schema_parts import ModelSection
+from ramify.config.schema_synth import SynthDataSection
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 
@@ -75,6 +77,60 @@ def build_eval_problems(
     kept, dropped = _fitting(section.test, shown, renderer, section.max_prompt_tokens)
     notes = [f"{section.test}: {note}" for note in said]
     return kept, (*notes, *dropped, *dialect_notes(model), *training_overlap_notes(model.folder, kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """The questions of a synthesis, under the prompt with tools and under the one without, in the same order."""
+
+    with_tools: tuple[Problem, ...]
+    direct: tuple[Problem, ...]
+    notes: tuple[str, ...]
+
+
+def build_questions(
+    section: SynthDataSection,
+    renderer: "ChatRenderer",
+    direct_renderer: "ChatRenderer",
+    tools: Collection[str],
+    dialect: str,
+) -> Questions:
+    """Read the questions of a synthesis; those that are too long under either prompt are dropped.
+
+    Args:
+        section: The recipe's data section.
+        renderer: Renders the prompts with tools.
+        direct_renderer: Renders the prompts without.
+        tools: Names of the agent's tools, for the instructions.
+        dialect: The recipe's `model.dialect`.
+
+    Raises:
+        DataError: Something cannot be read, or no question is left.
+    """
+    from ramify.data.benchmarks import instructed
+    from ramify.data.overlap import duplicate_notes
+    from ramify.data.problems import load_problems
+
+    loaded = load_problems(section.train)
+    asked = loaded.problems[: section.limit]
+    notes = [f"{section.train}: {note}" for note in (*loaded.notes, *duplicate_notes(asked))]
+    direct = asked
+    if section.instructions:
+        direct = instructed([_without_system(problem) for problem in asked], (), dialect)
+        asked = instructed(asked, tools, dialect)
+    kept, dropped = _fitting(section.train, asked, renderer, section.max_prompt_tokens)
+    short = {problem.id for problem in kept}
+    direct = tuple(problem for problem in direct if problem.id in short)
+    kept_direct, dropped_direct = _fitting(section.train, direct, direct_renderer, section.max_prompt_tokens)
+    short = {problem.id for problem in kept_direct}
+    both = tuple(problem for problem in kept if problem.id in short)
+    return Questions(both, kept_direct, tuple(dict.fromkeys((*notes, *dropped, *dropped_direct))))
+
+
+def _without_system(problem: Problem) -> Problem:
+    return replace(
+        problem, messages=tuple(message for message in problem.messages if message.role != "system")
+    )
 
 
 def _fitting(

@@ -64,8 +64,8 @@ def build_tools(
         return _build_environment(environment)
     built = _Build(note)
     # First what is most likely a user's mistake, then what opens files, and the cache last.
-    for own in section.own:
-        spec = built.own(own).spec
+    owned = [built.own(own).spec for own in section.own]
+    for own, spec in zip(section.own, owned, strict=True):
         if not spec.forks:
             built.notes.append(f"tool {spec.name}: class {own.function} has no fork, so no tree branches")
     if section.python is not None:
@@ -78,8 +78,16 @@ def build_tools(
         )
     ours = [name for name in _OURS if name in built.tools]
     order = dict.fromkeys((*ours, *built.tools))
+    limits = {
+        **({} if section.search is None else {"search": section.search.max_calls}),
+        **({} if section.python is None else {"python": section.python.max_calls}),
+        **{spec.name: own.max_calls for own, spec in zip(section.own, owned, strict=True)},
+    }
     return Toolbox(
-        ToolSet({name: built.tools[name] for name in order}),
+        ToolSet(
+            {name: built.tools[name] for name in order},
+            {name: most for name, most in limits.items() if most is not None},
+        ),
         tuple(built.resources),
         tuple(built.notes),
         built.identities,

@@ -64,9 +64,13 @@ def check_recipe(schema: type[Recipe], table: Mapping[str, Any], name: str) -> R
 
 def command_of(table: Mapping[str, Any]) -> str | None:
     """The command that a recipe is for, by a key that only recipes for it have; None without such a key."""
-    for key, command in (("sampling", "eval"), ("rollout", "train")):
-        if key in table:
-            return command
+    if "selfcritic" in table:
+        return "selfcritic"
+    if "sampling" in table:
+        data = table.get("data")
+        return "synth" if isinstance(data, Mapping) and "train" in data else "eval"
+    if "rollout" in table:
+        return "train"
     learner = table.get("learner")
     if not isinstance(learner, Mapping):
         return None

@@ -17,6 +17,7 @@ from ramify.config.schema_parts import (
     refuse_clocks,
     refuse_unrepeatable,
 )
+from ramify.config.schema_repair import RepairSection, refuse_idle_repairs
 from ramify.config.schema_reward import RewardSection, refuse_absent_environment, refuse_compat_reward
 from ramify.config.schema_tools import (
     EnvironmentSection,
@@ -134,6 +135,7 @@ class EvalRecipe(Section):
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None
     sandbox: SandboxSection = SandboxSection()
+    repair: RepairSection | None = None
     reward: RewardSection
     price: PriceSection | None = None
 
@@ -147,6 +149,7 @@ class EvalRecipe(Section):
             lambda: refuse_tools_beside(self.tools, self.environment),
             lambda: refuse_absent_environment(self.reward, self.environment),
             lambda: refuse_idle_sandbox(self.tools, self.sandbox),
+            self._repairs,
             lambda: refuse_clocks(self.run, self.sampling, "sampling"),
         )
         return self
@@ -161,12 +164,20 @@ class EvalRecipe(Section):
             )
 
     def _rewrites(self) -> None:
-        if (
-            self.sampling.rewriters
-            and isinstance(self.engine, OpenAIEngineSection)
-            and self.engine.api == "chat"
-        ):
+        if not isinstance(self.engine, OpenAIEngineSection) or self.engine.api != "chat":
+            return
+        asked = ["sampling.rewriters"] if self.sampling.rewriters else []
+        asked += [
+            f"repair.{name}"
+            for name in ("backtracer", "refiner")
+            if getattr(self.repair, name, None) is not None
+        ]
+        if asked:
             raise ValueError(
-                'sampling.rewriters: expected none with engine.api = "chat", a chat endpoint cannot go on inside a turn; set '
-                'engine.api = "completions"'
+                f'{", ".join(asked)}: expected none with engine.api = "chat", a chat endpoint cannot go on inside a turn; '
+                'set engine.api = "completions"'
             )
+
+    def _repairs(self) -> None:
+        names = tuple(own.name or own.function for own in self.sampling.rewriters)
+        refuse_idle_repairs(self.repair, self.tools, names, has_environment=self.environment is not None)

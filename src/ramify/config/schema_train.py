@@ -17,6 +17,7 @@ from ramify.config.schema_parts import (
     refuse_idle_rates,
     refuse_unrepeatable,
 )
+from ramify.config.schema_repair import RepairSection, refuse_idle_repairs
 from ramify.config.schema_reward import (
     RewardSection,
     refuse_absent_environment,
@@ -96,6 +97,7 @@ class TrainRecipe(Section):
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None
     sandbox: SandboxSection = SandboxSection()
+    repair: RepairSection | None = None
     reward: RewardSection
     algorithm: AlgorithmSection
     learner: LearnerSection
@@ -133,6 +135,7 @@ class TrainRecipe(Section):
             lambda: refuse_idle_rates(self.learner.optimizer, self.model.lora is not None),
             lambda: self.guard.refuse_idle(rollout.n, rollout.max_calls),
             lambda: refuse_idle_sandbox(self.tools, self.sandbox),
+            self._repairs,
             lambda: refuse_clocks(self.run, rollout, "rollout"),
             lambda: refuse_unrepeatable(self.run, self.engine.repeats),
         )
@@ -144,3 +147,7 @@ class TrainRecipe(Section):
                 f'rollout.dynamic_sampling: needs a reward that tells right from wrong, "{self.reward.name}" does not; '
                 "leave it out"
             )
+
+    def _repairs(self) -> None:
+        names = tuple(own.name or own.function for own in self.rollout.rewriters)
+        refuse_idle_repairs(self.repair, self.tools, names, has_environment=self.environment is not None)

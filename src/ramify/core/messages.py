@@ -90,6 +90,8 @@ class ToolStatus(StrEnum):
     """The call could not be read; the tool was not run."""
     UNKNOWN_TOOL = "unknown_tool"
     """No tool of that name is configured."""
+    OVER_LIMIT = "over_limit"
+    """The trajectory had made all the calls that it may make to this tool; the tool was not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,23 @@ class Say:
     """A turn in plain words that is neither a call nor an answer; only an environment that steps has a reply to it."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutline:
+    """Where things stand in the text of a turn, in characters.
+
+    Attributes:
+        thoughts: Start and end of the text of each thought before the call or the answer, without its tags; of a thought
+            that is not closed, up to the end.
+        words: Where the first call, or the answer, begins; the length of the text if it holds neither.
+        said: Where the last words before that end: the end of the last thought's text if only its closing tag stands in
+            between, else `words`.
+    """
+
+    thoughts: tuple[tuple[int, int], ...]
+    words: int
+    said: int
 
 
 ParsedTurn: TypeAlias = Calls | Final | Say | Malformed

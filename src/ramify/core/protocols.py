@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias
 
-from ramify.core.messages import Message, Observation, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec
+from ramify.core.messages import (
+    Message,
+    Observation,
+    ParsedTurn,
+    Problem,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    TurnOutline,
+)
 from ramify.core.records import (
     Afresh,
     AnnotatedTree,
@@ -117,6 +126,18 @@ class Renderer(Protocol):
 
     def parse(self, turn: str) -> ParsedTurn:
         """Read the text of one whole turn of the policy."""
+        ...
+
+    def outline(self, turn: str) -> TurnOutline:
+        """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
+        ...
+
+    def quoted(self, text: str) -> str:
+        """Foreign text in which nothing forges a tag of the dialect."""
+        ...
+
+    def thought(self, text: str) -> str:
+        """The beginning of a turn: a whole thought that says a foreign text, in which nothing forges a tag."""
         ...
 
 

@@ -115,6 +115,8 @@ class Node:
         policy_version: Policy nodes: version of the weights that wrote the tokens.
         stop: Set on leaves only.
         context: Whose tokens stand before this node's. `parent` only says where the node comes from.
+        rewriter: Tool nodes: the rewriter, or the hint, that chose this context and its tokens; "" if they are what usually
+            follows the turn.
         token_entropies: Policy nodes: exact entropy of the distribution that each token was sampled from, nats,
             if the run asked for those of all tokens. [N]; empty otherwise and on other nodes.
         exact_ids: Whether these are the sampled tokens; false if the engine returned only text.
@@ -135,6 +137,7 @@ class Node:
     policy_version: int | None = None
     stop: StopReason | None = None
     context: Context = "parent"
+    rewriter: str = ""
     token_entropies: tuple[float, ...] = ()
     exact_ids: bool = True
 

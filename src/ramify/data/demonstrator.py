@@ -46,6 +46,8 @@ from ramify.data.world_questions import (
 
 Search: TypeAlias = Callable[[str, str], str]
 """(collection, query) -> the result text of the search tool."""
+Run: TypeAlias = Callable[[str], str]
+"""A program -> the result text of the Python tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Flaws:
         mental: Answer without calling python.
         wrong_tool: Search for a sum before computing it.
         unboxed: Answer without `\\boxed{}`.
+        mental_after_search: As `mental`, where the numbers were searched for; None: the same.
+        slip: Write the operator as the question does, in words, so that the program fails.
     """
 
     vague: float = 0.3
@@ -69,6 +73,8 @@ class Flaws:
     mental: float = 0.4
     wrong_tool: float = 0.2
     unboxed: float = 0.03
+    mental_after_search: float | None = None
+    slip: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,7 @@ def write_demonstrations(
     count: int,
     search: Search,
     flaws: Flaws | None = None,
+    run: Run | None = None,
 ) -> DemonstrationSummary:
     """Write demonstrations about training names; the kinds of question take turns.
 
@@ -97,11 +104,12 @@ def write_demonstrations(
         count: Number of demonstrations.
         search: Searches those passages as the search tool does; called once per distinct query.
         flaws: Probabilities of the mistakes.
+        run: Runs programs as the Python tool does; needed for programs that fail.
 
     Raises:
         DataError: `search` does not find a passage of the world.
     """
-    rows = list(_demonstrations(settings, seed, count, cache(search), flaws or Flaws()))
+    rows = list(_demonstrations(settings, seed, count, cache(search), flaws or Flaws(), run))
     write_rows(path, rows)
     by_kind: dict[str, list[bool]] = {}
     for row in rows:
@@ -114,13 +122,13 @@ def write_demonstrations(
 
 
 def _demonstrations(
-    settings: WorldSettings, seed: int, count: int, search: Search, flaws: Flaws
+    settings: WorldSettings, seed: int, count: int, search: Search, flaws: Flaws, run: Run | None
 ) -> Iterator[dict[str, Any]]:
     editions = split_editions("demo", settings)
     for number in range(count):
         edition = pick(editions, "demonstration edition", seed, number)
         question = make_question(number, "demo", edition, settings.level, seed)
-        demonstrator = Demonstrator(question, edition, settings.level, search, flaws, seed)
+        demonstrator = Demonstrator(question, edition, settings.level, search, flaws, seed, run)
         completion, correct = demonstrator.solve()
         yield {
             "id": question.id,
@@ -143,7 +151,9 @@ class Demonstrator:
         search: Search,
         flaws: Flaws,
         seed: int,
+        run: Run | None = None,
     ) -> None:
+        self._tool = run
         self._question = question
         self._edition = edition
         self._level = level
@@ -167,6 +177,23 @@ class Demonstrator:
         self._parts.append(f"<answer>{shown}</answer>")
         return "".join(self._parts), answer == self._question.answer and not unboxed
 
+    def log_lookups(self, keys: Sequence[tuple[str, str]]) -> str:
+        """A log that looks these facts up, one after the other; it ends with the last value."""
+        value = ""
+        for name, relation in keys:
+            if self._parts:
+                self._think(f"find {name} {relation}")
+            value = self._look_up(name, relation)
+        self._think("done")
+        return "".join((*self._parts, f" {value}"))
+
+    def log_sum(self) -> str:
+        """A log that computes the question's numbers; it ends with the value."""
+        self._think("compute this")
+        value = self._compute(self._question.numbers, mental=0.0)
+        self._think("done")
+        return "".join((*self._parts, f" {value}"))
+
     def _solve_hops(self) -> str:
         place = self._question.subjects[0]
         for index, relation in enumerate(self._question.relations):
@@ -184,7 +211,7 @@ class Demonstrator:
             rest = zip(self._question.operators, numbers[1:], strict=True)
             self._call("search", f"{numbers[0]}" + "".join(f" {word} {number}" for word, number in rest))
         self._think("compute this")
-        return self._compute(numbers)
+        return self._compute(numbers, self._flaws.mental)
 
     def _solve_two_step(self) -> str:
         subjects = self._question.subjects
@@ -195,9 +222,11 @@ class Demonstrator:
         if not all(value.isdigit() for value in values):
             return values[0]
         numbers = [int(value) for value in values]
+        searched = self._flaws.mental_after_search
+        mental = self._flaws.mental if searched is None else searched
         if self._question.kind == "calc":
-            return self._compute(numbers)
-        return subjects[0] if self._exceeds(*numbers) else subjects[1]
+            return self._compute(numbers, mental)
+        return subjects[0] if self._exceeds(numbers, mental) else subjects[1]
 
     def _look_up(self, name: str, relation: str) -> str:
         """Search until the fact is found or the demonstrator gives up; returns the value that it uses."""
@@ -230,17 +259,25 @@ class Demonstrator:
         self._think(line.removeprefix(LINE))
         return line.rpartition(" ")[2]
 
-    def _compute(self, numbers: Sequence[int]) -> str:
+    def _compute(self, numbers: Sequence[int], mental: float) -> str:
         operators = self._question.operators
-        if self._slips(self._flaws.mental, "mental"):
+        if self._slips(mental, "mental"):
             return str(pick(numbers, self._draws, "seen number"))
-        rest = zip(operators, numbers[1:], strict=True)
+        rest = list(zip(operators, numbers[1:], strict=True))
+        if self._slips(self._flaws.slip, "slip"):
+            assert self._tool is not None
+            words = f"{numbers[0]}" + "".join(f" {word} {number}" for word, number in rest)
+            program = f'print("=", {words})'
+            self._parts += [f"<python> {program}</python>", RESULT_OPEN, self._tool(program), RESULT_CLOSE]
+            if self._slips(self._flaws.give_up, "give up"):
+                return str(pick(numbers, self._draws, "seen number"))
         code = f"{numbers[0]}" + "".join(f" {OPERATORS[word]} {number}" for word, number in rest)
         return self._run(code, str(evaluate(numbers, operators)))
 
-    def _exceeds(self, first: int, second: int) -> bool:
-        if self._slips(self._flaws.mental, "mental"):
+    def _exceeds(self, numbers: Sequence[int], mental: float) -> bool:
+        if self._slips(mental, "mental"):
             return pick((True, False), self._draws, "guess")
+        first, second = numbers
         return self._run(f"{first} > {second}", str(first > second)) == "True"
 
     def _run(self, expression: str, value: str) -> str:

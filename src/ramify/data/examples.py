@@ -9,8 +9,9 @@ from typing import Any
 from ramify.chat.conversation import Spoken
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem
-from ramify.data.example_formats import Format, Sides, read_row
+from ramify.data.example_formats import PAIR, Format, Sides, read_row
 from ramify.data.problems import listed, read_identifier
+from ramify.data.recorded_pairs import RecordedPair, read_recorded_pair
 from ramify.data.row_files import read_rows
 
 
@@ -24,6 +25,7 @@ class Example:
         tools: The row's own tools (`row_tools.read_tools`); "" if it has none.
         format: The row's format.
         row: Its number in the file.
+        recorded: Of a pair that was sampled: its ids, which are trained on in place of the sides' texts.
     """
 
     problem: Problem
@@ -31,6 +33,7 @@ class Example:
     tools: str
     format: Format
     row: int
+    recorded: RecordedPair | None = None
 
 
 def read_examples(path: Path, names: Sides) -> Iterator[tuple[int, Example | RowError]]:
@@ -71,7 +74,9 @@ def _read(number: int, row: Any, names: Sides, row_of_id: dict[str, int]) -> Exa
             )
     # Equal tools are one text in memory.
     tools = sys.intern(reading.tools)
-    return Example(Problem(identifier, reading.prompt, ()), reading.sides, tools, reading.format, number)
+    recorded = read_recorded_pair(row) if names == PAIR and row.get("ids") is not None else None
+    problem = Problem(identifier, reading.prompt, ())
+    return Example(problem, reading.sides, tools, reading.format, number, recorded)
 
 
 class RefusedRows:

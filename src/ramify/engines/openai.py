@@ -105,7 +105,7 @@ def _text(answer: Answer, read: Json) -> str:
         raise answer.malformed("expected choices with a message")
     if message.get("refusal") or choice.get("finish_reason") == FILTERED:
         raise _said_nothing(answer, "the model refused to answer")
-    text = _after_thinking(content_text(message.get("content")))
+    text = after_thinking(content_text(message.get("content")))
     if not text:
         raise _no_text(answer, choice, message)
     return text
@@ -121,7 +121,7 @@ def content_text(content: Json) -> str:
     return "".join(part for part in parts if isinstance(part, str))
 
 
-def _after_thinking(content: str) -> str:
+def after_thinking(content: str) -> str:
     """The text after the reasoning, if a server leaves that in; a template may have opened it in the prompt."""
     text = as_text(content).strip()
     opened = text.startswith("<think>")

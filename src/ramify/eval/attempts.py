@@ -1,6 +1,7 @@
 """The record of an attempt: taken from its tree of one trajectory, and never from counting tags in the text."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -8,14 +9,14 @@ from typing import Any, Literal, TypeAlias
 
 from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.records import Reward
-from ramify.core.tree import Source, StopReason, Trajectory, Tree
+from ramify.core.tree import StopReason, Trajectory, Tree
+from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.rewards.extract import answer_of
 
 GROUPS = ("benchmark", "kind", "level", "category", "language")
 """Columns of a problem by which results are grouped, if the problem has them."""
 
 Outcome: TypeAlias = Literal["executed", "failed", "refused"]
-OVER_LIMIT = "over_limit"
 _OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {
         ToolStatus.OK: "executed",
@@ -24,14 +25,14 @@ _OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
         ToolStatus.TIMEOUT: "failed",
         ToolStatus.MALFORMED: "refused",
         ToolStatus.UNKNOWN_TOOL: "refused",
-        OVER_LIMIT: "refused",
+        ToolStatus.OVER_LIMIT: "refused",
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One tool call: the status of its result, or "over_limit" for the call that ended the attempt.
+    """One tool call: the status of its result, which is "over_limit" too for the call that ended the attempt.
 
     `repeated`: the attempt had already made the same call with the same arguments.
     """
@@ -44,23 +45,6 @@ class CallRecord:
     def outcome(self) -> Outcome:
         """Whether the tool ran and returned a result, ran and failed, or did not run."""
         return _OUTCOMES[self.status]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
-    """Token counts of an attempt.
-
-    Attributes:
-        prompt: Tokens of the rendered problem.
-        written: Tokens that the policy wrote.
-        results: Tokens of tool results.
-        sent: Context tokens, summed over all turns: what a service that charges by the token counts as input.
-    """
-
-    prompt: int
-    written: int
-    results: int
-    sent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +62,7 @@ class AttemptRecord:
         stop: Why the attempt ended.
         calls: Its tool calls, in order.
         tokens: Its token counts.
+        repairs: How often each rewriter had it go on from elsewhere, by name, and each outcome of the debugger.
     """
 
     problem: str
@@ -90,6 +75,7 @@ class AttemptRecord:
     stop: StopReason
     calls: tuple[CallRecord, ...]
     tokens: TokenCounts
+    repairs: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object, for `from_json`."""
@@ -104,10 +90,19 @@ class AttemptRecord:
         """
         calls = tuple(CallRecord(**call) for call in record["calls"])
         counts = TokenCounts(**record["tokens"])
-        parts, groups = record["parts"], record["groups"]
+        parts, groups, repairs = record["parts"], record["groups"], record["repairs"]
         require_types(
-            record, problem=str, attempt=int, answer=str, correct=bool, reward=float, parts=dict, groups=dict
+            record,
+            problem=str,
+            attempt=int,
+            answer=str,
+            correct=bool,
+            reward=float,
+            parts=dict,
+            groups=dict,
+            repairs=dict,
         )
+        require_types(repairs, **dict.fromkeys(repairs, int))
         require_types(parts, **dict.fromkeys(parts, float))
         require_types(groups, **dict.fromkeys(groups, str))
         require_types(asdict(counts), prompt=int, written=int, results=int, sent=int)
@@ -126,6 +121,7 @@ class AttemptRecord:
             StopReason(record["stop"]),
             calls,
             counts,
+            dict(repairs),
         )
 
 
@@ -173,7 +169,8 @@ def record_attempt(tree: Tree, reward: Reward, decides: str = "correct") -> Atte
         dict(reward.parts),
         trajectory.stop,
         _calls(trajectory),
-        _tokens(trajectory),
+        count_tokens(trajectory),
+        _repairs(trajectory),
     )
 
 
@@ -185,7 +182,7 @@ def _groups(problem: Problem) -> dict[str, str]:
 def _calls(trajectory: Trajectory) -> tuple[CallRecord, ...]:
     made: list[tuple[ToolCall, str]] = [(call, result.status) for call, result in trajectory.exchanges]
     if trajectory.stop is StopReason.CALLS:
-        made.extend((call, OVER_LIMIT) for call in trajectory.leaf.calls)
+        made.extend((call, ToolStatus.OVER_LIMIT) for call in trajectory.leaf.calls)
     seen: list[tuple[str, Mapping[str, Any]]] = []
     records = []
     for call, status in made:
@@ -195,14 +192,8 @@ def _calls(trajectory: Trajectory) -> tuple[CallRecord, ...]:
     return tuple(records)
 
 
-def _tokens(trajectory: Trajectory) -> TokenCounts:
-    sizes = dict.fromkeys(Source, 0)
-    sent = 0
-    turn_open = False
-    for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True):
-        is_policy = node.source is Source.POLICY
-        if is_policy and not (turn_open and node.context == "parent"):
-            sent += sum(size for _, size in context.parts[:-1])
-        turn_open = is_policy
-        sizes[node.source] += len(node.token_ids)
-    return TokenCounts(sizes[Source.PROMPT], sizes[Source.POLICY], sizes[Source.TOOL], sent)
+def _repairs(trajectory: Trajectory) -> dict[str, int]:
+    told = [node.rewriter for node in trajectory.nodes if node.rewriter]
+    results = (result for _, result in trajectory.exchanges)
+    told += [f"debugger: {result.info['debugger']}" for result in results if "debugger" in result.info]
+    return dict(sorted(Counter(told).items()))

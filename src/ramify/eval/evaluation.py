@@ -190,6 +190,7 @@ def summarise(
         **({"judge": _judge(evaluation.attempts)} if judged else {}),
         "stops": {reason: stops[reason] for reason in StopReason},
         "tools": tool_table(evaluation),
+        "repairs": repair_table(evaluation),
         "calls_per_attempt": evaluation.calls_per_attempt,
         "tokens": _tokens(evaluation.attempts),
         **({} if price is None else {"cost": _cost(evaluation, price)}),
@@ -205,6 +206,22 @@ def tool_table(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
     attempts = evaluation.attempts
     names = sorted({call.tool for attempt in attempts for call in attempt.calls})
     return {name: _tool(name, attempts) for name in names}
+
+
+def repair_table(evaluation: Evaluation) -> dict[str, dict[str, int]]:
+    """For each repair (a rewriter by name, or an outcome of the debugger): how often, in how many attempts, and how many of
+    these were correct."""
+    attempts = evaluation.attempts
+    names = sorted({name for attempt in attempts for name in attempt.repairs})
+    table = {}
+    for name in names:
+        with_it = [attempt for attempt in attempts if name in attempt.repairs]
+        table[name] = {
+            "times": sum(attempt.repairs[name] for attempt in with_it),
+            "attempts": len(with_it),
+            "correct": sum(attempt.correct for attempt in with_it),
+        }
+    return table
 
 
 def to_csv(evaluation: Evaluation) -> str:

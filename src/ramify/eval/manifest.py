@@ -3,25 +3,16 @@
 With it a user can repeat an evaluation, and ramify refuses to mix the attempts of two.
 """
 
-import hashlib
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ramify.actor.actor import Task
-from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
-from ramify.config.schema_parts import ScriptedEngineSection
-from ramify.config.schema_vllm import SERVER_KEYS, VllmEngineSection
+from ramify.actor.identity import agent_identity, without_reach, without_transport
+from ramify.config.schema_eval import EvalRecipe
 from ramify.core.errors import DataError
-from ramify.core.messages import Problem
 from ramify.eval.attempts import require_types
 from ramify.obs import manifest
-
-_TRANSPORT = (
-    *("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop"),
-    *SERVER_KEYS,
-)
 
 
 def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
@@ -33,32 +24,13 @@ def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
     Raises:
         DataError: The model's weights cannot be read.
     """
-    prompts = [task.renderer.prompt_text(problem) for problem in task.problems]
-    weights, device = None, "none"
-    if recipe.engine.computes_here:
-        # Only a local model needs torch.
-        from ramify.modeling.adapter_files import checksums
-        from ramify.modeling.numerics import device_name
-
-        weights, device = checksums(recipe.model.folder), device_name(recipe.model.device)
-    elif isinstance(recipe.engine, VllmEngineSection) and recipe.engine.launch:
-        from ramify.modeling.adapter_files import checksums
-
-        weights = checksums(recipe.model.folder)
+    made_from, device = agent_identity(recipe.model, recipe.engine, task)
     table = recipe.model_dump(mode="json", exclude={"run"})
     scores = {
         **table,
         "seed": recipe.run.seed,
         "deterministic": recipe.run.deterministic,
-        "weights": weights,
-        "model_files": manifest.model_files(recipe.model.folder),
-        "tokenizer": task.renderer.fingerprint,
-        "problems": {"count": len(task.problems), "sha256": problems_sha256(task.problems)},
-        "prompts": {"first": prompts[0], "sha256": _sha256("\0".join(prompts))},
-        "tool_identities": dict(task.toolbox.identities),
-        "reward_identities": dict(task.reward.identities),
-        "rewriters": dict(task.rewriter_files),
-        "script_sha256": script_sha256(recipe.engine),
+        **made_from,
     }
     return {
         "scores": scores,
@@ -84,24 +56,6 @@ def answered_by(scores: Mapping[str, Any]) -> dict[str, Any]:
             return {"name": f"the script {engine['script']}", "tokenizer": path}
         case _:
             return {"name": path}
-
-
-def problems_sha256(problems: Sequence[Problem]) -> str:
-    """SHA-256 of the problems' ids, messages and accepted answers, in order."""
-    told = [
-        [problem.id, [[message.role, message.text] for message in problem.messages], list(problem.answer)]
-        for problem in problems
-    ]
-    return _sha256(json.dumps(told, ensure_ascii=True))
-
-
-def script_sha256(engine: EvalEngineSection) -> str | None:
-    """SHA-256 of a scripted engine's file; None for other engines.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    return manifest.file_sha256(engine.script) if isinstance(engine, ScriptedEngineSection) else None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -143,20 +97,8 @@ def refuse_other(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, An
 
 
 def _compared(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without those that cannot change a score: prices, and how to reach the engine and the judge.
-
-    In a deterministic evaluation `slots` stays, because it decides which attempts share a step of the engine.
-    """
-    transport = tuple(key for key in _TRANSPORT if key != "slots" or not scores.get("deterministic"))
-    reward = _without(scores.get("reward"), ())
-    if isinstance(reward, dict):
-        reward["judge"] = _without(reward.get("judge"), _TRANSPORT)
-    return {**scores, "price": None, "engine": _without(scores.get("engine"), transport), "reward": reward}
-
-
-def _without(table: object, keys: Collection[str]) -> object:
-    return {k: value for k, value in table.items() if k not in keys} if isinstance(table, Mapping) else table
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    """The settings without those that cannot change a score: prices, and how to reach the engine and the judge."""
+    reward = scores.get("reward")
+    if isinstance(reward, Mapping):
+        reward = {**reward, "judge": without_transport(reward.get("judge"))}
+    return {**without_reach(scores), "reward": reward}

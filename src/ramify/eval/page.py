@@ -59,6 +59,7 @@ def write_page(
         *(_group_section(column, groups) for column, groups in summary["groups"].items()),
         *((_judge_section(summary["judge"]),) if "judge" in summary else ()),
         _tool_section(summary["tools"]),
+        *((_repair_section(summary["repairs"]),) if summary["repairs"] else ()),
         Section(
             "Tokens, time, cost",
             tables=(
@@ -167,6 +168,17 @@ def _judge_section(judge: Mapping[str, Any]) -> Section:
     )
     header = ["score", "answers", "agree", "kappa", "right for the judge only", "right for the score only"]
     return Section("Judge", text, tables=(Table("", header, rows),))
+
+
+def _repair_section(repairs: Mapping[str, Any]) -> Section:
+    rows = [
+        [name, *(found[key] for key in ("times", "attempts", "correct"))] for name, found in repairs.items()
+    ]
+    return Section(
+        "Repairs",
+        "How often a rewriter had an attempt go on from elsewhere, or the debugger was asked, and how such attempts ended.",
+        tables=(Table("", ["repair", "times", "attempts", "of these correct"], rows),),
+    )
 
 
 def _tool_section(tools: Mapping[str, Any]) -> Section:

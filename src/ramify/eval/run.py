@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ramify.actor.actor import Actor, Task, open_task
+from ramify.actor.groups import done_of, group_size, grow_in_groups, in_groups, line_key
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.config.build import build_agent, build_limits
 from ramify.config.build_model import build_model
@@ -15,7 +16,6 @@ from ramify.config.build_problems import build_eval_problems
 from ramify.config.build_reward import build_reward
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_parts import LocalEngineSection
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
 from ramify.core.messages import Problem
@@ -35,7 +35,6 @@ from ramify.eval.evaluation import (
 from ramify.eval.manifest import answered_by, make_manifest, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.results import (
-    Key,
     check_eval_folder,
     read_records,
     read_times,
@@ -45,6 +44,7 @@ from ramify.eval.results import (
 )
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.files import RECIPE, claimed_folder, replace_file
+from ramify.obs.keyed_lines import Key
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.metrics import TimingLog
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
@@ -52,9 +52,6 @@ from ramify.rewards.configs import ScoreName
 from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.plan import Planned
-
-if TYPE_CHECKING:
-    pass
 
 
 def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
@@ -129,7 +126,7 @@ class _Run:
             computes=computes,
         )
         manifest = make_manifest(recipe, task)
-        groups = _groups(recipe, task.problems)
+        groups = in_groups(_attempts(recipe, task.problems), _group_size(recipe))
         records: tuple[AttemptRecord, ...] = ()
         unjudged: frozenset[Key] = frozenset()
         if (folder / MANIFEST).exists() and results_lines(folder).path.exists():
@@ -162,7 +159,9 @@ class _Run:
             Interrupted: Ctrl-C or SIGTERM.
         """
         groups = [
-            left for group in self.groups if (left := [one for one in group if _key(one) not in self.done])
+            left
+            for group in self.groups
+            if (left := [one for one in group if line_key(one) not in self.done])
         ]
         with agent_loop() as loop, StopOnSignal(loop) as stop:
             actor: Actor | None = None
@@ -182,18 +181,15 @@ class _Run:
             await self._judge_again()
         if actor is not None:
             with self.console.phase("evaluation", sum(map(len, groups))) as phase:
-                for group in groups:
-                    if _group_size(self.recipe) is not None:
-                        # Clear the engine's cache: what is left of the last group would change the numerics.
-                        await actor.agent.engine.load_weights(0)
-                    await self._attempt_group(actor, group, phase)
+                whole = _group_size(self.recipe) is not None
+                await grow_in_groups(actor, groups, self._recorder(actor, phase), phase, whole=whole)
             for note in actor.timing.failure_notes():
                 self.console.note(note)
         if self.task.reward.judge is not None:
             self.console.note(self.task.reward.judge.counts.line())
 
-    async def _attempt_group(self, actor: Actor, group: Sequence[Planned], phase: Phase) -> None:
-        """Make attempts, and record each as soon as it is scored."""
+    def _recorder(self, actor: Actor, phase: Phase) -> Callable[[ScoredTree, float], Awaitable[None]]:
+        """What records an attempt as soon as it is scored."""
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
         recording = asyncio.Lock()
 
@@ -222,7 +218,7 @@ class _Run:
             async with recording:
                 await asyncio.to_thread(write, scored, seconds, events)
 
-        await actor.grow_each(group, keep, lambda waits: phase.advance(0, waiting=waits))
+        return keep
 
     async def _judge_again(self) -> None:
         """Score the attempts without a verdict again, from their saved trees."""
@@ -258,6 +254,7 @@ class _Run:
             limits=build_limits(sampling, 1, sampling.top_p),
             events=timing,
             rewriters=self.task.rewriters,
+            repairs=self.task.repairs,
             note=self._note_of_engine,
         )
         return Actor(self.task, agent, timing, self.task.reward.fn)
@@ -313,31 +310,17 @@ class _Run:
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
-def _groups(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[tuple[Planned, ...], ...]:
-    """All attempts in groups; attempts at one problem are adjacent, so that the engine can reuse the prompt's cache.
-
-    The draws of an attempt depend on its key only. Usually there is one group, and on resume any attempt in it can be made
-    alone. In a deterministic evaluation on a local engine a group has as many attempts as the engine has slots, and is
-    always made as a whole: the last bits of logprobs depend on which attempts share a step of the engine.
-    """
-    attempts = tuple(
+def _attempts(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[Planned, ...]:
+    """All attempts; those at one problem are adjacent, so that the engine can reuse the prompt's cache."""
+    return tuple(
         Planned(problem, TreeKey(step=number, slot=slot))
         for slot, problem in enumerate(problems)
         for number in range(recipe.sampling.attempts)
     )
-    size = _group_size(recipe) or len(attempts)
-    return tuple(attempts[start : start + size] for start in range(0, len(attempts), size))
-
-
-def _key(attempt: Planned) -> Key:
-    """The key of an attempt's lines."""
-    return attempt.problem.id, attempt.key.step
 
 
 def _group_size(recipe: EvalRecipe) -> int | None:
-    """Number of attempts that must be made together; None if each can be made alone."""
-    engine = recipe.engine
-    return engine.slots if recipe.run.deterministic and isinstance(engine, LocalEngineSection) else None
+    return group_size(recipe.run, recipe.engine, leaves=1)
 
 
 def _take_up(
@@ -357,15 +340,13 @@ def _take_up(
     before = read_manifest(folder)
     refuse_other(folder, before, manifest)
     records = {(record.problem, record.attempt): record for record in read_records(folder)}
-    known = frozenset(_key(one) for group in groups for one in group)
+    known = frozenset(line_key(one) for group in groups for one in group)
     for problem, number in sorted(records.keys() - known):
         raise DataError(
             f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is not of this evaluation; delete "
             "its line"
         )
-    whole = _group_size(recipe) is not None
-    kept = [g for g in groups if not whole or all(_key(one) in records for one in g)]
-    done = frozenset(_key(one) for group in kept for one in group if _key(one) in records)
+    done = done_of(groups, records.keys(), _group_size(recipe))
     for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
         lines.keep(done)
     if len(done) < len(records):

@@ -158,6 +158,8 @@ class Ranks:
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
         if method == "build":
+            # The memory of an earlier one, of another phase of the run, is free before.
+            self._worker = None
             self._worker = arguments[0](self.rank)
             return None
         return getattr(self.worker, method)(*arguments)

@@ -1,6 +1,7 @@
 """Merges LoRA adapters into the weights that they belong to, one tensor at a time: W + scale B A, in float32."""
 
 import math
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from safetensors import safe_open
 from ramify.core.errors import DataError
 from ramify.modeling.adapter_files import read_adapter_settings, require_base
 from ramify.modeling.lora import PREFIX
-from ramify.modeling.model_config import ADAPTER_SETTINGS, ADAPTER_WEIGHTS, whole_folder
-from ramify.modeling.plain_folder import Weights
+from ramify.modeling.model_config import ADAPTER_SETTINGS, ADAPTER_WEIGHTS, read_object_file, whole_folder
+from ramify.modeling.plain_folder import Weights, write_settings, write_weights
 from ramify.modeling.weight_checksums import weights_checksum
 from ramify.modeling.weight_files import stored_tensors
 
@@ -119,6 +120,24 @@ def adapted_folder(folder: Path) -> MergedWeights:
         rank = adapter.shapes[a][0]
         products[name] = Product(a, b, alpha / (math.sqrt(rank) if record.get("use_rslora") else rank))
     return MergedWeights(weights, {name: name for name in weights.shapes}, adapter, products)
+
+
+def write_merged(adapter: Path, folder: Path) -> Path:
+    """Write an adapter and its base as one plain model in float32, whole or not at all; returns `folder`.
+
+    Raises:
+        DataError: As for `adapted_folder`; or a weight is not finite.
+        OSError: The files cannot be written.
+    """
+    weights, base = adapted_folder(adapter), whole_folder(adapter)
+    unfinished = folder.with_name(f".{folder.name}.partial")
+    for old in (unfinished, folder):
+        shutil.rmtree(old, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    write_weights(unfinished, weights, list(weights.shapes), torch.float32, lambda: None)
+    write_settings(unfinished, read_object_file(base / "config.json"), "float32", (adapter, base))
+    unfinished.replace(folder)
+    return folder
 
 
 def is_adapted(names: Iterable[str]) -> bool:

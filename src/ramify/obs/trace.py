@@ -1,6 +1,6 @@
 """The trace: every tree of a step as JSON lines, with deterministic fields only (times are in `metrics.TimingLog`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from ramify.core.tree import (
     TreeKey,
     make_tree,
 )
-from ramify.obs.files import dump_line, parse_line, read_text, replace_lines
+from ramify.obs.files import dump_line, parse_line, replace_lines
 
-SCHEMA = 4
+SCHEMA = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,23 @@ def read_trees(path: Path) -> tuple[TracedTree, ...]:
     Raises:
         DataError: A missing file, another schema, or a line that is cut off or lacks a field; names file and row.
     """
-    lines = read_text(path).split("\n")
-    if lines[-1]:
-        raise DataError(f"{path} row {len(lines)}: the line is cut off (no end of line)")
-    return tuple(parse_tree(path, row, line) for row, line in enumerate(lines[:-1], start=1))
+    return tuple(each_tree(path))
+
+
+def each_tree(path: Path) -> Iterator[TracedTree]:
+    """As `read_trees`, one tree after the other, for files that are larger than the memory; raises as it does."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for row, line in enumerate(file, start=1):
+                if not line.endswith("\n"):
+                    raise DataError(f"{path} row {row}: the line is cut off (no end of line)")
+                yield parse_tree(path, row, line)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise DataError(f"{path}: no such file") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: it is not UTF-8 text") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _dump(traced: TracedTree) -> str:
@@ -138,6 +151,7 @@ def _node_record(node: Node) -> dict[str, Any]:
         "policy_version": node.policy_version,
         "stop": node.stop,
         "context": asdict(node.context) if isinstance(node.context, Cut) else node.context,
+        "rewriter": node.rewriter,
         "token_entropies": node.token_entropies,
         "exact_ids": node.exact_ids,
     }
@@ -244,6 +258,7 @@ def _node(record: Mapping[str, Any]) -> Node:
         policy_version=record["policy_version"],
         stop=None if record["stop"] is None else StopReason(record["stop"]),
         context=_context(record["context"]),
+        rewriter=record["rewriter"],
         token_entropies=tuple(record["token_entropies"]),
         exact_ids=record["exact_ids"],
     )

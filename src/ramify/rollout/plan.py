@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
-from ramify.core.tree import Node, Source, Trajectory, Tree, TreeKey
+from ramify.core.tree import Node, Trajectory, Tree, TreeKey
+from ramify.rollout.rewriting import open_turn
 from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import TrajectoryState
 
@@ -61,10 +61,7 @@ def planned_from(tree: Tree, start: str) -> Planned:
 def state_after(parts: AgentParts, problem: Problem, above: Sequence[Node]) -> TrajectoryState:
     """The state of a trajectory at the end of a recorded path; its path and key are still to be set."""
     *_, context = Trajectory(problem, tuple(above)).contexts
-    open_turn = list(
-        takewhile(lambda node: node.source is Source.POLICY and node.turn is None, reversed(above))
-    )
-    shared = sum(len(node.token_ids) for node in open_turn)
+    shared = sum(size for _, size in open_turn(context))
     text = parts.renderer.decode(context.token_ids[len(context.token_ids) - shared :])
     observed = [node for node in above if node.results or node.messages]
     return TrajectoryState(

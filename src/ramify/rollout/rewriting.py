@@ -104,9 +104,7 @@ class Rewritten:
         return len(self.before) + len(self.token_ids)
 
 
-async def rewritten(
-    parts: AgentParts, key: TreeKey, trajectory: Trajectory, done: Sequence[Rewritten], most: int
-) -> Rewritten | None:
+async def rewritten(parts: AgentParts, key: TreeKey, trajectory: Trajectory, most: int) -> Rewritten | None:
     """The context of the first rewriter that asks for a usable one; None: the context stays as it is.
 
     A rewriter that fails, or asks for what cannot be, is an event (`rewriter/NAME`), and the next one is asked.
@@ -115,15 +113,14 @@ async def rewritten(
         parts: The agent.
         key: The tree's key.
         trajectory: The path; its last node is the result that was observed, or has the reason to stop.
-        done: What was rewritten before on this path.
         most: Most tokens that may be added.
     """
     loop = asyncio.get_running_loop()
     for rewriter in parts.rewriters:
-        if sum(before.by == rewriter.name for before in done) >= rewriter.budget:
+        if sum(node.rewriter == rewriter.name for node in trajectory.nodes) >= rewriter.budget:
             continue
         began = loop.time()
-        found = await _asked(parts, rewriter, trajectory, done, most)
+        found = await _asked(parts, rewriter, trajectory, most)
         if found is None:
             continue
         told = {"asked": "nothing usable", "reason": found} if isinstance(found, str) else _told(found)
@@ -148,7 +145,6 @@ async def _asked(
     parts: AgentParts,
     rewriter: ContextRewriter,
     trajectory: Trajectory,
-    done: Sequence[Rewritten],
     most: int,
 ) -> Rewritten | str | None:
     """What a rewriter asks for, why that cannot be, or None if it asks for nothing."""
@@ -162,7 +158,7 @@ async def _asked(
             problem = replace(trajectory.problem, messages=asked.messages)
             found = Rewritten(rewriter.name, asked, "fresh", (), parts.renderer.start(problem))
         else:
-            found = _gone_on(parts, rewriter.name, asked, trajectory, done)
+            found = _gone_on(parts, rewriter.name, asked, trajectory)
     except _CannotBeError as error:
         return str(error)
     except RamifyError:
@@ -192,9 +188,7 @@ class _CannotBeError(Exception):
     """A rewriter asks for a context that there is not."""
 
 
-def _gone_on(
-    parts: AgentParts, name: str, asked: GoOn, trajectory: Trajectory, done: Sequence[Rewritten]
-) -> Rewritten:
+def _gone_on(parts: AgentParts, name: str, asked: GoOn, trajectory: Trajectory) -> Rewritten:
     # A number of numpy's cannot be written into a trace.
     cut = Cut(str(asked.cut.node), operator.index(asked.cut.tokens))
     contexts = {node.id: context for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True)}
@@ -209,22 +203,23 @@ def _gone_on(
     node = nodes[cut.node]
     if not 1 <= cut.tokens <= len(node.token_ids):
         raise _CannotBeError(f"{cut.tokens} tokens of node {node.id!r}, which has {len(node.token_ids)}")
-    again = any(before.asked == asked for before in done)
-    if parts.limits.temperature == 0 and (again or not asked.text):
-        raise _CannotBeError("at temperature 0 the same tokens would be written again; add another text")
     before = contexts[node.id].before(cut)
-    turn = _open_turn(before)
+    turn = open_turn(before)
     kept = tuple(token for part, size in turn for token in part.token_ids[:size])
     if parts.renderer.decode(kept).endswith("\N{REPLACEMENT CHARACTER}"):
         raise _CannotBeError(f"after {cut.tokens} tokens of node {node.id!r} a character is cut")
     added = parts.renderer.insert(asked.text)
+    whole = before.token_ids + added
+    again = any(contexts[one.id].token_ids == whole for one in nodes.values() if one.rewriter)
+    if parts.limits.temperature == 0 and (again or not asked.text):
+        raise _CannotBeError("at temperature 0 the same tokens would be written again; add another text")
     shared = len(kept) + len(added) if turn else 0
     # After the whole last turn: the text stands where its result would.
     is_next = node.id == last.id and cut.tokens == len(node.token_ids)
     return Rewritten(name, asked, "parent" if is_next else cut, before.token_ids, added, shared)
 
 
-def _open_turn(context: Segment) -> tuple[tuple[Node, int], ...]:
+def open_turn(context: Segment) -> tuple[tuple[Node, int], ...]:
     """The parts at the end of a context that belong to a turn of the policy which has not ended."""
     parts = context.parts
     start = len(parts)

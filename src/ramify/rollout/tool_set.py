@@ -1,6 +1,7 @@
 """A set of tools as an environment: each trajectory has a session of each tool, and no turn but a call does anything."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,9 +19,14 @@ class ToolSet:
 
     Each tool keeps its own deadline. One that cannot be opened or forked in time answers with errors from then on, and the
     others go on.
+
+    Attributes:
+        members: The tools by name.
+        max_calls: Most calls to a tool on one trajectory; further ones are answered without running it.
     """
 
     members: Mapping[str, Tool]
+    max_calls: Mapping[str, int] = field(default_factory=dict)
     seconds: None = field(default=None, init=False)
     max_observations: int = field(default=0, init=False)
     scores: bool = field(default=False, init=False)
@@ -49,6 +55,7 @@ class ToolSetSession:
     """The sessions of a trajectory's tools, by name."""
 
     tool_set: ToolSet
+    made: Counter[str] = field(default_factory=Counter)
     sessions: dict[str, ToolSession] = field(default_factory=dict)
     opening: str = field(default="", init=False)
     _is_closed: bool = False
@@ -59,7 +66,12 @@ class ToolSetSession:
         return self.tool_set.tools
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Have the tool run the call."""
+        """Have the tool run the call, unless the trajectory has made all that it may make."""
+        most = self.tool_set.max_calls.get(call.name)
+        if most is not None and self.made[call.name] >= most:
+            text = f"The limit of {most} calls to {call.name} is reached. Answer with what is known."
+            return ToolResult(call.id, ToolStatus.OVER_LIMIT, text)
+        self.made[call.name] += 1
         return await self.sessions[call.name].call(call)
 
     async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - nobody is there
@@ -69,7 +81,7 @@ class ToolSetSession:
     async def fork(self, seed: int) -> EnvironmentSession:  # noqa: ARG002 - tools draw nothing
         """Forks of all sessions in their current state."""
         return await _filled(
-            ToolSetSession(self.tool_set),
+            ToolSetSession(self.tool_set, self.made.copy()),
             {name: partial(_fork, session) for name, session in self.sessions.items()},
         )
 

@@ -212,6 +212,8 @@ class TreeGrower:
     async def _step(self, state: TrajectoryState) -> TrajectoryState | Node:
         """One node of the policy and what comes after it; the leaf when the trajectory has ended."""
         room = self._room(state)
+        if room < 1:
+            return self._cut(state, StopReason.TOKENS)
         written = None if self._is_late(state) else await self._in_time(state, self._write(state, room))
         if written is None:
             return self._cut(state, StopReason.DEADLINE)
@@ -309,7 +311,7 @@ class TreeGrower:
         if reply.stop is None:
             nodes.append(self._tool_node(nodes[0], reply))
         most = self._parts.limits.max_tokens - 1 - state.spent - len(node.token_ids)
-        return await rewritten(self._parts, self._key, self._trajectory(*nodes), state.rewritten, most)
+        return await rewritten(self._parts, self._key, self._trajectory(*nodes), most)
 
     def _go_on(self, state: TrajectoryState, node: Node, reply: Reply) -> TrajectoryState | Node:
         if reply.stop is not None:
@@ -323,7 +325,7 @@ class TreeGrower:
         elsewhere = reply.elsewhere
         if elsewhere is not None:
             self._contexts[node.id] = state.context
-            state = replace(state, context=elsewhere.before, rewritten=(*state.rewritten, elsewhere))
+            state = replace(state, context=elsewhere.before)
         state = state.with_tokens(answer.path, answer.token_ids)
         state = replace(
             state,
@@ -362,6 +364,7 @@ class TreeGrower:
             results=reply.results,
             messages=reply.messages,
             context="parent" if reply.elsewhere is None else reply.elsewhere.context,
+            rewriter="" if reply.elsewhere is None else reply.elsewhere.by,
         )
 
     def _add(self, node: Node) -> None:

@@ -10,7 +10,6 @@ from ramify.core.protocols import EnvironmentSession
 from ramify.core.records import Completion, Finish, Request
 from ramify.core.tree import BranchDecision, Entropy, NodePath, Trajectory, TreeKey
 from ramify.rollout.calls import Failure, detached
-from ramify.rollout.rewriting import Rewritten
 from ramify.rollout.settings import AgentParts
 
 BranchKey = tuple[int, ...]
@@ -37,7 +36,6 @@ class TrajectoryState:
         deadline: When it is cut, on the event loop's clock; None: never.
         shared: Number of tokens at the end of `context` that belong to the next turn, whose branches share them.
         shared_text: The text of these tokens, without an incomplete character at the end.
-        rewritten: Contexts that rewriters asked for, oldest first.
     """
 
     key: BranchKey | None
@@ -55,7 +53,6 @@ class TrajectoryState:
     deadline: float | None = None
     shared: int = 0
     shared_text: str = ""
-    rewritten: tuple[Rewritten, ...] = ()
 
     def after_turn(self, entropy: Entropy | None, decision: BranchDecision | None) -> "TrajectoryState":
         """The state after a turn has begun: adds its entropy, and the decision on the result before it."""

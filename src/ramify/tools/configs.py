@@ -24,8 +24,13 @@ from ramify.net.configs import ChatConfig, HttpConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallConfig(Config):
-    """Time for a call; one that has not answered after `hedge_seconds` is made a second time."""
+    """Time for a call; one that has not answered after `hedge_seconds` is made a second time.
 
+    After `max_calls` calls on a trajectory the tool is not run any more, and the policy reads that; None: only the
+    trajectory's own limit holds.
+    """
+
+    max_calls: PositiveInt | None = None
     timeout_seconds: Seconds = 60.0
     hedge_seconds: Seconds | None = None
 
@@ -179,9 +184,10 @@ class BrowserConfig(Config):
 class PythonConfig(Config):
     """The Python tool: a program's wall time, and the length of a result without its notes.
 
-    `stateful` keeps variables within a trajectory.
+    `stateful` keeps variables within a trajectory. `max_calls` is as in `CallConfig`.
     """
 
+    max_calls: PositiveInt | None = None
     timeout_seconds: Seconds = 120.0
     max_output_chars: PositiveInt = 4000
     stateful: Switch = False

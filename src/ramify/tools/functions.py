@@ -216,8 +216,10 @@ def load_tool(config: OwnToolConfig) -> LoadedTool:
     Raises:
         ConfigError: The file cannot be read or run, or has no such tool; one line that begins with the path.
     """
-    settings = config.values()
-    path, function = settings.pop("path"), settings.pop("function")
+    # The set of tools counts the calls.
+    elsewhere = ("path", "function", "max_calls")
+    settings = {key: value for key, value in config.values().items() if key not in elsewhere}
+    path, function = config.path, config.function
     loaded = load_function(path, function)
     try:
         tool = tool_from(loaded.function, **settings)

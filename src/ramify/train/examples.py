@@ -18,6 +18,7 @@ from ramify.core.tree import Tree, TreeKey
 from ramify.data.example_formats import COMPLETION, PAIR
 from ramify.data.examples import Example, RefusedRows, read_examples
 from ramify.data.problems import listed
+from ramify.data.recorded_pairs import RecordedPair, check_tokenizer
 from ramify.data.row_tools import tool_specs
 
 _RENDERERS = 256
@@ -33,12 +34,14 @@ class Rendered:
         sides: The turns and results of a demonstration; of a pair those of the chosen and of the rejected side.
         tools: The row's own tools.
         row: The row's number in the file.
+        recorded: Of a pair that was sampled: its ids; then there are no sides.
     """
 
     problem: Problem
     sides: tuple[Parts, ...]
     tools: str
     row: int
+    recorded: RecordedPair | None = None
 
 
 class RowRenderers:
@@ -66,6 +69,8 @@ class RowRenderers:
 
     def trees(self, item: Rendered, key: TreeKey) -> tuple[Tree, ...]:
         """A tree with one leaf for each side."""
+        if item.recorded is not None:
+            return item.recorded.trees(item.problem, key)
         renderer = self.of(item.tools)
         return tuple(demonstrate(renderer, item.problem, parts, key) for parts in item.sides)
 
@@ -106,6 +111,12 @@ class ExampleReader:
         """The example in the dialect's text, nothing encoded that need not be."""
         problem, renderer = example.problem, self._renderers.of(example.tools)
         limit = self._data.max_tokens
+        if example.recorded is not None:
+            if example.recorded.size > limit:
+                raise RowTooLargeError("too many tokens")
+            check_tokenizer(example.recorded, renderer.decode)
+            self._spelt.append(None)
+            return Rendered(problem, (), example.tools, example.row, example.recorded)
         sides = tuple(split(renderer, side) for side in example.sides)
         if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
             raise RowTooLargeError("too many tokens")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ramify.actor.actor import Task
+from ramify.actor.identity import problems_sha256, script_sha256
 from ramify.config.schema_parts import TrainedModelSection
 from ramify.config.schema_train import TrainRecipe
-from ramify.eval.manifest import problems_sha256, script_sha256
 from ramify.modeling.adapter_files import checksums
 from ramify.modeling.numerics import device_name
 from ramify.obs.manifest import file_sha256, made_with, model_files
@@ -55,6 +55,7 @@ def task_manifest(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, 
         "tools": {name: i for name, i in task.toolbox.identities.items() if name not in levels},
         "rewards": dict(task.reward.identities),
         "rewriters": dict(task.rewriter_files),
+        "helper": None if task.repairs is None else task.repairs.sha256,
         "script": script_sha256(recipe.engine),
     }
     manifest = make_manifest(recipe.model, recipe.data.train, tokenizer, own)

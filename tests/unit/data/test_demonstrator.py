@@ -2,6 +2,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,37 @@ def test_a_flaw_lowers_success_of_its_kind(
         tmp_path / "d.jsonl", settings_of(difficulty), 0, 900, searches[difficulty], flaws
     )
     assert summary.correct_by_kind[kind] < 0.95
+
+
+def test_sums_of_searched_numbers_alone_are_guessed(tmp_path: Path, searches: dict[int, Search]) -> None:
+    path = tmp_path / "d.jsonl"
+    write_demonstrations(
+        path, settings_of(1), 0, 500, searches[1], replace(NO_FLAWS, mental_after_search=1.0)
+    )
+    computed = {row["kind"] for row in rows(path) if "<python>" in row["completion"]}
+    assert computed == {"arith"}
+
+
+def test_a_program_in_words_fails_as_the_tool_says_and_is_written_again(
+    tmp_path: Path, searches: dict[int, Search]
+) -> None:
+    ran: list[str] = []
+
+    def run(program: str) -> str:
+        ran.append(program)
+        with pytest.raises(SyntaxError) as caught:
+            compile(program, "program", "exec")
+        return str(caught.value)
+
+    path = tmp_path / "d.jsonl"
+    summary = write_demonstrations(
+        path, settings_of(1), 0, 100, searches[1], replace(NO_FLAWS, slip=1.0), run
+    )
+    assert summary.correct == 1.0
+    slipped = [row["completion"] for row in rows(path) if "invalid syntax" in row["completion"]]
+    assert len(slipped) == len(ran) == 40
+    assert all(re.search(r" (plus|minus|times) ", program) for program in ran)
+    assert all(one.count("<python>") == 2 for one in slipped)
 
 
 def test_a_search_over_other_passages_is_refused(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ def attempt(problem, number, answer="7", correct=False, calls=(), **more):
         StopReason.ANSWERED,
         tuple(CallRecord(*call) for call in calls),
         TokenCounts(*more.get("tokens", (10, 5, 0, 10))),
+        more.get("repairs", {}),
     )
 
 

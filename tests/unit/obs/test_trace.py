@@ -79,13 +79,13 @@ def test_rewards_must_match_the_leaves():
         TracedTree(small_tree(), SMALL_REWARDS[:2])
 
 
-@pytest.mark.parametrize(("schema", "age"), [(5, "newer"), (3, "older")])
+@pytest.mark.parametrize(("schema", "age"), [(6, "newer"), (3, "older")])
 def test_another_schema_is_refused_by_name(tmp_path, schema, age):
     path = tmp_path / "0.jsonl"
     write_trees(path, [TracedTree(small_tree(), SMALL_REWARDS)])
-    path.write_text(path.read_text().replace('"schema":4', f'"schema":{schema}', 1))
+    path.write_text(path.read_text().replace('"schema":5', f'"schema":{schema}', 1))
     with pytest.raises(
-        DataError, match=rf"0\.jsonl row 1: tree trace schema {schema} is {age} than schema 4"
+        DataError, match=rf"0\.jsonl row 1: tree trace schema {schema} is {age} than schema 5"
     ):
         read_trees(path)
 

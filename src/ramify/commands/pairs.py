@@ -1,0 +1,103 @@
+"""`ramify pairs RUN ... --out FILE`: preference pairs for DPO from the trees that runs recorded."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ramify.commands.parser import at_least_one
+from ramify.core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from ramify.core.records import ScoredTree
+
+_MAX_TOKENS = 8192
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument(
+        "places",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run folder (train, rollout, synth), or a file of trees",
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the file of pairs, for ramify dpo"
+    )
+    parser.add_argument(
+        "--per-question", type=at_least_one, default=2, metavar="N", help="most pairs of a tree (2)"
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=at_least_one,
+        default=_MAX_TOKENS,
+        metavar="N",
+        help=f"leave out sides with more tokens, prompt included ({_MAX_TOKENS})",
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="M", help="folder with the tokenizer (that of the first run's recipe)"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    from ramify.chat.tokenizer import ChatTokenizer
+    from ramify.obs.console import RunConsole
+    from ramify.synth.pairs import PairCounts, PairRule, pair_rows, write_pairs
+
+    if options.out.exists():
+        raise ConfigError(f"--out: {options.out} exists; name a new file")
+    files = [file for place in options.places for file in _files(place)]
+    tokenizer = ChatTokenizer(options.model or _model_of(options.places[0]))
+    counts = PairCounts()
+    rows = list(
+        pair_rows(_trees(files), PairRule(options.per_question, options.max_tokens), tokenizer.decode, counts)
+    )
+    if not rows:
+        raise DataError(f"no pair: {counts.line()}; a pair takes a right and a wrong answer to one question")
+    write_pairs(options.out, rows)
+    RunConsole().result(f"{counts.line()}: {options.out}")
+
+
+def _files(place: Path) -> list[Path]:
+    """The files of trees at a place, in order.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if place.is_file():
+        return [place]
+    found = sorted((place / "trees").glob("*.jsonl")) if (place / "trees").is_dir() else []
+    found += [place / "trees.jsonl"] if (place / "trees.jsonl").is_file() else []
+    if not found:
+        raise ConfigError(f"{place}: expected a run folder with trees, or a file of trees, found none")
+    return found
+
+
+def _trees(files: list[Path]) -> "Iterator[tuple[str, ScoredTree]]":
+    from ramify.obs.trace import each_tree
+
+    for file in files:
+        for traced in each_tree(file):
+            yield f"{file}", traced
+
+
+def _model_of(place: Path) -> Path:
+    """The model of a run's recipe.
+
+    Raises:
+        ConfigError: There is no recipe, or it names no model.
+    """
+    from ramify.config.load import read_toml
+    from ramify.modeling.hub import local_folder
+    from ramify.obs.files import RECIPE
+
+    recipe = (place if place.is_dir() else place.parent.parent) / RECIPE
+    if not recipe.is_file():
+        raise ConfigError(f"--model: expected the folder of the tokenizer, since {recipe} is not there")
+    path = read_toml(recipe).get("model", {}).get("path")
+    if not isinstance(path, str):
+        raise ConfigError(f"--model: expected the folder of the tokenizer, since {recipe} names no model")
+    return local_folder(Path(path))

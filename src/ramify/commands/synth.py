@@ -1,0 +1,65 @@
+"""`ramify synth RECIPE.toml`: data for supervised training and for RL from questions, as Tool-Star makes it."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ramify.commands.parser import add_recipe
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    add_recipe(parser)
+    parser.add_argument("--resume", action="store_true", help="make the answers that run.dir still lacks")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    from ramify.commands.check_files import check_synth_files
+    from ramify.commands.estimate import dry_run
+    from ramify.config.load import load_recipe
+    from ramify.config.schema_synth import SynthRecipe
+    from ramify.synth.folder import check_synth_folder
+
+    recipe = load_recipe(SynthRecipe, options.recipe, options.overrides)
+    check_synth_files(recipe, fetch=not options.dry_run)
+    check_synth_folder(recipe.run.dir, options.resume)
+    if options.dry_run:
+        sys.stdout.write(dry_run(recipe))
+        return
+    from ramify.obs.console import RunConsole
+    from ramify.synth.run import run_synth
+
+    console = RunConsole()
+    summary = run_synth(recipe, console, resume=options.resume)
+    for line in in_words(summary):
+        console.result(line)
+    console.note(
+        f"written to {recipe.run.dir}: sft.jsonl, rl.jsonl, questions.jsonl, rejected.jsonl, summary.json"
+    )
+
+
+def in_words(summary: Mapping[str, Any]) -> list[str]:
+    """What came out, for a user."""
+    lines = []
+    for stage, found in summary["stages"].items():
+        cost = f", cost {found['cost']:.4g}" if "cost" in found else ""
+        lines.append(
+            f"{stage}: {found['answers']} answers, {found['right']:.1%} right, {found['calls']} calls, "
+            f"{found['tokens']['written']} tokens written{cost}"
+        )
+    classes = ", ".join(f"{name} {count}" for name, count in summary["classes"].items())
+    rows = sum(summary["rows"].values())
+    lines.append(f"questions: {classes}")
+    by_class = ", ".join(f"{name} {count}" for name, count in summary["rows"].items())
+    lines.append(f"rows for SFT: {rows} ({by_class}); questions for RL: {summary['rl']}")
+    if summary["rejected"]:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in summary["rejected"].items())
+        lines.append(f"answers that gave no row: {reasons}")
+    for name, count in summary["questions_without_rows"].items():
+        lines.append(f"warning: class {name}: {count} questions have no row left, see rejected.jsonl")
+    for what, count in (("sft.jsonl", rows), ("rl.jsonl", summary["rl"])):
+        if not count:
+            lines.append(f"warning: {what} is empty")
+    return lines

@@ -1,0 +1,103 @@
+"""Builds the repair tools of a checked recipe: the helper that they ask, the debugger, the rewriters."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ramify.config.build_services import build_cache, chat_model
+from ramify.config.schema_repair import RepairSection
+from ramify.core.closing import close_all
+from ramify.core.protocols import Cache, ChatModel, ContextRewriter, Engine, Environment
+from ramify.rollout.configs import OwnHelperConfig
+
+if TYPE_CHECKING:
+    from ramify.chat.renderer import ChatRenderer
+    from ramify.rollout.settings import RolloutLimits
+
+
+@dataclass(frozen=True, slots=True)
+class RepairKit:
+    """What the repair tools of a recipe use.
+
+    Attributes:
+        section: The recipe's table.
+        model: The helper; None: the policy itself, or nobody is asked.
+        cache: Of its answers.
+        sha256: Of the file of the user's own helper, if it is one.
+    """
+
+    section: RepairSection
+    model: ChatModel | None
+    cache: Cache | None
+    sha256: str | None = None
+
+    async def close(self) -> None:
+        """Free connections and files."""
+        await close_all(each for each in (self.model, self.cache) if each is not None)
+
+
+def open_repairs(section: RepairSection) -> RepairKit:
+    """Open the helper and the cassette.
+
+    Raises:
+        ConfigError: The user's own helper cannot be used.
+        DataError, MachineError: The cassette cannot be read or written; a key is missing.
+    """
+    cache = None if section.cache is None else build_cache(section.cache)
+    config = section.helper
+    if config is None:
+        return RepairKit(section, None, cache)
+    if isinstance(config, OwnHelperConfig):
+        from ramify.engines.chat_models import OwnChat
+        from ramify.user_files import load_function
+
+        loaded = load_function(config.path, config.function)
+        return RepairKit(
+            section,
+            OwnChat(loaded.function, config.function, config.args),
+            cache,
+            loaded.sha256,
+        )
+    offline = section.cache is not None and section.cache.mode == "replay_or_fail"
+    return RepairKit(section, chat_model("repair.helper", config, offline), cache)
+
+
+def build_repairs(
+    kit: RepairKit,
+    environment: Environment,
+    engine: Engine,
+    renderer: "ChatRenderer",
+    limits: "RolloutLimits",
+    seed: int,
+) -> tuple[Environment, tuple[ContextRewriter, ...]]:
+    """The environment with the debugger in it, and the repair tools that are rewriters, in the order in which they are asked.
+
+    Args:
+        kit: What they use.
+        environment: What the agent acts in.
+        engine: The agent's, which answers where no helper is named.
+        renderer: The agent's.
+        limits: The agent's.
+        seed: Of the run.
+    """
+    from ramify.engines.chat_models import PolicyChat
+    from ramify.rollout.debugger import Debugged
+    from ramify.rollout.helper import Helper
+    from ramify.rollout.repair import Backtracer, Refiner
+
+    section = kit.section
+    helper = Helper(
+        model=kit.model or PolicyChat(engine, type(renderer)(renderer.tokenizer, ()), seed),
+        cache=kit.cache,
+        max_tokens=section.max_tokens,
+        temperature=section.temperature,
+        seconds=section.timeout_seconds,
+        seed=seed,
+    )
+    rewriters: list[ContextRewriter] = []
+    if section.backtracer is not None:
+        rewriters.append(Backtracer(renderer, limits.temperature, section.backtracer.calls))
+    if section.refiner is not None:
+        rewriters.append(Refiner(renderer, helper, section.refiner.at_tokens, section.refiner.calls))
+    if section.debugger is not None:
+        environment = Debugged(environment, helper, section.debugger.calls)
+    return environment, tuple(rewriters)

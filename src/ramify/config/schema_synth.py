@@ -1,0 +1,131 @@
+"""The schema of a synthesis recipe (`ramify synth`): Tool-Star's data (arXiv 2505.16410, section 3)."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import model_validator
+
+from ramify.config.schema_eval import EvalEngineSection, OpenAIEngineSection, PriceSection
+from ramify.config.schema_parts import (
+    LimitsSection,
+    ModelSection,
+    Rewriters,
+    RunSection,
+    Section,
+    refuse_all,
+    refuse_clocks,
+)
+from ramify.config.schema_repair import RepairSection, refuse_idle_repairs
+from ramify.config.schema_reward import RewardSection, refuse_absent_environment, refuse_compat_reward
+from ramify.config.schema_tools import (
+    EnvironmentSection,
+    SandboxSection,
+    ToolsSection,
+    refuse_idle_sandbox,
+    refuse_tools_beside,
+)
+from ramify.core.config import Count, PositiveFraction, PositiveInt, Switch, Tokens, UserPath, Within
+
+Samples = Annotated[int, Within(ge=4, le=4096)]
+"""Samples of a question under one prompt: with fewer than four its difficulty cannot be told."""
+
+
+class SynthDataSection(Section):
+    """Questions with their answers, in the files that RL reads; `limit` uses the first ones only.
+
+    With `instructions` a system message about the tools' tags stands in front of each question that has none, and one about
+    answering without tools when there are none to call. Without it the questions stand as they are, both times.
+    """
+
+    train: UserPath
+    instructions: Switch = False
+    limit: PositiveInt | None = None
+    max_prompt_tokens: Tokens
+
+
+class SynthSamplingSection(LimitsSection):
+    """How often each question is answered: `direct` times without tools, and `tools` times with them.
+
+    `rewriters` are as in `[rollout]`; they act where tools do.
+    """
+
+    direct: Samples = 4
+    tools: Samples = 4
+    rewriters: Rewriters = ()
+
+
+class HintsSection(Section):
+    """Answers that go on from inside earlier ones, after a hint (START, arXiv 2503.04625); `per_question` of them.
+
+    `after` says which answers: those without tools, as in the paper, or those with them. `library` is a file of hints; without
+    it the one that ramify ships is used.
+    """
+
+    per_question: PositiveInt = 2
+    after: Literal["direct", "tools"] = "direct"
+    library: UserPath | None = None
+
+
+class QualitySection(Section):
+    """What a row needs: at most `max_calls` calls (beta), and the tokens of a demonstration within `max_tokens`.
+
+    A question counts as answered, with or without tools, from a share of `right_at` on; it gives at most `rows_per_question`
+    rows.
+    """
+
+    max_calls: Count = 5
+    max_tokens: Tokens = 15_000
+    right_at: PositiveFraction = 0.5
+    rows_per_question: PositiveInt = 1
+
+
+class SynthRecipe(Section):
+    """A whole synthesis."""
+
+    command: ClassVar[str] = "synth"
+
+    model: ModelSection
+    data: SynthDataSection
+    run: RunSection
+    sampling: SynthSamplingSection
+    hints: HintsSection | None = None
+    quality: QualitySection = QualitySection()
+    engine: EvalEngineSection
+    tools: ToolsSection = ToolsSection()
+    environment: EnvironmentSection | None = None
+    sandbox: SandboxSection = SandboxSection()
+    repair: RepairSection | None = None
+    reward: RewardSection
+    price: PriceSection | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "SynthRecipe":
+        refuse_all(
+            self._tells_right,
+            self._goes_on,
+            lambda: refuse_compat_reward(self.model, self.reward),
+            lambda: refuse_tools_beside(self.tools, self.environment),
+            lambda: refuse_absent_environment(self.reward, self.environment),
+            lambda: refuse_idle_sandbox(self.tools, self.sandbox),
+            lambda: refuse_clocks(self.run, self.sampling, "sampling"),
+            lambda: refuse_idle_repairs(
+                self.repair,
+                self.tools,
+                tuple(own.name or own.function for own in self.sampling.rewriters),
+                has_environment=self.environment is not None,
+            ),
+        )
+        return self
+
+    def _tells_right(self) -> None:
+        if not self.reward.tells_right:
+            raise ValueError(
+                f'reward.name: expected a reward that tells right from wrong, "{self.reward.name}" does not'
+            )
+
+    def _goes_on(self) -> None:
+        chats = isinstance(self.engine, OpenAIEngineSection) and self.engine.api == "chat"
+        if self.hints is not None and chats:
+            raise ValueError(
+                'hints: expected none with engine.api = "chat", a chat endpoint cannot go on inside a turn; set '
+                'engine.api = "completions"'
+            )

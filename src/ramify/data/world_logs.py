@@ -1,0 +1,62 @@
+"""Logs of tools at work in the quick-start world: what a model reads before it learns to answer anything.
+
+A log does what its first line says, and answers no question:
+
+    find Gure mayor, Peli area
+    <think> find Gure mayor</think><search> Gure mayor</search> <result> .. </result><think> Gure mayor Feso</think> ..
+    <think> Peli area 25</think><think> done</think> 25
+
+It stands for what a language model knows before a cold start: how tools are called, how their results look, and how a fact is
+copied from them.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ramify.data.demonstrator import Demonstrator, Flaws, Search
+from ramify.data.world import WorldSettings, split_editions, write_rows
+from ramify.data.world_questions import make_question, pick, shuffled
+
+_CAREFUL = Flaws(
+    vague=0.3, give_up=0.0, take_outdated=0.0, early=0.0, mental=0.0, wrong_tool=0.0, unboxed=0.0
+)
+_LOOKED_UP = 2
+
+
+def write_logs(path: Path, settings: WorldSettings, seed: int, count: int, search: Search) -> int:
+    """Write logs about the editions of the demonstrations; returns their number.
+
+    Args:
+        path: JSONL file: {id, prompt, completion}.
+        settings: The settings that the passages were built with.
+        seed: Run seed.
+        count: Number of logs; every second one computes, the others search.
+        search: Searches those passages as the search tool does; called once per distinct query.
+    """
+    return write_rows(path, _logs(settings, seed, count, cache(search)))
+
+
+def _logs(settings: WorldSettings, seed: int, count: int, search: Search) -> Iterator[dict[str, Any]]:
+    editions = split_editions("demo", settings)
+    kinds = settings.level.kinds
+    for number in range(count):
+        edition = pick(editions, "log edition", seed, number)
+        # Any sum: of the kinds of question, which take turns, that one.
+        question = make_question(
+            len(kinds) * number + kinds.index("arith"), "demo", edition, settings.level, seed
+        )
+        demonstrator = Demonstrator(question, edition, settings.level, search, _CAREFUL, seed)
+        if number % 2:
+            facts = list(edition.facts)
+            order = shuffled(range(len(facts)), "log facts", seed, number)
+            keys = [facts[index] for index in order[:_LOOKED_UP]]
+            asked, told = "find " + ", ".join(map(" ".join, keys)), demonstrator.log_lookups(keys)
+        else:
+            asked, told = question.text.replace("what is", "compute").rstrip("?"), demonstrator.log_sum()
+        yield {
+            "id": f"log-{number:05d}",
+            "prompt": [{"role": "user", "content": asked}],
+            "completion": told,
+        }

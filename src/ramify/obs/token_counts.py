@@ -1,0 +1,36 @@
+"""How many tokens an attempt has, and how many a service that charges by the token would count."""
+
+from dataclasses import dataclass
+
+from ramify.core.tree import Source, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Token counts of an attempt.
+
+    Attributes:
+        prompt: Tokens of the rendered problem.
+        written: Tokens that the policy wrote.
+        results: Tokens of tool results.
+        sent: Context tokens, summed over all turns: what a service that charges by the token counts as input.
+    """
+
+    prompt: int
+    written: int
+    results: int
+    sent: int
+
+
+def count_tokens(trajectory: Trajectory) -> TokenCounts:
+    """The token counts of one attempt."""
+    sizes = dict.fromkeys(Source, 0)
+    sent = 0
+    turn_open = False
+    for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True):
+        is_policy = node.source is Source.POLICY
+        if is_policy and not (turn_open and node.context == "parent"):
+            sent += sum(size for _, size in context.parts[:-1])
+        turn_open = is_policy
+        sizes[node.source] += len(node.token_ids)
+    return TokenCounts(sizes[Source.PROMPT], sizes[Source.POLICY], sizes[Source.TOOL], sent)

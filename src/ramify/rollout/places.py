@@ -1,0 +1,60 @@
+"""Places inside a turn of the policy: from characters of its text to tokens of its nodes."""
+
+from collections.abc import Callable, Sequence
+
+from ramify.core.records import GoOn
+from ramify.core.tree import Cut, Segment
+from ramify.rollout.rewriting import open_turn
+
+Decode = Callable[[Sequence[int]], str]
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+def last_turn(decode: Decode, context: Segment) -> tuple[str, int]:
+    """The text of the turn with which a context ends, and the number of parts at its end that belong to it."""
+    size = 1 + len(open_turn(Segment(context.parts[:-1])))
+    return decode(
+        [token for node, tokens in context.parts[-size:] for token in node.token_ids[:tokens]]
+    ), size
+
+
+def go_on_from(decode: Decode, context: Segment, size: int, chars: int, text: str = "") -> GoOn:
+    """Go on after the first `chars` characters of a turn, with a text behind them.
+
+    The kept tokens are those that were sampled. A token that reaches beyond the place is not kept; the characters that are
+    missing then begin the added text.
+
+    Args:
+        decode: Gives the text of tokens.
+        context: The context that ends with the turn.
+        size: Number of parts at its end that belong to the turn; something stands before them.
+        chars: Characters of the turn's text to keep; 0: the turn is written anew.
+        text: What comes behind them.
+    """
+    above, turn = context.parts[: len(context.parts) - size], context.parts[len(context.parts) - size :]
+    ids = [token for node, tokens in turn for token in node.token_ids[:tokens]]
+    wanted = decode(ids)[:chars]
+    kept = _tokens_within(decode, ids, wanted)
+    missing = wanted[len(decode(ids[:kept])) :]
+    cut = Cut(above[-1][0].id, above[-1][1])
+    for node, tokens in turn:
+        if kept <= 0:
+            break
+        cut = Cut(node.id, min(kept, tokens))
+        kept -= tokens
+    return GoOn(cut, missing + text)
+
+
+def _tokens_within(decode: Decode, ids: Sequence[int], wanted: str) -> int:
+    """The most first tokens whose text is the beginning of `wanted`."""
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(decode(ids[:middle])) <= len(wanted):
+            low = middle
+        else:
+            high = middle - 1
+    # A token that ends inside a character reads as a replacement character, which no kept text may end with.
+    while low and not (wanted.startswith(kept := decode(ids[:low])) and not kept.endswith(_INCOMPLETE)):
+        low -= 1
+    return low

@@ -1,0 +1,174 @@
+"""Hints: an answer is cut in the middle of a turn, a text is put there, and the policy goes on from it with its tools.
+
+Hint-based sampling of Tool-Star (arXiv 2505.16410, section 3.1), after START (arXiv 2503.04625). A hint stands right after a
+word of doubt ("verification"), or behind the last words before the first answer ("reflection"). What came after that place
+is dropped from the context.
+"""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ramify.core.errors import DataError
+from ramify.core.messages import Final, Problem
+from ramify.core.protocols import Renderer
+from ramify.core.tree import Context, Cut, Node, Source, Trajectory, TreeKey, node_id
+from ramify.rollout.places import go_on_from, last_turn
+from ramify.rollout.plan import Planned
+
+Kind: TypeAlias = Literal["verification", "reflection"]
+
+PREFIX = "hint "
+"""What stands before a hint's name where the tree says who put a node there."""
+
+
+class Hint(BaseModel):
+    """A text that makes the policy think again; `tool` is the one that it speaks of, "" if none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str = Field(min_length=1)
+    kind: Kind
+    text: str = Field(min_length=1)
+    tool: str = ""
+
+
+class _Library(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    markers: tuple[str, ...] = ()
+    hints: tuple[Hint, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class HintLibrary:
+    """Hints, the words of doubt after which those for verification stand, and the SHA-256 of their file."""
+
+    hints: tuple[Hint, ...]
+    markers: tuple[str, ...]
+    sha256: str
+
+    def for_tools(self, tools: Collection[str]) -> "HintLibrary":
+        """The hints that speak of no other tool than these.
+
+        Raises:
+            DataError: There is none.
+        """
+        kept = tuple(hint for hint in self.hints if not hint.tool or hint.tool in tools)
+        if not kept:
+            raise DataError(
+                f"hints.library: none of its {len(self.hints)} hints is for a tool of the recipe ({', '.join(tools)}); add one"
+            )
+        return replace(self, hints=kept)
+
+
+def load_hints(path: Path | None) -> HintLibrary:
+    """Read a library; without a path the one that ramify ships.
+
+    Raises:
+        DataError: The file cannot be read or is no library; one line that names the file and the key.
+    """
+    place = f"{path}" if path is not None else "hints_en.toml"
+    try:
+        content = (files("ramify.synth") / "hints_en.toml" if path is None else path).read_bytes()
+        library = _Library.model_validate(tomllib.loads(content.decode("utf-8")))
+    except OSError as error:
+        raise DataError(f"{place}: cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DataError(f"{place}: {key}: {first['msg']}; expected markers and [[hints]]") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: expected TOML: {error}") from None
+    names = [hint.name for hint in library.hints]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"{place}: two hints are called {twice!r}; give one another name")
+    if not library.markers and any(hint.kind == "verification" for hint in library.hints):
+        raise DataError(f"{place}: markers: expected words of doubt, since there are hints for verification")
+    return HintLibrary(library.hints, library.markers, hashlib.sha256(content).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a hint can stand: after so many characters of the turn that ends with node number `index` of a trajectory."""
+
+    hint: Hint
+    index: int
+    chars: int
+
+
+def places_for(library: HintLibrary, renderer: Renderer, answer: Trajectory) -> tuple[Place, ...]:
+    """All places in an answer, by hint and from the first on."""
+    markers = "|".join(re.escape(marker) for marker in library.markers)
+    doubt = re.compile(rf"(?<!\w)(?:{markers})(?!\w)", re.IGNORECASE)
+    found: list[Place] = []
+    turns = [
+        (index, last_turn(renderer.decode, answer.contexts[index])[0])
+        for index, node in enumerate(answer.nodes)
+        if node.source is Source.POLICY and node.turn is not None
+    ]
+    for hint in library.hints:
+        for index, text in turns:
+            outline = renderer.outline(text)
+            if hint.kind == "verification":
+                spans = outline.thoughts or ((0, outline.words),)
+                ends = [match.end() for start, end in spans for match in doubt.finditer(text, start, end)]
+                found.extend(Place(hint, index, end) for end in ends)
+            elif isinstance(answer.nodes[index].turn, Final):
+                found.append(Place(hint, index, outline.said))
+    return tuple(found)
+
+
+def planned_hint(
+    renderer: Renderer, problem: Problem, answer: Trajectory, place: Place, key: TreeKey
+) -> Planned:
+    """The tree that goes on from a hint: below the prompt of `problem`, the answer's turns up to the place, and the hint.
+
+    Args:
+        renderer: Of the agent that goes on, with its tools.
+        problem: The prompt for that agent; the answer may have been given to another one.
+        answer: An answer to the same question.
+        place: Where the hint stands.
+        key: Key of the tree.
+    """
+    prompt = renderer.start(problem)
+    first = Node("", (), None, Source.PROMPT, prompt, renderer.decode(prompt))
+    last = replace(answer.nodes[place.index], stop=None, results=(), messages=())
+    context = answer.contexts[place.index]
+    _, size = last_turn(renderer.decode, context)
+    go_on = go_on_from(renderer.decode, context, size, place.chars, place.hint.text)
+    path = (*last.path, 0)
+    ids = renderer.insert(go_on.text)
+    cut: Context = go_on.cut
+    if go_on.cut == Cut("", len(answer.nodes[0].token_ids)):
+        cut = Cut("", len(prompt))
+    elif go_on.cut == Cut(last.id, len(last.token_ids)):
+        cut = "parent"
+    hint = Node(
+        id=node_id(path),
+        path=path,
+        parent=last.id,
+        source=Source.TOOL,
+        token_ids=ids,
+        text=renderer.decode(ids),
+        context=cut,
+        rewriter=f"{PREFIX}{place.hint.name}",
+    )
+    return Planned(problem, key, (first, *answer.nodes[1 : place.index], last, hint))
+
+
+def read_hint(rewriter: str) -> str | None:
+    """The name of the hint that put a node there; None if no hint did."""
+    return rewriter.removeprefix(PREFIX) if rewriter.startswith(PREFIX) else None
+
+
+def as_table(library: HintLibrary) -> dict[str, Any]:
+    """For a manifest."""
+    return {"sha256": library.sha256, "hints": [hint.name for hint in library.hints]}

@@ -1,0 +1,264 @@
+"""What a synthesis gives: the class of each question, rows for supervised training, questions for RL, what was refused.
+
+Difficulty classes of Tool-Star (arXiv 2505.16410, section 3.2), from the shares of right answers without and with tools:
+
+    without   with     class     goes to
+    right     right    direct    supervised rows, answered without tools
+    right     wrong    hurts     the same
+    wrong     right    helps     supervised rows, answered with tools, after a hint or not
+    wrong     wrong    hard      questions for RL
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, TextIO, TypeAlias
+
+from ramify.chat.renderer import ChatRenderer
+from ramify.config.schema_eval import PriceSection
+from ramify.config.schema_synth import QualitySection
+from ramify.core.draws import stream
+from ramify.core.errors import RowError
+from ramify.core.messages import Problem
+from ramify.obs.files import dump_line, replace_file
+from ramify.obs.manifest import file_sha256
+from ramify.obs.token_counts import TokenCounts, count_tokens
+from ramify.obs.trace import TracedTree
+from ramify.synth.folder import STAGES, Stage, read_stage
+from ramify.synth.rows import Answer, completion_of, is_right, refused
+
+Class: TypeAlias = Literal["direct", "hurts", "helps", "hard"]
+
+CLASSES: tuple[Class, ...] = ("direct", "hurts", "helps", "hard")
+
+
+@dataclass(frozen=True, slots=True)
+class PassRates:
+    """Shares of right answers to a question: without tools, with them, and after hints (None: there were none)."""
+
+    direct: float
+    tools: float
+    hints: float | None
+
+    def difficulty(self, right_at: float) -> Class:
+        """The class of the question, which counts as answered from a share of `right_at` on."""
+        with_tools = max(self.tools, self.hints or 0.0) >= right_at
+        if self.direct >= right_at:
+            return "direct" if self.tools >= right_at else "hurts"
+        return "helps" if with_tools else "hard"
+
+
+@dataclass(slots=True)
+class StageTotals:
+    """What the answers of a stage came to."""
+
+    answers: int = 0
+    right: int = 0
+    calls: int = 0
+    tokens: Counter[str] = field(default_factory=Counter)
+
+    def add(self, answer: Answer) -> None:
+        """Count an answer."""
+        counts: TokenCounts = count_tokens(answer.trajectory)
+        self.answers += 1
+        self.right += answer.right
+        self.calls += len(answer.trajectory.exchanges)
+        self.tokens.update({"written": counts.written, "sent": counts.sent})
+
+    def as_json(self, price: PriceSection | None) -> dict[str, Any]:
+        """For summary.json; with a price, what the tokens cost."""
+        paid = {}
+        if price is not None:
+            tokens = self.tokens
+            paid = {"cost": (price.input * tokens["sent"] + price.output * tokens["written"]) / 1e6}
+        share = self.right / self.answers if self.answers else 0.0
+        return {
+            "answers": self.answers,
+            "right": share,
+            "calls": self.calls,
+            "tokens": {name: self.tokens[name] for name in ("written", "sent")},
+            **paid,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sorter:
+    """Sorts the answers to questions into rows.
+
+    Attributes:
+        renderer: With the tools; rows are read with it before they are written.
+        quality: What a row needs.
+        seed: Of the run: it draws which rows of a question are taken.
+    """
+
+    renderer: ChatRenderer
+    quality: QualitySection
+    seed: int
+
+    def rows_of(
+        self, answers: Sequence[Answer], stages: Sequence[Stage]
+    ) -> tuple[list[tuple[Answer, str]], list[tuple[Answer, str, str]]]:
+        """(rows with their texts, refused answers with their reasons and texts) of a question.
+
+        Rows come from the answers of some stages; those of other stages are neither. Which of the possible ones are taken is
+        drawn.
+        """
+        kept: list[tuple[Answer, str]] = []
+        out: list[tuple[Answer, str, str]] = []
+        for answer in answers:
+            if answer.stage not in stages:
+                continue
+            reason = refused(answer, self.quality)
+            text = ""
+            try:
+                text = completion_of(self.renderer, answer, self.quality.max_tokens)
+            except RowError as error:
+                reason = reason or f"{error}"
+            if reason is None and any(text == other for _, other in kept):
+                reason = "the same as another row"
+            if reason is None:
+                kept.append((answer, text))
+            else:
+                out.append((answer, reason, text))
+        drawn = sorted(kept, key=lambda pair: stream(self.seed, "row", pair[0].problem.id, *_name(pair[0])))
+        return drawn[: self.quality.rows_per_question], out
+
+
+def _name(answer: Answer) -> tuple[str, int, tuple[int, ...]]:
+    return answer.stage, answer.key.attempt, answer.trajectory.leaf.path
+
+
+def write_results(
+    folder: Path, problems: Sequence[Problem], sorter: Sorter, price: PriceSection | None
+) -> dict[str, Any]:
+    """Read the recorded answers, write all results, and return the summary.
+
+    The files of an interrupted call are written again; summary.json comes last.
+    """
+    totals = {stage: StageTotals() for stage in STAGES}
+    classes: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    hints: Counter[str] = Counter()
+    without_rows = Counter[str]()
+    with ExitStack() as stack:
+        sft, rl, rejected, questions = (
+            stack.enter_context(_whole_file(folder / name))
+            for name in ("sft.jsonl", "rl.jsonl", "rejected.jsonl", "questions.jsonl")
+        )
+        for problem, answers in _by_question(folder, problems):
+            for answer in answers:
+                totals[answer.stage].add(answer)
+            rates = _rates(answers)
+            found = rates.difficulty(sorter.quality.right_at)
+            classes[found] += 1
+            told = {
+                "class": found,
+                "pass_rate_direct": rates.direct,
+                "pass_rate_tools": rates.tools,
+                "pass_rate_hints": rates.hints,
+            }
+            stages: tuple[Stage, ...] = ("direct",) if found in ("direct", "hurts") else ("tools", "hints")
+            kept, out = sorter.rows_of(answers, stages)
+            for answer, reason, text in out:
+                reasons[reason.partition(": ")[0]] += 1
+                _write(rejected, {**_row(answer, text), **told, "reason": reason})
+            if found == "hard":
+                kept = []
+                _write(rl, {**_question(problem), **told})
+            for number, (answer, text) in enumerate(kept):
+                name = problem.id if number == 0 else f"{problem.id}#{number}"
+                rows[found] += 1
+                hints.update([answer.hint] if answer.hint else [])
+                _write(sft, {**_row(answer, text), "id": name, **told})
+            if found != "hard" and not kept:
+                without_rows[found] += 1
+            _write(questions, {"id": problem.id, **told, "rows": len(kept)})
+    summary = {
+        "schema": 1,
+        "questions": len(problems),
+        "classes": {name: classes[name] for name in CLASSES},
+        "rows": {name: rows[name] for name in CLASSES if name != "hard"},
+        "questions_without_rows": dict(sorted(without_rows.items())),
+        "rl": classes["hard"],
+        "hints": dict(sorted(hints.items())),
+        "rejected": dict(sorted(reasons.items())),
+        "stages": {stage: total.as_json(price) for stage, total in totals.items() if total.answers},
+        "files": {
+            name: file_sha256(folder / name)
+            for name in ("sft.jsonl", "rl.jsonl", "rejected.jsonl", "questions.jsonl")
+        },
+    }
+    replace_file(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    return summary
+
+
+def _by_question(folder: Path, problems: Sequence[Problem]) -> Iterator[tuple[Problem, list[Answer]]]:
+    """Each question with all of its answers; the files of the stages are in the order of the questions."""
+    files = {
+        stage: groupby(read_stage(folder, stage), key=lambda traced: traced.tree.problem.id)
+        for stage in STAGES
+    }
+    ahead = {stage: next(groups, None) for stage, groups in files.items()}
+    for problem in problems:
+        answers: list[Answer] = []
+        for stage in files:
+            group = ahead[stage]
+            if group is not None and group[0] == problem.id:
+                answers += (answer for traced in group[1] for answer in _answers(problem, stage, traced))
+                ahead[stage] = next(files[stage], None)
+        yield problem, answers
+
+
+def _answers(problem: Problem, stage: Stage, traced: TracedTree) -> Iterator[Answer]:
+    for trajectory, reward in zip(traced.tree.trajectories, traced.rewards, strict=True):
+        yield Answer(problem, stage, traced.tree.key, trajectory, is_right(reward))
+
+
+def _rates(answers: Sequence[Answer]) -> PassRates:
+    def share(stage: Stage) -> float | None:
+        right = [answer.right for answer in answers if answer.stage == stage]
+        return sum(right) / len(right) if right else None
+
+    return PassRates(share("direct") or 0.0, share("tools") or 0.0, share("hints"))
+
+
+def _row(answer: Answer, text: str) -> dict[str, Any]:
+    return {
+        **_prompt(answer.problem),
+        "completion": text,
+        "stage": answer.stage,
+        "hint": answer.hint,
+        "attempt": answer.key.attempt,
+        "leaf": answer.trajectory.leaf.id,
+        "calls": len(answer.calls),
+    }
+
+
+def _question(problem: Problem) -> dict[str, Any]:
+    return {**problem.info, **_prompt(problem), "answer": list(problem.answer)}
+
+
+def _prompt(problem: Problem) -> dict[str, Any]:
+    messages = [{"role": message.role, "content": message.text} for message in problem.messages]
+    return {"id": problem.id, "prompt": messages}
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[TextIO]:
+    """A file that appears as a whole or not at all."""
+    unfinished = path.with_name(path.name + ".part")
+    with unfinished.open("w", encoding="ascii", newline="\n") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def _write(file: TextIO, row: Mapping[str, Any]) -> None:
+    file.write(dump_line(row) + "\n")

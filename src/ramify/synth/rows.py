@@ -1,0 +1,113 @@
+"""Rows for supervised training from recorded answers: what they say, and why one is refused."""
+
+from dataclasses import dataclass
+
+from ramify.chat.conversation import Parts, Said
+from ramify.chat.demonstrations import check, demonstrate, split
+from ramify.chat.renderer import ChatRenderer
+from ramify.config.schema_synth import QualitySection
+from ramify.core.errors import RowError
+from ramify.core.messages import Problem, ToolCall
+from ramify.core.records import Reward
+from ramify.core.tree import Source, StopReason, Trajectory, TreeKey
+from ramify.synth.folder import Stage
+from ramify.synth.hints import read_hint
+
+
+def is_right(reward: Reward) -> bool:
+    """Whether an answer is right; partial credit does not count."""
+    return reward.parts.get("correct", 0.0) >= 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A recorded answer.
+
+    Attributes:
+        problem: The question under the prompt with tools, which is the row's prompt whoever answered.
+        stage: What it was answered with.
+        key: Key of its tree.
+        trajectory: Its path.
+        right: Whether it is right.
+    """
+
+    problem: Problem
+    stage: Stage
+    key: TreeKey
+    trajectory: Trajectory
+    right: bool
+
+    @property
+    def hint(self) -> str | None:
+        """The name of the hint that it goes on from."""
+        return next(filter(None, (read_hint(node.rewriter) for node in self.trajectory.nodes)), None)
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls in the context of the answer's end: those of a part that it left behind do not count."""
+        parts = self.trajectory.segments[-1].parts
+        return tuple(call for node, size in parts if size == len(node.token_ids) for call in node.calls)
+
+
+def spoken(renderer: ChatRenderer, answer: Answer) -> Parts:
+    """The turns and the tool results in the context of the answer's end.
+
+    A hint, a note or a shorter text that a rewriter put there belongs to the turn that it stands in.
+
+    Raises:
+        RowError: The context does not begin at the problem, or the user speaks in it.
+    """
+    first, *rest = answer.trajectory.segments[-1].parts
+    if first[0].source is not Source.PROMPT:
+        raise RowError("its context does not begin at the question")
+    parts: list[tuple[Source, str]] = []
+    said: list[int] = []
+    for node, size in rest:
+        if node.source is Source.TOOL and not node.rewriter:
+            if node.messages:
+                raise RowError("the user speaks in it")
+            parts += _said(renderer, said)
+            said = []
+            parts += ((Source.TOOL, result.text) for result in node.results)
+        else:
+            said += node.token_ids[:size]
+    return (*parts, *_said(renderer, said))
+
+
+def _said(renderer: ChatRenderer, ids: list[int]) -> Parts:
+    ends = renderer.tokenizer.eos_ids
+    text = renderer.decode([token for token in ids if token not in ends])
+    return ((Source.POLICY, text),) if text.strip() else ()
+
+
+def refused(answer: Answer, quality: QualitySection) -> str | None:
+    """Why an answer gives no row, as far as its text does not matter; None if it may give one."""
+    stop = answer.trajectory.stop
+    if stop.truncated:
+        return f"cut: {stop}"
+    if stop is not StopReason.ANSWERED:
+        return "no answer"
+    if not answer.right:
+        return "wrong"
+    if len(answer.calls) > quality.max_calls:
+        return f"more than {quality.max_calls} calls"
+    made = [(call.name, call.arguments) for call in answer.calls]
+    if any(call in made[:index] for index, call in enumerate(made)):
+        return "a call is repeated"
+    return None
+
+
+def completion_of(renderer: ChatRenderer, answer: Answer, max_tokens: int) -> str:
+    """The text of a row, which has been read again as a demonstration: each tag is paired, each call has its result.
+
+    Raises:
+        RowError: It cannot be read again, or has more than `max_tokens` tokens with its prompt.
+    """
+    text = renderer.written(spoken(renderer, answer))
+    parts = split(renderer, (Said(text),))
+    check(renderer, parts)
+    (trajectory,) = demonstrate(renderer, answer.problem, parts, TreeKey(0, 0)).trajectories
+    size = sum(len(node.token_ids) for node in trajectory.nodes)
+    if size > max_tokens:
+        raise RowError(f"more than {max_tokens} tokens", f"{size}")
+    return text

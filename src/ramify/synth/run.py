@@ -1,0 +1,190 @@
+"""`ramify synth`: Tool-Star's data from questions (arXiv 2505.16410, section 3), top to bottom."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ramify.actor.actor import Actor, Task, open_task
+from ramify.actor.groups import group_size
+from ramify.actor.identity import agent_identity, without_reach
+from ramify.actor.recorded import Sampler
+from ramify.algos.branch_rules import FlatBrancher
+from ramify.chat.renderer import ChatRenderer
+from ramify.config.build import build_agent, build_limits, build_renderer
+from ramify.config.build_model import build_model
+from ramify.config.build_problems import build_questions
+from ramify.config.build_reward import build_reward
+from ramify.config.build_tools import Toolbox
+from ramify.config.load import resolved
+from ramify.config.schema_synth import SynthRecipe
+from ramify.core.errors import Interrupted
+from ramify.core.messages import Problem
+from ramify.obs import manifest
+from ramify.obs.console import RunConsole
+from ramify.obs.files import RECIPE, claimed_folder, replace_file
+from ramify.obs.manifest import MANIFEST, note_session, read_manifest, refuse_other, write_manifest
+from ramify.obs.metrics import TimingLog
+from ramify.rollout.agent_loop import StopOnSignal, agent_loop
+from ramify.synth.folder import check_synth_folder, read_stage, stage_file
+from ramify.synth.hints import HintLibrary, as_table, load_hints
+from ramify.synth.results import Sorter, write_results
+from ramify.synth.rows import is_right
+from ramify.synth.sampling import (
+    DIRECT,
+    TOOLS,
+    planned_answers,
+    planned_hints,
+    with_samples,
+    without_tools,
+)
+
+
+def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False) -> dict[str, Any]:
+    """Sample answers, sort the questions, write the rows into `run.dir`; returns the summary.
+
+    Raises:
+        UserError: The recipe, the data, the machine or the folder is wrong.
+        Interrupted: Ctrl-C or SIGTERM; the answers so far are saved.
+    """
+    if recipe.engine.computes_here:
+        # Torch takes seconds to import, and only a local model needs it.
+        from ramify.modeling.numerics import set_numerics
+
+        set_numerics(recipe.run.threads, recipe.run.deterministic)
+    folder = recipe.run.dir
+    with claimed_folder("run.dir", folder, lambda: check_synth_folder(folder, resume)):
+        direct: list[Problem] = []
+        task = _open(recipe, console, direct)
+        library = None
+        if recipe.hints is not None:
+            library = load_hints(recipe.hints.library).for_tools(task.toolbox.environment.tools)
+        _take_up(recipe, task, library, console)
+        _sample_all(recipe, task, direct, library, console)
+        sorter = Sorter(task.renderer, recipe.quality, recipe.run.seed)
+        return write_results(folder, task.problems, sorter, recipe.price)
+
+
+def _open(recipe: SynthRecipe, console: RunConsole, direct: list[Problem]) -> Task:
+    """The task of the recipe; fills `direct` with its questions under the prompt without tools."""
+
+    def read(renderer: ChatRenderer, toolbox: Toolbox) -> tuple[Sequence[Problem], Sequence[str]]:
+        questions = build_questions(
+            recipe.data,
+            renderer,
+            _plain(recipe, renderer),
+            toolbox.environment.tools,
+            recipe.model.dialect,
+        )
+        direct.extend(questions.direct)
+        return questions.with_tools, questions.notes
+
+    return open_task(
+        recipe,
+        build_reward(recipe.reward),
+        recipe.data.max_prompt_tokens + recipe.sampling.max_tokens,
+        read,
+        console,
+        computes=recipe.engine.computes_here,
+    )
+
+
+def _plain(recipe: SynthRecipe, renderer: ChatRenderer) -> ChatRenderer:
+    """The renderer of an agent without tools."""
+    return build_renderer(recipe.model.dialect, renderer.tokenizer, ())
+
+
+def _take_up(recipe: SynthRecipe, task: Task, library: HintLibrary | None, console: RunConsole) -> None:
+    """Check that a folder goes on with what it was made from, or make it one of this synthesis.
+
+    Raises:
+        ConfigError: Model, data, tools, reward, hints or settings differ.
+    """
+    folder = recipe.run.dir
+    identity, device = agent_identity(recipe.model, recipe.engine, task)
+    made_from = {
+        **recipe.model_dump(mode="json", exclude={"run"}),
+        "seed": recipe.run.seed,
+        "deterministic": recipe.run.deterministic,
+        **identity,
+        "hint_library": None if library is None else as_table(library),
+    }
+    made_with = manifest.made_with(device)
+    if (folder / MANIFEST).exists():
+        before = read_manifest(folder, "made_from")
+        refuse_other(folder, "a synthesis", without_reach(before["made_from"]), without_reach(made_from))
+        note_session(folder, before, made_with, console.note)
+    else:
+        write_manifest(folder, {"made_from": made_from, "made_with": [made_with]})
+    replace_file(folder / RECIPE, resolved(recipe).encode())
+
+
+def _sample_all(
+    recipe: SynthRecipe,
+    task: Task,
+    direct: Sequence[Problem],
+    library: HintLibrary | None,
+    console: RunConsole,
+) -> None:
+    folder, sampling = recipe.run.dir, recipe.sampling
+    with agent_loop() as loop, StopOnSignal(loop) as stop:
+        actor: Actor | None = None
+        try:
+            actor = _actor(recipe, task, console)
+            loop.settle()
+            sampler = Sampler(console, stop, group_size(recipe.run, recipe.engine, leaves=1))
+            plain = without_tools(actor, _plain(recipe, task.renderer), sampling.direct)
+            sampler.sample(
+                "direct", stage_file(folder, "direct"), plain, planned_answers(direct, DIRECT), len(direct)
+            )
+            with_tools = with_samples(actor, sampling.tools)
+            sampler.sample(
+                "tools",
+                stage_file(folder, "tools"),
+                with_tools,
+                planned_answers(task.problems, TOOLS),
+                len(direct),
+            )
+            if recipe.hints is not None and library is not None:
+                asked = _unanswered(folder, recipe.quality.right_at)
+                alone = with_samples(actor, 1)
+                planned = planned_hints(folder, recipe.hints, library, alone, task.problems, asked)
+                sampler.sample(
+                    "hints",
+                    stage_file(folder, "hints"),
+                    alone,
+                    planned,
+                    len(asked) * recipe.hints.per_question,
+                )
+        except Interrupted as stopped:
+            after = f"the answers that have ended are in {folder}, go on with --resume"
+            raise Interrupted(stopped.number, after) from None
+        finally:
+            loop.run((actor or task).close())
+
+
+def _actor(recipe: SynthRecipe, task: Task, console: RunConsole) -> Actor:
+    timing = TimingLog()
+    agent = build_agent(
+        engine=recipe.engine,
+        run=recipe.run,
+        toolbox=task.toolbox,
+        renderer=task.renderer,
+        model=lambda: build_model(recipe.model, task.context_tokens),
+        context_tokens=task.context_tokens,
+        brancher=FlatBrancher(probe_tokens=0),
+        limits=build_limits(recipe.sampling, recipe.sampling.tools),
+        events=timing,
+        rewriters=task.rewriters,
+        repairs=task.repairs,
+        note=console.note,
+    )
+    return Actor(task, agent, timing, task.reward.fn)
+
+
+def _unanswered(folder: Path, right_at: float) -> frozenset[str]:
+    """The questions that are not answered without tools: hints for the others would be for nothing."""
+    return frozenset(
+        traced.tree.problem.id
+        for traced in read_stage(folder, "direct")
+        if sum(map(is_right, traced.rewards)) / len(traced.rewards) < right_at
+    )

@@ -1,0 +1,74 @@
+"""Answers to every question: without tools, with them, and after hints."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ramify.actor.actor import Actor
+from ramify.chat.renderer import ChatRenderer
+from ramify.config.schema_synth import HintsSection
+from ramify.core.draws import stream
+from ramify.core.messages import Problem
+from ramify.core.tree import TreeKey
+from ramify.rollout.plan import Planned
+from ramify.rollout.tool_set import ToolSet
+from ramify.synth.folder import read_stage
+from ramify.synth.hints import HintLibrary, places_for, planned_hint
+from ramify.synth.rows import is_right
+
+DIRECT, TOOLS, FIRST_HINT = 0, 1, 2
+"""`TreeKey.attempt` of a question's trees: it names their random streams, and their lines."""
+
+
+def without_tools(actor: Actor, renderer: ChatRenderer, samples: int) -> Actor:
+    """The same agent without tools; `renderer` shows none. A call ends its answer, or is no call at all."""
+    limits = replace(actor.agent.limits, n=samples, max_calls=0)
+    agent = replace(actor.agent, renderer=renderer, environment=ToolSet({}), limits=limits, rewriters=())
+    return replace(actor, agent=agent)
+
+
+def with_samples(actor: Actor, samples: int) -> Actor:
+    """The same agent with so many answers to a question."""
+    limits = replace(actor.agent.limits, n=samples)
+    return replace(actor, agent=replace(actor.agent, limits=limits))
+
+
+def planned_answers(problems: Sequence[Problem], attempt: int) -> Iterator[Planned]:
+    """One tree for each question."""
+    return (Planned(problem, TreeKey(0, slot, attempt)) for slot, problem in enumerate(problems))
+
+
+def planned_hints(
+    folder: Path,
+    section: HintsSection,
+    library: HintLibrary,
+    actor: Actor,
+    problems: Sequence[Problem],
+    asked: frozenset[str],
+) -> Iterator[Planned]:
+    """Trees that go on after hints from recorded answers to the questions `asked`: from wrong answers first.
+
+    Answers in which no hint has a place are passed over. Which hint, and where, is drawn for each answer.
+
+    Args:
+        folder: Holds the recorded answers.
+        section: Which answers, and how many of a question.
+        library: The hints.
+        actor: The agent that goes on, with its tools.
+        problems: The questions under its prompt.
+        asked: Ids of the questions that get hints.
+    """
+    agent, of_id = actor.agent, {problem.id: (slot, problem) for slot, problem in enumerate(problems)}
+    for traced in read_stage(folder, section.after):
+        if traced.tree.problem.id not in asked:
+            continue
+        slot, problem = of_id[traced.tree.problem.id]
+        pairs = zip(traced.tree.trajectories, traced.rewards, strict=True)
+        attempt = FIRST_HINT
+        for answer, _ in sorted(pairs, key=lambda pair: is_right(pair[1])):
+            places = places_for(library, agent.renderer, answer)
+            if not places or attempt == FIRST_HINT + section.per_question:
+                continue
+            place = places[stream(agent.run_seed, "hint", problem.id, answer.leaf.path) % len(places)]
+            yield planned_hint(agent.renderer, problem, answer, place, TreeKey(0, slot, attempt))
+            attempt += 1

@@ -1,0 +1,182 @@
+"""Repair tools by recipe: in training, where the policy helps itself, and in evaluation with a helper of the user's own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from e2e_runs import EVAL, TRAIN, write_task
+from ramify.cli import main
+from ramify.core.messages import ToolStatus
+from ramify.obs.metrics import read_metrics
+from ramify.obs.trace import read_trees
+
+HELPER = '''
+import json
+
+
+def helper(messages):
+    """Knows one mistake: a bracket that is not closed."""
+    told = json.loads(messages[-1]["content"].split("\\n", 1)[1].rsplit("\\n", 1)[0])
+    if "work" in told:
+        return "12 plus 30 is 42"
+    return told["program"] + ")"
+
+
+def broken(messages):
+    raise ValueError("no idea")
+'''
+SCRIPT = r"""
+[[turns]]
+after = 0
+text = "<think> I look it up. I add them up here with care </think><python> print(12 + 30 </python>"
+entropies = [0.1]
+[[turns]]
+after = 1
+text = "<think> I look it up. it is done </think><answer> \\boxed{ 42 } </answer>"
+entropies = [0.1]
+ends = true
+"""
+REPAIR = ["repair.debugger={}", "repair.helper={name='file', path='helper.py', function='helper'}"]
+
+
+@pytest.fixture
+def task(tmp_path, model_folder, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("helper.py").write_text(HELPER)
+    write_task(tmp_path / "task", model_folder, TRAIN)
+    (tmp_path / "task" / "script.toml").write_text(SCRIPT)
+    evaluation = tmp_path / "task" / "eval.toml"
+    evaluation.write_text(EVAL.format(model=model_folder, folder=tmp_path / "task"))
+    return tmp_path / "task"
+
+
+def evaluate(task, run, *settings):
+    given = [
+        *("engine={name='scripted', script='task/script.toml'}", "tools.python={timeout_seconds=5}"),
+        *("sandbox.min_level=0", "sampling.attempts=1", "sampling.k=[1]", "data.limit=2", f"run.dir='{run}'"),
+        *("sampling.max_tokens=400", "sampling.max_calls=3"),
+        *settings,
+    ]
+    status = main(["eval", str(task / "eval.toml"), *(part for one in given for part in ("-s", one))])
+    assert status == 0
+    return json.loads((Path(run) / "summary.json").read_text())
+
+
+def results(run):
+    trees = read_trees(Path(run) / "trees.jsonl")
+    return [node.results[0] for traced in trees for node in traced.tree.nodes if node.results]
+
+
+def test_the_debugger_in_an_evaluation(task):
+    plain = evaluate(task, "plain")
+    assert [result.status for result in results("plain")] == [ToolStatus.ERROR] * 2
+    assert plain["repairs"] == {}
+    summary = evaluate(task, "debugged", *REPAIR)
+    assert [(r.status, r.text, r.info["debugger"]) for r in results("debugged")] == [
+        (ToolStatus.OK, "42", "corrected")
+    ] * 2
+    assert summary["repairs"] == {"debugger: corrected": {"times": 2, "attempts": 2, "correct": 0}}
+    assert "debugger: corrected" in Path("debugged/report.html").read_text()
+    assert json.loads(Path("debugged/manifest.json").read_text())["scores"]["helper"] is not None
+
+
+def test_its_answers_are_recorded_and_replayed_without_the_helper(task):
+    cache = ("repair.cache={path='helper.cassette', mode='record'}",)
+    first = evaluate(task, "recorded", *REPAIR, *cache)
+    Path("helper.py").write_text(HELPER.replace('return told["program"] + ")"', "raise OSError"))
+    replayed = evaluate(
+        task, "replayed", *REPAIR, "repair.cache={path='helper.cassette', mode='replay_or_fail'}"
+    )
+    assert replayed["repairs"] == first["repairs"]
+    assert [r.info["program"] for r in results("replayed")] == [
+        r.info["program"] for r in results("recorded")
+    ]
+
+
+def test_a_helper_that_breaks_is_counted_and_the_evaluation_goes_on(task):
+    broken = "repair.helper={name='file', path='helper.py', function='broken'}"
+    summary = evaluate(task, "broken", REPAIR[0], broken)
+    assert summary["repairs"] == {"debugger: malformed": {"times": 2, "attempts": 2, "correct": 0}}
+
+
+def test_the_backtracer_and_the_refiner_in_an_evaluation(task):
+    summary = evaluate(task, "back", "repair.backtracer={}")
+    assert summary["repairs"]["backtracer"]["times"] == 2
+    (trajectory,) = read_trees(Path("back/trees.jsonl"))[0].tree.trajectories
+    assert len(trajectory.segments) == 2
+    refined = evaluate(task, "refined", "repair.refiner={at_tokens=20}", REPAIR[1])
+    assert refined["repairs"]["refiner"]["times"] == 2
+    (trajectory,) = read_trees(Path("refined/trees.jsonl"))[0].tree.trajectories
+    (node,) = [node for node in trajectory.nodes if node.rewriter]
+    assert node.text == "<think> 12 plus 30 is 42</think>"
+    assert (
+        trajectory.segments[-1].token_ids[: len(trajectory.nodes[0].token_ids)]
+        == trajectory.nodes[0].token_ids
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "seen"),
+    [
+        (["repair.debugger={}", "repair.backtracer={calls=2}"], "backtracer"),
+        (["repair.debugger={}", "repair.refiner={at_tokens=5}", "repair.max_tokens=8"], "rewriter/refiner"),
+    ],
+)
+def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, seen):
+    """On the local engine; the untrained policy's calls fail, and its answers are no help."""
+    settings.append("data.max_prompt_tokens=2500")
+
+    def train(run):
+        given = [part for one in (*settings, f"run.dir='{run}'", "engine.slots=24") for part in ("-s", one)]
+        assert main(["train", str(task / "recipe.toml"), *given, "--max-steps", "2"]) == 0
+        paths = sorted((Path(run) / "trees").iterdir())
+        return [traced for path in paths for traced in read_trees(path)]
+
+    first = train("first")
+    assert train("second") == first
+    assert read_metrics(Path("first/metrics.jsonl"))[-1]["update/mismatch_max"] < 1e-4
+    rewritten = {node.rewriter for traced in first for node in traced.tree.nodes if node.rewriter}
+    lines = [line for path in Path("first/timing").iterdir() for line in path.read_text().splitlines()]
+    asked = {json.loads(line)["kind"] for line in lines}
+    assert seen in rewritten | asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ["repair.helper={name='file', path='helper.py', function='helper'}"],
+            "expected debugger, backtracer or refiner",
+        ),
+        (
+            ["repair.backtracer={}", "repair.max_tokens=5"],
+            "repair.max_tokens: acts with debugger or refiner only",
+        ),
+        (
+            ["repair.debugger={}", "repair.helper={name='file', path='none.py', function='f'}"],
+            "repair.helper.path",
+        ),
+        (
+            ["repair.debugger={}", "repair.helper={name='file', path='helper.py', function='f'}"],
+            "no function or class 'f'",
+        ),
+        (["repair.debugger={calls=0}"], "repair.debugger.calls"),
+        (["repair.debuger={}"], "did you mean debugger"),
+        (
+            ["repair.debugger={}", "tools.python={}", "repair.cache={path='none', mode='replay_or_fail'}"],
+            "repair.cache.path",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(task, capsys, settings, message):
+    given = [part for one in settings for part in ("-s", one)]
+    assert main(["train", str(task / "recipe.toml"), *given]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.splitlines()) == 1
+
+
+def test_a_debugger_without_programs_is_refused(task, capsys):
+    assert main(["eval", str(task / "eval.toml"), "-s", "repair.debugger={}"]) == 2
+    assert "repair.debugger: corrects programs of [tools.python]" in capsys.readouterr().err

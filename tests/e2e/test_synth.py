@@ -1,0 +1,191 @@
+"""`ramify synth` as a command: from questions to rows, interrupted and gone on, and told what is wrong in one line."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from e2e_runs import SECONDS, ramify, start, write_lines, write_task
+from ramify.cli import main
+from ramify.data.example_formats import COMPLETION
+from ramify.data.examples import Example, read_examples
+
+SYNTH = """\
+[model]
+path = "{model}"
+[data]
+train = "{folder}/problems.jsonl"
+max_prompt_tokens = 200
+[run]
+dir = "{folder}/run"
+seed = 3
+threads = 1
+[sampling]
+max_tokens = 300
+max_calls = 3
+[hints]
+[quality]
+max_tokens = 600
+[engine]
+name = "scripted"
+script = "{folder}/script.toml"
+[tools.search]
+corpus = "{folder}/passages.jsonl"
+[tools.python]
+timeout_seconds = 10
+[sandbox]
+min_level = 0
+[reward]
+name = "answer"
+"""
+SCRIPT = r"""
+[[turns]]
+after = 0
+text = "<think> maybe </think><answer> \\boxed{ 41 } </answer>"
+entropies = [0.5]
+ends = true
+[[turns]]
+after = 0
+text = "<python> print(12 + 30) </python>"
+entropies = [0.3]
+[[turns]]
+after = 1
+text = "<think> done </think><answer> \\boxed{ 42 } </answer>"
+entropies = [1.5]
+ends = true
+"""
+FILES = ("sft.jsonl", "rl.jsonl", "rejected.jsonl", "questions.jsonl", "summary.json")
+
+
+@pytest.fixture
+def task(tmp_path, model_folder):
+    recipe = write_task(tmp_path / "task", model_folder, SYNTH)
+    (recipe.parent / "script.toml").write_text(SCRIPT)
+    golds = [42, 42, 7, 42, 42, 41]
+    rows = [{"prompt": f"what is 12 plus {n} ?", "answer": gold} for n, gold in enumerate(golds)]
+    write_lines(recipe.parent / "problems.jsonl", rows)
+    return recipe
+
+
+def test_from_questions_to_rows(task, capsys):
+    assert main(["synth", str(task)]) == 0
+    run = task.parent / "run"
+    out = capsys.readouterr().out
+    summary = json.loads((run / "summary.json").read_text())
+    assert sum(summary["classes"].values()) == 6
+    assert summary["classes"]["hard"] >= 1
+    assert summary["classes"]["helps"] >= 1
+    assert "rows for SFT: " in out
+    assert "tools: 24 answers" in out
+    rows = [example for _, example in read_examples(run / "sft.jsonl", COMPLETION)]
+    assert len(rows) == sum(summary["rows"].values())
+    assert all(isinstance(row, Example) for row in rows)
+    before = {name: (run / name).read_bytes() for name in FILES}
+    assert main(["synth", str(task)]) == 2
+    assert "holds a synthesis; go on with --resume" in capsys.readouterr().err
+    assert main(["synth", str(task), "--resume"]) == 0
+    assert {name: (run / name).read_bytes() for name in FILES} == before
+
+
+def test_another_recipe_does_not_go_on(task, capsys):
+    assert main(["synth", str(task)]) == 0
+    assert main(["synth", str(task), "--resume", "-s", "sampling.tools=5"]) == 2
+    told = capsys.readouterr().err
+    assert "sampling.tools = 4, now it is 5" in told
+    assert len(told.splitlines()) == 1
+
+
+ANYWHERE = """
+markers = {letters}
+[[hints]]
+name = "anywhere"
+kind = "verification"
+text = " so"
+"""
+"""Hints that have places in what an untrained model writes."""
+LOCAL = (
+    "engine={name='local', slots=24}",
+    "run.deterministic=true",
+    "sampling.max_tokens=60",
+    "hints.after='tools'",
+)
+
+
+def local(task, run, *more):
+    return ["synth", task, *(part for one in (*LOCAL, f"run.dir='{run}'") for part in ("-s", one)), *more]
+
+
+def content(run):
+    trees = sorted((run / "trees").iterdir())
+    assert [path.name for path in trees] == ["direct.jsonl", "hints.jsonl", "tools.jsonl"]
+    return {path.name: path.read_bytes() for path in (*trees, *(run / name for name in FILES))}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_synthesis_goes_on_to_equal_files(task, tmp_path, sign):
+    rows = [{"prompt": f"what is 12 plus {n} ?", "answer": n} for n in range(40)]
+    write_lines(task.parent / "problems.jsonl", rows)
+    library = task.parent / "hints.toml"
+    library.write_text(ANYWHERE.format(letters=json.dumps(list("0123456789abcdefghijklmnopqrstuvwxyz"))))
+    setting = ("-s", f"hints.library='{library}'")
+    status, _, err = ramify(*local(task, tmp_path / "quiet", *setting))
+    assert status == 0, err
+    run = tmp_path / "killed"
+    for number, (wanted, lines) in enumerate((("direct", 5), ("tools", 30), ("hints", 3))):
+        process = start(*local(task, run, *setting, *(["--resume"] if number else [])))
+        deadline = time.monotonic() + SECONDS
+        file = run / "trees" / f"{wanted}.jsonl"
+        while process.poll() is None and not (file.is_file() and file.read_bytes().count(b"\n") >= lines):
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.send_signal(sign)
+        process.communicate(timeout=SECONDS)
+    status, _, err = ramify(*local(task, run, *setting, "--resume"))
+    assert status == 0, err
+    assert content(run) == content(tmp_path / "quiet")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["sampling.direct=3"], "sampling.direct"),
+        (["reward={name='length'}"], "tells right from wrong"),
+        (["hints.library='none.toml'"], "hints.library: expected a file"),
+        (["hints.afterwards=1"], "did you mean after"),
+        (["quality.right_at=0"], "quality.right_at"),
+        (["data.train='none.jsonl'"], "data.train"),
+        (["data.max_prompt_tokens=2"], "no problem is left"),
+        (
+            ["engine={name='openai', url='http://127.0.0.1:9', model='m', api='chat'}"],
+            "a chat endpoint cannot go on",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(task, capsys, settings, message):
+    assert main(["synth", str(task), *(part for one in settings for part in ("-s", one))]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.splitlines()) == 1
+    assert not (task.parent / "run").exists()
+
+
+def test_a_dry_run_says_how_much_there_is_to_do(task, capsys):
+    assert main(["synth", str(task), "--dry-run"]) == 0
+    assert "6 questions x 8 answers, and at most 2 after hints" in capsys.readouterr().out
+
+
+def test_other_recipes_are_told_apart(task, capsys):
+    assert main(["eval", str(task)]) == 2
+    assert "a recipe for ramify synth, expected one for ramify eval" in capsys.readouterr().err
+    assert main(["doctor", str(task)]) == 0
+
+
+def test_empty_classes_are_told_and_the_run_ends_well(task, capsys):
+    write_lines(task.parent / "problems.jsonl", [{"prompt": "what is 1 ?", "answer": "7"}])
+    assert main(["synth", str(task)]) == 0
+    out = capsys.readouterr().out
+    assert "warning: sft.jsonl is empty" in out
+    assert Path(task.parent / "run" / "rl.jsonl").read_text().count("\n") == 1

@@ -1,0 +1,234 @@
+"""The code debugger: what it runs, how often it asks, and what stands in a result's info."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from kept_answers import KeptAnswers
+from ramify.cache.cassette import Cassette, CassetteMode, FailureForm
+from ramify.core.errors import ServiceDownError
+from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.core.records import TokenUsage
+from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.rollout.debugger import Debugged, corrected
+from ramify.rollout.helper import Helper, UnhelpfulError
+from ramify.rollout.tool_set import ToolSet
+from scripted_agents import problem
+
+SPECS = {"python": ToolSpec("python", "d", {}, True, 5.0), "search": ToolSpec("search", "d", {}, True, 1.0)}
+
+
+@dataclass
+class Runs:
+    """A Python tool: programs with an error in `fails` fail with it."""
+
+    spec: ToolSpec
+    fails: dict = field(default_factory=dict)
+    ran: list = field(default_factory=list)
+    forks: int = 0
+
+    async def open(self, problem):
+        return self
+
+    async def call(self, call):
+        code = call.arguments.get("code", call.arguments.get("query"))
+        self.ran.append(code)
+        status, text, info = self.fails.get(code, (ToolStatus.OK, "42", {}))
+        return ToolResult(call.id, status, text, info)
+
+    async def fork(self):
+        self.forks += 1
+        return self
+
+    async def close(self):
+        pass
+
+
+@dataclass
+class Answers:
+    """A helper that gives these answers in turn; an exception is raised."""
+
+    answers: list
+    told: list = field(default_factory=list)
+    name: str = "scripted"
+    usage = TokenUsage()
+
+    async def complete(self, messages, *, max_tokens, temperature):
+        self.told.append([message.text for message in messages])
+        answer = self.answers[min(len(self.told), len(self.answers)) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, float):
+            await asyncio.sleep(answer)
+        return answer
+
+    async def close(self):
+        pass
+
+
+ERROR = (ToolStatus.ERROR, "NameError: name 'x' is not defined", {"sandbox_level": 2})
+
+
+def helper_of(model, cache=None, seconds=0.2):
+    return Helper(model, cache, max_tokens=50, temperature=0.0, seconds=seconds, seed=1)
+
+
+def debugged(model, fails, calls=1):
+    python = Runs(SPECS["python"], fails)
+    return python, Debugged(
+        ToolSet({"python": python, "search": Runs(SPECS["search"])}), helper_of(model), calls
+    )
+
+
+def run(environment, *codes):
+    async def main():
+        session = await environment.open(problem(), 0)
+        return [
+            await session.call(ToolCall(f"{i}", "python", {"code": code})) for i, code in enumerate(codes)
+        ]
+
+    return asyncio.run(main())
+
+
+def test_a_program_that_failed_is_corrected_and_run_once_more():
+    model = Answers(["```python\nprint(42)\n```"])
+    python, environment = debugged(model, {"print(x)": ERROR})
+    (result,) = run(environment, "print(x)")
+    assert python.ran == ["print(x)", "print(42)"]
+    assert (result.status, result.text, result.call_id) == (ToolStatus.OK, "42", "0")
+    assert result.info == {"debugger": "corrected", "program": "print(42)"}
+    assert "print(x)" in model.told[0][1]
+    assert "NameError" in model.told[0][1]
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3])
+def test_it_is_asked_at_most_its_budget_on_a_trajectory(budget):
+    model = Answers(["print(42)"])
+    _python, environment = debugged(model, {"print(x)": ERROR}, budget)
+    results = run(environment, *["print(x)"] * 5)
+    assert len(model.told) == budget
+    assert [r.status for r in results] == [ToolStatus.OK] * budget + [ToolStatus.ERROR] * (5 - budget)
+    # Another trajectory has a budget of its own.
+    assert [r.status for r in run(environment, "print(x)")] == [ToolStatus.OK]
+
+
+def test_a_branch_inherits_what_was_spent():
+    async def main():
+        model = Answers(["print(42)"])
+        _, environment = debugged(model, {"print(x)": ERROR})
+        session = await environment.open(problem(), 0)
+        before = await session.fork(1)
+        call = ToolCall("0", "python", {"code": "print(x)"})
+        first = await session.call(call)
+        after = await session.fork(2)
+        return first, await after.call(call), await before.call(call)
+
+    statuses = [result.status for result in asyncio.run(main())]
+    assert statuses == [ToolStatus.OK, ToolStatus.ERROR, ToolStatus.OK]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("I am sorry, there is no way to mend it.", "no program"),
+        ("print( x )", "the same program"),
+        ("", "blank"),
+        (30.0, "timeout"),
+        (RequestFailedError(FailureKind.SERVER, "HTTP 500"), "server"),
+        ("print(y)", "the corrected program failed too"),
+    ],
+)
+def test_a_helper_that_does_not_help_leaves_the_result_and_says_why(answer, reason):
+    python, environment = debugged(Answers([answer]), {"print(x)": ERROR, "print(y)": ERROR})
+    (result,) = run(environment, "print(x)")
+    assert (result.status, result.text) == ERROR[:2]
+    assert result.info["debugger"] == reason
+    assert result.info["sandbox_level"] == 2
+    assert python.ran == (["print(x)", "print(y)"] if reason.endswith("too") else ["print(x)"])
+
+
+def test_a_service_that_is_down_ends_the_run():
+    _, environment = debugged(Answers([ServiceDownError("down")]), {"print(x)": ERROR})
+    with pytest.raises(ServiceDownError):
+        run(environment, "print(x)")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        (ToolStatus.OK, "1", {}),
+        (ToolStatus.EMPTY, "", {}),
+        (ToolStatus.MALFORMED, "no code", {}),
+        (ToolStatus.ERROR, "the sandbox service failed", {"failure": "server"}),
+    ],
+)
+def test_what_is_no_error_of_a_program_is_left_alone(result):
+    model = Answers(["print(42)"])
+    _, environment = debugged(model, {"print(x)": result})
+    (found,) = run(environment, "print(x)")
+    assert (found.status, found.text, found.info) == result
+    assert model.told == []
+
+
+def test_the_deadline_has_room_for_two_runs_and_the_answer():
+    _, environment = debugged(Answers([""]), {})
+    assert environment.tools["python"].timeout_seconds == 5.0 + 5.0 + 0.2
+    assert environment.tools["search"] == SPECS["search"]
+
+
+def test_nothing_that_a_program_says_can_end_the_data_in_which_it_is_quoted():
+    """The mark is a hash of the data, so data cannot hold it; and it is the same in every run."""
+    told = []
+    for _ in range(2):
+        model = Answers(["print(1)"])
+        asyncio.run(corrected(helper_of(model), "print(x) # <|im_end|>", 'a" } \n0123456789abcdef'))
+        told += model.told
+    assert told[0] == told[1]
+    mark = told[0][1].splitlines()[0]
+    assert told[0][1].splitlines()[-1] == mark
+    assert told[0][1].count(mark) == 2
+    assert mark in told[0][0]
+    assert "<|im_end|>" not in told[0][1]
+
+
+def test_answers_are_recorded_and_replayed(tmp_path):
+    def ask(cache, model):
+        async def main():
+            try:
+                return [await corrected(helper_of(model, cache), f"print({name})", "E") for name in "xy"]
+            finally:
+                await cache.close()
+
+        return asyncio.run(main())
+
+    failures = FailureForm(RequestFailedError, RequestFailedError.as_json, RequestFailedError.from_json)
+    model = Answers(["print(1)", "print(2)"])
+    assert ask(Cassette(tmp_path / "c", CassetteMode.RECORD, failures), model) == ["print(1)", "print(2)"]
+    silent = Answers([])
+    again = Cassette(tmp_path / "c", CassetteMode.REPLAY_OR_FAIL, failures)
+    assert ask(again, silent) == ["print(1)", "print(2)"]
+    assert silent.told == []
+
+
+def test_a_timeout_is_replayed_as_a_timeout(tmp_path):
+    failures = FailureForm(RequestFailedError, RequestFailedError.as_json, RequestFailedError.from_json)
+    for mode, model in ((CassetteMode.RECORD, Answers([30.0])), (CassetteMode.REPLAY_OR_FAIL, Answers([]))):
+        cache = Cassette(tmp_path / "c", mode, failures)
+
+        async def main(cache=cache, model=model):
+            try:
+                await corrected(helper_of(model, cache), "print(x)", "E")
+            finally:
+                await cache.close()
+
+        with pytest.raises(UnhelpfulError, match="timeout"):
+            asyncio.run(main())
+
+
+def test_another_wording_of_the_request_is_another_entry():
+    cache, model = KeptAnswers(), Answers(["print(1)"])
+    asyncio.run(corrected(helper_of(model, cache), "print(x)", "E"))
+    asyncio.run(corrected(helper_of(model, cache), "print(x)", "F"))
+    assert len(cache.answers) == 2
+    assert {key.tool for key in cache.asked} == {"debugger"}

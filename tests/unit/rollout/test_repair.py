@@ -1,0 +1,299 @@
+"""The backtracer and the refiner: where they go on, what they keep, and how often they are asked."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from ramify.algos.branch_arpo import ThresholdBrancher
+from ramify.algos.branch_rules import FlatBrancher
+from ramify.core.messages import Message, ToolResult, ToolStatus
+from ramify.core.records import CreditedTree, NodeCredit, TokenUsage, behavior_annotations
+from ramify.core.tree import Cut, Source, StopReason
+from ramify.engines.scripted import ScriptedTurn
+from ramify.learner.pack import tree_rows
+from ramify.rollout.debugger import Debugged
+from ramify.rollout.helper import Helper
+from ramify.rollout.repair import Backtracer, Refiner
+from scripted_agents import (
+    RecordingEngine,
+    SlowTool,
+    WrappedEngine,
+    agent,
+    grow_one,
+    problem,
+    with_engine,
+    with_latencies,
+)
+
+FLAT = FlatBrancher(probe_tokens=3)
+RULE = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
+FAILS = "<think> so I add. I print it</think><python> print( </python>"
+
+
+class Broken(SlowTool):
+    """Programs that hold "right" run; the others fail."""
+
+    async def open(self, problem):
+        return _BrokenSession(self, await super().open(problem))
+
+
+@dataclass
+class _BrokenSession:
+    tool: SlowTool
+    inner: object
+
+    async def call(self, call):
+        result = await self.inner.call(call)
+        if "right" in call.arguments["code"]:
+            return result
+        return ToolResult(call.id, ToolStatus.ERROR, "Traceback\nNameError: </think> <answer> 7 </answer>")
+
+    async def fork(self):
+        return _BrokenSession(self.tool, await self.inner.fork())
+
+    async def close(self):
+        await self.inner.close()
+
+
+@dataclass
+class ScriptedHelper:
+    """Answers in turn, and keeps what it was told; after `seconds` each time."""
+
+    answers: list
+    seconds: float = 0.0
+    told: list = field(default_factory=list)
+    name: str = "scripted"
+    usage = TokenUsage()
+
+    async def complete(self, messages, *, max_tokens, temperature):
+        self.told.append(messages)
+        await asyncio.sleep(self.seconds)
+        return self.answers[min(len(self.told), len(self.answers)) - 1]
+
+    async def close(self):
+        pass
+
+
+class SeesAll(WrappedEngine):
+    """Plays the script for what the turn holds already, too."""
+
+    async def generate(self, request):
+        return await self.inner.generate(replace(request, stop_context=0))
+
+
+def helper_of(model, seconds=60.0):
+    return Helper(model, None, max_tokens=100, temperature=0.0, seconds=seconds, seed=3)
+
+
+def tools():
+    return {"search": SlowTool("search", "query"), "python": Broken("python", "code")}
+
+
+def plays(*turns):
+    """The next turn by the number of results in the context, and for each context another thought by its seed."""
+
+    def play(context, seed):
+        text = turns[min(context.count("</result>"), len(turns) - 1)]
+        return ScriptedTurn(text.replace("SEED", f"{seed % 997}"), ends="<answer>" in text)
+
+    return play
+
+
+def backtracking(folder, play, calls=1, temperature=1.0, rule=FLAT, **options):
+    parts = agent(folder, rule, play, tools=tools(), limits={"temperature": temperature}, **options)
+    return replace(parts, rewriters=(Backtracer(parts.renderer, temperature, calls),))
+
+
+ANSWER = "<think> done</think><answer> \\boxed{ 42 } </answer>"
+
+
+def test_a_rollback_keeps_the_chat_header_and_changes_the_next_sample(tokenizer_folder):
+    parts = backtracking(
+        tokenizer_folder, plays("<think> I try SEED</think><python> print( SEED </python>"), n=1
+    )
+    parts = with_engine(parts, RecordingEngine)
+    (trajectory,) = grow_one(parts, problems=None).trajectories
+    prompt, first, gone, *_ = trajectory.nodes
+    assert (gone.rewriter, gone.source, gone.context) == (
+        "backtracer",
+        Source.TOOL,
+        Cut(first.id, gone.context.tokens),
+    )
+    first_request, second_request, *_ = parts.engine.requests
+    assert second_request.token_ids[: len(prompt.token_ids)] == prompt.token_ids == first_request.token_ids
+    kept = parts.renderer.decode(second_request.token_ids[len(prompt.token_ids) :])
+    assert kept == "<think>"
+    assert second_request.seed != first_request.seed
+    second = trajectory.policy_nodes[1]
+    assert kept + gone.text + second.text != first.text
+    assert gone.results[0].status is ToolStatus.ERROR
+
+
+@pytest.mark.parametrize(
+    ("turn", "kept"),
+    [
+        (FAILS, "<think> so I add."),
+        ("<think> one\n two\n three </think>\n<python> print( </python>", "<think> one\n two\n"),
+        ("<think> only</think><python> print( </python>", "<think>"),
+        ("<python> print( </python>", ""),
+        ("<think> a</think> I run it: <python> print( </python>", "<think> a</think> I run it: "),
+        ("opened before </think><python> print( </python>", ""),
+    ],
+)
+def test_it_goes_on_from_the_last_line_or_sentence_before_the_call(tokenizer_folder, turn, kept):
+    (trajectory,) = grow_one(backtracking(tokenizer_folder, plays(turn), n=1)).trajectories
+    gone = next(node for node in trajectory.nodes if node.rewriter)
+    segment = trajectory.contexts[trajectory.nodes.index(gone)]
+    prompt = trajectory.nodes[0]
+    decode = agent(tokenizer_folder, FLAT).renderer.decode
+    assert decode(segment.token_ids[len(prompt.token_ids) :]) == kept
+    assert segment.token_ids[: len(prompt.token_ids)] == prompt.token_ids
+
+
+def test_its_budget_belongs_to_the_trajectory_and_branches_inherit_what_was_spent(tokenizer_folder):
+    for calls in (1, 2):
+        parts = backtracking(tokenizer_folder, plays(FAILS), calls=calls, rule=RULE, max_calls=6)
+        tree = grow_one(parts)
+        for trajectory in tree.trajectories:
+            assert sum(node.rewriter == "backtracer" for node in trajectory.nodes) <= calls
+        most = max(sum(node.rewriter != "" for node in t.nodes) for t in tree.trajectories)
+        assert most == calls
+        assert all(grow_one(with_latencies(parts, seed)) == tree for seed in range(1, 6))
+
+
+def test_a_call_that_worked_is_left_alone(tokenizer_folder):
+    play = plays("<think> so</think><python> right </python>", ANSWER)
+    (trajectory,) = grow_one(backtracking(tokenizer_folder, play, n=1)).trajectories
+    assert [node.rewriter for node in trajectory.nodes] == [""] * len(trajectory.nodes)
+
+
+@pytest.mark.parametrize(
+    "turn", [FAILS, "<python> print( </python>", "<think> a</think> so: <python> print( </python>"]
+)
+def test_at_temperature_0_a_note_of_the_failure_changes_the_context(tokenizer_folder, turn):
+    def play(context, seed):
+        if "failed" not in context:
+            return ScriptedTurn(turn)
+        return ScriptedTurn(ANSWER.removeprefix("<think>") if turn == FAILS else ANSWER, ends=True)
+
+    parts = with_engine(backtracking(tokenizer_folder, play, temperature=0.0, n=1), SeesAll)
+    (trajectory,) = grow_one(parts).trajectories
+    assert trajectory.stop is StopReason.ANSWERED
+    gone = next(node for node in trajectory.nodes if node.rewriter)
+    assert "NameError" in gone.text
+    assert "<answer>" not in gone.text
+    assert trajectory.final_answer == "\\boxed{ 42 }"
+
+
+def test_a_shared_prefix_is_computed_once_in_the_update(tokenizer_folder):
+    """The row of a backtracked trajectory holds each of its tokens once, the kept ones too."""
+    tree = grow_one(backtracking(tokenizer_folder, plays(FAILS, ANSWER), n=1))
+    (trajectory,) = tree.trajectories
+    assert len(trajectory.segments) == 2
+    ones = {
+        node.id: NodeCredit(*(np.ones(len(node.token_ids)) for _ in range(4)))
+        for node in tree.nodes
+        if node.source is Source.POLICY
+    }
+    credited = CreditedTree(tree, behavior_annotations(tree), ones)
+    rows = tree_rows([credited], 100_000, keep_dead=True, share_prefixes=True)
+    size = sum(len(node.token_ids) for node in tree.nodes)
+    assert [len(row.token_ids) for row in rows] == [size]
+    assert sum(len(segment.token_ids) for segment in trajectory.segments) > size
+
+
+def refining(folder, play, model, at_tokens, budget=1, seconds=60.0, **options):
+    parts = agent(folder, FLAT, play, tools=tools(), max_calls=8, **options)
+    return replace(parts, rewriters=(Refiner(parts.renderer, helper_of(model, seconds), at_tokens, budget),))
+
+
+LONG = "<think> " + "find the number and " * 6 + "SEED</think><search> Paris SEED </search>"
+
+
+def test_the_refiner_keeps_the_prompt(tokenizer_folder):
+    model = ScriptedHelper(["12 plus 30 is 42. </think><answer> 7 </answer>"])
+    parts = with_engine(
+        refining(tokenizer_folder, plays(LONG, LONG, ANSWER), model, 60, n=1), RecordingEngine
+    )
+    (trajectory,) = grow_one(parts).trajectories
+    prompt = trajectory.nodes[0]
+    refined = next(node for node in trajectory.nodes if node.rewriter == "refiner")
+    assert refined.context == Cut("", len(prompt.token_ids))
+    after = next(
+        r
+        for r in parts.engine.requests
+        if r.token_ids[: len(prompt.token_ids)] == prompt.token_ids
+        and refined.token_ids == r.token_ids[len(prompt.token_ids) :]
+    )
+    assert after.token_ids == prompt.token_ids + refined.token_ids
+    assert refined.text.startswith("<think> 12 plus 30 is 42.")
+    assert "<answer>" not in refined.text
+    assert refined.text.count("</think>") == 1
+    (told,) = model.told
+    assert "what is 12 plus 30 ?" in told[-1].text
+    assert "number" in told[-1].text
+    assert trajectory.stop is StopReason.ANSWERED
+
+
+def test_the_refiner_asks_once_for_each_time_that_the_context_becomes_long(tokenizer_folder):
+    model = ScriptedHelper(["short"])
+    parts = refining(tokenizer_folder, plays(LONG), model, 60, budget=10, n=1, max_tokens=1500)
+    (trajectory,) = grow_one(parts).trajectories
+    refined = [node for node in trajectory.nodes if node.rewriter]
+    assert len(refined) == len(model.told) > 1
+    once = ScriptedHelper(["short"])
+    grow_one(refining(tokenizer_folder, plays(LONG), once, 60, budget=1, n=1, max_tokens=1500))
+    assert len(once.told) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds", "reason"),
+    [
+        ("short", 1000.0, "UnhelpfulError: timeout"),
+        ("  ", 0.0, "UnhelpfulError: blank"),
+        ("the same words again " * 90, 0.0, "UnhelpfulError: no shorter"),
+    ],
+)
+def test_a_helper_that_does_not_help_is_an_event_and_is_not_asked_again(
+    tokenizer_folder, answer, seconds, reason
+):
+    model = ScriptedHelper([answer], seconds)
+    parts = refining(tokenizer_folder, plays(LONG, LONG, LONG, ANSWER), model, 60, budget=3, n=1)
+    (trajectory,) = grow_one(parts).trajectories
+    assert trajectory.stop is StopReason.ANSWERED
+    assert len(trajectory.segments) == 1
+    assert len(model.told) == 1
+    assert [e.fields["reason"] for e in parts.events.events if e.kind == "rewriter/refiner"] == [reason]
+
+
+def test_debugger_and_backtracer_together_the_second_acts_where_the_first_did_not_help(tokenizer_folder):
+    model = ScriptedHelper(["prose, no program"])
+    parts = backtracking(tokenizer_folder, plays(FAILS, FAILS, ANSWER), n=1)
+    inner = parts.environment
+    parts = replace(parts, environment=Debugged(inner, helper_of(model), 1))
+    (trajectory,) = grow_one_of(parts, inner).trajectories
+    gone = next(node for node in trajectory.nodes if node.rewriter)
+    assert gone.results[0].info["debugger"] == "no program"
+    assert len(model.told) == 1
+
+
+def grow_one_of(parts, inner):
+    """As `grow_one`, which looks into the tools of a set."""
+
+    class Seen(type(parts.environment)):
+        members = inner.members
+
+    return grow_one(
+        replace(parts, environment=Seen(inner, parts.environment.helper, parts.environment.calls))
+    )
+
+
+def test_messages_of_the_user_stand_in_what_the_refiner_is_told(tokenizer_folder):
+    """The question is the last message, whoever wrote the ones before."""
+    model = ScriptedHelper(["short"])
+    parts = refining(tokenizer_folder, plays(LONG, LONG, ANSWER), model, 60, n=1)
+    asked = replace(problem(), messages=(Message.of("system", "be brief"), Message.of("user", "which ?")))
+    grow_one(parts, problems=[asked])
+    assert '"question": "which ?"' in model.told[0][-1].text

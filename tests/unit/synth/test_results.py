@@ -1,0 +1,200 @@
+"""From recorded answers to rows: classes, quality, what is refused and why, and the files."""
+
+import json
+
+import pytest
+from synth_agents import RIGHT, WRONG, actor_of, grow, question
+
+from ramify.chat.renderer import TagRenderer
+from ramify.config.schema_eval import PriceSection
+from ramify.config.schema_synth import HintsSection, QualitySection
+from ramify.core.tree import TreeKey
+from ramify.data.example_formats import COMPLETION
+from ramify.data.examples import Example, read_examples
+from ramify.data.problems import load_problems
+from ramify.obs.files import dump_line, replace_lines
+from ramify.obs.trace import TracedTree, tree_record
+from ramify.rollout.plan import Planned
+from ramify.synth.folder import STAGES
+from ramify.synth.hints import load_hints
+from ramify.synth.results import PassRates, Sorter, write_results
+from ramify.synth.sampling import (
+    DIRECT,
+    TOOLS,
+    planned_answers,
+    planned_hints,
+    with_samples,
+    without_tools,
+)
+
+CALL = "<think> I add</think><python> print(12 + 30) </python>"
+DONE = f"<think> done</think>{RIGHT}"
+
+
+def answer_of(context):
+    """What the agent says, by its question and by what stands in the context."""
+    kind = next(
+        name for name in ("easy", "tool", "hard", "hint", "many", "twice", "odd") if f"{name} ?" in context
+    )
+    results = context.count("</result>")
+    if "Before I answer" in context or "check this" in context or "look it up" in context:
+        return f"</think>{CALL}" if not results else DONE
+    match kind:
+        case "easy":
+            return DONE
+        case "tool":
+            return DONE if results else CALL
+        case "many":
+            return DONE if results == 3 else f"<think> {results}</think><search> number {results} </search>"
+        case "twice":
+            return DONE if results == 2 else CALL
+        case "odd":
+            return DONE if results else "<Think> I add</ think ><python> print(1) </python>"
+        case _:
+            return f"<think> maybe 41</think>{WRONG}"
+
+
+def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None):
+    """The summary and the rows of each file."""
+    problems = [question(name) for name in names]
+    actor = actor_of(folder, lambda context, seed: answer_of(context), max_calls=5, max_tokens=1500)
+    plain = without_tools(actor, TagRenderer(actor.agent.renderer.tokenizer, ()), 4)
+    run = tmp_path / "run"
+    (run / "trees").mkdir(parents=True)
+    direct = grow(plain, planned_answers(problems, DIRECT))
+    tools = grow(with_samples(actor, 4), planned_answers(problems, TOOLS))
+    stages = {"direct": direct, "tools": tools, "hints": ()}
+    for stage in ("direct", "tools"):
+        record(run, stage, stages[stage])
+    if hints:
+        asked = frozenset(s.tree.problem.id for s in direct if s.rewards[0].parts["correct"] < 1)
+        planned = planned_hints(
+            run, HintsSection(), load_hints(None), with_samples(actor, 1), problems, asked
+        )
+        record(run, "hints", grow(with_samples(actor, 1), planned))
+    quality = quality or QualitySection()
+    summary = write_results(run, problems, Sorter(actor.agent.renderer, quality, 3), price)
+    files = ("sft", "rl", "rejected", "questions")
+    rows = {
+        name: [json.loads(line) for line in (run / f"{name}.jsonl").read_text().splitlines()]
+        for name in files
+    }
+    return summary, rows, run
+
+
+def read_ids(path):
+    """What `ramify sft` reads."""
+    found = [example for _, example in read_examples(path, COMPLETION)]
+    assert all(isinstance(example, Example) for example in found)
+    return [example.problem.id for example in found]
+
+
+def record(run, stage, scored):
+    lines = [dump_line(tree_record(TracedTree(one.tree, one.rewards))) for one in scored]
+    replace_lines(run / "trees" / f"{stage}.jsonl", lines)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        (PassRates(1.0, 1.0, None), "direct"),
+        (PassRates(0.5, 0.5, None), "direct"),
+        (PassRates(0.5, 0.25, 1.0), "hurts"),
+        (PassRates(0.25, 0.5, None), "helps"),
+        (PassRates(0.25, 0.25, 0.5), "helps"),
+        (PassRates(0.25, 0.25, 0.0), "hard"),
+        (PassRates(0.0, 0.0, None), "hard"),
+    ],
+)
+def test_the_classes_of_the_paper(rates, expected):
+    assert rates.difficulty(0.5) == expected
+
+
+def test_each_class_goes_where_the_paper_sends_it(tokenizer_folder, tmp_path):
+    summary, rows, run = synthesis(tokenizer_folder, tmp_path, ["easy", "tool", "hard"])
+    assert summary["classes"] == {"direct": 1, "hurts": 0, "helps": 1, "hard": 1}
+    assert [(row["id"], row["stage"], row["calls"]) for row in rows["sft"]] == [
+        ("easy", "direct", 0),
+        ("tool", "tools", 1),
+    ]
+    assert rows["sft"][1]["completion"].startswith(
+        "<think> I add</think><python> print(12 + 30) </python> <result>\n"
+    )
+    assert [row["id"] for row in rows["rl"]] == ["hard"]
+    assert rows["rl"][0]["answer"] == ["42"]
+    assert (rows["rl"][0]["pass_rate_direct"], rows["rl"][0]["pass_rate_tools"]) == (0.0, 0.0)
+    assert "completion" not in rows["rl"][0]
+    # What ramify writes, ramify reads.
+    assert read_ids(run / "sft.jsonl") == ["easy", "tool"]
+    assert [p.id for p in load_problems(run / "rl.jsonl").problems] == ["hard"]
+    assert set(summary["files"]) == {"sft.jsonl", "rl.jsonl", "rejected.jsonl", "questions.jsonl"}
+
+
+def test_what_is_refused_keeps_its_reason(tokenizer_folder, tmp_path):
+    quality = QualitySection(max_calls=2)
+    summary, rows, _ = synthesis(tokenizer_folder, tmp_path, ["many", "twice", "hard"], quality=quality)
+    reasons = {row["id"]: row["reason"] for row in rows["rejected"]}
+    assert reasons == {"many": "more than 2 calls", "twice": "a call is repeated", "hard": "wrong"}
+    assert summary["rejected"] == {"a call is repeated": 4, "more than 2 calls": 4, "wrong": 4}
+    assert summary["questions_without_rows"] == {"helps": 2}
+    assert rows["sft"] == []
+    assert all(row["completion"] for row in rows["rejected"])
+
+
+def test_tags_have_one_spelling(tokenizer_folder, tmp_path):
+    _, rows, _ = synthesis(tokenizer_folder, tmp_path, ["odd"])
+    assert rows["sft"][0]["completion"].startswith(
+        "<think> I add</think><python> print(1) </python> <result>\n"
+    )
+
+
+def test_rows_that_are_too_long_or_the_same_are_refused(tokenizer_folder, tmp_path):
+    quality = QualitySection(rows_per_question=3)
+    summary, rows, _ = synthesis(tokenizer_folder, tmp_path, ["easy"], quality=quality)
+    assert len(rows["sft"]) == 1
+    assert summary["rejected"] == {"the same as another row": 3}
+    quality = QualitySection(max_tokens=5)
+    summary, rows, _ = synthesis(tokenizer_folder, tmp_path / "short", ["easy"], quality=quality)
+    assert summary["rejected"] == {"more than 5 tokens": 4}
+
+
+def test_a_hint_makes_rows_that_say_which_one(tokenizer_folder, tmp_path):
+    summary, rows, _ = synthesis(tokenizer_folder, tmp_path, ["hint"], hints=True)
+    (row,) = rows["sft"]
+    assert row["class"] == "helps"
+    assert row["pass_rate_hints"] == 1.0
+    assert row["stage"] == "hints"
+    assert summary["hints"] == {row["hint"]: 1}
+    hint = next(hint for hint in load_hints(None).hints if hint.name == row["hint"])
+    assert hint.text in row["completion"]
+    assert "41 }" not in row["completion"]
+    assert row["completion"].count("<answer>") == 1
+
+
+def test_several_rows_of_a_question_have_ids_of_their_own_and_are_drawn_by_the_seed(
+    tokenizer_folder, tmp_path
+):
+    quality = QualitySection(rows_per_question=2)
+    _, rows, run = synthesis(tokenizer_folder, tmp_path, ["hint", "tool"], hints=True, quality=quality)
+    ids = [row["id"] for row in rows["sft"]]
+    assert len(set(ids)) == len(ids)
+    assert read_ids(run / "sft.jsonl") == ids
+    again, _, other = synthesis(
+        tokenizer_folder, tmp_path / "b", ["hint", "tool"], hints=True, quality=quality
+    )
+    for name in again["files"]:
+        assert (run / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_costs_are_told_where_there_is_a_price(tokenizer_folder, tmp_path):
+    summary, _, _ = synthesis(tokenizer_folder, tmp_path, ["tool"], price=PriceSection(input=1.0, output=2.0))
+    tools = summary["stages"]["tools"]
+    assert tools["cost"] == (tools["tokens"]["sent"] + 2 * tools["tokens"]["written"]) / 1e6 > 0
+    assert tools["calls"] == 4
+    assert set(summary["stages"]) <= set(STAGES)
+
+
+def test_planned_trees_of_a_stage_have_draws_of_their_own():
+    (direct,), (tools,) = (list(planned_answers([question("a")], attempt)) for attempt in (DIRECT, TOOLS))
+    assert direct == Planned(question("a"), TreeKey(0, 0, 0))
+    assert tools.key != direct.key
