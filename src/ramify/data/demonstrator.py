@@ -177,22 +177,23 @@ class Demonstrator:
         self._parts.append(f"<answer>{shown}</answer>")
         return "".join(self._parts), answer == self._question.answer and not unboxed
 
-    def log_lookups(self, keys: Sequence[tuple[str, str]]) -> str:
-        """A log that looks these facts up, one after the other; it ends with the last value."""
-        value = ""
-        for name, relation in keys:
-            if self._parts:
-                self._think(f"find {name} {relation}")
-            value = self._look_up(name, relation)
-        self._think("done")
-        return "".join((*self._parts, f" {value}"))
+    def log(self, keys: Sequence[tuple[str, str]], *, computes: bool) -> str:
+        """A log of tools at work, which ends with the last value.
 
-    def log_sum(self) -> str:
-        """A log that computes the question's numbers; it ends with the value."""
-        self._think("compute this")
-        value = self._compute(self._question.numbers, mental=0.0)
+        Args:
+            keys: Facts to look up, one after the other.
+            computes: Compute with the question's operators, from these facts, or without facts from the question's numbers.
+        """
+        values = []
+        for name, relation in keys:
+            self._think(f"find {name} {relation}")
+            values.append(self._look_up(name, relation))
+        if computes:
+            self._think("compute this")
+            numbers = [int(value) for value in values] or self._question.numbers
+            values.append(self._compute(numbers, mental=0.0))
         self._think("done")
-        return "".join((*self._parts, f" {value}"))
+        return "".join((*self._parts, f" {values[-1]}"))
 
     def _solve_hops(self) -> str:
         place = self._question.subjects[0]

@@ -2,12 +2,12 @@
 
 A log does what its first line says, and answers no question:
 
-    find Gure mayor, Peli area
-    <think> find Gure mayor</think><search> Gure mayor</search> <result> .. </result><think> Gure mayor Feso</think> ..
-    <think> Peli area 25</think><think> done</think> 25
+    compute the age of Gure plus the area of Peli
+    <think> find Gure age</think><search> Gure age</search> <result> .. </result><think> Gure age 40</think> ..
+    <think> compute this</think><python> print("=", 40 + 25)</python> <result> .. </result><think> done</think> 65
 
-It stands for what a language model knows before a cold start: how tools are called, how their results look, and how a fact is
-copied from them.
+It stands for what a language model knows before a cold start: how tools are called, how their results look, and how what is in
+them is used.
 """
 
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ from ramify.data.world_questions import make_question, pick, shuffled
 _CAREFUL = Flaws(
     vague=0.3, give_up=0.0, take_outdated=0.0, early=0.0, mental=0.0, wrong_tool=0.0, unboxed=0.0
 )
+_KINDS = ("find", "compute", "both")
 _LOOKED_UP = 2
 
 
@@ -32,7 +33,7 @@ def write_logs(path: Path, settings: WorldSettings, seed: int, count: int, searc
         path: JSONL file: {id, prompt, completion}.
         settings: The settings that the passages were built with.
         seed: Run seed.
-        count: Number of logs; every second one computes, the others search.
+        count: Number of logs; those that search, compute, and do both take turns.
         search: Searches those passages as the search tool does; called once per distinct query.
     """
     return write_rows(path, _logs(settings, seed, count, cache(search)))
@@ -43,20 +44,20 @@ def _logs(settings: WorldSettings, seed: int, count: int, search: Search) -> Ite
     kinds = settings.level.kinds
     for number in range(count):
         edition = pick(editions, "log edition", seed, number)
-        # Any sum: of the kinds of question, which take turns, that one.
-        question = make_question(
-            len(kinds) * number + kinds.index("arith"), "demo", edition, settings.level, seed
-        )
-        demonstrator = Demonstrator(question, edition, settings.level, search, _CAREFUL, seed)
-        if number % 2:
+        kind = _KINDS[number % len(_KINDS)]
+        # Of the kinds of question, which take turns, that one.
+        turn = len(kinds) * number + kinds.index("arith" if kind == "compute" else "calc")
+        question = make_question(turn, "demo", edition, settings.level, seed)
+        keys = list(zip(question.subjects, question.relations, strict=True))
+        told = question.text.replace("what is", "compute").rstrip("?")
+        if kind == "find":
             facts = list(edition.facts)
             order = shuffled(range(len(facts)), "log facts", seed, number)
             keys = [facts[index] for index in order[:_LOOKED_UP]]
-            asked, told = "find " + ", ".join(map(" ".join, keys)), demonstrator.log_lookups(keys)
-        else:
-            asked, told = question.text.replace("what is", "compute").rstrip("?"), demonstrator.log_sum()
+            told = "find " + ", ".join(map(" ".join, keys))
+        demonstrator = Demonstrator(question, edition, settings.level, search, _CAREFUL, seed)
         yield {
             "id": f"log-{number:05d}",
-            "prompt": [{"role": "user", "content": asked}],
-            "completion": told,
+            "prompt": [{"role": "user", "content": told}],
+            "completion": demonstrator.log(keys, computes=kind != "find"),
         }

@@ -59,7 +59,7 @@ def evaluate(recipes: Mapping[str, EvalRecipe], console: RunConsole) -> tuple[di
                 memory[key.fd] = answer["memory"]
                 title = answer["title"]
                 found[title] = _results(recipes[title], answer["problems"])
-                phase.advance(1, waiting="", **{title: found[title].pass_at(1).value})
+                phase.advance(1, waiting="", latest=f"{title} {found[title].pass_at(1).value:.3f}")
     if missing := [title for title in titles if title not in found]:
         raise MachineError(f"evaluation: the process that was to do {', '.join(missing)} has died")
     return found, sum(memory.values())

@@ -10,12 +10,15 @@ from typing import Any, TypeAlias
 
 from ramify.config import shipped_recipes
 from ramify.config.build_services import build_provider
-from ramify.config.load import check_recipe
+from ramify.config.build_tools import build_tools
+from ramify.config.load import Recipe, check_recipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import SftRecipe
+from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
+from ramify.core.messages import Problem, ToolCall
 from ramify.obs.console import RunConsole
-from ramify.tools.configs import LocalSearchConfig
+from ramify.tools.configs import LocalSearchConfig, PythonConfig
 from ramify.tools.search import SearchTool
 
 Settings: TypeAlias = Mapping[str, Any]
@@ -71,8 +74,7 @@ class Example:
 def sft_recipe(example: Example, out: Path, seed: int, data: ExampleData) -> SftRecipe:
     """The cold start of the model that the example begins with."""
     filled = {"model.path": data.base, "data.train": data.demonstrations, "run.dir": out / "sft"}
-    name = f"{example.name}_sft.toml"
-    return check_recipe(SftRecipe, _filled(name, {**filled, "run.seed": seed, **example.sft}), name)
+    return filled_recipe(SftRecipe, f"{example.name}_sft.toml", {**filled, "run.seed": seed, **example.sft})
 
 
 def rl_recipe(example: Example, out: Path, seed: int, model: Path, data: ExampleData) -> TrainRecipe:
@@ -84,8 +86,7 @@ def rl_recipe(example: Example, out: Path, seed: int, model: Path, data: Example
         "run.seed": seed,
         "tools.search.corpus": data.passages,
     }
-    name = f"{example.name}_rl.toml"
-    return check_recipe(TrainRecipe, _filled(name, {**filled, **example.rl}), name)
+    return filled_recipe(TrainRecipe, f"{example.name}_rl.toml", {**filled, **example.rl})
 
 
 def eval_recipe(
@@ -100,8 +101,7 @@ def eval_recipe(
         "tools.search.corpus": passages,
         "sampling.temperature": temperature,
     }
-    name = f"{example.name}_eval.toml"
-    return check_recipe(EvalRecipe, _filled(name, {**filled, **example.evaluation}), name)
+    return filled_recipe(EvalRecipe, f"{example.name}_eval.toml", {**filled, **example.evaluation})
 
 
 @contextmanager
@@ -114,7 +114,23 @@ def search_tool(name: str, passages: Path) -> Iterator[Callable[[str | None, str
         yield lambda collection, query: runner.run(search.look_up(query, collection)).text
 
 
-def _filled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+@contextmanager
+def python_tool(name: str) -> Iterator[Callable[[str], str]]:
+    """The Python tool of an example's RL recipe: a program -> the text that the agent would get."""
+    table = _read(f"{name}_rl.toml")
+    toolbox = build_tools(
+        ToolsSection(python=PythonConfig(**table["tools"]["python"])), SandboxSection(**table["sandbox"])
+    )
+    problem = Problem("", (), ())
+    with asyncio.Runner() as runner:
+        session = runner.run(toolbox.environment.open(problem, 0))
+        yield lambda code: runner.run(session.call(ToolCall("", "python", {"code": code}))).text
+        runner.run(session.close())
+        runner.run(toolbox.close())
+
+
+def filled_recipe(schema: type[Recipe], name: str, values: Settings) -> Recipe:
+    """The recipe that ships under a name, with these values."""
     table = _read(name)
     for key, value in values.items():
         *sections, last = key.split(".")
@@ -122,7 +138,7 @@ def _filled(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         for section in sections:
             below = below.setdefault(section, {})
         below[last] = value
-    return table
+    return check_recipe(schema, table, name)
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -1,9 +1,6 @@
 """The quick start, top to bottom: data, cold start, reinforcement learning, evaluation, report."""
 
-import shutil
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from ramify.core.rank import Rank
@@ -12,6 +9,7 @@ from ramify.learner.parallel import Ranks
 from ramify.obs.console import RunConsole
 from ramify.obs.report import Report, write_report
 from ramify.sandbox.levels import FIRST_GUARDED, detect_level
+from ramify.train.quickstart.clock import Clock, nothing_half_made
 from ramify.train.quickstart.evaluations import evaluate
 from ramify.train.quickstart.example import Example, ExampleData, eval_recipe, rl_recipe, sft_recipe
 from ramify.train.quickstart.summary import Evaluations, make_curves, make_report, tree_to_draw
@@ -29,9 +27,9 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
     level = detect_level()
     keeps_out = "attacks and accidents" if level >= FIRST_GUARDED else "accidents, not attacks"
     console.note(f"sandbox level {level}, against {keeps_out} (docs/sandbox.md)")
-    clock = _Clock()
+    clock = Clock()
     with console.plan(example.shares):
-        with clock.phase("data"), _nothing_half_made(out):
+        with clock.phase("data"), nothing_half_made(out):
             data = example.make_data(out, seed, console)
         with clock.phase("sft"):
             sft = sft_recipe(example, out, seed, data)
@@ -44,30 +42,6 @@ def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) 
     report = make_report(example, seed, clock.seconds, found, (sft, rl), level)
     write_report(report, make_curves(sft.run.dir, rl.run.dir), tree_to_draw(rl.run.dir), out)
     return report
-
-
-@contextmanager
-def _nothing_half_made(out: Path) -> Iterator[None]:
-    """If the block fails, remove what it made in the new folder `out`, so that the same command can be run again."""
-    try:
-        yield
-    except BaseException:
-        for made in out.iterdir():
-            shutil.rmtree(made) if made.is_dir() and not made.is_symlink() else made.unlink()
-        raise
-
-
-class _Clock:
-    """Wall-clock seconds by phase."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self.seconds[name] = round(time.monotonic() - started, 1)
 
 
 def _evaluate(

@@ -60,14 +60,24 @@ def make_report(
         steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
         peak_memory_bytes=peak_memory_bytes() + found.memory_bytes,
         config={"sft": sft.model_dump(mode="json"), "rl": rl.model_dump(mode="json")},
-        versions={
-            "python": platform.python_version(),
-            "ramify": __version__,
-            **{name: metadata.version(name) for name in _PACKAGES},
-        },
+        versions=versions(),
         sandbox_level=sandbox_level,
         warnings=entropy_warnings(rows, looks_at_entropy=rl.rollout.branching.looks_at_entropy),
     )
+
+
+def versions() -> dict[str, str]:
+    """Of Python, ramify and the packages that figures depend on."""
+    return {
+        "python": platform.python_version(),
+        "ramify": __version__,
+        **{name: metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def estimate(interval: Interval) -> Estimate:
+    """An interval as reports hold it."""
+    return {"value": interval.value, "ci95": (interval.low, interval.high), "n": interval.n}
 
 
 def make_curves(sft_dir: Path, rl_dir: Path) -> Curves:
@@ -92,7 +102,7 @@ def tree_to_draw(rl_dir: Path) -> TracedTree:
 
 def _by_stage(found: Mapping[str, Evaluation], kind: str | None) -> ByStage:
     asked = {stage: one if kind is None else one.of("kind", kind) for stage, one in found.items()}
-    base, sft, rl = (_estimate(asked[stage].pass_at(1)) for stage in ("base", "sft", "rl"))
+    base, sft, rl = (estimate(asked[stage].pass_at(1)) for stage in ("base", "sft", "rl"))
     return {"base": base, "sft": sft, "rl": rl}
 
 
@@ -102,10 +112,6 @@ def _after_training(found: Mapping[str, Evaluation], measure: Callable[[Evaluati
 
 def _pass_at_1(found: Mapping[str, Evaluation] | None) -> AfterTraining | None:
     return None if found is None else _after_training(found, lambda one: one.pass_at(1).value)
-
-
-def _estimate(interval: Interval) -> Estimate:
-    return {"value": interval.value, "ci95": (interval.low, interval.high), "n": interval.n}
 
 
 def _branches(rows: Sequence[MetricsRow]) -> BranchSummary:

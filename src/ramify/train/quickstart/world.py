@@ -48,7 +48,7 @@ def _make_data(
         world = build_world(out / "world", settings, seed)
         phase.advance(passages=world.num_passages)
         with writing_model(out / "base"):
-            _write_base(out / "base", seed)
+            write_base(out / "base", seed)
         phase.advance()
         demonstrations = out / "world" / "demonstrations.jsonl"
         with search_tool("quickstart", world.passages) as search:
@@ -57,7 +57,8 @@ def _make_data(
     return ExampleData(out / "base", demonstrations, world.train, world.passages, world.test, world.seen)
 
 
-def _write_base(folder: Path, seed: int) -> None:
+def write_base(folder: Path, seed: int) -> None:
+    """Write the untrained model."""
     train_world_tokenizer(folder)
     tokenizer = ChatTokenizer(folder)
     model = make_tiny_qwen3(
