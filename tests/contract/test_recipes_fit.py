@@ -20,10 +20,8 @@ RELEASED = {
     "aepo_reasoning_7b_8gpus",
     "aepo_deepsearch_14b",
     "aepo_deepsearch_32b",
-    "toolstar_reasoning_0.5b",
-    "toolstar_reasoning_1.5b",
-    "toolstar_reasoning_3b",
-    "toolstar_reasoning_7b",
+    "toolstar_grpo",
+    "toolstar_selfcritic",
     "toolstar_sft",
 }
 

@@ -52,6 +52,18 @@ def test_reasoning(task, caller):
     }
 
 
+def test_tool_star_asks_the_model_itself_for_repairs(task, caller):
+    small = {"sampling.max_tokens": 120, "tools.search.corpus": task / "passages.jsonl"}
+    small |= {"repair.max_tokens": 16, "repair.refiner.at_tokens": 40}
+    assert main(["eval", str(RECIPES / "eval_toolstar.toml"), *words(task, caller, **small)]) == 0
+    records = read_records(task / "run")
+    assert len(records) == 3
+    assert all(
+        sum(call.tool == tool for call in one.calls) <= 3 for one in records for tool in ("search", "python")
+    )
+    assert "repairs" in json.loads((task / "run" / "summary.json").read_text())
+
+
 class Services:
     """Search, a page, the engine, the summary model and the judge of one evaluation, each under a path of its own."""
 

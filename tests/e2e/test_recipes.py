@@ -13,7 +13,7 @@ from e2e_runs import write_lines, write_task
 from ramify.algos.grpo import GroupRelative
 from ramify.algos.tree_grpo import TreeGrpo
 from ramify.cli import main
-from ramify.config.load import load_recipe, read_toml, toml_text
+from ramify.config.load import command_of, load_recipe, read_toml, toml_text
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.tree import Source
 from ramify.learner.guard import Guard
@@ -25,7 +25,7 @@ from random_trees import annotated
 RECIPES = {
     path.stem: path
     for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
-    if "rollout" in read_toml(path) and not path.stem.startswith("quickstart_")
+    if command_of(read_toml(path)) == "train" and not path.stem.startswith("quickstart_")
 }
 METRICS = {
     "grpo": ["update/kl", "update/clip_fraction"],
@@ -60,6 +60,7 @@ def settings_of(path, task, model, run):
     small = {
         "model.path": model,
         "data.train": task / "problems.jsonl",
+        "data.instructions": "false",
         "data.max_prompt_tokens": 200,
         "data.epochs": 1,
         "run.dir": run,
@@ -116,7 +117,7 @@ def method_of(name):
     """`arpo_hard_reasoning_7b` is arpo_hard, whose metrics are those of arpo; `smollm2_rl` is arpo too."""
     if name == "smollm2_rl":
         return "arpo"
-    return re.split("_(?:reasoning|deepsearch|qwen2.5)_", name)[0]
+    return "toolstar" if name == "toolstar_grpo" else re.split("_(?:reasoning|deepsearch|qwen2.5)_", name)[0]
 
 
 def test_a_recipe_trains(trained, caller):

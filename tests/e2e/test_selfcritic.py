@@ -9,6 +9,7 @@ import pytest
 
 from e2e_runs import SECONDS, SFT, TRAIN, ramify, start, write_lines, write_task
 from ramify.cli import main
+from ramify.config import shipped_recipes
 from ramify.data.example_formats import PAIR
 from ramify.data.examples import read_examples
 from ramify.obs.trace import read_trees
@@ -199,3 +200,34 @@ def test_help_and_dry_run(task, capsys):
     out = capsys.readouterr().out
     assert "4 steps" in out
     assert Path(task).exists()
+
+
+def test_the_recipe_that_ships_on_a_tiny_model(tmp_path, taught):
+    folder = write_task(tmp_path / "task", taught).parent
+    write_lines(folder / "problems.jsonl", [{"prompt": PROMPT, "answer": "42"} for _ in range(8)])
+    small = {
+        "model.path": taught,
+        "model.dtype": "float32",
+        "data.train": folder / "problems.jsonl",
+        "run.dir": folder / "run",
+        "run.threads": 1,
+        "engine.name": "local",
+        "tools.search.corpus": folder / "passages.jsonl",
+        "tools.python.timeout_seconds": 10,
+        "sandbox.min_level": 0,
+        "rollout.problems_per_step": 2,
+        "rollout.n": 6,
+        "rollout.max_tokens": 64,
+        "learner.problems_per_minibatch": 2,
+        "preflight.problems": 2,
+        "preflight.allow_zero_variance": "true",
+        "selfcritic.steps": 1,
+        "selfcritic.problems": 4,
+        "dpo.optimizer.warmup_steps": 1,
+    }
+    given = [word for key, value in small.items() for word in ("-s", f"{key}={value}")]
+    assert main(["selfcritic", str(shipped_recipes() / "toolstar_selfcritic.toml"), *given]) == 0
+    first, second = cycles_of(folder / "run")
+    # DPO trains an adapter there, which is merged.
+    assert (first["model"], second["model"]) == ("model", "model")
+    assert first["dpo"]["steps"] >= 1

@@ -9,6 +9,7 @@ import pytest
 
 from e2e_runs import SECONDS, ramify, start, write_lines, write_task
 from ramify.cli import main
+from ramify.config import shipped_recipes
 from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import Example, read_examples
 
@@ -189,3 +190,29 @@ def test_empty_classes_are_told_and_the_run_ends_well(task, capsys):
     out = capsys.readouterr().out
     assert "warning: sft.jsonl is empty" in out
     assert Path(task.parent / "run" / "rl.jsonl").read_text().count("\n") == 1
+
+
+def test_the_recipe_that_ships_on_a_tiny_model(tmp_path, model_folder):
+    folder = write_task(tmp_path / "task", model_folder).parent
+    (folder / "script.toml").write_text(SCRIPT)
+    write_lines(
+        folder / "problems.jsonl", [{"prompt": "what is 12 plus 30 ?", "answer": n} for n in (42, 41, 7)]
+    )
+    small = {
+        "model.path": model_folder,
+        "model.device": "cpu",
+        "model.dtype": "float32",
+        "data.train": folder / "problems.jsonl",
+        "run.dir": folder / "run",
+        "engine.name": "scripted",
+        "engine.script": folder / "script.toml",
+        "tools.search.corpus": folder / "passages.jsonl",
+        "tools.python.timeout_seconds": 10,
+        "sandbox.min_level": 0,
+    }
+    given = [word for key, value in small.items() for word in ("-s", f"{key}={value}")]
+    assert main(["synth", str(shipped_recipes() / "toolstar_synth.toml"), *given]) == 0
+    rows = [json.loads(line) for line in (folder / "run" / "rl.jsonl").read_text().splitlines()]
+    # The prompts of what RL gets hold the instructions, so its recipe needs none.
+    assert all([message["role"] for message in row["prompt"]] == ["system", "user"] for row in rows)
+    assert rows

@@ -177,8 +177,8 @@ def build_task(recipe: TrainRecipe, console: RunConsole) -> Task:
     """
     data = recipe.data
 
-    def read(renderer: "ChatRenderer", _: Toolbox) -> tuple[Sequence[Problem], Sequence[str]]:
-        problems, notes = build_problems(data.train, renderer, data.max_prompt_tokens, exclude=data.exclude)
+    def read(renderer: "ChatRenderer", toolbox: Toolbox) -> tuple[Sequence[Problem], Sequence[str]]:
+        problems, notes = build_problems(data, renderer, toolbox.environment.tools, recipe.model.dialect)
         return problems, (*dialect_notes(recipe.model), *notes)
 
     context_tokens = data.max_prompt_tokens + recipe.rollout.max_tokens

@@ -9,6 +9,7 @@ from ramify.config.other_runs import dialect_notes, training_overlap_notes
 from ramify.config.schema_eval import EvalDataSection
 from ramify.config.schema_parts import ModelSection
 from ramify.config.schema_synth import SynthDataSection
+from ramify.config.schema_train import TrainDataSection
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
 
@@ -17,32 +18,33 @@ if TYPE_CHECKING:
 
 
 def build_problems(
-    path: Path,
-    renderer: "ChatRenderer",
-    max_prompt_tokens: int,
-    exclude: Sequence[str] = (),
+    section: TrainDataSection, renderer: "ChatRenderer", tools: Collection[str], dialect: str
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """Read problems and drop those whose prompt is too long; returns the problems and one-line notes.
 
     Args:
-        path: The problem file.
+        section: The recipe's data section.
         renderer: Renders the prompts and counts their tokens.
-        max_prompt_tokens: Problems with longer prompts are dropped.
-        exclude: Files, folders or data sets of the hub; problems with the same question as one in them are dropped.
+        tools: Names of the agent's tools, for the instructions.
+        dialect: The recipe's `model.dialect`.
 
     Raises:
         DataError: Something cannot be read, or no problem is left.
     """
+    from ramify.data.benchmarks import instructed
     from ramify.data.overlap import duplicate_notes
     from ramify.data.problems import load_problems
 
+    path = section.train
     loaded = load_problems(path)
     problems = loaded.problems
     notes = [f"{path}: {note}" for note in (*loaded.notes, *duplicate_notes(problems))]
-    if exclude:
-        problems, dropped = _without(path, problems, exclude)
+    if section.exclude:
+        problems, dropped = _without(path, problems, section.exclude)
         notes.append(f"{path}: {dropped}")
-    kept, too_long = _fitting(path, problems, renderer, max_prompt_tokens)
+    if section.instructions:
+        problems = instructed(problems, tools, dialect)
+    kept, too_long = _fitting(path, problems, renderer, section.max_prompt_tokens)
     return kept, (*notes, *too_long)
 
 

@@ -51,10 +51,11 @@ class TrainDataSection(Section):
     """Problems to learn from; problems whose prompt is longer than `max_prompt_tokens` are dropped and counted.
 
     So are problems whose question is in `exclude`: files, folders of benchmarks, or data sets of the hub
-    ("hf:org/name").
+    ("hf:org/name"). With `instructions` a system message about the tools' tags stands in front of each question that has none.
     """
 
     train: UserPath
+    instructions: Switch = False
     exclude: Annotated[tuple[Annotated[str, AfterValidator(_usable)], ...], Field(max_length=100)] = ()
     epochs: PositiveInt = 1
     max_prompt_tokens: Tokens

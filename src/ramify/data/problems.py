@@ -1,7 +1,7 @@
 """Problems from a data file: JSONL or parquet, plain or in the verl style that ARPO, AEPO and Tool-Star train on.
 
 Columns of a verl-style row: data_source, prompt[role, content], ability, reward_model{ground_truth, ...},
-extra_info{index, ...}, metadata.
+extra_info{index, ...}, metadata. Tool-Star's have a question, text, in place of the prompt.
 """
 
 import math
@@ -98,7 +98,8 @@ def _open(path: Path) -> tuple[Iterator[tuple[int, Any]], str, bool]:
         return read_jsonl(path), JSONL_COUNTING, False
     columns, rows = read_parquet(path)
     verl = is_verl(columns)
-    for needed in ("prompt", "reward_model" if verl else "answer"):
+    asks = "question" if verl and "prompt" not in columns and "question" in columns else "prompt"
+    for needed in (asks, "reward_model" if verl else "answer"):
         if needed not in columns:
             raise DataError(f"{path}: no column {needed!r}; found {', '.join(columns) or 'none'}")
     return rows, PARQUET_COUNTING, verl
@@ -214,6 +215,8 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     reward_model = _record(row, "reward_model")
     extra_info = _record(row, "extra_info")
     kept = {key: row[key] for key in row if key not in ("reward_model", "extra_info")}
+    if "prompt" not in kept and "question" in kept:
+        kept["prompt"] = kept.pop("question")
     # extra_info may contain a "prompt", an "answer" or an "id"; they must not replace our columns.
     free = {key: value for key, value in extra_info.items() if key not in ("prompt", "answer", "id")}
     return {**free, **kept, "answer": reward_model.get("ground_truth")}

@@ -21,34 +21,53 @@ def write(path, *rows):
     return path
 
 
+def read(path, renderer, most=1000, **more):
+    section = TrainDataSection(train=path, max_prompt_tokens=most, **more)
+    return build_problems(section, renderer, ("search", "python"), "tags")
+
+
 def test_excluded_questions_are_dropped_and_counted(tmp_path, renderer):
     train = write(
         tmp_path / "train.jsonl",
         *({"id": text, "prompt": text, "answer": "A"} for text in ("Who?", "Where?", "where", "Why?")),
     )
     held_out = write(tmp_path / "held_out.jsonl", {"question": "who"}, {"question": "Where ?"})
-    problems, notes = build_problems(train, renderer, 1000, exclude=(str(held_out),))
+    problems, notes = read(train, renderer, exclude=(str(held_out),))
     assert [problem.id for problem in problems] == ["Why?"]
     assert notes == (
         f"{train}: 1 of 4 problems ask what an earlier one asks: where",
         f"{train}: dropped 3 of 4 problems that stand in {held_out}",
     )
-    assert len(build_problems(train, renderer, 1000)[0]) == 4
+    assert len(read(train, renderer)[0]) == 4
     with pytest.raises(
         DataError, match=r"no problem is left, data\.exclude \(.*train\.jsonl\) asks all of them"
     ):
-        build_problems(train, renderer, 1000, exclude=(str(train),))
+        read(train, renderer, exclude=(str(train),))
 
 
 def test_the_release_without_the_benchmarks_that_it_holds(shared_dir, renderer):
     folder = shared_dir / "data"
     excluded = (str(folder / "eval"),)
-    problems, notes = build_problems(folder / "rl/valid.parquet", renderer, 10**6, exclude=excluded)
+    problems, notes = read(folder / "rl/valid.parquet", renderer, 10**6, exclude=excluded)
     assert len(problems) == 180 - 81
     assert (
         notes[-1]
         == f"{folder / 'rl/valid.parquet'}: dropped 81 of 180 problems that stand in {folder / 'eval'}"
     )
+
+
+def test_instructions_stand_in_front_of_questions_that_have_none(tmp_path, renderer):
+    own = {
+        "prompt": [{"role": "system", "content": "Mine."}, {"role": "user", "content": "Why?"}],
+        "answer": "A",
+    }
+    train = write(tmp_path / "train.jsonl", {"prompt": "Who?", "answer": "A"}, own)
+    (bare, kept), _ = read(train, renderer, instructions=True)
+    assert [message.role for message in bare.messages] == ["system", "user"]
+    assert "<search>" in bare.messages[0].text
+    assert "<python>" in bare.messages[0].text
+    assert kept.messages[0].text == "Mine."
+    assert [len(problem.messages) for problem in read(train, renderer)[0]] == [1, 2]
 
 
 def test_places_are_looked_for_before_anything_is_loaded(tmp_path):

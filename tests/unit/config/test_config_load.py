@@ -10,17 +10,21 @@ from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig
 from ramify.algos.configs import GppoConfig
 from ramify.config import shipped_recipes
-from ramify.config.load import check_recipe, load_recipe, read_toml, resolved, toml_text
+from ramify.config.load import check_recipe, command_of, load_recipe, read_toml, resolved, toml_text
 from ramify.config.mistakes import annotations_of, schemas_in
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_parts import (
-    ScriptedEngineSection,
-)
+from ramify.config.schema_parts import ScriptedEngineSection
+from ramify.config.schema_selfcritic import SelfCriticRecipe
+from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
 from ramify.rewards.configs import LengthRewardConfig
 
+SCHEMAS = {
+    schema.command: schema
+    for schema in (TrainRecipe, SftRecipe, DpoRecipe, EvalRecipe, SynthRecipe, SelfCriticRecipe)
+}
 TRAIN = """\
 [model]
 path = "models/tiny"
@@ -366,7 +370,7 @@ def test_the_folder_of_a_run_is_no_recipe(tmp_path):
         read_toml(tmp_path)
 
 
-@pytest.mark.parametrize("wanted", [TrainRecipe, SftRecipe, DpoRecipe, EvalRecipe])
+@pytest.mark.parametrize("wanted", list(SCHEMAS.values()), ids=list(SCHEMAS))
 @pytest.mark.parametrize(
     ("shipped", "command"),
     [
@@ -374,6 +378,8 @@ def test_the_folder_of_a_run_is_no_recipe(tmp_path):
         ("quickstart_sft", "sft"),
         ("dpo_toolstar_7b", "dpo"),
         ("quickstart_eval", "eval"),
+        ("toolstar_synth", "synth"),
+        ("toolstar_selfcritic", "selfcritic"),
     ],
 )
 def test_a_recipe_of_another_command_names_it(wanted, shipped, command):
@@ -456,9 +462,9 @@ def test_a_resolved_recipe_is_the_recipe(tmp_path, schema, text):
 
 @pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
 def test_shipped_recipes_load_and_survive(path):
-    schemas = {"sft": SftRecipe, "dpo": DpoRecipe, "eval": EvalRecipe}
-    name = re.sub("^(quickstart|smollm2|toolstar)_", "", path.stem)
-    schema = schemas.get(name.split("_")[0], TrainRecipe)
+    (command,) = {*re.findall("eval|sft|dpo|synth|selfcritic", path.stem)} or {"train"}
+    assert command_of(read_toml(path)) == command
+    schema = SCHEMAS[command]
     loaded = load_recipe(schema, path, ())
     assert check_recipe(schema, tomllib.loads(resolved(loaded)), "again") == loaded
 
@@ -468,7 +474,7 @@ def test_shipped_recipes_load_and_survive(path):
     "path", [path for path in RECIPES if "[rollout]" in path.read_text()], ids=lambda path: path.stem
 )
 def test_a_papers_recipe_can_be_tried_small(path, size):
-    loaded = load_recipe(TrainRecipe, path, [f"rollout.problems_per_step={size}"])
+    loaded = load_recipe(SCHEMAS[command_of(read_toml(path))], path, [f"rollout.problems_per_step={size}"])
     assert loaded.rollout.problems_per_step == size
 
 

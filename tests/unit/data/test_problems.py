@@ -99,6 +99,18 @@ def test_verl_rows_are_read_as_they_are(tmp_path: Path) -> None:
     )
 
 
+def test_a_verl_row_may_have_a_question_in_place_of_the_prompt(tmp_path: Path) -> None:
+    rows = [
+        {"data_source": "grpo_mix", "question": text, "reward_model": {"ground_truth": gold, "style": "rule"}}
+        for text, gold in (("What is 6 times 7?", "42"), ("Capital of Italy?", "Rome"), ("Blank?", " "))
+    ]
+    loaded = load_problems(write_parquet(tmp_path / "mix.parquet", rows))
+    assert [problem.messages[0].text for problem in loaded.problems] == [row["question"] for row in rows[:2]]
+    assert [problem.answer for problem in loaded.problems] == [("42",), ("Rome",)]
+    assert "question" not in loaded.problems[0].info
+    assert loaded.notes == ("dropped 1 row with a blank answer: row 2",)
+
+
 def test_verl_gold_lists_and_numbers(tmp_path: Path) -> None:
     lists = load_problems(write_parquet(tmp_path / "l.parquet", [verl(["NYC", "", "New York"]), verl([""])]))
     assert [p.answer for p in lists.problems] == [("NYC", "New York")]
