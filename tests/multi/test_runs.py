@@ -10,7 +10,7 @@ from launched import ours, ramify
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from e2e_runs import DPO, SFT, TRAIN, write_task
+from e2e_runs import DPO, SFT, TRAIN, write_lines, write_task
 from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 
@@ -23,6 +23,22 @@ SCRIPTED = (
 )
 DEMONSTRATIONS = SFT.replace('run"\n', 'run"\nthreads = 1\ndeterministic = true\nsave_every = 1\n')
 PAIRS = DPO.replace("epochs = 6", "epochs = 2").replace("save_every = 4", "save_every = 1")
+CYCLES = (
+    SCRIPTED.replace(STEPS, "deterministic = true")
+    .replace('name = "length"', 'name = "answer"')
+    .replace("max_tokens = 64", "max_tokens = 250")
+    + """
+[selfcritic]
+cycles = 2
+steps = 2
+problems = 4
+[dpo]
+beta = 0.1
+batch_size = 4
+max_tokens = 400
+optimizer = {{ rate = 1e-3 }}
+"""
+)
 KINDS = {"copy": COPY, "scripted": SCRIPTED, "sft": DEMONSTRATIONS, "dpo": PAIRS}
 
 
@@ -80,6 +96,21 @@ def test_two_processes_train_as_one_does(alone, kind, tmp_path, model_folder):
         assert trees(run) == trees(expected)
         assert sum(row["update/steps"] for row in rows) >= 2
         assert any(row["update/unevenness"] > 1 for row in rows)
+    assert len([line for line in ours(said) if "model written to" in line]) == 1
+
+
+def test_two_processes_take_turns_of_rl_and_dpo_as_one_does(tmp_path, model_folder):
+    recipes = {size: write_task(tmp_path / f"at_{size}", model_folder, CYCLES) for size in (1, 2)}
+    for recipe in recipes.values():
+        rows = [{"prompt": "what is 12 plus 30 ?", "answer": 42} for _ in range(8)]
+        write_lines(recipe.parent / "problems.jsonl", rows)
+    assert main(["selfcritic", str(recipes[1])]) == 0
+    status, said = ramify(2, "selfcritic", recipes[2])
+    assert status == 0, said
+    expected, found = (recipes[size].parent / "run" / "cycle-02" for size in (1, 2))
+    assert (found / "pairs.jsonl").read_text() == (expected / "pairs.jsonl").read_text() != ""
+    assert apart(last_checkpoint(found / "dpo"), last_checkpoint(expected / "dpo")) <= 1e-5
+    assert apart(last_checkpoint(found / "dpo"), last_checkpoint(found / "rl")) > 1e-4
     assert len([line for line in ours(said) if "model written to" in line]) == 1
 
 
