@@ -196,3 +196,11 @@ def wait_for_step(process: subprocess.Popen, run: Path, step: int) -> None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def different(first, second, place=""):
+    """Dotted keys of which two recipes have different values."""
+    if not (isinstance(first, dict) and isinstance(second, dict)):
+        return set() if first == second else {place.removeprefix(".")}
+    keys = first.keys() | second.keys()
+    return set().union(*(different(first.get(key), second.get(key), f"{place}.{key}") for key in keys))

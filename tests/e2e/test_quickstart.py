@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from e2e_runs import different
 from file_limits import file_size_limit
 from ramify.cli import main
 from ramify.config import shipped_recipes
@@ -76,14 +77,6 @@ def test_the_recipes_that_ship_are_those_that_ran(smoke_quickstart, schema, name
     )
     data = "data.test" if kind == "eval" else "data.train"
     assert different(ships, ran) <= {"model.path", data, "run.dir", "run.seed", *filled}
-
-
-def different(first, second, place=""):
-    """Dotted keys of which two recipes have different values."""
-    if not (isinstance(first, dict) and isinstance(second, dict)):
-        return set() if first == second else {place.removeprefix(".")}
-    keys = first.keys() | second.keys()
-    return set().union(*(different(first.get(key), second.get(key), f"{place}.{key}") for key in keys))
 
 
 def test_an_evaluation_that_cannot_be_made_ends_the_quick_start_with_its_reason(smoke_quickstart):
