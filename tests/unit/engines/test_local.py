@@ -113,6 +113,27 @@ def test_a_continuation_feeds_only_what_is_new_and_a_branch_copies_its_parent(mo
     ]
 
 
+@pytest.mark.parametrize("kept", [0, 3])
+def test_what_a_rollback_keeps_is_not_fed_again(model, tokenizer, kept):
+    """A backtracked trajectory goes on from its prompt, or from inside the turn whose call failed."""
+    engine = engine_of(model, tokenizer)
+    prompt = tokenizer.encode("the capital of France is Paris , 12 plus 30 is 42")
+    failure = tokenizer.encode(" answer 42 step")
+
+    async def main():
+        turn = await engine.generate(Request(prompt, stream(0), 7))
+        await engine.generate(Request(prompt + turn.token_ids + failure, stream(1), 5))
+        fed = engine.counters.prefilled
+        again = await engine.generate(Request(prompt + turn.token_ids[:kept], stream(2), 7))
+        return fed, engine.counters.prefilled, turn, again
+
+    before, after, turn, again = asyncio.run(main())
+    assert before == len(prompt) - 1 + len(failure)
+    assert after == before
+    _, expected = learner_logprobs(model, prompt + turn.token_ids[:kept], again.token_ids)
+    np.testing.assert_allclose(again.logprobs, expected, atol=2e-5)
+
+
 def test_new_weights_drop_what_was_cached(model, tokenizer):
     engine = engine_of(model, tokenizer)
     prompt = tokenizer.encode("the capital of France")

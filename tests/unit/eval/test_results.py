@@ -4,8 +4,6 @@ import json
 
 import pytest
 from eval_records import attempt
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.eval.attempts import AttemptRecord
@@ -27,44 +25,6 @@ def test_records_come_back(tmp_path):
     written(tmp_path)
     assert read_records(tmp_path) == tuple(MADE)
     assert AttemptRecord.from_json(MADE[0].to_json()) == MADE[0]
-
-
-@given(cut=st.integers(0, 2000))
-def test_a_file_that_is_cut_anywhere_keeps_its_whole_lines(tmp_path_factory, cut):
-    folder = tmp_path_factory.mktemp("cut")
-    lines = written(folder)
-    content = lines.path.read_bytes()[:cut]
-    lines.path.write_bytes(content)
-    whole = content.count(b"\n")
-    assert read_records(folder) == tuple(MADE[:whole])
-    lines.keep({(record.problem, 0) for record in MADE})
-    assert lines.path.read_bytes() == content[: content.rfind(b"\n") + 1]
-
-
-def test_lines_of_attempts_that_are_not_done_are_dropped(tmp_path):
-    lines = written(tmp_path)
-    lines.keep({(MADE[1].problem, 0)})
-    assert read_records(tmp_path) == (MADE[1],)
-
-
-def test_lines_are_sorted_and_replaced(tmp_path):
-    lines = written(tmp_path)
-    keys = [(record.problem, record.attempt) for record in MADE]
-    lines.sort([keys[2], ("other", 0), keys[0]])
-    assert read_records(tmp_path) == (MADE[2], MADE[0])
-    new = attempt(MADE[0].problem, 0, "a much longer answer", False)
-    lines.update({keys[0]: new.to_json()})
-    assert read_records(tmp_path) == (MADE[2], new)
-    row, text = lines.texts({keys[0]})[keys[0]]
-    assert (row, AttemptRecord.from_json(json.loads(text))) == (2, new)
-
-
-def test_a_file_that_is_not_there_stays_so(tmp_path):
-    lines = results_lines(tmp_path)
-    lines.keep(set())
-    lines.sort([("p", 0)])
-    assert lines.read() == {}
-    assert not lines.path.exists()
 
 
 def test_a_duplicate_is_refused(tmp_path):
