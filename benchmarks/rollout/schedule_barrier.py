@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.rollout.schedule_engine import CapacityEngine
 from benchmarks.rollout.schedule_tools import TIMEOUTS, TimedSession, TimedTool
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.draws import stream, uniform
 from ramify.core.messages import Calls, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import Request

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from benchmarks.rollout.texts import Texts
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.draws import stream, uniform

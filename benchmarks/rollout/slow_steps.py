@@ -16,7 +16,7 @@ from benchmarks.harness.tiny_model import write_tiny_model
 from benchmarks.rollout.scripted_policy import ForcedSampler, ScriptedPolicy
 from benchmarks.rollout.texts import Texts
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tags import RESULT_CLOSE
 from ramify.core.call_clock import HeldUp
 from ramify.core.protocols import Event

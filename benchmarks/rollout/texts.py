@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks.harness.tiny_model import words_of
 from benchmarks.rollout.scripted_policy import InstantTool
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import Message, Problem

@@ -13,7 +13,7 @@ from benchmarks.harness.interleave import MIN_RUNS, interleave, medians
 from benchmarks.harness.rows import Row
 from benchmarks.harness.tiny_model import write_tiny_tokenizer
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.tree import TreeKey

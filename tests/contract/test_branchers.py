@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.config.build import build_brancher
 from ramify.config.mistakes import form_of
 from ramify.config.schema_rollout import BranchingSection, RolloutSection

@@ -9,7 +9,7 @@ import pytest
 
 from loopback import Reply, as_json, serve
 from model_folders import write_tokenizer
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ServiceDownError
 from ramify.core.messages import Calls, Final, Message, Problem, ToolCall, ToolStatus

@@ -1,6 +1,6 @@
 """Renderers: turn messages and tool results into tokens, and a turn's text into calls or an answer.
 
-`ChatRenderer` is what the dialects share. `TagRenderer` is the papers' dialect; `chat.hermes` has another.
+`ChatRenderer` is what the dialects share: `chat.tag_renderer` has the papers', `chat.hermes` another.
 """
 
 import json
@@ -11,49 +11,30 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ramify.chat.arguments import describe_tools, text_argument
 from ramify.chat.control_tokens import ControlTokens
 from ramify.chat.conversation import (
-    UNNAMED_TOOL,
     Line,
     Parts,
     Said,
     SaidCall,
     harmless,
-    outline,
-    split_thought,
     thought_opened,
 )
-from ramify.chat.escaped_code import with_line_breaks
 from ramify.chat.tags import (
-    RESULT_CLOSE,
-    RESULT_OPEN,
-    TAG_NAMES,
-    TOOLS,
-    callable_tools,
-    check_parts,
     neutralise,
-    parse_turn,
-    split_completion,
-    stop_strings,
-    tidy_turn,
-    words_before,
 )
 from ramify.chat.template import read_user_frame
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.errors import DataError, RowError
+from ramify.core.errors import DataError
 from ramify.core.messages import (
     Message,
     ParsedTurn,
     Problem,
     ToolResult,
-    ToolSpec,
     ToolStatus,
     TurnOutline,
 )
 from ramify.core.tree import Source, Trajectory
-
-_ANSWER = ("<answer>", "</answer>")
 
 
 class ChatRenderer(ABC):
@@ -309,112 +290,6 @@ class ChatRenderer(ABC):
             safe, ids = safer, self.tokenizer.encode_plain(safer)
             read = self.decode(ids)
         return safe, ids
-
-
-class TagRenderer(ChatRenderer):
-    """The papers' tag dialect (`chat.tags`): one assistant message holds the whole trajectory."""
-
-    result_end = RESULT_CLOSE
-    result_tags = ("<result>", "</result>")
-    other_calls = re.compile(r"<tool_call>|<function_call>|<function=|<\|python_tag\|>|\[TOOL_CALLS\]")
-    ends_each_turn = False
-
-    def __init__(self, tokenizer: ChatTokenizer, specs: Sequence[ToolSpec]) -> None:
-        self._tools = callable_tools(specs)
-        self._tools_text = describe_tools(specs)
-        super().__init__(tokenizer, tuple(dict.fromkeys((*TAG_NAMES, *self._tools))))
-        self._open = tokenizer.encode(RESULT_OPEN)
-        self._close = tokenizer.encode(RESULT_CLOSE)
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """Strings at which a turn ends."""
-        return stop_strings(tuple(self._tools))
-
-    def after(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
-        """Tokens of tool results, each as ` <result>`, its neutralised text, `</result>`."""
-        ids: list[int] = []
-        for result in results:
-            ids += [*self._open, *self._foreign(result.text)[1], *self._close]
-        return tuple(ids)
-
-    def parse(self, turn: str) -> ParsedTurn:
-        """Parse one whole turn of the policy."""
-        return parse_turn(turn, self._tools, self.ends)
-
-    def outline(self, turn: str) -> TurnOutline:
-        """Where in the text of a turn its thoughts stand, and where its call or its answer begins."""
-        return outline(turn, words_before(turn, self._tools))
-
-    def _messages(self, problem: Problem) -> tuple[Message, ...]:
-        """The problem's messages, with the descriptions of tools that ask for one added to the first message.
-
-        They go to the end of a system message, or in front of any other message. (The papers' tools are explained by
-        the problem's own messages.) No message is added, because not every chat template accepts a system message.
-        """
-        messages = problem.messages
-        if self._tools_text and messages:
-            first = messages[0]
-            pieces = (
-                (first.text, self._tools_text) if first.role == "system" else (self._tools_text, first.text)
-            )
-            messages = (Message.of(first.role, "\n\n".join(pieces)), *messages[1:])
-        return messages
-
-    def _said(self, turn: str, number: int) -> Said:
-        del number
-        return split_thought(turn)
-
-    def _told(self, said: Said, results: Sequence[ToolResult]) -> tuple[Line, ...]:
-        del said
-        texts = [f"{RESULT_OPEN}{result.text}{RESULT_CLOSE}".strip() for result in results]
-        return (Message.of("user", "\n".join(texts)),)
-
-    def split(self, text: str) -> Parts:
-        """As for every dialect."""
-        parts = split_completion(text)
-        if any(tag in inside for source, inside in parts if source is Source.TOOL for tag in _ANSWER):
-            raise RowError("an answer stands in a result")
-        return parts
-
-    def call_text(self, call: SaidCall) -> str:
-        """As for every dialect: a tag that holds the tool's only argument, if that is a text, or a JSON object."""
-        arguments = json.loads(call.arguments)
-        if call.name in self._tools:
-            only = text_argument(self._tools[call.name])
-        elif self._tools or call.name not in TOOLS:
-            raise RowError(UNNAMED_TOOL, call.name)
-        else:
-            # The papers' tools take one text, whatever the data set calls it.
-            only = next(iter(arguments), "")
-        if only is None:
-            return f"<{call.name}> {call.arguments} </{call.name}>"
-        if list(arguments) != [only] or not isinstance(arguments[only], str):
-            raise RowError("a call's arguments are not its tool's", f"{call.name} takes one text")
-        return f"<{call.name}> {arguments[only]} </{call.name}>"
-
-    def check_parts(self, parts: Parts, *, may_end_in_call: bool) -> None:
-        """As for every dialect."""
-        check_parts(parts, self._tools, may_end_in_call=may_end_in_call)
-
-    def repaired(self, parts: Parts) -> Parts:
-        """As for every dialect: programs whose line breaks are escaped get them back."""
-        return tuple(
-            (source, with_line_breaks(text) if source is Source.POLICY else text) for source, text in parts
-        )
-
-    def frame_tokens(self) -> int:
-        """As for every dialect."""
-        return len(self._open) + len(self._close)
-
-    def written(self, parts: Parts) -> str:
-        """As for every dialect."""
-        return "".join(
-            tidy_turn(text, self._tools)
-            if source is Source.POLICY
-            else f"{RESULT_OPEN}{self.quoted(text)}{RESULT_CLOSE}"
-            for source, text in parts
-        )
 
 
 def _one_text(turn: str, calls: str) -> str:

@@ -83,7 +83,7 @@ def build_renderer(dialect: Dialect, tokenizer: "ChatTokenizer", tools: Sequence
         from ramify.chat.hermes import HermesRenderer
 
         return HermesRenderer(tokenizer, tools)
-    from ramify.chat.renderer import TagRenderer
+    from ramify.chat.tag_renderer import TagRenderer
 
     return TagRenderer(tokenizer, tools)
 

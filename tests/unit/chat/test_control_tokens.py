@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model_folders import SPECIAL, TAGS, TEMPLATE, write_tokenizer
 from ramify.chat.control_tokens import ControlTokens
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tags import TAG_NAMES
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import Message, Problem, ToolSpec

@@ -9,7 +9,7 @@ from model_folders import write_tokenizer
 from ramify.chat.conversation import Said, SaidCall
 from ramify.chat.demonstrations import check, demonstrate, split
 from ramify.chat.hermes import HermesRenderer
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import RowError
 from ramify.core.messages import Calls, Final, Message, Problem, ToolResult, ToolSpec, ToolStatus

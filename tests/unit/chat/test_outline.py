@@ -4,7 +4,7 @@ import pytest
 
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from ramify.chat.hermes import HermesRenderer
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import Final, ToolSpec
 

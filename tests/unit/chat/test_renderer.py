@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from model_folders import SPECIAL, TAGS, write_tokenizer
 from ramify.chat.conversation import Said
 from ramify.chat.demonstrations import begin_alike, demonstrate, fewest_tokens, most_tokens, split
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, DataError, RowError

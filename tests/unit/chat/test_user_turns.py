@@ -6,7 +6,7 @@ from chat_folders import write_settings
 from hermes_folders import QWEN3, QWEN25, write_hermes_tokenizer
 from model_folders import write_tokenizer
 from ramify.chat.hermes import HermesRenderer
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Final, Malformed, Message, Problem, Say, ToolSpec

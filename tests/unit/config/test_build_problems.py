@@ -3,7 +3,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.commands.check_files import require_excluded
 from ramify.config.build_model import build_tokenizer
 from ramify.config.build_problems import build_problems

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Message

@@ -11,7 +11,7 @@ from chat_service import called, chat_service, chosen
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from loopback import Reply, as_json, serve
 from ramify.chat.hermes import HermesRenderer
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import ConfigError, EngineError, ServiceDownError
 from ramify.core.messages import Calls, Final, Malformed, Message, Problem, ToolResult, ToolSpec, ToolStatus

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from loopback import as_json, serve
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import EngineError, ServiceDownError
 from ramify.core.messages import Message, Problem, ToolResult, ToolStatus

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.draws import stream, uniform
 from ramify.core.messages import Message, Observation, Say, ToolResult, ToolSpec, ToolStatus
 from ramify.core.tree import Source, StopReason

@@ -5,7 +5,7 @@ import json
 import pytest
 from synth_agents import RIGHT, WRONG, actor_of, grow, question
 
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.config.schema_eval import PriceSection
 from ramify.config.schema_synth import HintsSection, QualitySection
 from ramify.core.tree import TreeKey

@@ -9,7 +9,7 @@ import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.draws import uniform
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Message, Problem, Say, ToolCall, ToolStatus

@@ -13,7 +13,7 @@ import pytest
 from loopback import Reply, serve
 from mcp_servers import SHOP, STUBBORN, running, served, write_server
 from ramify.algos.branch_rules import RandomBrancher
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.errors import ConfigError, MachineError
 from ramify.core.messages import ToolCall, ToolStatus
 from ramify.core.tree import StopReason

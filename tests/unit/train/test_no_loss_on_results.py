@@ -18,7 +18,7 @@ from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
 from ramify.chat.conversation import Said
 from ramify.chat.demonstrations import check, demonstrate, split
 from ramify.chat.hermes import HermesRenderer
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.messages import Message, Problem, ToolResult, ToolStatus
 from ramify.core.records import CreditedTree, behavior_annotations

@@ -10,7 +10,7 @@ import pytest
 from hermes_folders import QWEN25, template
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
-from ramify.chat.renderer import TagRenderer
+from ramify.chat.tag_renderer import TagRenderer
 from ramify.config.build import build_renderer
 from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.build_tools import build_tools, show_tools
