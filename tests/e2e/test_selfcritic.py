@@ -202,11 +202,12 @@ def test_help_and_dry_run(task, capsys):
     assert Path(task).exists()
 
 
-def test_the_recipe_that_ships_on_a_tiny_model(tmp_path, taught):
+def test_the_recipe_that_ships_on_a_tiny_model_and_its_run_as_a_model(tmp_path, taught, capsys):
     folder = write_task(tmp_path / "task", taught).parent
     write_lines(folder / "problems.jsonl", [{"prompt": PROMPT, "answer": "42"} for _ in range(8)])
     small = {
-        "model.path": taught,
+        # The folder of a run: its last checkpoint.
+        "model.path": taught.parents[1],
         "model.dtype": "float32",
         "data.train": folder / "problems.jsonl",
         "run.dir": folder / "run",
@@ -231,3 +232,17 @@ def test_the_recipe_that_ships_on_a_tiny_model(tmp_path, taught):
     # DPO trains an adapter there, which is merged.
     assert (first["model"], second["model"]) == ("model", "model")
     assert first["dpo"]["steps"] >= 1
+    assert f"from {taught}" in capsys.readouterr().out
+    asked = [
+        "eval",
+        "--model",
+        str(folder / "run"),
+        "--dataset",
+        str(folder / "problems.jsonl"),
+        "--limit",
+        "2",
+    ]
+    asked += ["--out", str(folder / "eval"), "-s", "sandbox.min_level=0", "-s", "sampling.max_tokens=40"]
+    assert main(asked) == 0
+    # A note names the model that the run's folder stands for.
+    assert f"{folder / 'run' / 'cycle-02' / 'model'} was trained on" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramify.core.errors import DataError, MachineError
+from ramify.modeling.run_models import model_of
 
 _ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+?)(?:@(?P<revision>[\w.-]+))?", re.ASCII)
 _TEXTS, _WEIGHTS = ("*.json", "*.jinja"), ("*.safetensors",)
@@ -58,12 +59,14 @@ def is_fetched(path: Path, *, weights: bool = True) -> bool:
 
 @functools.cache
 def local_folder(path: Path) -> Path:
-    """The folder of a model: `path` itself, or for an id of the hub the one in the cache; asks no network.
+    """The folder of a model: `path` itself, or what a run of that folder made, or for an id of the hub the one in the cache.
+
+    It asks no network, and gives the same answer for the rest of the process.
 
     Raises:
         MachineError: The model is not in the cache.
     """
-    return _snapshot(str(path), _TEXTS, offline=True) if is_hub_id(path) else path
+    return _snapshot(str(path), _TEXTS, offline=True) if is_hub_id(path) else model_of(path)
 
 
 def _snapshot(name: str, patterns: Sequence[str], *, offline: bool) -> Path:

@@ -121,12 +121,12 @@ def python_tool(name: str) -> Iterator[Callable[[str], str]]:
     toolbox = build_tools(
         ToolsSection(python=PythonConfig(**table["tools"]["python"])), SandboxSection(**table["sandbox"])
     )
-    problem = Problem("", (), ())
     with asyncio.Runner() as runner:
-        session = runner.run(toolbox.environment.open(problem, 0))
-        yield lambda code: runner.run(session.call(ToolCall("", "python", {"code": code}))).text
-        runner.run(session.close())
-        runner.run(toolbox.close())
+        try:
+            session = runner.run(toolbox.environment.open(Problem("", (), ()), 0))
+            yield lambda code: runner.run(session.call(ToolCall("", "python", {"code": code}))).text
+        finally:
+            runner.run(toolbox.close())
 
 
 def filled_recipe(schema: type[Recipe], name: str, values: Settings) -> Recipe:
