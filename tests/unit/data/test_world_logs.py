@@ -1,4 +1,8 @@
 import json
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,7 @@ from ramify.core.tree import Source
 from ramify.data.demonstrator import Search
 from ramify.data.world import WorldSettings, build_world, split_editions
 from ramify.data.world_logs import write_logs
+from ramify.data.world_questions import Edition
 from ramify.tools.passage_index import PassageIndex
 
 SETTINGS = WorldSettings(1, 2, 2, 2, 2, num_demo_editions=20)
@@ -23,33 +28,42 @@ def written(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+OPERATIONS = {"plus": operator.add, "minus": operator.sub, "times": operator.mul}
+
+
 def test_a_log_ends_with_the_value_of_what_it_was_told_to_find_or_compute(
     tmp_path: Path, search: Search
 ) -> None:
-    assert write_logs(tmp_path / "logs.jsonl", SETTINGS, 0, 200, search) == 200
+    assert write_logs(tmp_path / "logs.jsonl", SETTINGS, 0, 201, search) == 201
     editions = split_editions("demo", SETTINGS)
     for row in written(tmp_path / "logs.jsonl"):
         asked, told = row["prompt"][0]["content"], row["completion"].rpartition(" ")[2]
         if asked.startswith("find "):
             name, relation = asked.rpartition(", ")[2].split()
             assert told in {one.value(name, relation) for one in editions if (name, relation) in one.facts}
-        else:
-            first, operator, second = asked.removeprefix("compute ").split()
-            assert told == str(
-                {
-                    "plus": int(first) + int(second),
-                    "minus": int(first) - int(second),
-                    "times": int(first) * int(second),
-                }[operator]
-            )
+            continue
+        chain = asked.removeprefix("compute ")
+        word = next(word for word in chain.split() if word in OPERATIONS)
+        sides = [numbers_of(side, editions) for side in chain.split(f" {word} ")]
+        assert int(told) in {OPERATIONS[word](first, second) for first, second in product(*sides)}
 
 
-def test_no_log_answers_and_half_of_them_compute(tmp_path: Path, search: Search) -> None:
-    write_logs(tmp_path / "logs.jsonl", SETTINGS, 0, 200, search)
+def numbers_of(side: str, editions: Sequence[Edition]) -> set[int]:
+    """What a side of a sum may be: the number itself, or the fact in any edition that states it."""
+    if side.isdigit():
+        return {int(side)}
+    relation, name = side.removeprefix("the ").split(" of ")
+    return {int(one.value(name, relation)) for one in editions if (name, relation) in one.facts}
+
+
+def test_a_third_of_the_logs_searches_a_third_computes_and_a_third_does_both(
+    tmp_path: Path, search: Search
+) -> None:
+    write_logs(tmp_path / "logs.jsonl", SETTINGS, 0, 201, search)
     told = [row["completion"] for row in written(tmp_path / "logs.jsonl")]
     assert not any("<answer>" in one or "boxed" in one for one in told)
-    assert sum("<python>" in one for one in told) == 100
-    assert all(("<python>" in one) != ("<search>" in one) for one in told)
+    uses = Counter(("<search>" in one, "<python>" in one) for one in told)
+    assert uses == {(True, False): 67, (False, True): 67, (True, True): 67}
     assert all(any(source is Source.TOOL for source, _ in split_completion(one)) for one in told)
 
 
