@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from chat_service import called, chat_service
 from e2e_runs import SECONDS, ramify, start, write_lines, write_task
+from hermes_folders import QWEN3, write_hermes_tokenizer
 from ramify.cli import main
 from ramify.config import shipped_recipes
 from ramify.data.example_formats import COMPLETION
@@ -98,6 +100,54 @@ def test_another_recipe_does_not_go_on(task, capsys):
     assert len(told.splitlines()) == 1
 
 
+def test_other_settings_of_quality_sort_the_same_answers_again(task, capsys):
+    run = task.parent / "run"
+    assert main(["synth", str(task)]) == 0
+    trees = {path.name: path.read_bytes() for path in (run / "trees").iterdir()}
+    assert (run / "sft.jsonl").read_bytes()
+    capsys.readouterr()
+    assert main(["synth", str(task), "--resume", "-s", "quality.max_tokens=5"]) == 0
+    assert {path.name: path.read_bytes() for path in (run / "trees").iterdir()} == trees
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["quality"]["max_tokens"] == 5
+    assert summary["rejected"]["more than 5 tokens"] > 0
+    assert not (run / "sft.jsonl").read_bytes()
+    # It also says which questions get hints, so other trees would be there.
+    assert main(["synth", str(task), "--resume", "-s", "quality.right_at=0.9"]) == 2
+    assert "quality.right_at = 0.5, now it is 0.9" in capsys.readouterr().err
+
+
+def test_a_chat_endpoint_is_told_of_tools_only_where_there_are_some(tmp_path):
+    folder = tmp_path / "tokenizer"
+    write_hermes_tokenizer(folder, QWEN3)
+    recipe = write_task(tmp_path / "task", folder, SYNTH)
+    write_lines(recipe.parent / "problems.jsonl", [{"prompt": "the capital of France ?", "answer": "Paris"}])
+
+    def model(messages, body):
+        if "tools" not in body:
+            return {"content": "\\boxed{Rome}"}
+        if messages[-1]["role"] == "user":
+            return called(("search", {"query": "capital of France"}))
+        return {"content": "\\boxed{Paris}"}
+
+    with chat_service(model) as server:
+        settings = (
+            f'engine={{name="openai",api="chat",url="{server.url}/v1",model="m"}}',
+            'model.dialect="hermes"',
+            "data.max_prompt_tokens=1200",
+            "sampling.max_tokens=600",
+            "quality.max_tokens=2000",
+        )
+        text = recipe.read_text().replace("[hints]\n", "")
+        recipe.write_text(text)
+        assert main(["synth", str(recipe), *(part for one in settings for part in ("-s", one))]) == 0
+        asked = [one.json() for one in server.asked]
+    assert sum("tools" not in body for body in asked) == 4
+    assert sum("tools" in body for body in asked) == 8
+    (row,) = map(json.loads, (recipe.parent / "run" / "sft.jsonl").read_text().splitlines())
+    assert (row["class"], row["stage"], row["calls"]) == ("helps", "tools", 1)
+
+
 ANYWHERE = """
 markers = {letters}
 [[hints]]
@@ -162,6 +212,17 @@ def test_an_interrupted_synthesis_goes_on_to_equal_files(task, tmp_path, sign):
         (
             ["engine={name='openai', url='http://127.0.0.1:9', model='m', api='chat'}"],
             "a chat endpoint cannot go on",
+        ),
+        (
+            [
+                "engine={name='openai', url='http://127.0.0.1:9', model='m', api='chat'}",
+                "repair={backtracer={calls=1}}",
+            ],
+            "repair.backtracer, hints: expected none",
+        ),
+        (
+            ["engine={name='openai', url='http://127.0.0.1:9', model='m'}", "run.deterministic=true"],
+            "run.deterministic",
         ),
     ],
 )

@@ -42,7 +42,7 @@ class Sampler:
         Raises:
             Interrupted: Ctrl-C or SIGTERM.
         """
-        lines = _tree_lines(path)
+        lines, told = _tree_lines(path), actor.timing.failure_notes()
         path.parent.mkdir(parents=True, exist_ok=True)
         found = lines.keys()
         # Also drops a last line that was cut off.
@@ -70,7 +70,8 @@ class Sampler:
                     self.stop.run(grow_in_groups(actor, [left], keep, phase, whole=self.whole is not None))
         lines.sort(keys)
         for note in actor.timing.failure_notes():
-            self.console.note(note)
+            if note not in told:
+                self.console.note(note)
 
     def _size(self, actor: Actor) -> int:
         return GROUP if self.whole is None else max(1, self.whole // actor.agent.limits.n)

@@ -115,7 +115,12 @@ class HermesRenderer(ChatRenderer):
         parts = list(_PART.finditer(opened + turn))
         call = next((part.start() for part in parts if part[2] is not None), None)
         thoughts = [part.end() for part in parts if part[2] is None and part[1]]
-        words = call if call is not None else max(thoughts, default=len(opened))
+        if call is not None:
+            words = call
+        elif thoughts:
+            words = max(thoughts)
+        else:
+            words = len(opened) + _answer_begins(turn, self.ends)
         return outline(turn, words - len(opened))
 
     def thought(self, text: str) -> str:
@@ -215,6 +220,13 @@ class HermesRenderer(ChatRenderer):
     def frame_tokens(self) -> int:
         """As for every dialect."""
         return sum(self.tokenizer.most_tokens(piece) for piece in self._frame.pieces(2))
+
+
+def _answer_begins(turn: str, ends: Sequence[str]) -> int:
+    """Where the sentence or line with the first box begins, in a turn that thinks aloud; without a box, where the turn ends."""
+    text = turn[: min((at for end in ends if (at := turn.find(end)) >= 0), default=len(turn))]
+    box = text.find("\\boxed")
+    return len(text) if box < 0 else max(text.rfind("\n", 0, box), text.rfind(". ", 0, box), -1) + 1
 
 
 @dataclass(frozen=True, slots=True)

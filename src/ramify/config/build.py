@@ -168,6 +168,22 @@ def _engine(
     return ScriptedEngine(renderer.tokenizer, script, context_tokens, script.exact_entropy)
 
 
+def engine_without_tools(
+    section: EvalEngineSection,
+    engine: Engine,
+    renderer: "ChatRenderer",
+    context_tokens: int,
+    note: Callable[[str], None],
+) -> Engine:
+    """The engine for an agent whose `renderer` shows no tools: a chat endpoint is told of none, any other is as it was.
+
+    Whoever calls this closes it, as well as `engine`.
+    """
+    if isinstance(section, OpenAIEngineSection) and section.api == "chat":
+        return _openai(section, renderer, context_tokens, note)
+    return engine
+
+
 def _openai(
     section: OpenAIEngineSection, renderer: "ChatRenderer", context_tokens: int, note: Callable[[str], None]
 ) -> Engine:

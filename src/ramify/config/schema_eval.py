@@ -112,6 +112,24 @@ EvalEngineSection = Annotated[
 ]
 
 
+def refuse_rewriting_chats(
+    engine: Section, rewriters: Rewriters, repair: RepairSection | None, *, hints: bool = False
+) -> None:
+    """Refuse what goes on inside a turn, with an endpoint that writes whole turns (ValueError)."""
+    if not isinstance(engine, OpenAIEngineSection) or engine.api != "chat":
+        return
+    asked = ["sampling.rewriters"] if rewriters else []
+    asked += [
+        f"repair.{name}" for name in ("backtracer", "refiner") if getattr(repair, name, None) is not None
+    ]
+    asked += ["hints"] if hints else []
+    if asked:
+        raise ValueError(
+            f'{", ".join(asked)}: expected none with engine.api = "chat", a chat endpoint cannot go on inside a turn; '
+            'set engine.api = "completions"'
+        )
+
+
 class PriceSection(Section):
     """Price of a million tokens, in any currency.
 
@@ -144,7 +162,7 @@ class EvalRecipe(Section):
         refuse_all(
             self._has_verdict,
             lambda: refuse_unrepeatable(self.run, self.engine.repeats),
-            self._rewrites,
+            lambda: refuse_rewriting_chats(self.engine, self.sampling.rewriters, self.repair),
             lambda: refuse_compat_reward(self.model, self.reward),
             lambda: refuse_tools_beside(self.tools, self.environment),
             lambda: refuse_absent_environment(self.reward, self.environment),
@@ -161,21 +179,6 @@ class EvalRecipe(Section):
         elif not self.reward.tells_right:
             raise ValueError(
                 f'reward.name: expected a reward that tells right from wrong, "{self.reward.name}" does not'
-            )
-
-    def _rewrites(self) -> None:
-        if not isinstance(self.engine, OpenAIEngineSection) or self.engine.api != "chat":
-            return
-        asked = ["sampling.rewriters"] if self.sampling.rewriters else []
-        asked += [
-            f"repair.{name}"
-            for name in ("backtracer", "refiner")
-            if getattr(self.repair, name, None) is not None
-        ]
-        if asked:
-            raise ValueError(
-                f'{", ".join(asked)}: expected none with engine.api = "chat", a chat endpoint cannot go on inside a turn; '
-                'set engine.api = "completions"'
             )
 
     def _repairs(self) -> None:

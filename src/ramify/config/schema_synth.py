@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import model_validator
 
-from ramify.config.schema_eval import EvalEngineSection, OpenAIEngineSection, PriceSection
+from ramify.config.schema_eval import EvalEngineSection, PriceSection, refuse_rewriting_chats
 from ramify.config.schema_parts import (
     LimitsSection,
     ModelSection,
@@ -13,6 +13,7 @@ from ramify.config.schema_parts import (
     Section,
     refuse_all,
     refuse_clocks,
+    refuse_unrepeatable,
 )
 from ramify.config.schema_repair import RepairSection, refuse_idle_repairs
 from ramify.config.schema_reward import RewardSection, refuse_absent_environment, refuse_compat_reward
@@ -54,7 +55,7 @@ class SynthSamplingSection(LimitsSection):
 
 
 class HintsSection(Section):
-    """Answers that go on from inside earlier ones, after a hint (START, arXiv 2503.04625); `per_question` of them.
+    """Answers that go on from inside earlier ones, after a hint (START, arXiv 2503.04625): at most `per_question`, one behind each.
 
     `after` says which answers: those without tools, as in the paper, or those with them. `library` is a file of hints; without
     it the one that ramify ships is used.
@@ -101,7 +102,10 @@ class SynthRecipe(Section):
     def _consistent(self) -> "SynthRecipe":
         refuse_all(
             self._tells_right,
-            self._goes_on,
+            lambda: refuse_unrepeatable(self.run, self.engine.repeats),
+            lambda: refuse_rewriting_chats(
+                self.engine, self.sampling.rewriters, self.repair, hints=self.hints is not None
+            ),
             lambda: refuse_compat_reward(self.model, self.reward),
             lambda: refuse_tools_beside(self.tools, self.environment),
             lambda: refuse_absent_environment(self.reward, self.environment),
@@ -120,12 +124,4 @@ class SynthRecipe(Section):
         if not self.reward.tells_right:
             raise ValueError(
                 f'reward.name: expected a reward that tells right from wrong, "{self.reward.name}" does not'
-            )
-
-    def _goes_on(self) -> None:
-        chats = isinstance(self.engine, OpenAIEngineSection) and self.engine.api == "chat"
-        if self.hints is not None and chats:
-            raise ValueError(
-                'hints: expected none with engine.api = "chat", a chat endpoint cannot go on inside a turn; set '
-                'engine.api = "completions"'
             )

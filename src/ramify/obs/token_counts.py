@@ -1,5 +1,6 @@
 """How many tokens an attempt has, and how many a service that charges by the token would count."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ramify.core.tree import Source, Trajectory
@@ -22,12 +23,14 @@ class TokenCounts:
     sent: int
 
 
-def count_tokens(trajectory: Trajectory) -> TokenCounts:
-    """The token counts of one attempt."""
+def count_tokens(trajectory: Trajectory, given: Collection[str] = ()) -> TokenCounts:
+    """The token counts of one attempt; the policy's nodes `given` were written before it (`Tree.given`)."""
     sizes = dict.fromkeys(Source, 0)
     sent = 0
     turn_open = False
     for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True):
+        if node.id in given:
+            continue
         is_policy = node.source is Source.POLICY
         if is_policy and not (turn_open and node.context == "parent"):
             sent += sum(size for _, size in context.parts[:-1])

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -43,7 +43,7 @@ class Hint(BaseModel):
 class _Library(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    markers: tuple[str, ...] = ()
+    markers: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     hints: tuple[Hint, ...] = Field(min_length=1)
 
 

@@ -1,12 +1,16 @@
 """What a synthesis gives: the class of each question, rows for supervised training, questions for RL, what was refused.
 
-Difficulty classes of Tool-Star (arXiv 2505.16410, section 3.2), from the shares of right answers without and with tools:
+Every answer is a row or is refused with a reason. Difficulty classes of Tool-Star (arXiv 2505.16410, section 3.2), from the shares
+of right answers without and with tools:
 
     without   with     class     goes to
     right     right    direct    supervised rows, answered without tools
     right     wrong    hurts     the same
     wrong     right    helps     supervised rows, answered with tools, after a hint or not
     wrong     wrong    hard      questions for RL
+
+Answers that a deadline or a failure of a service ended are not counted. With fewer than four others of a kind the question is
+"unclear", and goes nowhere.
 """
 
 import json
@@ -17,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeAlias
+from typing import Any, Final, Literal, TextIO, TypeAlias
 
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.schema_eval import PriceSection
@@ -30,23 +34,37 @@ from ramify.obs.manifest import file_sha256
 from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.obs.trace import TracedTree
 from ramify.synth.folder import STAGES, Stage, read_stage
-from ramify.synth.rows import Answer, completion_of, is_right, refused
+from ramify.synth.rows import NOT_ITS_OWN, Answer, completion_of, is_right, refused
 
-Class: TypeAlias = Literal["direct", "hurts", "helps", "hard"]
+Class: TypeAlias = Literal["direct", "hurts", "helps", "hard", "unclear"]
 
-CLASSES: tuple[Class, ...] = ("direct", "hurts", "helps", "hard")
+_ROWS_FROM: Final[Mapping[Class, tuple[Stage, ...]]] = {
+    "direct": ("direct",),
+    "hurts": ("direct",),
+    "helps": ("tools", "hints"),
+    "hard": (),
+    "unclear": (),
+}
+"""Which answers to a question of each class may give rows."""
+_LEAST: Final = 4
+"""Answers of a kind from which a class can be told."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassRates:
-    """Shares of right answers to a question: without tools, with them, and after hints (None: there were none)."""
+    """Shares of right answers to a question: without tools, with them, and after hints (None: too few of them, or none)."""
 
-    direct: float
-    tools: float
+    direct: float | None
+    tools: float | None
     hints: float | None
 
     def difficulty(self, right_at: float) -> Class:
-        """The class of the question, which counts as answered from a share of `right_at` on."""
+        """The class of the question, which counts as answered from a share of `right_at` on.
+
+        An answer after a hint is one with tools, so it counts for a question that the tools alone do not answer.
+        """
+        if self.direct is None or self.tools is None:
+            return "unclear"
         with_tools = max(self.tools, self.hints or 0.0) >= right_at
         if self.direct >= right_at:
             return "direct" if self.tools >= right_at else "hurts"
@@ -64,10 +82,11 @@ class StageTotals:
 
     def add(self, answer: Answer) -> None:
         """Count an answer."""
-        counts: TokenCounts = count_tokens(answer.trajectory)
+        counts: TokenCounts = count_tokens(answer.trajectory, answer.given)
+        nodes = answer.trajectory.nodes
         self.answers += 1
         self.right += answer.right
-        self.calls += len(answer.trajectory.exchanges)
+        self.calls += sum(len(node.results) for node in nodes if not {node.id, node.parent} & answer.given)
         self.tokens.update({"written": counts.written, "sent": counts.sent})
 
     def as_json(self, price: PriceSection | None) -> dict[str, Any]:
@@ -101,32 +120,33 @@ class Sorter:
     seed: int
 
     def rows_of(
-        self, answers: Sequence[Answer], stages: Sequence[Stage]
+        self, answers: Sequence[Answer], found: Class
     ) -> tuple[list[tuple[Answer, str]], list[tuple[Answer, str, str]]]:
-        """(rows with their texts, refused answers with their reasons and texts) of a question.
+        """(rows with their texts, refused answers with their reasons and texts) of a question of the class `found`.
 
-        Rows come from the answers of some stages; those of other stages are neither. Which of the possible ones are taken is
-        drawn.
+        Which of the possible rows are taken is drawn.
         """
-        kept: list[tuple[Answer, str]] = []
+        fit: list[tuple[Answer, str]] = []
         out: list[tuple[Answer, str, str]] = []
         for answer in answers:
-            if answer.stage not in stages:
-                continue
             reason = refused(answer, self.quality)
             text = ""
             try:
                 text = completion_of(self.renderer, answer, self.quality.max_tokens)
             except RowError as error:
                 reason = reason or f"{error}"
-            if reason is None and any(text == other for _, other in kept):
+            if reason is None and answer.stage not in _ROWS_FROM[found]:
+                reason = f"not for a question of the class {found}"
+            if reason is None and any(text == other for _, other in fit):
                 reason = "the same as another row"
             if reason is None:
-                kept.append((answer, text))
+                fit.append((answer, text))
             else:
                 out.append((answer, reason, text))
-        drawn = sorted(kept, key=lambda pair: stream(self.seed, "row", pair[0].problem.id, *_name(pair[0])))
-        return drawn[: self.quality.rows_per_question], out
+        drawn = sorted(fit, key=lambda pair: stream(self.seed, "row", pair[0].problem.id, *_name(pair[0])))
+        kept = drawn[: self.quality.rows_per_question]
+        out += ((answer, "not drawn", text) for answer, text in drawn[len(kept) :])
+        return kept, out
 
 
 def _name(answer: Answer) -> tuple[str, int, tuple[int, ...]]:
@@ -163,27 +183,26 @@ def write_results(
                 "pass_rate_tools": rates.tools,
                 "pass_rate_hints": rates.hints,
             }
-            stages: tuple[Stage, ...] = ("direct",) if found in ("direct", "hurts") else ("tools", "hints")
-            kept, out = sorter.rows_of(answers, stages)
+            kept, out = sorter.rows_of(answers, found)
             for answer, reason, text in out:
                 reasons[reason.partition(": ")[0]] += 1
                 _write(rejected, {**_row(answer, text), **told, "reason": reason})
             if found == "hard":
-                kept = []
                 _write(rl, {**_question(problem), **told})
             for number, (answer, text) in enumerate(kept):
                 name = problem.id if number == 0 else f"{problem.id}#{number}"
                 rows[found] += 1
                 hints.update([answer.hint] if answer.hint else [])
                 _write(sft, {**_row(answer, text), "id": name, **told})
-            if found != "hard" and not kept:
+            if _ROWS_FROM[found] and not kept:
                 without_rows[found] += 1
             _write(questions, {"id": problem.id, **told, "rows": len(kept)})
     summary = {
         "schema": 1,
         "questions": len(problems),
-        "classes": {name: classes[name] for name in CLASSES},
-        "rows": {name: rows[name] for name in CLASSES if name != "hard"},
+        "quality": sorter.quality.model_dump(),
+        "classes": {name: classes[name] for name in _ROWS_FROM},
+        "rows": {name: rows[name] for name, stages in _ROWS_FROM.items() if stages},
         "questions_without_rows": dict(sorted(without_rows.items())),
         "rl": classes["hard"],
         "hints": dict(sorted(hints.items())),
@@ -206,26 +225,32 @@ def _by_question(folder: Path, problems: Sequence[Problem]) -> Iterator[tuple[Pr
     }
     ahead = {stage: next(groups, None) for stage, groups in files.items()}
     for problem in problems:
-        answers: list[Answer] = []
+        found: dict[Stage, list[TracedTree]] = {}
         for stage in files:
             group = ahead[stage]
             if group is not None and group[0] == problem.id:
-                answers += (answer for traced in group[1] for answer in _answers(problem, stage, traced))
+                found[stage] = list(group[1])
                 ahead[stage] = next(files[stage], None)
-        yield problem, answers
+        # As it was asked with tools: an environment may have put words of its own behind the question.
+        asked = found["tools"][0].tree.problem if "tools" in found else problem
+        yield (
+            problem,
+            [one for stage in found for traced in found[stage] for one in _answers(asked, stage, traced)],
+        )
 
 
 def _answers(problem: Problem, stage: Stage, traced: TracedTree) -> Iterator[Answer]:
-    for trajectory, reward in zip(traced.tree.trajectories, traced.rewards, strict=True):
-        yield Answer(problem, stage, traced.tree.key, trajectory, is_right(reward))
+    tree = traced.tree
+    for trajectory, reward in zip(tree.trajectories, traced.rewards, strict=True):
+        yield Answer(problem, stage, tree.key, trajectory, is_right(reward), tree.given)
 
 
 def _rates(answers: Sequence[Answer]) -> PassRates:
-    def share(stage: Stage) -> float | None:
-        right = [answer.right for answer in answers if answer.stage == stage]
-        return sum(right) / len(right) if right else None
+    def share(stage: Stage, least: int) -> float | None:
+        own = [one for one in answers if one.stage == stage and one.trajectory.stop not in NOT_ITS_OWN]
+        return sum(one.right for one in own) / len(own) if len(own) >= least else None
 
-    return PassRates(share("direct") or 0.0, share("tools") or 0.0, share("hints"))
+    return PassRates(share("direct", _LEAST), share("tools", _LEAST), share("hints", 1))
 
 
 def _row(answer: Answer, text: str) -> dict[str, Any]:

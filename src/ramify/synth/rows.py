@@ -1,6 +1,7 @@
 """Rows for supervised training from recorded answers: what they say, and why one is refused."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from ramify.chat.conversation import Parts, Said
 from ramify.chat.demonstrations import check, demonstrate, split
@@ -12,6 +13,10 @@ from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, Trajectory, TreeKey
 from ramify.synth.folder import Stage
 from ramify.synth.hints import read_hint
+from ramify.tools.search import normalise
+
+NOT_ITS_OWN = (StopReason.DEADLINE, StopReason.FAILED)
+"""Ends that say nothing about the policy."""
 
 
 def is_right(reward: Reward) -> bool:
@@ -24,11 +29,12 @@ class Answer:
     """A recorded answer.
 
     Attributes:
-        problem: The question under the prompt with tools, which is the row's prompt whoever answered.
+        problem: The question as an agent with tools was asked it, which is the row's prompt whoever answered.
         stage: What it was answered with.
         key: Key of its tree.
         trajectory: Its path.
         right: Whether it is right.
+        given: Ids of the policy's nodes that an earlier answer wrote.
     """
 
     problem: Problem
@@ -36,6 +42,7 @@ class Answer:
     key: TreeKey
     trajectory: Trajectory
     right: bool
+    given: frozenset[str]
 
     @property
     def hint(self) -> str | None:
@@ -91,10 +98,20 @@ def refused(answer: Answer, quality: QualitySection) -> str | None:
         return "wrong"
     if len(answer.calls) > quality.max_calls:
         return f"more than {quality.max_calls} calls"
-    made = [(call.name, call.arguments) for call in answer.calls]
+    made = [
+        (call.name, {name: _plain(call, value) for name, value in call.arguments.items()})
+        for call in answer.calls
+    ]
     if any(call in made[:index] for index, call in enumerate(made)):
         return "a call is repeated"
     return None
+
+
+def _plain(call: ToolCall, value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """An argument without what makes no difference: in a program the blanks around it, else also case and other blanks."""
+    if not isinstance(value, str):
+        return value
+    return value.strip() if call.name == "python" else normalise(value)
 
 
 def completion_of(renderer: ChatRenderer, answer: Answer, max_tokens: int) -> str:

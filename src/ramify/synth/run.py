@@ -10,14 +10,15 @@ from ramify.actor.identity import agent_identity, without_reach
 from ramify.actor.recorded import Sampler
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.build import build_agent, build_limits, build_renderer
+from ramify.config.build import build_agent, build_limits, build_renderer, engine_without_tools
 from ramify.config.build_model import build_model
 from ramify.config.build_problems import build_questions
 from ramify.config.build_reward import build_reward
 from ramify.config.build_tools import Toolbox
 from ramify.config.load import resolved
 from ramify.config.schema_synth import SynthRecipe
-from ramify.core.errors import Interrupted
+from ramify.core.closing import close_all
+from ramify.core.errors import ConfigError, Interrupted
 from ramify.core.messages import Problem
 from ramify.obs import manifest
 from ramify.obs.console import RunConsole
@@ -38,6 +39,9 @@ from ramify.synth.sampling import (
     without_tools,
 )
 
+_SORTING = ("max_calls", "max_tokens", "rows_per_question")
+"""What of `[quality]` acts once the answers are there."""
+
 
 def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False) -> dict[str, Any]:
     """Sample answers, sort the questions, write the rows into `run.dir`; returns the summary.
@@ -57,6 +61,10 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
         task = _open(recipe, console, direct)
         library = None
         if recipe.hints is not None:
+            if task.toolbox.environment.opens and recipe.hints.after == "direct":
+                raise ConfigError(
+                    'hints.after: expected "tools", answers without tools have not seen what the environment says at the start'
+                )
             library = load_hints(recipe.hints.library).for_tools(task.toolbox.environment.tools)
         _take_up(recipe, task, library, console)
         _sample_all(recipe, task, direct, library, console)
@@ -102,7 +110,8 @@ def _take_up(recipe: SynthRecipe, task: Task, library: HintLibrary | None, conso
     folder = recipe.run.dir
     identity, device = agent_identity(recipe.model, recipe.engine, task)
     made_from = {
-        **recipe.model_dump(mode="json", exclude={"run"}),
+        # Rows are sorted anew each time; the least share of right answers also says which questions get hints.
+        **recipe.model_dump(mode="json", exclude={"run": True, "quality": set(_SORTING)}),
         "seed": recipe.run.seed,
         "deterministic": recipe.run.deterministic,
         **identity,
@@ -127,12 +136,16 @@ def _sample_all(
 ) -> None:
     folder, sampling = recipe.run.dir, recipe.sampling
     with agent_loop() as loop, StopOnSignal(loop) as stop:
-        actor: Actor | None = None
+        actor = direct_engine = None
         try:
             actor = _actor(recipe, task, console)
+            renderer = _plain(recipe, task.renderer)
+            direct_engine = engine_without_tools(
+                recipe.engine, actor.agent.engine, renderer, task.context_tokens, console.note
+            )
             loop.settle()
             sampler = Sampler(console, stop, group_size(recipe.run, recipe.engine, leaves=1))
-            plain = without_tools(actor, _plain(recipe, task.renderer), sampling.direct)
+            plain = without_tools(actor, direct_engine, renderer, sampling.direct)
             sampler.sample(
                 "direct", stage_file(folder, "direct"), plain, planned_answers(direct, DIRECT), len(direct)
             )
@@ -153,13 +166,13 @@ def _sample_all(
                     stage_file(folder, "hints"),
                     alone,
                     planned,
-                    len(asked) * recipe.hints.per_question,
+                    len(asked) * min(recipe.hints.per_question, getattr(sampling, recipe.hints.after)),
                 )
         except Interrupted as stopped:
             after = f"the answers that have ended are in {folder}, go on with --resume"
             raise Interrupted(stopped.number, after) from None
         finally:
-            loop.run((actor or task).close())
+            loop.run(close_all(each for each in (direct_engine, actor or task) if each is not None))
 
 
 def _actor(recipe: SynthRecipe, task: Task, console: RunConsole) -> Actor:

@@ -9,6 +9,7 @@ from ramify.chat.renderer import ChatRenderer
 from ramify.config.schema_synth import HintsSection
 from ramify.core.draws import stream
 from ramify.core.messages import Problem
+from ramify.core.protocols import Engine
 from ramify.core.tree import TreeKey
 from ramify.rollout.plan import Planned
 from ramify.rollout.tool_set import ToolSet
@@ -20,10 +21,12 @@ DIRECT, TOOLS, FIRST_HINT = 0, 1, 2
 """`TreeKey.attempt` of a question's trees: it names their random streams, and their lines."""
 
 
-def without_tools(actor: Actor, renderer: ChatRenderer, samples: int) -> Actor:
-    """The same agent without tools; `renderer` shows none. A call ends its answer, or is no call at all."""
+def without_tools(actor: Actor, engine: Engine, renderer: ChatRenderer, samples: int) -> Actor:
+    """The same agent without tools; neither `engine` nor `renderer` shows any. A call ends its answer, or is no call at all."""
     limits = replace(actor.agent.limits, n=samples, max_calls=0)
-    agent = replace(actor.agent, renderer=renderer, environment=ToolSet({}), limits=limits, rewriters=())
+    agent = replace(
+        actor.agent, engine=engine, renderer=renderer, environment=ToolSet({}), limits=limits, rewriters=()
+    )
     return replace(actor, agent=agent)
 
 
@@ -48,7 +51,8 @@ def planned_hints(
 ) -> Iterator[Planned]:
     """Trees that go on after hints from recorded answers to the questions `asked`: from wrong answers first.
 
-    Answers in which no hint has a place are passed over. Which hint, and where, is drawn for each answer.
+    Answers in which no hint has a place are passed over, and an answer is gone on from once. Which hint, and where, is drawn for
+    each.
 
     Args:
         folder: Holds the recorded answers.
@@ -63,6 +67,9 @@ def planned_hints(
         if traced.tree.problem.id not in asked:
             continue
         slot, problem = of_id[traced.tree.problem.id]
+        if section.after == "tools":
+            # With what an environment put behind the question.
+            problem = traced.tree.problem
         pairs = zip(traced.tree.trajectories, traced.rewards, strict=True)
         attempt = FIRST_HINT
         for answer, _ in sorted(pairs, key=lambda pair: is_right(pair[1])):

@@ -66,7 +66,10 @@ def test_in_tags(tags, turn, thoughts, said, words):
         (f"<think>\na\n</think>\n\n{CALL}", ["\na\n"], "<think>\na\n", "<think>\na\n</think>\n\n"),
         (f"I look. {CALL}\n{CALL}", [], "I look. ", "I look. "),
         ("<think>a</think>It is 7.", ["a"], "<think>a", "<think>a</think>"),
-        ("It is 7.", [], "", ""),
+        ("It is 7.<|im_end|>", [], "It is 7.", "It is 7."),
+        ("Wait, 7. So \\boxed{7}<|im_end|>", [], "Wait, 7.", "Wait, 7."),
+        ("Wait.\nSo \\boxed{7} and \\boxed{7}", [], "Wait.\n", "Wait.\n"),
+        ("\\boxed{7}", [], "", ""),
     ],
 )
 def test_in_hermes(hermes, turn, thoughts, said, words):

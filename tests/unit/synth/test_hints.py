@@ -33,6 +33,7 @@ def test_the_shipped_library_has_hints_of_both_kinds_for_both_tools():
         ("[[hints]]\nname = 'a'\nkind = 'reflection'\ntext = 'b'\nwhen = 1", "hints.0.when"),
         ("[[hints]]\nname = 'a'\nkind = 'reflection'\ntext = 'b'\n" * 2, "two hints are called 'a'"),
         ("[[hints]]\nname = 'a'\nkind = 'verification'\ntext = 'b'", "expected words of doubt"),
+        ("markers = ['']\n[[hints]]\nname = 'a'\nkind = 'verification'\ntext = 'b'", "markers.0"),
         ("hints", "expected TOML"),
         ("\ud800", "expected TOML"),
     ],

@@ -1,6 +1,9 @@
 """From recorded answers to rows: classes, quality, what is refused and why, and the files."""
 
 import json
+import random
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 from synth_agents import RIGHT, WRONG, actor_of, grow, question
@@ -8,16 +11,17 @@ from synth_agents import RIGHT, WRONG, actor_of, grow, question
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.config.schema_eval import PriceSection
 from ramify.config.schema_synth import HintsSection, QualitySection
-from ramify.core.tree import TreeKey
+from ramify.core.tree import Source, StopReason, Trajectory, TreeKey
 from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import Example, read_examples
 from ramify.data.problems import load_problems
 from ramify.obs.files import dump_line, replace_lines
 from ramify.obs.trace import TracedTree, tree_record
 from ramify.rollout.plan import Planned
-from ramify.synth.folder import STAGES
+from ramify.synth.folder import STAGES, read_stage
 from ramify.synth.hints import load_hints
-from ramify.synth.results import PassRates, Sorter, write_results
+from ramify.synth.results import PassRates, Sorter, _rates, write_results
+from ramify.synth.rows import Answer, refused
 from ramify.synth.sampling import (
     DIRECT,
     TOOLS,
@@ -31,10 +35,12 @@ CALL = "<think> I add</think><python> print(12 + 30) </python>"
 DONE = f"<think> done</think>{RIGHT}"
 
 
-def answer_of(context):
+def answer_of(context, seed):
     """What the agent says, by its question and by what stands in the context."""
     kind = next(
-        name for name in ("easy", "tool", "hard", "hint", "many", "twice", "odd") if f"{name} ?" in context
+        name
+        for name in ("easy", "tool", "hard", "hint", "many", "twice", "odd", "often")
+        if f"{name} ?" in context
     )
     results = context.count("</result>")
     if "Before I answer" in context or "check this" in context or "look it up" in context:
@@ -42,6 +48,8 @@ def answer_of(context):
     match kind:
         case "easy":
             return DONE
+        case "often":
+            return f"<think> maybe</think>{RIGHT if random.Random(seed).random() < 0.5 else WRONG}"
         case "tool":
             return DONE if results else CALL
         case "many":
@@ -54,24 +62,25 @@ def answer_of(context):
             return f"<think> maybe 41</think>{WRONG}"
 
 
-def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None):
+def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None, direct=4):
     """The summary and the rows of each file."""
     problems = [question(name) for name in names]
-    actor = actor_of(folder, lambda context, seed: answer_of(context), max_calls=5, max_tokens=1500)
-    plain = without_tools(actor, TagRenderer(actor.agent.renderer.tokenizer, ()), 4)
+    actor = actor_of(folder, answer_of, max_calls=5, max_tokens=1500)
+    plain = without_tools(actor, actor.agent.engine, TagRenderer(actor.agent.renderer.tokenizer, ()), direct)
     run = tmp_path / "run"
     (run / "trees").mkdir(parents=True)
-    direct = grow(plain, planned_answers(problems, DIRECT))
+    alone = grow(plain, planned_answers(problems, DIRECT))
     tools = grow(with_samples(actor, 4), planned_answers(problems, TOOLS))
-    stages = {"direct": direct, "tools": tools, "hints": ()}
+    stages = {"direct": alone, "tools": tools}
     for stage in ("direct", "tools"):
         record(run, stage, stages[stage])
     if hints:
-        asked = frozenset(s.tree.problem.id for s in direct if s.rewards[0].parts["correct"] < 1)
+        asked = frozenset(s.tree.problem.id for s in alone if s.rewards[0].parts["correct"] < 1)
         planned = planned_hints(
             run, HintsSection(), load_hints(None), with_samples(actor, 1), problems, asked
         )
-        record(run, "hints", grow(with_samples(actor, 1), planned))
+        stages["hints"] = grow(with_samples(actor, 1), planned)
+        record(run, "hints", stages["hints"])
     quality = quality or QualitySection()
     summary = write_results(run, problems, Sorter(actor.agent.renderer, quality, 3), price)
     files = ("sft", "rl", "rejected", "questions")
@@ -79,6 +88,10 @@ def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None):
         name: [json.loads(line) for line in (run / f"{name}.jsonl").read_text().splitlines()]
         for name in files
     }
+    # Nothing is lost: every answer is a row, or was refused with a reason.
+    answers = sum(len(one.tree.trajectories) for trees in stages.values() for one in trees)
+    assert len(rows["sft"]) + len(rows["rejected"]) == answers
+    assert all(row["reason"] for row in rows["rejected"])
     return summary, rows, run
 
 
@@ -104,6 +117,8 @@ def record(run, stage, scored):
         (PassRates(0.25, 0.25, 0.5), "helps"),
         (PassRates(0.25, 0.25, 0.0), "hard"),
         (PassRates(0.0, 0.0, None), "hard"),
+        (PassRates(None, 1.0, None), "unclear"),
+        (PassRates(0.0, None, 1.0), "unclear"),
     ],
 )
 def test_the_classes_of_the_paper(rates, expected):
@@ -112,7 +127,7 @@ def test_the_classes_of_the_paper(rates, expected):
 
 def test_each_class_goes_where_the_paper_sends_it(tokenizer_folder, tmp_path):
     summary, rows, run = synthesis(tokenizer_folder, tmp_path, ["easy", "tool", "hard"])
-    assert summary["classes"] == {"direct": 1, "hurts": 0, "helps": 1, "hard": 1}
+    assert summary["classes"] == {"direct": 1, "hurts": 0, "helps": 1, "hard": 1, "unclear": 0}
     assert [(row["id"], row["stage"], row["calls"]) for row in rows["sft"]] == [
         ("easy", "direct", 0),
         ("tool", "tools", 1),
@@ -133,12 +148,84 @@ def test_each_class_goes_where_the_paper_sends_it(tokenizer_folder, tmp_path):
 def test_what_is_refused_keeps_its_reason(tokenizer_folder, tmp_path):
     quality = QualitySection(max_calls=2)
     summary, rows, _ = synthesis(tokenizer_folder, tmp_path, ["many", "twice", "hard"], quality=quality)
-    reasons = {row["id"]: row["reason"] for row in rows["rejected"]}
+    reasons = {row["id"]: row["reason"] for row in rows["rejected"] if row["stage"] == "tools"}
     assert reasons == {"many": "more than 2 calls", "twice": "a call is repeated", "hard": "wrong"}
-    assert summary["rejected"] == {"a call is repeated": 4, "more than 2 calls": 4, "wrong": 4}
+    # Without tools a call is not made: it ends the answer.
+    assert summary["rejected"] == {
+        "a call is repeated": 4,
+        "more than 2 calls": 4,
+        "no answer": 8,
+        "wrong": 8,
+    }
     assert summary["questions_without_rows"] == {"helps": 2}
     assert rows["sft"] == []
-    assert all(row["completion"] for row in rows["rejected"])
+    assert all(row["completion"] for row in rows["rejected"] if row["stage"] == "tools")
+
+
+def test_right_answers_that_give_no_row_are_kept_too(tokenizer_folder, tmp_path):
+    quality = QualitySection(right_at=1.0)
+    _, rows, _ = synthesis(tokenizer_folder, tmp_path, ["often", "easy"], quality=quality)
+    reasons = Counter((row["id"], row["stage"], row["reason"]) for row in rows["rejected"])
+    assert reasons["often", "tools", "not for a question of the class hard"] >= 1
+    assert reasons["easy", "tools", "not for a question of the class direct"] == 4
+    assert [row["id"] for row in rows["rl"]] == ["often"]
+
+
+def test_a_question_with_too_few_answers_has_no_class(tokenizer_folder, tmp_path):
+    summary, rows, _ = synthesis(tokenizer_folder, tmp_path, ["easy", "hard"], direct=3)
+    assert summary["classes"]["unclear"] == 2
+    assert rows["sft"] == rows["rl"] == []
+    assert {row["pass_rate_direct"] for row in rows["questions"]} == {None}
+    assert summary["questions_without_rows"] == {}
+
+
+def test_answers_that_a_failure_ended_do_not_count(tokenizer_folder, tmp_path):
+    (scored,) = grow(
+        actor_of(tokenizer_folder, answer_of),
+        planned_answers([question("easy")], DIRECT),
+    )
+    answers = [
+        Answer(
+            scored.tree.problem, stage, scored.tree.key, ended(trajectory, stop), stop is None, frozenset()
+        )
+        for stage in ("direct", "tools")
+        for trajectory in scored.tree.trajectories
+        for stop in (None, StopReason.DEADLINE, StopReason.FAILED)
+    ]
+    assert _rates(answers) == PassRates(1.0, 1.0, None)
+    assert _rates(answers[1:]) == PassRates(None, 1.0, None)
+
+
+def ended(trajectory, stop):
+    """The trajectory with another end."""
+    leaf = replace(trajectory.leaf, stop=stop or trajectory.stop)
+    return Trajectory(trajectory.problem, (*trajectory.nodes[:-1], leaf))
+
+
+@pytest.mark.parametrize(
+    ("tool", "first", "second", "same"),
+    [
+        ("search", "Paris old", " paris  old", True),
+        ("search", "Paris old", "Paris", False),
+        ("python", "print(a)", "print(a)\n", True),
+        ("python", "print(a)", "print(A)", False),
+        ("python", "if a:\n  b", "if a:\n b", False),
+    ],
+)
+def test_calls_are_the_same_where_only_blanks_or_case_differ(tokenizer_folder, tool, first, second, same):
+    written = [f"<think> a</think><{tool}> {text} </{tool}>" for text in (first, second)]
+    actor = actor_of(
+        tokenizer_folder,
+        lambda context, seed: (*written, DONE)[context.count("</result>")],
+        n=1,
+        max_calls=5,
+        max_tokens=1500,
+    )
+    (scored,) = grow(actor, planned_answers([question("a")], TOOLS))
+    (trajectory,) = scored.tree.trajectories
+    answer = Answer(scored.tree.problem, "tools", scored.tree.key, trajectory, True, frozenset())
+    assert len(answer.calls) == 2
+    assert (refused(answer, QualitySection()) == "a call is repeated") is same
 
 
 def test_tags_have_one_spelling(tokenizer_folder, tmp_path):
@@ -152,10 +239,13 @@ def test_rows_that_are_too_long_or_the_same_are_refused(tokenizer_folder, tmp_pa
     quality = QualitySection(rows_per_question=3)
     summary, rows, _ = synthesis(tokenizer_folder, tmp_path, ["easy"], quality=quality)
     assert len(rows["sft"]) == 1
-    assert summary["rejected"] == {"the same as another row": 3}
+    assert summary["rejected"] == {
+        "not for a question of the class direct": 4,
+        "the same as another row": 3,
+    }
     quality = QualitySection(max_tokens=5)
     summary, rows, _ = synthesis(tokenizer_folder, tmp_path / "short", ["easy"], quality=quality)
-    assert summary["rejected"] == {"more than 5 tokens": 4}
+    assert summary["rejected"] == {"more than 5 tokens": 8}
 
 
 def test_a_hint_makes_rows_that_say_which_one(tokenizer_folder, tmp_path):
@@ -191,6 +281,23 @@ def test_costs_are_told_where_there_is_a_price(tokenizer_folder, tmp_path):
     tools = summary["stages"]["tools"]
     assert tools["cost"] == (tools["tokens"]["sent"] + 2 * tools["tokens"]["written"]) / 1e6 > 0
     assert tools["calls"] == 4
+
+
+def test_what_an_earlier_answer_wrote_costs_nothing_again(tokenizer_folder, tmp_path):
+    summary, _, run = synthesis(tokenizer_folder, tmp_path, ["hint"], hints=True)
+    written = calls = 0
+    for traced in read_stage(run, "hints"):
+        for node in traced.tree.nodes:
+            new = node.source is Source.POLICY and node.id not in traced.tree.given
+            written += len(node.token_ids) * new
+            calls += len(node.calls) * new
+    told = summary["stages"]["hints"]
+    assert (told["tokens"]["written"], told["calls"]) == (written, calls)
+    assert calls == told["answers"] == 2
+
+
+def test_a_stage_without_answers_is_left_out(tokenizer_folder, tmp_path):
+    summary, _, _ = synthesis(tokenizer_folder, tmp_path, ["tool"])
     assert set(summary["stages"]) <= set(STAGES)
 
 
