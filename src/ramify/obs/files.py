@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.foreign_files import MAX_DEPTH, parse_json, parse_object, read_small_file
@@ -155,12 +155,19 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def replace_pieces(path: Path, pieces: Iterable[bytes]) -> None:
     """As `replace_file`, for content that is too large to hold in memory at once."""
+    with replacing(path) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """As `replace_file`, for content that is written bit by bit; with an exception the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + UNFINISHED)
     unfinished.unlink(missing_ok=True)
     with naming(path), unfinished.open("xb") as file:
-        for piece in pieces:
-            file.write(piece)
+        yield file
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)

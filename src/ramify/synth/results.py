@@ -14,14 +14,13 @@ Answers that a deadline or a failure of a service ended are not counted. With fe
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.schema_eval import PriceSection
@@ -29,7 +28,7 @@ from ramify.config.schema_synth import QualitySection
 from ramify.core.draws import stream
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem
-from ramify.obs.files import dump_line, replace_file
+from ramify.obs.files import dump_line, replace_file, replacing
 from ramify.obs.manifest import file_sha256
 from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.obs.trace import TracedTree
@@ -168,7 +167,7 @@ def write_results(
     without_rows = Counter[str]()
     with ExitStack() as stack:
         sft, rl, rejected, questions = (
-            stack.enter_context(_whole_file(folder / name))
+            stack.enter_context(replacing(folder / name))
             for name in ("sft.jsonl", "rl.jsonl", "rejected.jsonl", "questions.jsonl")
         )
         for problem, answers in _by_question(folder, problems):
@@ -274,16 +273,5 @@ def _prompt(problem: Problem) -> dict[str, Any]:
     return {"id": problem.id, "prompt": messages}
 
 
-@contextmanager
-def _whole_file(path: Path) -> Iterator[TextIO]:
-    """A file that appears as a whole or not at all."""
-    unfinished = path.with_name(path.name + ".part")
-    with unfinished.open("w", encoding="ascii", newline="\n") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-
-
-def _write(file: TextIO, row: Mapping[str, Any]) -> None:
-    file.write(dump_line(row) + "\n")
+def _write(file: BinaryIO, row: Mapping[str, Any]) -> None:
+    file.write(f"{dump_line(row)}\n".encode("ascii"))
