@@ -17,6 +17,7 @@ def split(renderer: ChatRenderer, spoken: Spoken) -> Parts:
     """The turns and the results in the dialect's text, without encoding anything.
 
     A result that is a message of its own stays a part, whatever it holds; results inside a turn's text are found by their tags.
+    Blanks between a turn and its result are no part: a rollout stops at the end of the call.
 
     Raises:
         RowError: The dialect cannot write a call, or a result in a text holds an answer.
@@ -26,6 +27,8 @@ def split(renderer: ChatRenderer, spoken: Spoken) -> Parts:
         if isinstance(line, Said):
             parts += renderer.split(renderer.demonstrated(line))
         else:
+            if parts and parts[-1][0] is Source.POLICY:
+                parts[-1] = (Source.POLICY, parts[-1][1].rstrip())
             parts.append((Source.TOOL, line.text))
     return tuple(parts)
 
@@ -62,7 +65,7 @@ def check(renderer: ChatRenderer, parts: Parts, *, may_end_in_call: bool = False
 def fewest_tokens(renderer: ChatRenderer, problem: Problem, parts: Parts) -> int:
     """A lower bound on the tokens of a demonstration, prompt included, without encoding or rendering it."""
     texts = [message.text.strip() for message in problem.messages if message.role != "assistant"]
-    texts += [text for source, text in parts if source is Source.POLICY]
+    texts += [text for _, text in parts]
     return sum(map(renderer.tokenizer.fewest_tokens, texts))
 
 
