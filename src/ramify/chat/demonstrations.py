@@ -17,7 +17,6 @@ def split(renderer: ChatRenderer, spoken: Spoken) -> Parts:
     """The turns and the results in the dialect's text, without encoding anything.
 
     A result that is a message of its own stays a part, whatever it holds; results inside a turn's text are found by their tags.
-    Blanks between a turn and its result are no part: a rollout stops at the end of the call.
 
     Raises:
         RowError: The dialect cannot write a call, or a result in a text holds an answer.
@@ -27,8 +26,6 @@ def split(renderer: ChatRenderer, spoken: Spoken) -> Parts:
         if isinstance(line, Said):
             parts += renderer.split(renderer.demonstrated(line))
         else:
-            if parts and parts[-1][0] is Source.POLICY:
-                parts[-1] = (Source.POLICY, parts[-1][1].rstrip())
             parts.append((Source.TOOL, line.text))
     return tuple(parts)
 

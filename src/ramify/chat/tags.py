@@ -232,13 +232,12 @@ def split_completion(completion: str) -> Parts:
     pieces = split_at_spans(completion, "<result>", "</result>")
     parts: list[tuple[Source, str]] = []
     for index, text in enumerate(pieces):
-        ended = text.rstrip()
         if index % 2:
             parts.append((Source.TOOL, text.removeprefix("\n").removesuffix("\n")))
-        elif ended:
+        elif text.strip():
             closing = _CLOSING.search(text)
-            goes_on = text is pieces[-1] and (closing is None or closing[1] == "think")
-            parts.append((Source.POLICY, text if goes_on else ended))
+            stops = closing is not None and closing[1] != "think"
+            parts.append((Source.POLICY, text.rstrip() if stops else text))
     return tuple(parts)
 
 

@@ -17,6 +17,7 @@ USER, ANSWER = {"role": "user", "content": "2 + 2 ?"}, {"role": "assistant", "co
 HUMAN, GPT = {"from": "human", "value": "2 + 2 ?"}, {"from": "gpt", "value": "4"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"query": "x"}'}}
 ASKS = {"from": "function_call", "value": '{"name": "f", "arguments": {}}'}
+SEES = {"from": "observation", "value": "r"}
 DAY = date(2025, 1, 1)
 """What a column of a parquet file may hold."""
 ASKED = (Message.of("user", "2 + 2 ?"),)
@@ -171,8 +172,8 @@ def test_pairs(row, name):
          "its tools cannot be read: Object of type date is not JSON serializable"),
         ({"prompt": "a", "completion": "b", "tools": [{"name": "f", "description": "\ud800"}]}, "a lone surrogate"),
         ({"prompt": "a", "completion": "b", "tools": '[{"name": "f", "description": "\\ud800"}]'}, "a lone surrogate"),
-        ({"conversations": [HUMAN, ASKS, ASKS, {"from": "observation", "value": "r"}, GPT]}, "two messages of the assistant"),
-        ({"conversations": [HUMAN, GPT, {**ASKS, "value": f"<think>hm</think>{ASKS['value']}"}, GPT]}, "two messages of the assistant"),
+        ({"conversations": [HUMAN, ASKS, ASKS, SEES, GPT]}, "two messages of the assistant"),
+        ({"conversations": [HUMAN, GPT, {**ASKS, "value": f"<think>hm</think>{ASKS['value']}"}, SEES, GPT]}, "two messages of the assistant"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read(row, told):

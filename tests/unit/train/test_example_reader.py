@@ -293,15 +293,23 @@ def test_pairs(read):
 
 
 def test_a_pair_with_one_long_side_is_left_out(read):
-    long = "<think>" + "word " * 3_000 + "</think>" + ANSWER
+    longer, far_too_long = "<think> so </think><answer> 5 </answer>", "<think>" + "word " * 30_000
     rows = [
-        {"prompt": [USER], "chosen": ANSWER, "rejected": long},
-        {"prompt": [USER], "chosen": long, "rejected": ANSWER},
+        {"prompt": [USER], "chosen": ANSWER, "rejected": longer},
+        {"prompt": [USER], "chosen": longer, "rejected": ANSWER},
+        {"prompt": [USER], "chosen": ANSWER, "rejected": far_too_long},
         {"prompt": [USER], "chosen": ANSWER, "rejected": "<answer> 5 </answer>"},
     ]
-    examples, reader, _ = read(rows, schema=DpoRecipe)
-    assert [example.row for example in examples] == [3]
-    assert "left out 2 of 3 rows with more than data.max_tokens = 400 tokens: rows 1, 2" in reader.notes[0]
+    examples, _, renderers = read(rows, schema=DpoRecipe)
+    assert [example.row for example in examples] == [1, 2, 4]
+    size = sum(len(node.token_ids) for node in renderers.trees(examples[0], TreeKey(0, 0))[1].nodes)
+    assert len(read(rows, schema=DpoRecipe, max_tokens=size)[0]) == 3
+    examples, reader, _ = read(rows, schema=DpoRecipe, max_tokens=size - 1)
+    assert [example.row for example in examples] == [4]
+    assert (
+        f"left out 3 of 4 rows with more than data.max_tokens = {size - 1} tokens: rows 1, 2, 3"
+        in reader.notes[0]
+    )
 
 
 @pytest.fixture
