@@ -56,7 +56,7 @@ def read_row(row: Row, names: Sides) -> Reading:
     """
     given = {name for name, value in row.items() if value is not None}
     tools = read_tools(row.get("tools"))
-    if given.issuperset(("prompt", *names)) and not (names == PAIR and _is_whole(row["chosen"])):
+    if given.issuperset(("prompt", *names)) and not _is_whole(row[names[0]]):
         return _plain(row, names, tools)
     if "conversations" in given:
         return _sharegpt(row, names, tools)
@@ -74,7 +74,7 @@ def read_row(row: Row, names: Sides) -> Reading:
 
 
 def _is_whole(side: object) -> bool:
-    """Whether a side of a pair is a conversation with its prompt."""
+    """Whether a side is a conversation with its prompt."""
     first = side[0] if isinstance(side, list) and side else None
     return isinstance(first, dict) and first.get("role") in ("system", "user")
 

@@ -113,21 +113,21 @@ class ExampleReader:
         """The example in the dialect's text, nothing encoded that need not be."""
         problem, renderer = example.problem, self._renderers.of(example.tools)
         limit = self._data.max_tokens
-        too_large = RowTooLargeError(f"more than data.max_tokens = {limit} tokens")
+        too_large = f"more than data.max_tokens = {limit} tokens"
         if example.recorded is not None:
             if example.recorded.size > limit:
-                raise too_large
+                raise RowTooLargeError(too_large)
             check_tokenizer(example.recorded, renderer.decode, renderer.tokenizer.vocab_size)
             self._spelt.append(None)
             return Rendered(problem, (), example.tools, example.row, example.recorded)
         sides = tuple(split(renderer, side) for side in example.sides)
         if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
-            raise too_large
+            raise RowTooLargeError(too_large)
         for parts in sides:
             check(renderer, parts, may_end_in_call=self._may_end_in_call)
         mended = tuple(map(renderer.repaired, sides))
         if any(_size_if_above(renderer, problem, parts, limit) > limit for parts in mended):
-            raise too_large
+            raise RowTooLargeError(too_large)
         if len(mended) == 2 and begin_alike(renderer, *mended):
             raise RowError("chosen and rejected are the same tokens up to the end of one")
         if mended != sides:

@@ -21,6 +21,7 @@ def turn(program):
         ('# first\nprint("a\\nb")\\nprint(2)', '# first\nprint("a\\nb")\nprint(2)'),
         ('# first\ns = """a\\nb"""\\nprint(s)', '# first\ns = """a\\nb"""\nprint(s)'),
         ("# isn't\\nprint('a')", "# isn't\nprint('a')"),
+        ('s = """a\nb\\nc"""\\nprint(s)', 's = """a\nb\\nc"""\nprint(s)'),
         ("s = '''it's\\nb'''\\nprint(s)", "s = '''it's\\nb'''\nprint(s)"),
         ('s = """a "b" c\\nd"""\\nprint(s)', 's = """a "b" c\\nd"""\nprint(s)'),
         ("\n# one\\nprint(1)\n", "\n# one\nprint(1)\n"),
