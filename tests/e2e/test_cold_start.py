@@ -141,8 +141,5 @@ def test_a_row_of_100_mb_is_left_out_and_named(tmp_path, model_folder, capsys, n
     data = task.parent / name
     data.write_text("\n".join(rows) if name.endswith("l") else f"[{', '.join(rows)}]")
     assert main(["sft", str(task), "-s", f"data.train={data}"]) == 0
-    assert (
-        f"{name}: left out 1 of 3 rows with more than data.max_tokens = 200 tokens: row 2"
-        in capsys.readouterr().out
-    )
+    assert f"{name}: left out 1 of 3 rows with more than 32 MiB: row 2" in capsys.readouterr().out
     assert len(steps_of(task)) == 1

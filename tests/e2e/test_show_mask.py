@@ -69,6 +69,13 @@ def test_colours_on_a_terminal(tmp_path, model_folder, monkeypatch, capsys):
     ("words", "told"),
     [
         (["--show-mask", "0"], "argument --show-mask: expected a whole number of at least 1, got '0'"),
+        *[
+            (
+                ["--show-mask", *more],
+                "--show-mask trains nothing; leave out --dry-run, --resume and --max-steps",
+            )
+            for more in (["--dry-run"], ["--resume"], ["--max-steps", "3"])
+        ],
         (["--show-mask", "-s", "data.max_tokens=5"], "no example is left"),
         (["--show-mask", "-s", "data.train=nowhere"], "data.train: expected a file"),
     ],

@@ -62,7 +62,7 @@ def check(renderer: ChatRenderer, parts: Parts, *, may_end_in_call: bool = False
 def fewest_tokens(renderer: ChatRenderer, problem: Problem, parts: Parts) -> int:
     """A lower bound on the tokens of a demonstration, prompt included, without encoding or rendering it."""
     texts = [message.text.strip() for message in problem.messages if message.role != "assistant"]
-    texts += [text for source, text in parts if source is Source.POLICY]
+    texts += [text for _, text in parts]
     return sum(map(renderer.tokenizer.fewest_tokens, texts))
 
 

@@ -13,7 +13,7 @@ _LITERAL_OR_BREAK = re.compile(
     r"|'''[^'\\]*+(?:(?:\\.|'(?!''))[^'\\]*+)*+'''"
     r'|"[^"\\]*+(?:\\.[^"\\]*+)*+"'
     r"|'[^'\\]*+(?:\\.[^'\\]*+)*+'"
-    r"|#(?:(?!\\n).)*+"
+    r"|#(?:(?!\\n)[^\n])*+"
     r"|(?P<break>\\n)",
     re.DOTALL,
 )
@@ -24,8 +24,8 @@ _MOST_CHARS = 20_000
 def with_line_breaks(turn: str) -> str:
     r"""A turn in the tag dialect whose python calls have their line breaks back.
 
-    A program is changed only if it has `\n` outside of its literals, does not parse as it stands (or is one line that ends in a
-    comment with `\n` in it), and parses with line breaks in those places.
+    A program is changed only if it has `\n` outside of its literals, parses with line breaks in those places, and does not parse
+    as it stands. One line that parses because a comment swallows the rest is changed too.
     """
     if _BREAK not in turn:
         return turn
@@ -39,17 +39,26 @@ def with_line_breaks(turn: str) -> str:
 def _repaired(program: str) -> str:
     if _BREAK not in program or len(program) > _MOST_CHARS:
         return program
-    if "\n" in program.strip() and _parses(program):
+    before = _parsed(program)
+    if before is not None and "\n" in program.strip():
         return program
     broken = _LITERAL_OR_BREAK.sub(lambda found: "\n" if found["break"] else found[0], program)
-    return broken if broken != program and _parses(broken) else program
+    after = _parsed(broken)
+    return program if after is None or _same(before, after) else broken
 
 
-def _parses(program: str) -> bool:
+def _parsed(program: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ast.parse(program.strip())
+            return ast.parse(program.strip())
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return False
-    return True
+        return None
+
+
+def _same(before: ast.Module | None, after: ast.Module) -> bool:
+    """Whether two programs do the same; also if they are nested too deeply to tell."""
+    try:
+        return before is not None and ast.dump(before) == ast.dump(after)
+    except RecursionError:
+        return True

@@ -225,15 +225,19 @@ def neutralise(text: str, tag_names: Sequence[str]) -> str:
 
 
 def split_completion(completion: str) -> Parts:
-    """Split a demonstration into the assistant's turns and the tool results, in order."""
+    """Split a demonstration into the assistant's turns and the tool results, in order.
+
+    A rollout stops at the end of a call and of an answer, so blanks behind them are left out.
+    """
     pieces = split_at_spans(completion, "<result>", "</result>")
     parts: list[tuple[Source, str]] = []
     for index, text in enumerate(pieces):
         if index % 2:
             parts.append((Source.TOOL, text.removeprefix("\n").removesuffix("\n")))
         elif text.strip():
-            # The blank before a result is the dialect's.
-            parts.append((Source.POLICY, text if text is pieces[-1] else text.removesuffix(" ")))
+            closing = _CLOSING.search(text)
+            stops = closing is not None and closing[1] != "think"
+            parts.append((Source.POLICY, text.rstrip() if stops else text))
     return tuple(parts)
 
 
@@ -257,13 +261,15 @@ def check_parts(parts: Parts, tools: Collection[str], *, may_end_in_call: bool) 
         last = index == len(parts) - 1
         if source is Source.TOOL:
             continue
+        end = 0
         for found in tag.finditer(text):
             tags.read(found[2], closes=bool(found[1]))
+            end = found.end()
             is_call = found[1] and found[2] not in _RESERVED
             ends = last and (may_end_in_call or found[2] not in known)
-            if is_call and (text[found.end() :].strip() or (last and not ends)):
+            if is_call and (text[end:].strip() or (last and not ends)):
                 raise RowError("a call has no result", f"that of {found[2]}")
-        tags.end_turn(last=last)
+        tags.end_turn(text[end:].strip(), last=last)
 
 
 class _OpenTags:
@@ -277,8 +283,7 @@ class _OpenTags:
         """Take the next tag."""
         shown = f"<{'/' * closes}{name}>"
         inside = self._opened[-1] if self._opened else ""
-        if self._answered:
-            raise RowError("an answer does not stand at the end", f"{shown} follows it")
+        self._require_no_answer(shown)
         if name == "result" or (closes and inside != name):
             raise RowError(UNBALANCED, f"{shown} has no partner")
         if closes:
@@ -289,12 +294,16 @@ class _OpenTags:
         else:
             self._opened.append(name)
 
-    def end_turn(self, *, last: bool) -> None:
-        """A turn has ended."""
-        if self._answered and not last:
-            raise RowError("an answer does not stand at the end", "a result follows it")
+    def end_turn(self, behind: str, *, last: bool) -> None:
+        """A turn has ended; `behind` is what follows its last tag."""
+        if behind:
+            self._require_no_answer(repr(behind[:40]))
         if self._opened and last:
             raise RowError(UNBALANCED, f"<{self._opened[-1]}> is not closed")
+
+    def _require_no_answer(self, follows: str) -> None:
+        if self._answered:
+            raise RowError("an answer does not stand at the end", f"{follows} follows it")
 
 
 def _called(parts: Parts, tools: Collection[str]) -> set[str]:

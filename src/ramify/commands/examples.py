@@ -5,6 +5,7 @@ import os
 
 from ramify.commands import train
 from ramify.commands.parser import at_least_one
+from ramify.core.errors import ConfigError
 from ramify.core.rank import launched
 
 _SHOWN = 3
@@ -27,6 +28,8 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     if options.show_mask is None:
         train.run(options)
+    elif options.dry_run or options.resume or options.max_steps is not None:
+        raise ConfigError("--show-mask trains nothing; leave out --dry-run, --resume and --max-steps")
     elif launched(os.environ).number == 0:
         _show_mask(options)
 

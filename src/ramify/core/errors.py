@@ -39,7 +39,7 @@ class RowError(DataError):
 
 
 class RowTooLargeError(RowError):
-    """A row is so large that it was not read."""
+    """A row is too large; the reason says than what."""
 
 
 class MachineError(UserError):

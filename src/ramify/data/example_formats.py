@@ -56,18 +56,34 @@ def read_row(row: Row, names: Sides) -> Reading:
     """
     given = {name for name, value in row.items() if value is not None}
     tools = read_tools(row.get("tools"))
-    if "prompt" in given:
-        return Reading("plain", read_messages(row), _sides(row, names), tools)
+    if given.issuperset(("prompt", *names)) and not _is_whole(row[names[0]]):
+        return _plain(row, names, tools)
     if "conversations" in given:
         return _sharegpt(row, names, tools)
     if "instruction" in given:
         return _alpaca(row, names, tools)
     columns = ("messages",) if names == COMPLETION else names
-    if not given.issuperset(columns):
-        raise RowError(
-            f"its format is not known: expected prompt, {' and '.join(columns)}, conversations or instruction",
-            f"found {', '.join(row) or 'nothing'}"[:80],
-        )
+    if given.issuperset(columns):
+        return _openai(row, columns, tools)
+    if "prompt" in given:
+        return _plain(row, names, tools)
+    raise RowError(
+        f"its format is not known: expected prompt, {' and '.join(columns)}, conversations or instruction",
+        f"found {', '.join(row) or 'nothing'}"[:80],
+    )
+
+
+def _is_whole(side: object) -> bool:
+    """Whether a side is a conversation with its prompt."""
+    first = side[0] if isinstance(side, list) and side else None
+    return isinstance(first, dict) and first.get("role") in ("system", "user")
+
+
+def _plain(row: Row, names: Sides, tools: str) -> Reading:
+    return Reading("plain", read_messages(row), _sides(row, names), tools)
+
+
+def _openai(row: Row, columns: Sequence[str], tools: str) -> Reading:
     conversations = [_cut(message_lines(row[name], name)) for name in columns]
     if any(prompt != conversations[0][0] for prompt, _ in conversations):
         raise RowError("chosen and rejected have different prompts")
@@ -89,9 +105,10 @@ def _alpaca(row: Row, names: Sides, tools: str) -> Reading:
     prompt: list[Message] = []
     if row.get("system"):
         prompt.append(Message.of("system", text_of(row["system"], "'system'")))
-    for exchange in row.get("history") or ():
-        if not isinstance(exchange, list) or len(exchange) != 2:
-            raise RowError("'history' must be a list of [question, answer]")
+    history = row.get("history") or []
+    if not isinstance(history, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in history):
+        raise RowError("'history' must be a list of [question, answer]")
+    for exchange in history:
         question, answer = (text_of(text, "'history'") for text in exchange)
         prompt += [Message.of("user", question), Message.of("assistant", answer)]
     asked = [text_of(row[name], repr(name)) for name in ("instruction", "input") if row.get(name)]

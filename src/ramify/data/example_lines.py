@@ -105,7 +105,7 @@ def _call(call: object, place: str) -> SaidCall:
     given = function.get("arguments", {})
     try:
         arguments = read_object(given if isinstance(given, str) else json.dumps(given))
-    except (ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise RowError("a call cannot be read", f"the arguments of a call of {place}: {error}") from None
     written = text_of(json.dumps(arguments, ensure_ascii=False), f"a call of {place}")
     return SaidCall(str(call.get("id", "")), text_of(function["name"], place), written)
@@ -127,10 +127,13 @@ def _in_order_of_calls(lines: list[Line]) -> list[Line]:
 def _of_calls(calls: Sequence[SaidCall], results: list[ToolResult]) -> list[ToolResult]:
     """The results in the order of the calls, if all of them name one."""
     places = {call.id: place for place, call in enumerate(calls)}
-    if not calls or "" in places or not all(result.call_id for result in results):
+    is_named = "" not in places and len(places) == len(calls) and all(result.call_id for result in results)
+    if not calls or not is_named:
         return results
     if any(result.call_id not in places for result in results):
         raise RowError("a result follows no call", "its tool_call_id is that of no call before it")
+    if len({result.call_id for result in results}) < len(results):
+        raise RowError("more results than calls", "two results have one tool_call_id")
     return sorted(results, key=lambda result: places[result.call_id])
 
 

@@ -161,11 +161,11 @@ def read_messages(row: _Row) -> tuple[Message, ...]:
     if not isinstance(prompt, list) or not prompt:
         other = next((f"; {key!r} belongs to another format" for key in _OTHER_FORMATS if key in row), "")
         raise ValueError(f"no prompt: 'prompt' must be text or a list of {{role, content}}{other}")
-    return tuple(_message(message, index) for index, message in enumerate(prompt))
+    return tuple(_message(message, number) for number, message in enumerate(prompt, 1))
 
 
-def _message(message: object, index: int) -> Message:
-    place = f"message {index} of 'prompt'"
+def _message(message: object, number: int) -> Message:
+    place = f"message {number} of 'prompt'"
     if not isinstance(message, dict) or {"role", "content"} - message.keys():
         sharegpt = isinstance(message, dict) and {"from", "value"} <= message.keys()
         raise ValueError(f"{place} must be {{role, content}}{', not {from, value} (ShareGPT)' * sharegpt}")

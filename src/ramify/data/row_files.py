@@ -48,7 +48,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _parsed(text: bytes | None) -> Any:  # noqa: ANN401 - any JSON value, or the error in its place
     if text is None:
-        return RowTooLargeError(f"it has more than {MAX_ROW_BYTES >> 20} MiB and was not read")
+        return RowTooLargeError(f"more than {MAX_ROW_BYTES >> 20} MiB")
     try:
         return parse_json(text.strip(), unique_keys=True)
     except ValueError as error:

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from ramify.core.errors import RowError
 from ramify.core.foreign_files import parse_json
 from ramify.core.messages import ToolSpec
+from ramify.data.example_lines import text_of
 
 _UNREADABLE = "its tools cannot be read"
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -32,9 +32,12 @@ def read_tools(value: object) -> str:
         return ""
     if not isinstance(value, list):
         raise RowError(_UNREADABLE, f"expected a list, got {type(value).__name__}")
-    return json.dumps(
-        [_read_tool(tool, f"tool {number}") for number, tool in enumerate(value, 1)], ensure_ascii=False
-    )
+    tools = [_read_tool(tool, f"tool {number}") for number, tool in enumerate(value, 1)]
+    try:
+        written = json.dumps(tools, ensure_ascii=False)
+    except TypeError as error:
+        raise RowError(_UNREADABLE, str(error)) from None
+    return text_of(written, "'tools'")
 
 
 def _read_tool(tool: object, place: str) -> dict[str, Any]:
@@ -60,7 +63,6 @@ def _is_schema(parameters: object) -> bool:
     )
 
 
-@lru_cache(maxsize=256)
 def tool_specs(tools: str) -> tuple[ToolSpec, ...]:
     """What a renderer needs to know of the tools in a text of `read_tools`; nobody calls them, so no deadline counts."""
     return tuple(

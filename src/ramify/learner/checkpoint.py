@@ -11,7 +11,6 @@ its place, synced to disk and renamed; to delete one, it is renamed first. Each 
 vLLM loads every safetensors file beside `config.json`.
 """
 
-import re
 import shutil
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -32,6 +31,7 @@ from ramify.learner.checkpoint_files import (
 from ramify.learner.checkpoint_writer import GENERATION_FILE, write_companions
 from ramify.learner.update import Learner
 from ramify.modeling.load import save_model, saved_parameters
+from ramify.modeling.run_models import checkpoints
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -44,7 +44,6 @@ _TOKENIZER_FILES = (
     "vocab.txt",
     "tokenizer.model",
 )
-_STEP = re.compile(r"step-(\d+)")
 
 
 def checkpoint_folder(run_dir: Path, step: int) -> Path:
@@ -54,12 +53,12 @@ def checkpoint_folder(run_dir: Path, step: int) -> Path:
 
 def latest_checkpoint(run_dir: Path) -> Path | None:
     """The checkpoint with the highest step; None when there is none."""
-    return next(reversed(_checkpoints(run_dir).values()), None)
+    return next(reversed(checkpoints(run_dir).values()), None)
 
 
 def advice_on_damaged(folder: Path) -> str:
     """What the user can do about a damaged checkpoint that the run would resume from."""
-    before = [path.name for path in _checkpoints(folder.parent.parent).values() if path.name != folder.name]
+    before = [path.name for path in checkpoints(folder.parent.parent).values() if path.name != folder.name]
     if before:
         return f"delete this folder to go on from {before[-1]}"
     return "there is none before it: put it back from a copy, or name a new run.dir to start again"
@@ -73,7 +72,7 @@ def prune_checkpoints(run_dir: Path, last: int, keep: Collection[int] = ()) -> N
         last: How many checkpoints with the highest steps to keep, at least 1.
         keep: Steps whose checkpoints are kept in any case.
     """
-    folders = _checkpoints(run_dir)
+    folders = checkpoints(run_dir)
     kept = {*list(folders)[-last:], *keep}
     for partial in (run_dir / "checkpoints").glob(".step-*.partial"):
         remove(partial)
@@ -178,13 +177,3 @@ def load_weights(folder: Path, learner: Learner) -> None:
         DataError: The weights cannot be read, or belong to another model.
     """
     learner.ranks.all("load_weights", folder)
-
-
-def _checkpoints(run_dir: Path) -> dict[int, Path]:
-    """The checkpoint folders by step, ascending."""
-    found = [
-        (int(match[1]), folder)
-        for folder in (run_dir / "checkpoints").glob("step-*")
-        if (match := _STEP.fullmatch(folder.name))
-    ]
-    return dict(sorted(found))

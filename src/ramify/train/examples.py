@@ -19,6 +19,7 @@ from ramify.data.example_formats import COMPLETION, PAIR
 from ramify.data.examples import Example, RefusedRows, read_examples
 from ramify.data.problems import listed
 from ramify.data.recorded_pairs import RecordedPair, check_tokenizer
+from ramify.data.row_files import PARQUET_COUNTING
 from ramify.data.row_tools import tool_specs
 
 _RENDERERS = 256
@@ -88,9 +89,10 @@ class ExampleReader:
         self._may_end_in_call = recipe.environment is not None
         self._rows = 0
         self._refused = RefusedRows()
-        self._too_large: list[int] = []
+        self._too_large: dict[str, list[int]] = {}
         self._formats: dict[str, list[int]] = {}
         self._repaired: list[int] = []
+        self._with_earlier_turns: list[int] = []
         self._spelt: list[str | None] = []
 
     def __iter__(self) -> Iterator[Rendered]:
@@ -102,8 +104,8 @@ class ExampleReader:
                     raise example
                 self._formats.setdefault(example.format, []).append(number)
                 yield self._rendered(example)
-            except RowTooLargeError:
-                self._too_large.append(number)
+            except RowTooLargeError as error:
+                self._too_large.setdefault(error.reason, []).append(number)
             except RowError as error:
                 self._refused.add(number, error)
 
@@ -111,24 +113,27 @@ class ExampleReader:
         """The example in the dialect's text, nothing encoded that need not be."""
         problem, renderer = example.problem, self._renderers.of(example.tools)
         limit = self._data.max_tokens
+        too_large = f"more than data.max_tokens = {limit} tokens"
         if example.recorded is not None:
             if example.recorded.size > limit:
-                raise RowTooLargeError("too many tokens")
-            check_tokenizer(example.recorded, renderer.decode)
+                raise RowTooLargeError(too_large)
+            check_tokenizer(example.recorded, renderer.decode, renderer.tokenizer.vocab_size)
             self._spelt.append(None)
             return Rendered(problem, (), example.tools, example.row, example.recorded)
         sides = tuple(split(renderer, side) for side in example.sides)
         if any(fewest_tokens(renderer, problem, parts) > limit for parts in sides):
-            raise RowTooLargeError("too many tokens")
+            raise RowTooLargeError(too_large)
         for parts in sides:
             check(renderer, parts, may_end_in_call=self._may_end_in_call)
         mended = tuple(map(renderer.repaired, sides))
         if any(_size_if_above(renderer, problem, parts, limit) > limit for parts in mended):
-            raise RowTooLargeError("too many tokens")
+            raise RowTooLargeError(too_large)
         if len(mended) == 2 and begin_alike(renderer, *mended):
             raise RowError("chosen and rejected are the same tokens up to the end of one")
         if mended != sides:
             self._repaired.append(example.row)
+        if any(message.role == "assistant" for message in problem.messages):
+            self._with_earlier_turns.append(example.row)
         self._spelt.append(renderer.foreign_control(problem, *mended))
         return Rendered(problem, mended, example.tools, example.row)
 
@@ -138,7 +143,7 @@ class ExampleReader:
         Raises:
             DataError: Rows cannot be used and `data.malformed` is "refuse", or nothing is left.
         """
-        path, refused = self._data.train, self._refused
+        path, refused = self._place, self._refused
         if not self._rows:
             raise DataError(f"{path}: expected examples, the file is empty")
         if refused.count and self._data.malformed == "refuse":
@@ -158,13 +163,18 @@ class ExampleReader:
         if len(self._formats) > 1:
             kinds = (f"{len(rows):,} {name} (from row {rows[0]})" for name, rows in self._formats.items())
             told.insert(0, f"rows of {len(self._formats)} formats: {', '.join(kinds)}")
+        if self._with_earlier_turns:
+            told.append(
+                f"earlier turns of the assistant are prompt, and only the last exchange is trained on, in "
+                f"{len(self._with_earlier_turns):,} of {self._rows:,} rows: {_listed(self._with_earlier_turns)}"
+            )
         if self._repaired:
             told.append(
                 f"gave python programs their line breaks back, which were escaped, in {len(self._repaired):,} of {self._rows:,} "
                 f"rows: {_listed(self._repaired)}"
             )
         return (
-            *(f"{self._data.train}: {note}" for note in told),
+            *(f"{self._place}: {note}" for note in told),
             *control_notes(self._data.train, self._spelt),
         )
 
@@ -174,12 +184,17 @@ class ExampleReader:
             told.append(
                 f"left out {self._refused.count:,} of {self._rows:,} rows that cannot be used: {self._refused}"
             )
-        if self._too_large:
-            told.append(
-                f"left out {len(self._too_large):,} of {self._rows:,} rows with more than data.max_tokens = "
-                f"{self._data.max_tokens} tokens: {_listed(self._too_large)}"
-            )
+        told += [
+            f"left out {len(rows):,} of {self._rows:,} rows with {reason}: {_listed(rows)}"
+            for reason, rows in self._too_large.items()
+        ]
         return told
+
+    @property
+    def _place(self) -> str:
+        """The file, and how its rows are counted where that is not from 1."""
+        path = self._data.train
+        return f"{path} ({PARQUET_COUNTING})" if path.suffix == ".parquet" else f"{path}"
 
 
 def _listed(rows: list[int]) -> str:

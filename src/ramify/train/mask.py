@@ -42,10 +42,10 @@ def show_mask(recipe: SftRecipe | DpoRecipe, console: RunConsole, count: int) ->
 
 
 def trained_tokens(tree: Tree) -> list[tuple[int, bool]]:
-    """The tokens of a tree with one leaf, as they are packed, and whether each carries a loss."""
+    """The tokens of a tree with one leaf, as they are packed, and whether the policy wrote each: only those carry a loss."""
     (row,) = pack([counted_once(tree)], token_budget=1)
-    carries = set(row.written[row.weight != 0].tolist())
-    return [(token, index in carries) for index, token in enumerate(row.token_ids.tolist())]
+    written = set(row.written.tolist())
+    return [(token, index in written) for index, token in enumerate(row.token_ids.tolist())]
 
 
 def _pieces(renderer: ChatRenderer, trained: list[tuple[int, bool]]) -> list[tuple[str, bool]]:

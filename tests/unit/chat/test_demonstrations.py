@@ -62,6 +62,7 @@ def calling(*calls, text="", thought=""):
     [
         "I do not know.",
         "<think> a </think> so <answer> 4 </answer>\n",
+        "<think></think>" * 100_000 + "<answer> 4 </answer>",
         f"<search> q </search>{R}<answer> 4 </answer>",
         f"<think> a <search> q </search>{R} b </think><python> print(1) </python>\n{R}\n<answer> 4 </answer>",
         f"<take> 3 </take>{R}<take> 2 </take>",
@@ -122,6 +123,12 @@ def test_what_a_rollout_could_have_given_is_taken(tags, text):
             "an answer does not stand at the end",
             "<answer> follows it",
         ),
+        (
+            "<think> a </think><answer> 4 </answer>\nSo it is 4.",
+            "an answer does not stand at the end",
+            "'So it is 4.' follows it",
+        ),
+        (f"<search> q </search>{R}<answer> 4 </answer>.", "an answer does not stand at the end", "'.'"),
         (f"<answer> 4 </answer>{R} so", "a result follows no call", ""),
         ("<search> q </search><answer> 4 </answer>", "a call has no result", "that of search"),
         (f"<python> 1 </python>{R}<search> q </search>", "a call has no result", "that of search"),
@@ -147,6 +154,34 @@ def test_what_no_rollout_could_have_given_is_refused_by_its_reason(tags, text, r
     assert caught.value.reason.startswith(reason)
     assert detail in caught.value.detail
     assert "\n" not in str(caught.value)
+
+
+BLANK = " \n\n"
+
+
+def test_a_turn_ends_where_a_rollout_stops(tags, hermes):
+    """Blanks behind a call or an answer are not trained on."""
+    call, answer = "<search> q </search>", "<answer> 4 </answer>"
+    clean = ((Source.POLICY, call), (Source.TOOL, "r"), (Source.POLICY, answer))
+    assert parts_of(tags, f"{call}{BLANK}<result>\nr\n</result>{answer}{BLANK}") == clean
+    assert split(tags, (Said(call + BLANK), result("r"), Said(answer + BLANK))) == clean
+    assert split(tags, (Said(f"so{BLANK}"),)) == ((Source.POLICY, f"so{BLANK}"),)
+    assert split(tags, (Said(f"<think> a </think>{BLANK}"),)) == (
+        (Source.POLICY, f"<think> a </think>{BLANK}"),
+    )
+    check(tags, split(tags, (Said(call + BLANK),)), may_end_in_call=True)
+    assert split(tags, (Said(call + BLANK),)) == clean[:1]
+    calls = (calling(("search", {"query": "q"})), result("r"), Said(f"4{BLANK}"))
+    for source, text in split(hermes, calls):
+        assert source is Source.TOOL or text == text.strip()
+
+
+def test_after_its_answer_a_demonstration_has_the_end_token_alone(tags):
+    eos = tags.tokenizer.eos_id
+    for blank in ("", BLANK):
+        tree = demonstrate(tags, PROBLEM, parts_of(tags, f"<answer> 4 </answer>{blank}"), TreeKey(0, 0))
+        assert tree.nodes[-1].token_ids == (*tags.tokenizer.encode("<answer> 4 </answer>"), eos)
+        assert tree.nodes[-1].turn == Final("4")
 
 
 def test_a_call_of_a_tool_that_the_recipe_does_not_name_is_refused(tokenizer, hermes):

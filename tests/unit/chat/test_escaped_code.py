@@ -17,6 +17,14 @@ def turn(program):
         (r's = """a\nb"""\nprint(s)', 's = """a\\nb"""\nprint(s)'),
         (r"# what isn't so\nprint(1)", "# what isn't so\nprint(1)"),
         (r"x = 1  # one\nprint(x)", "x = 1  # one\nprint(x)"),
+        # A comment ends at a line break of its own too; what follows has literals.
+        ('# first\nprint("a\\nb")\\nprint(2)', '# first\nprint("a\\nb")\nprint(2)'),
+        ('# first\ns = """a\\nb"""\\nprint(s)', '# first\ns = """a\\nb"""\nprint(s)'),
+        ("# isn't\\nprint('a')", "# isn't\nprint('a')"),
+        ('s = """a\nb\\nc"""\\nprint(s)', 's = """a\nb\\nc"""\nprint(s)'),
+        ("s = '''it's\\nb'''\\nprint(s)", "s = '''it's\\nb'''\nprint(s)"),
+        ('s = """a "b" c\\nd"""\\nprint(s)', 's = """a "b" c\\nd"""\nprint(s)'),
+        ("\n# one\\nprint(1)\n", "\n# one\nprint(1)\n"),
     ],
 )
 def test_a_program_gets_its_line_breaks_back(program, mended):
@@ -29,6 +37,10 @@ def test_a_program_gets_its_line_breaks_back(program, mended):
         'x = 1\nprint("a\\nb")',
         r'print("a\nb")',
         r"x = 1 \n  y",
+        # They parse as they stand, and line breaks would change nothing.
+        r"print(1)  # done\n",
+        r"print(1)  # one\n# two",
+        "x = " + "1 + " * 1500 + r"1  # a\nprint(x)",
         r"a\\nb",
         'x = 1  # \\n is a line break\nprint("\\n")',
         "(" * 30_000 + r"\n",

@@ -247,6 +247,11 @@ def test_the_bounds_without_encoding_hold(renderer, pieces):
     assert fewest_tokens(renderer, problem, parts) <= size <= most_tokens(renderer, problem, parts)
 
 
+def test_a_large_result_is_decided_without_encoding(renderer):
+    parts = ((Source.POLICY, "<search> a"), (Source.TOOL, "word " * 100_000), (Source.POLICY, "b"))
+    assert fewest_tokens(renderer, PROBLEM, parts) > 10_000
+
+
 def test_the_bound_counts_the_chat_template(plain):
     bound = most_tokens(plain, PROBLEM, ((Source.POLICY, "42"),))
     assert bound >= len(plain.tokenizer.chat_text(PROBLEM.messages)) + len("42")

@@ -320,7 +320,7 @@ GOOD = {"question": "Q?", "answer": "A"}
         ("bamboogle", {**GOOD, "question": " \n"}, "field 'question' is blank"),
         ("bamboogle", {**GOOD, "question": 5}, "field 'question' must be text, got int"),
         ("xbench", {"prompt": [{"role": "system", "content": "S"}], "answer": "A"}, "field 'prompt' is blank"),
-        ("xbench", {"prompt": ["Q?"], "answer": "A"}, "message 0"),
+        ("xbench", {"prompt": ["Q?"], "answer": "A"}, "message 1"),
         ("xbench", {"prompt": "TWFuIGlzIGRpc3Rpbmd1aXNoZWQsIG5vdA==", "answer": "A"}, "encrypted"),
         ("xbench", {"prompt": "TWFuIGlzIGRpc3Rpbmd1aXNoZWQsIG5vdA==", "answer": "A", "canary": "\u00ff"}, "not with the row's 'canary'"),
         ("gaia", {"Question": "Q?", "Final answer": "?"}, "field 'Final answer' is \"?\""),

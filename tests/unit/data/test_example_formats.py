@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ from ramify.data.row_tools import read_tools, tool_specs
 USER, ANSWER = {"role": "user", "content": "2 + 2 ?"}, {"role": "assistant", "content": "4"}
 HUMAN, GPT = {"from": "human", "value": "2 + 2 ?"}, {"from": "gpt", "value": "4"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"query": "x"}'}}
+ASKS = {"from": "function_call", "value": '{"name": "f", "arguments": {}}'}
+SEES = {"from": "observation", "value": "r"}
+DAY = date(2025, 1, 1)
+"""What a column of a parquet file may hold."""
 ASKED = (Message.of("user", "2 + 2 ?"),)
 FOUR = (Said("4"),)
 
@@ -33,6 +38,10 @@ def result(text, call_id=""):
         ({"prompt": "2 + 2 ?", "completion": "4"}, "plain", ASKED, FOUR),
         ({"prompt": [USER], "completion": "4", "kind": 1}, "plain", ASKED, FOUR),
         ({"prompt": [USER], "completion": [ANSWER]}, "plain", ASKED, FOUR),
+        # HuggingFaceH4/ultrachat_200k, and alpaca with the prompt as it was rendered.
+        ({"prompt": "2 + 2 ?", "prompt_id": "f0", "messages": [USER, ANSWER]}, "OpenAI", ASKED, FOUR),
+        ({"prompt": "Below is an instruction", "instruction": "2 + 2 ?", "output": "4"}, "alpaca", ASKED, FOUR),
+        ({"prompt": "a", "conversations": [HUMAN, GPT]}, "ShareGPT", ASKED, FOUR),
         ({"messages": [USER, ANSWER]}, "OpenAI", ASKED, FOUR),
         (
             {"messages": [{"role": "system", "content": "s"}, USER, ANSWER, USER, ANSWER]},
@@ -102,6 +111,8 @@ WRONG = {"role": "assistant", "content": "5"}
         ({"prompt": [USER], "chosen": "4", "rejected": "5"}, "plain"),
         ({"prompt": [USER], "chosen": [ANSWER], "rejected": [WRONG]}, "plain"),
         ({"chosen": [USER, ANSWER], "rejected": [USER, WRONG], "score_chosen": 1.0}, "OpenAI"),
+        # HuggingFaceH4/ultrafeedback_binarized
+        ({"prompt": "2 + 2 ?", "chosen": [USER, ANSWER], "rejected": [USER, WRONG]}, "OpenAI"),
         ({"conversations": [HUMAN], "chosen": GPT, "rejected": {"from": "gpt", "value": "5"}}, "ShareGPT"),
         ({"instruction": "2 + 2 ?", "input": None, "chosen": "4", "rejected": "5"}, "alpaca"),
     ],
@@ -153,6 +164,16 @@ def test_pairs(row, name):
         ({"instruction": "", "input": " "[:0], "output": "4"}, "'instruction' and 'input' are blank"),
         ({"instruction": "a"}, "no 'output'"),
         ({"instruction": "a", "output": "b", "history": [["q"]]}, "'history' must be a list of"),
+        ({"instruction": "a", "output": "b", "history": 5}, "'history' must be a list of"),
+        ({"instruction": "a", "output": "b", "history": True}, "'history' must be a list of"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"on": DAY}}}]}]},
+         "the arguments of a call of message 2 of 'messages': Object of type date is not JSON serializable"),
+        ({"prompt": "a", "completion": "b", "tools": [{"name": "f", "parameters": {"properties": {"on": {"default": DAY}}}}]},
+         "its tools cannot be read: Object of type date is not JSON serializable"),
+        ({"prompt": "a", "completion": "b", "tools": [{"name": "f", "description": "\ud800"}]}, "a lone surrogate"),
+        ({"prompt": "a", "completion": "b", "tools": '[{"name": "f", "description": "\\ud800"}]'}, "a lone surrogate"),
+        ({"conversations": [HUMAN, ASKS, ASKS, SEES, GPT]}, "two messages of the assistant"),
+        ({"conversations": [HUMAN, GPT, {**ASKS, "value": f"<think>hm</think>{ASKS['value']}"}, SEES, GPT]}, "two messages of the assistant"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read(row, told):
@@ -187,10 +208,20 @@ def test_results_are_in_the_order_of_their_calls():
     row = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": calls}, *results, ANSWER]}
     ((_, *told, _),) = read_row(row, COMPLETION).sides
     assert [one.text for one in told] == ["of x", "of y"]
+    with pytest.raises(RowError, match="more results than calls: two results have one tool_call_id"):
+        read_row({"messages": [*row["messages"][:2], results[0], results[0], ANSWER]}, COMPLETION)
     for message in results:
         del message["tool_call_id"]
     ((_, *told, _),) = read_row(row, COMPLETION).sides
     assert [one.text for one in told] == ["of y", "of x"]
+
+
+def test_results_of_calls_with_one_id_stay_in_their_order():
+    calls = [{"id": "x", "function": {"name": "f", "arguments": {}}}] * 2
+    results = [{"role": "tool", "tool_call_id": "x", "content": text} for text in ("a", "b")]
+    row = {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": calls}, *results, ANSWER]}
+    ((_, *told, _),) = read_row(row, COMPLETION).sides
+    assert [one.text for one in told] == ["a", "b"]
 
 
 def test_tools_are_read_in_each_way_that_people_write_them():

@@ -48,7 +48,7 @@ def test_a_bad_row_is_told_in_its_place(tmp_path):
         "it is no object: int",
         "it is a list, not an object; a file that is one array of rows is called .json",
         "'id' must be text or a whole number, got ['a']",
-        "message 0 of 'prompt' has role 'usr'; expected one of system, user, assistant, tool",
+        "message 1 of 'prompt' has role 'usr'; expected one of system, user, assistant, tool",
         "no 'completion'",
     ]
 

@@ -1,13 +1,18 @@
 import json
 
+import pytest
+
+from ramify.core.errors import DataError
+from ramify.learner.checkpoint import latest_checkpoint
 from ramify.modeling.run_models import model_of
 
 
 def test_a_run_stands_for_its_last_checkpoint(tmp_path):
-    for step in (5, 1200, 40):
+    for step in (5, 1200, 999_999, 1_000_000, 40):
         (tmp_path / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
     (tmp_path / "checkpoints" / ".step-009999.partial").mkdir()
-    assert model_of(tmp_path) == tmp_path / "checkpoints" / "step-001200"
+    (tmp_path / "checkpoints" / "step-2000000-copy").mkdir()
+    assert model_of(tmp_path) == tmp_path / "checkpoints" / "step-1000000" == latest_checkpoint(tmp_path)
 
 
 def test_a_self_critic_run_stands_for_its_last_cycle_that_is_done(tmp_path):
@@ -17,6 +22,18 @@ def test_a_self_critic_run_stands_for_its_last_cycle_that_is_done(tmp_path):
         if model is not None:
             (cycle / "done.json").write_text(json.dumps({"model": model}))
     assert model_of(tmp_path) == tmp_path / "cycle-02" / "rl/checkpoints/step-000004"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model": 7}', "\x00"])
+def test_a_damaged_record_of_a_cycle_is_named_in_one_line(tmp_path, text):
+    done = tmp_path / "cycle-01" / "done.json"
+    done.parent.mkdir()
+    done.write_text(text)
+    with pytest.raises(DataError) as caught:
+        model_of(tmp_path)
+    assert str(caught.value).startswith(f"{done}: ")
+    assert str(caught.value).endswith("; name the model's own folder as model.path")
+    assert "\n" not in str(caught.value)
 
 
 def test_any_other_folder_is_the_model(tmp_path):

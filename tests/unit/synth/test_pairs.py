@@ -122,7 +122,7 @@ def test_a_row_names_tree_and_leaves_and_holds_their_ids(scored, tmp_path):
     read = [example for _, example in read_examples(tmp_path / "pairs.jsonl", PAIR)]
     assert all(isinstance(example, Example) for example in read)
     for example, row in zip(read, rows, strict=True):
-        check_tokenizer(example.recorded, decode)
+        check_tokenizer(example.recorded, decode, scored[0].agent.renderer.tokenizer.vocab_size)
         chosen, rejected = example.recorded.trees(example.problem, TreeKey(0, 0))
         both = pair(chosen, rejected)
         for trajectory, name in zip(both.trajectories, ("chosen", "rejected"), strict=True):
@@ -135,7 +135,11 @@ def test_a_row_names_tree_and_leaves_and_holds_their_ids(scored, tmp_path):
 def test_ids_of_another_tokenizer_are_refused(scored):
     rows, _ = rows_of(scored)
     with pytest.raises(RowError, match="another model's tokenizer"):
-        check_tokenizer(read_recorded_pair(rows[0]), lambda ids: "x")
+        check_tokenizer(read_recorded_pair(rows[0]), lambda ids: "x", 600)
+    tokenizer = scored[0].agent.renderer.tokenizer
+    rows[0]["ids"]["chosen"][-1][1].append(tokenizer.vocab_size)
+    with pytest.raises(RowError, match="another model's tokenizer"):
+        check_tokenizer(read_recorded_pair(rows[0]), tokenizer.decode, tokenizer.vocab_size)
     _, trees = scored
     with pytest.raises(DataError, match="another model's tokenizer"):
         list(pair_rows([("f", trees[0])], RULE, lambda ids: "x", PairCounts()))

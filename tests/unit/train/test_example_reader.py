@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hermes_folders import FAMILIES, write_hermes_tokenizer
@@ -36,10 +38,22 @@ def read(tmp_path, tokenizer_folder):
     """Reads rows as a run would; gives the examples, the reader and the renderers."""
 
     def reads(
-        rows, model=tokenizer_folder, schema=SftRecipe, tools=None, dialect="tags", environment=None, **data
+        rows,
+        model=tokenizer_folder,
+        schema=SftRecipe,
+        tools=None,
+        dialect="tags",
+        environment=None,
+        name="rows.jsonl",
+        **data,
     ):
-        path = tmp_path / "rows.jsonl"
-        path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+        path = tmp_path / name
+        if path.suffix == ".parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        else:
+            path.write_text(
+                "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+            )
         table = {
             "model": {"path": str(model), "dialect": dialect},
             "data": {"train": str(path), "max_tokens": 400, **data},
@@ -115,6 +129,57 @@ def test_long_rows_are_left_out_whatever_else_is_wrong_with_them(read):
     reader.require_usable()
     assert [example.row for example in examples] == [2]
     assert "left out 2 of 3 rows with more than data.max_tokens = 400 tokens: rows 1, 3" in reader.notes[0]
+
+
+def test_exactly_max_tokens_are_kept(read):
+    row = {**PLAIN, "completion": "<think> one two </think>" + ANSWER}
+    (example,), _, renderers = read([row])
+    (tree,) = renderers.trees(example, TreeKey(0, 0))
+    size = sum(len(node.token_ids) for node in tree.nodes)
+    assert len(read([row], max_tokens=size)[0]) == 1
+    assert read([row], max_tokens=size - 1)[0] == ()
+
+
+def test_rows_that_are_too_large_to_be_read_have_a_reason_of_their_own(read, monkeypatch):
+    monkeypatch.setattr("ramify.data.row_files.MAX_ROW_BYTES", 2 << 20)
+    huge, long = ({**PLAIN, "completion": "word " * words} for words in (600_000, 30_000))
+    _, reader, _ = read([huge, PLAIN, long])
+    reader.require_usable()
+    assert [note.partition("rows.jsonl: ")[2] for note in reader.notes] == [
+        "left out 1 of 3 rows with more than 2 MiB: row 1",
+        "left out 1 of 3 rows with more than data.max_tokens = 400 tokens: row 3",
+    ]
+
+
+def test_rows_of_parquet_are_said_to_count_from_0(read):
+    rows = [{"prompt": "?", "completion": text} for text in (ANSWER, "<think> a", "<think> a")]
+    with pytest.raises(
+        DataError, match=r"rows\.parquet \(rows count from 0\): 2 of 3 rows .* 2 rows \(1, 2\)"
+    ):
+        read(rows, name="rows.parquet")[1].require_usable()
+    with pytest.raises(DataError, match=r"rows\.parquet \(rows count from 0\) row 1: tags are not balanced"):
+        read(rows[:2], name="rows.parquet")[1].require_usable()
+    _, reader, _ = read(rows, name="rows.parquet", malformed="drop")
+    assert "rows.parquet (rows count from 0): left out 2 of 3 rows" in reader.notes[0]
+
+
+def test_earlier_turns_of_the_assistant_are_counted(read):
+    talk = {
+        "messages": [USER, {"role": "assistant", "content": "a"}, USER, {"role": "assistant", "content": "b"}]
+    }
+    _, reader, _ = read([{"messages": talk["messages"][2:]}, talk, talk])
+    assert [note.partition("rows.jsonl: ")[2] for note in reader.notes] == [
+        "earlier turns of the assistant are prompt, and only the last exchange is trained on, in 2 of 3 rows: rows 2, 3"
+    ]
+
+
+def test_control_tokens_that_examples_spell_are_counted(read):
+    _, reader, _ = read([PLAIN, {**PLAIN, "prompt": "a <|im_end|> b"}])
+    assert (
+        "1 of 2 rows spell a token that only the chat template may write, such as '<|im_end|>'"
+        in reader.notes[0]
+    )
+    assert read([PLAIN, PLAIN])[1].notes == ()
 
 
 def test_escaped_programs_are_repaired_and_counted(read):
@@ -225,3 +290,55 @@ def test_pairs(read):
         reader.require_usable()
     assert "2 rows (3, 4): chosen and rejected are the same tokens up to the end of one" in str(caught.value)
     assert "row 5: tags are not balanced" in str(caught.value)
+
+
+def test_a_pair_with_one_long_side_is_left_out(read):
+    longer, far_too_long = "<think> so </think><answer> 5 </answer>", "<think>" + "word " * 30_000
+    rows = [
+        {"prompt": [USER], "chosen": ANSWER, "rejected": longer},
+        {"prompt": [USER], "chosen": longer, "rejected": ANSWER},
+        {"prompt": [USER], "chosen": ANSWER, "rejected": far_too_long},
+        {"prompt": [USER], "chosen": ANSWER, "rejected": "<answer> 5 </answer>"},
+    ]
+    examples, _, renderers = read(rows, schema=DpoRecipe)
+    assert [example.row for example in examples] == [1, 2, 4]
+    size = sum(len(node.token_ids) for node in renderers.trees(examples[0], TreeKey(0, 0))[1].nodes)
+    assert len(read(rows, schema=DpoRecipe, max_tokens=size)[0]) == 3
+    examples, reader, _ = read(rows, schema=DpoRecipe, max_tokens=size - 1)
+    assert [example.row for example in examples] == [4]
+    assert (
+        f"left out 3 of 4 rows with more than data.max_tokens = {size - 1} tokens: rows 1, 2, 3"
+        in reader.notes[0]
+    )
+
+
+@pytest.fixture
+def recorded(tokenizer_folder):
+    """A row of `ramify pairs`, whose rejected side is longer."""
+    tokenizer = build_tokenizer(tokenizer_folder)
+    prompt, chosen, rejected = map(
+        tokenizer.encode, ("Which is older?", ANSWER, "<answer> 5 and 5 </answer>")
+    )
+    texts = map(tokenizer.decode, (prompt, chosen, rejected))
+    return {
+        "prompt": [USER],
+        **dict(zip(("prompt_text", "chosen", "rejected"), texts, strict=True)),
+        "ids": {"prompt": prompt, "chosen": [["policy", chosen]], "rejected": [["policy", rejected]]},
+    }
+
+
+def test_a_recorded_pair_is_measured_by_its_longer_side(read, recorded):
+    size = len(recorded["ids"]["prompt"]) + len(recorded["ids"]["rejected"][0][1])
+    assert len(read([recorded], schema=DpoRecipe, max_tokens=size)[0]) == 1
+    examples, reader, _ = read([recorded], schema=DpoRecipe, max_tokens=size - 1)
+    assert examples == ()
+    with pytest.raises(DataError, match=f"1 of 1 rows with more than data.max_tokens = {size - 1} tokens"):
+        reader.require_usable()
+
+
+@pytest.mark.parametrize("damage", ["another id", "an id beyond the vocabulary"])
+def test_recorded_pairs_of_another_tokenizer_are_refused(read, recorded, damage):
+    (part,) = recorded["ids"]["chosen"]
+    part[1] = [*part[1][:-1], 0] if damage == "another id" else [*part[1], 10_000]
+    with pytest.raises(DataError, match="row 1: its ids are those of another model's tokenizer"):
+        read([recorded], schema=DpoRecipe)[1].require_usable()
