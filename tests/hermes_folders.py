@@ -126,3 +126,11 @@ def write_hermes_tokenizer(folder: Path, family: str = QWEN25) -> Path:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "chat_template.jinja").write_text(template(family))
     return folder
+
+
+def write_opening_tokenizer(folder: Path) -> Path:
+    """As `write_hermes_tokenizer`, for Qwen3; the template opens the thought with which each turn of the assistant begins."""
+    path = write_hermes_tokenizer(folder, QWEN3) / "chat_template.jinja"
+    before, start, after = path.read_text().rpartition("{{- '<|im_start|>assistant\\n' -}}")
+    path.write_text(before + start.replace("assistant\\n", "assistant\\n<think>\\n") + after)
+    return folder

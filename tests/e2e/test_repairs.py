@@ -13,10 +13,13 @@ from ramify.obs.trace import read_trees
 
 HELPER = '''
 import json
+from pathlib import Path
 
 
 def helper(messages):
     """Knows one mistake: a bracket that is not closed."""
+    if Path("away").exists():
+        raise OSError("nobody is there")
     told = json.loads(messages[-1]["content"].split("\\n", 1)[1].rsplit("\\n", 1)[0])
     if "work" in told:
         return "12 plus 30 is 42"
@@ -77,21 +80,42 @@ def test_the_debugger_in_an_evaluation(task):
         (ToolStatus.OK, "42", "corrected")
     ] * 2
     assert summary["repairs"] == {"debugger: corrected": {"times": 2, "attempts": 2, "correct": 0}}
-    assert "debugger: corrected" in Path("debugged/report.html").read_text()
+    assert summary["helper"] == {"answers": 2, "prompt_tokens": 0, "completion_tokens": 0}
+    assert "helper" not in plain
+    page = Path("debugged/report.html").read_text()
+    assert "debugger: corrected" in page
+    assert "the helper gave 2 answers" in page
     assert json.loads(Path("debugged/manifest.json").read_text())["scores"]["helper"] is not None
 
 
 def test_its_answers_are_recorded_and_replayed_without_the_helper(task):
     cache = ("repair.cache={path='helper.cassette', mode='record'}",)
     first = evaluate(task, "recorded", *REPAIR, *cache)
-    Path("helper.py").write_text(HELPER.replace('return told["program"] + ")"', "raise OSError"))
-    replayed = evaluate(
-        task, "replayed", *REPAIR, "repair.cache={path='helper.cassette', mode='replay_or_fail'}"
-    )
+    Path("away").touch()
+    replay = "repair.cache={path='helper.cassette', mode='replay_or_fail'}"
+    replayed = evaluate(task, "replayed", *REPAIR, replay)
     assert replayed["repairs"] == first["repairs"]
+    assert (first["helper"]["answers"], replayed["helper"]["answers"]) == (1, 0)
     assert [r.info["program"] for r in results("replayed")] == [
         r.info["program"] for r in results("recorded")
     ]
+
+
+@pytest.mark.parametrize("mode", ["replay", "replay_or_fail"])
+def test_an_edited_helper_is_another_one(task, capsys, mode):
+    """Its recorded answers are not replayed: they are asked again, or the run says that they are missing."""
+    evaluate(task, "recorded", *REPAIR, "repair.cache={path='helper.cassette', mode='record'}")
+    Path("helper.py").write_text(HELPER.replace('return told["program"] + ")"', "return 'print(7)'"))
+    replay = f"repair.cache={{path='helper.cassette', mode='{mode}'}}"
+    if mode == "replay":
+        evaluate(task, "replayed", *REPAIR, replay)
+        assert [r.text for r in results("replayed")] == ["7", "7"]
+        return
+    with pytest.raises(AssertionError):
+        evaluate(task, "replayed", *REPAIR, replay)
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "helper.cassette" in told
+    assert "debugger" in told
 
 
 def test_a_helper_that_breaks_is_counted_and_the_evaluation_goes_on(task):
@@ -164,8 +188,12 @@ def test_a_policy_that_is_its_own_helper_trains_twice_alike(task, settings, seen
         (["repair.debugger={calls=0}"], "repair.debugger.calls"),
         (["repair.debuger={}"], "did you mean debugger"),
         (
-            ["repair.debugger={}", "tools.python={}", "repair.cache={path='none', mode='replay_or_fail'}"],
+            [*REPAIR, "tools.python={}", "repair.cache={path='none', mode='replay_or_fail'}"],
             "repair.cache.path",
+        ),
+        (
+            ["repair.debugger={}", "tools.python={}", "repair.cache={path='c.sqlite'}"],
+            "repair.cache: acts with helper only",
         ),
     ],
 )

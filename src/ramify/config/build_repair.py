@@ -7,6 +7,7 @@ from ramify.config.build_services import build_cache, chat_model
 from ramify.config.schema_repair import RepairSection
 from ramify.core.closing import close_all
 from ramify.core.protocols import Cache, ChatModel, ContextRewriter, Engine, Environment
+from ramify.core.records import TokenUsage
 from ramify.rollout.configs import OwnHelperConfig
 
 if TYPE_CHECKING:
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
     from ramify.rollout.settings import RolloutLimits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RepairKit:
     """What the repair tools of a recipe use.
 
     Attributes:
         section: The recipe's table.
-        model: The helper; None: the policy itself, or nobody is asked.
+        model: The helper; None: nobody is asked, or the policy itself, which `build_repairs` puts here.
         cache: Of its answers.
         sha256: Of the file of the user's own helper, if it is one.
     """
@@ -29,6 +30,13 @@ class RepairKit:
     model: ChatModel | None
     cache: Cache | None
     sha256: str | None = None
+
+    @property
+    def usage(self) -> TokenUsage | None:
+        """What the helper's answers took so far; None if nobody is asked."""
+        if not self.section.asks:
+            return None
+        return TokenUsage() if self.model is None else self.model.usage
 
     async def close(self) -> None:
         """Free connections and files."""
@@ -51,14 +59,11 @@ def open_repairs(section: RepairSection) -> RepairKit:
         from ramify.user_files import load_function
 
         loaded = load_function(config.path, config.function)
-        return RepairKit(
-            section,
-            OwnChat(loaded.function, config.function, config.args),
-            cache,
-            loaded.sha256,
-        )
+        file = f"{config.path.name} {loaded.sha256[:16]}"
+        model = OwnChat(loaded.function, config.function, config.args, file)
+        return RepairKit(section, model, cache, loaded.sha256)
     offline = section.cache is not None and section.cache.mode == "replay_or_fail"
-    return RepairKit(section, chat_model("repair.helper", config, offline), cache)
+    return RepairKit(section, chat_model("repair.helper", config, offline, whole=True), cache)
 
 
 def build_repairs(
@@ -85,12 +90,15 @@ def build_repairs(
     from ramify.rollout.repair import Backtracer, Refiner
 
     section = kit.section
+    if section.helper is None:
+        kit.model = PolicyChat(engine, type(renderer)(renderer.tokenizer, ()), seed)
+    assert kit.model is not None
     helper = Helper(
-        model=kit.model or PolicyChat(engine, type(renderer)(renderer.tokenizer, ()), seed),
+        model=kit.model,
         cache=kit.cache,
         max_tokens=section.max_tokens,
         temperature=section.temperature,
-        seconds=section.timeout_seconds,
+        seconds=None if section.helper is None else section.timeout_seconds,
         seed=seed,
     )
     rewriters: list[ContextRewriter] = []

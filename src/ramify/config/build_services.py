@@ -74,8 +74,12 @@ def build_provider(
             return SerperSearch(http_client("serper", config.http, key), key, config)
 
 
-def chat_model(name: str, config: ChatConfig, offline: bool = False, **settings: int) -> ChatModel:
+def chat_model(
+    name: str, config: ChatConfig, offline: bool = False, whole: bool = False, **settings: int
+) -> ChatModel:
     """A chat model; `name` is its service's name in messages, `settings` are as for `http_client`.
+
+    With `whole` an answer that its most tokens cut is a failed request.
 
     Raises:
         MachineError: The environment variable with its key is not set.
@@ -84,7 +88,7 @@ def chat_model(name: str, config: ChatConfig, offline: bool = False, **settings:
 
     key = None if config.key_variable is None else _key(config.key_variable, offline)
     client = http_client(name, config.http, key, **settings)
-    return OpenAIChat(client, base_url=config.url, model=config.model, key=key)
+    return OpenAIChat(client, base_url=config.url, model=config.model, key=key, whole=whole)
 
 
 def page_source(config: BrowserConfig) -> "PageSource":

@@ -31,8 +31,8 @@ class RepairSection(Section):
     """Repair tools (arXiv 2505.16410), each with a budget of its own on every trajectory; an absent table is an absent tool.
 
     `helper` is the model that the debugger and the refiner ask: an OpenAI-compatible endpoint, or a function of the user's
-    own; without it they ask the policy itself. An answer has `max_tokens` and `timeout_seconds`. `cache` records and replays
-    the helper's answers.
+    own; without it they ask the policy itself. An answer has `max_tokens`, and one of a `helper` has `timeout_seconds`, too.
+    `cache` records and replays the answers of a `helper`.
     """
 
     debugger: DebuggerConfig | None = None
@@ -57,6 +57,12 @@ class RepairSection(Section):
             for key in ("helper", "max_tokens", "temperature", "timeout_seconds", "cache"):
                 if getattr(self, key) != RepairSection.model_fields[key].default:
                     raise ValueError(f"{key}: acts with debugger or refiner only; leave it out")
+        if self.helper is None:
+            for key in ("timeout_seconds", "cache"):
+                if getattr(self, key) != RepairSection.model_fields[key].default:
+                    raise ValueError(
+                        f"{key}: acts with helper only, the policy's own answers have none; leave it out"
+                    )
         return self
 
 

@@ -99,7 +99,10 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Go on from `cut`, a place on the path, after adding `text` (it may be empty). In mid-turn, the text joins the turn."""
+    """Go on from `cut`, a place on the path, after adding `text` (it may be empty).
+
+    In mid-turn the text joins the turn; behind the prompt or a result it begins one.
+    """
 
     cut: Cut
     text: str = ""

@@ -1,15 +1,18 @@
 """Chat models that are at hand: the policy itself, and a function of the user's own."""
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ramify.chat.renderer import ChatRenderer
+from ramify.core.call_clock import queued
 from ramify.core.draws import stream
-from ramify.core.errors import ConfigError, RamifyError
+from ramify.core.errors import ConfigError, DataError, RamifyError
 from ramify.core.messages import Message, Problem
-from ramify.core.protocols import Engine, Renderer
+from ramify.core.protocols import Engine
 from ramify.core.records import Finish, Request, TokenUsage
 from ramify.core.tree import Node, Source, Trajectory
 from ramify.daemon_threads import DaemonThreads
@@ -23,12 +26,14 @@ _THREADS = 32
 class PolicyChat:
     """Implements `core.protocols.ChatModel` with the engine that writes the trajectories.
 
-    The draws of an answer are a hash of the request, so equal requests get equal answers, whenever they come.
+    The draws of an answer are a hash of the request, so equal requests get equal answers, whenever they come. For a tool's
+    deadline the time of an answer is time in a queue of ours, so nothing depends on how fast the engine is.
     """
 
-    def __init__(self, engine: Engine, renderer: Renderer, seed: int) -> None:
+    def __init__(self, engine: Engine, renderer: ChatRenderer, seed: int) -> None:
         """`renderer` shows no tools; whoever creates the engine closes it."""
         self._engine, self._renderer, self._seed = engine, renderer, seed
+        self._takes_system = _takes_system(renderer)
         self.usage = TokenUsage()
 
     @property
@@ -40,10 +45,11 @@ class PolicyChat:
         """The answer's text, without the reasoning before it.
 
         Raises:
-            RequestFailedError: The request does not fit the engine's context.
+            RequestFailedError: The request does not fit the engine's context, or the answer was cut.
             EngineError: The engine failed.
         """
-        problem = Problem("helper", tuple(messages), ())
+        asked = tuple(messages) if self._takes_system else _without_system(messages)
+        problem = Problem("helper", asked, ())
         ids = self._renderer.start(problem)
         room = self._engine.info().context_tokens - len(ids)
         if room < 1:
@@ -51,25 +57,44 @@ class PolicyChat:
                 FailureKind.TOO_LARGE, f"the policy's context has no room for a request of {len(ids)} tokens"
             )
         prompt = Node("", (), None, Source.PROMPT, ids, self._renderer.decode(ids))
-        done = await self._engine.generate(
-            Request(
-                token_ids=ids,
-                seed=stream(self._seed, "helper", ids),
-                max_new_tokens=min(max_tokens, room),
-                temperature=temperature,
-                path=Trajectory(problem, (prompt,)),
-            )
+        request = Request(
+            token_ids=ids,
+            seed=stream(self._seed, "helper", ids),
+            max_new_tokens=min(max_tokens, room),
+            temperature=temperature,
+            path=Trajectory(problem, (prompt,)),
         )
+        with queued():
+            done = await self._engine.generate(request)
         self.usage = TokenUsage(
             self.usage.answers + 1,
             self.usage.prompt_tokens + len(ids),
             self.usage.completion_tokens + len(done.token_ids),
         )
+        if done.finish is Finish.LENGTH:
+            raise RequestFailedError(FailureKind.CUT, f"{len(done.token_ids)} tokens did not suffice")
         written = done.token_ids[:-1] if done.finish is Finish.EOS else done.token_ids
         return after_thinking(self._renderer.decode(written))
 
     async def close(self) -> None:
         """Nothing: the engine is somebody else's."""
+
+
+def _takes_system(renderer: ChatRenderer) -> bool:
+    """Whether the chat template shows a system message."""
+    tried = (Message.of("system", "ramify_system"), Message.of("user", "?"))
+    try:
+        return "ramify_system" in renderer.prompt_text(Problem("helper", tried, ()))
+    except DataError:
+        return False
+
+
+def _without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages with the text of a system message at the beginning of the next one."""
+    first, *rest = messages
+    if first.role != "system":
+        return tuple(messages)
+    return (Message.of(rest[0].role, f"{first.text}\n\n{rest[0].text}"), *rest[1:])
 
 
 @dataclass(slots=True)
@@ -78,26 +103,38 @@ class OwnChat:
 
     It gets a list of {"role", "content"}. One that is not `async` runs in a thread.
 
+    Attributes:
+        function: The function.
+        called: What messages call it.
+        args: Its further arguments.
+        file: Name and checksum of its file.
+
     Raises:
         ConfigError: `function` is no function, or cannot take its arguments.
     """
 
     function: Callable[..., Any]
-    name: str
-    args: Mapping[str, Any] = field(default_factory=dict)
+    called: str
+    args: Mapping[str, Any]
+    file: str
     usage: TokenUsage = field(default_factory=TokenUsage, init=False)
     _threads: DaemonThreads = field(init=False)
 
     def __post_init__(self) -> None:
-        self._threads = DaemonThreads(f"helper {self.name}", _THREADS)
+        self._threads = DaemonThreads(f"helper {self.called}", _THREADS)
         if inspect.isclass(self.function):
-            raise ConfigError(f"helper {self.name}: expected a function, found a class")
+            raise ConfigError(f"helper {self.called}: expected a function, found a class")
         try:
             inspect.signature(self.function).bind(None, **self.args)
         except TypeError as error:
             raise ConfigError(
-                f"helper {self.name}: expected {self.name}(messages, **args): {error}"
+                f"helper {self.called}: expected {self.called}(messages, **args): {error}"
             ) from None
+
+    @property
+    def name(self) -> str:
+        """All that an answer depends on besides the messages: answers are recorded under it."""
+        return f"{self.file} {self.called} {json.dumps(self.args, sort_keys=True, default=str)}"
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, temperature: float) -> str:
         """What the function answers.
@@ -118,10 +155,10 @@ class OwnChat:
             raise
         # Anybody's code: what it raises is a request that failed.
         except Exception as error:  # noqa: BLE001
-            raise RequestFailedError(FailureKind.MALFORMED, f"{self.name}: {one_line(error)}") from None
+            raise RequestFailedError(FailureKind.MALFORMED, f"{self.called}: {one_line(error)}") from None
         if not isinstance(answer, str):
             raise RequestFailedError(
-                FailureKind.MALFORMED, f"{self.name}: expected text, got {type(answer).__name__}"
+                FailureKind.MALFORMED, f"{self.called}: expected text, got {type(answer).__name__}"
             )
         self.usage = TokenUsage(self.usage.answers + 1)
         return answer

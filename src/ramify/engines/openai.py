@@ -45,6 +45,7 @@ class OpenAIChat:
         model: str,
         key: str | None = None,
         extra: Mapping[str, Json] | None = None,
+        whole: bool = False,
     ) -> None:
         """Open no connection yet.
 
@@ -54,8 +55,9 @@ class OpenAIChat:
             model: Name of the model at the service.
             key: Key of the service, or None.
             extra: More fields for each request, such as {"top_p": 0.95}.
+            whole: An answer that `max_tokens` cut is a failed request.
         """
-        self._client, self._model, self._key = client, model, key
+        self._client, self._model, self._key, self._whole = client, model, key, whole
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._extra = dict(extra or {})
         self.usage = TokenUsage()
@@ -69,7 +71,7 @@ class OpenAIChat:
         """The answer's text, without the reasoning before it.
 
         Raises:
-            RequestFailedError: This request failed, the model refused it, or the answer has no text.
+            RequestFailedError: This request failed, the model refused it, or the answer has no text, or is cut and must be whole.
             ServiceDownError: The service is down, or refuses the key.
         """
         body: dict[str, Json] = {
@@ -83,7 +85,7 @@ class OpenAIChat:
         read = answer.json()
         if isinstance(read, Mapping):
             self._count(read.get("usage"))
-        return _text(answer, read)
+        return _text(answer, read, self._whole)
 
     async def close(self) -> None:
         """Free connections; closing twice is allowed."""
@@ -98,13 +100,15 @@ class OpenAIChat:
         )
 
 
-def _text(answer: Answer, read: Json) -> str:
+def _text(answer: Answer, read: Json, whole: bool) -> str:
     choice = first_choice(read)
     message = None if choice is None else choice.get("message")
     if choice is None or not isinstance(message, Mapping):
         raise answer.malformed("expected choices with a message")
     if message.get("refusal") or choice.get("finish_reason") == FILTERED:
         raise _said_nothing(answer, "the model refused to answer")
+    if whole and choice.get("finish_reason") == "length":
+        raise RequestFailedError(FailureKind.CUT, redact(f"{answer.where}: max_tokens cut it; raise it"))
     text = after_thinking(content_text(message.get("content")))
     if not text:
         raise _no_text(answer, choice, message)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import DataError
+from ramify.core.records import TokenUsage
 from ramify.core.tree import StopReason
 from ramify.eval.attempts import GROUPS, AttemptRecord, Outcome
 from ramify.eval.results import AttemptTimes, TimedCall
@@ -161,6 +162,7 @@ def summarise(
     price: Price | None,
     *,
     judged: bool = False,
+    helper: TokenUsage | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The content of summary.json. It has no times, so two runs with a deterministic engine give the same content.
@@ -172,6 +174,7 @@ def summarise(
         ks: Values of k.
         price: Price of tokens; None: no cost is given.
         judged: Whether the recipe has a judge.
+        helper: What the helper of the repair tools was used in this session; None: nobody is asked.
         notes: Notes about the problems, such as how many were dropped.
     """
     attempts = len(evaluation.results[0].attempts)
@@ -191,6 +194,7 @@ def summarise(
         "stops": {reason: stops[reason] for reason in StopReason},
         "tools": tool_table(evaluation),
         "repairs": repair_table(evaluation),
+        **({} if helper is None else {"helper": asdict(helper)}),
         "calls_per_attempt": evaluation.calls_per_attempt,
         "tokens": _tokens(evaluation.attempts),
         **({} if price is None else {"cost": _cost(evaluation, price)}),

@@ -59,7 +59,7 @@ def write_page(
         *(_group_section(column, groups) for column, groups in summary["groups"].items()),
         *((_judge_section(summary["judge"]),) if "judge" in summary else ()),
         _tool_section(summary["tools"]),
-        *((_repair_section(summary["repairs"]),) if summary["repairs"] else ()),
+        *((_repair_section(summary["repairs"], summary.get("helper")),) if summary["repairs"] else ()),
         Section(
             "Tokens, time, cost",
             tables=(
@@ -170,14 +170,18 @@ def _judge_section(judge: Mapping[str, Any]) -> Section:
     return Section("Judge", text, tables=(Table("", header, rows),))
 
 
-def _repair_section(repairs: Mapping[str, Any]) -> Section:
+def _repair_section(repairs: Mapping[str, Any], helper: Mapping[str, int] | None) -> Section:
+    text = "How often a rewriter had an attempt go on from elsewhere, or the debugger was asked, and how such attempts ended."
+    if helper is not None:
+        text += (
+            f" In the last session the helper gave {helper['answers']} answers; {helper['prompt_tokens']} tokens read, "
+            f"{helper['completion_tokens']} written."
+        )
     rows = [
         [name, *(found[key] for key in ("times", "attempts", "correct"))] for name, found in repairs.items()
     ]
     return Section(
-        "Repairs",
-        "How often a rewriter had an attempt go on from elsewhere, or the debugger was asked, and how such attempts ended.",
-        tables=(Table("", ["repair", "times", "attempts", "of these correct"], rows),),
+        "Repairs", text, tables=(Table("", ["repair", "times", "attempts", "of these correct"], rows),)
     )
 
 

@@ -295,6 +295,7 @@ class _Run:
             self.recipe.sampling.k,
             None if price is None else Price(price.input, price.output),
             judged=self.task.reward.judge is not None,
+            helper=None if self.task.repairs is None else self.task.repairs.usage,
             notes=(*self.task.notes, *self.engine_notes),
         )
         summary = {"model": answered_by(manifest["scores"]), **figures}

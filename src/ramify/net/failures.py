@@ -24,6 +24,8 @@ class FailureKind(StrEnum):
     TOO_LARGE = "too_large"
     REDIRECTS = "redirects"
     """Too many, or one that leads nowhere."""
+    CUT = "cut"
+    """A model's answer was cut by its most tokens."""
     FORBIDDEN = "forbidden"
     """The address must not be asked (private, link-local, not http)."""
 

@@ -1,8 +1,9 @@
 """The code debugger of Tool-Star (arXiv 2505.16410): a program that failed is corrected by a helper and run once more.
 
 It is a part of the environment: the policy reads the result of the corrected program as that of its own, and the result's
-`info` says what happened and keeps the program. The number of times that it helps belongs to the trajectory: a branch
-inherits what was spent. The wording of the instructions is ours.
+`info` says what happened and keeps the program and the error before it. The second run has the id of the call, so limits of
+calls count it once. The number of times that it helps belongs to the trajectory: a branch inherits what was spent. The
+wording of the instructions is ours.
 """
 
 import ast
@@ -14,6 +15,7 @@ from typing import Final, Literal
 from ramify.core.messages import Observation, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import Environment, EnvironmentSession
 from ramify.core.tree import Trajectory
+from ramify.net.secrets import redact
 from ramify.rollout.helper import Helper, UnhelpfulError
 
 TOOL, ARGUMENT = "python", "code"
@@ -29,6 +31,7 @@ Find out why the program failed, and write it so that it does what its author me
 whole corrected program and nothing else: no explanation and no code fence."""
 _FENCE: Final = re.compile(r"```[A-Za-z]*\n(.*?)\n?```", re.DOTALL)
 _FAILED: Final = (ToolStatus.ERROR, ToolStatus.TIMEOUT)
+_RAN: Final = (ToolStatus.OK, ToolStatus.EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Debugged:
     @property
     def tools(self) -> Mapping[str, ToolSpec]:
         """As the inner environment's, with time for the helper and a second run."""
-        return _with_time(self.inner.tools, self.helper.seconds)
+        return _with_time(self.inner.tools, self.helper)
 
     @property
     def seconds(self) -> float | None:
@@ -92,7 +95,7 @@ class _Session:
 
     @property
     def tools(self) -> Mapping[str, ToolSpec]:
-        return _with_time(self.inner.tools, self.helper.seconds)
+        return _with_time(self.inner.tools, self.helper)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Run one call; of a program that failed, the corrected one."""
@@ -102,14 +105,16 @@ class _Session:
         if result.status not in _FAILED or not isinstance(program, str) or not self.left:
             return result
         self.left -= 1
+        # Neither a model nor a trace should see a key.
+        error = redact(result.text)
         try:
-            program = await corrected(self.helper, program, result.text)
-        except UnhelpfulError as error:
-            return _noted(result, f"{error}")
+            program = await corrected(self.helper, program, error)
+        except UnhelpfulError as unhelpful:
+            return _noted(result, debugger=f"{unhelpful}")
         again = await self.inner.call(replace(call, arguments={**call.arguments, ARGUMENT: program}))
-        if again.status in _FAILED:
-            return _noted(result, "the corrected program failed too", program)
-        return _noted(again, "corrected", program)
+        if again.status not in _RAN:
+            return _noted(result, debugger="the corrected program failed too", program=program)
+        return _noted(again, debugger="corrected", program=program, error=error)
 
     async def step(self, turn: ParsedTurn) -> Observation:
         return await self.inner.step(turn)
@@ -151,14 +156,13 @@ def _parsed(program: str) -> ast.Module | None:
         return None
 
 
-def _noted(result: ToolResult, outcome: str, program: str | None = None) -> ToolResult:
-    told = {"debugger": outcome} if program is None else {"debugger": outcome, "program": program}
+def _noted(result: ToolResult, **told: str) -> ToolResult:
     return replace(result, info={**result.info, **told})
 
 
-def _with_time(tools: Mapping[str, ToolSpec], seconds: float) -> Mapping[str, ToolSpec]:
-    """The tools, of which `python` has time for two runs and the helper's answer in between."""
+def _with_time(tools: Mapping[str, ToolSpec], helper: Helper) -> Mapping[str, ToolSpec]:
+    """The tools, of which `python` has time for two runs and the answer in between of a helper that has a deadline."""
     spec = tools.get(TOOL)
     if spec is None:
         return tools
-    return {**tools, TOOL: replace(spec, timeout_seconds=2 * spec.timeout_seconds + seconds)}
+    return {**tools, TOOL: replace(spec, timeout_seconds=2 * spec.timeout_seconds + (helper.seconds or 0.0))}

@@ -25,7 +25,7 @@ class Helper:
         cache: Records and replays its answers; None: each request is asked.
         max_tokens: Most tokens of an answer.
         temperature: Sampling temperature.
-        seconds: Deadline of an answer.
+        seconds: Deadline of an answer; None: there is none, as the model is ours.
         seed: The mark around what it is told is a hash of this and of the data, so no data can hold it.
     """
 
@@ -33,7 +33,7 @@ class Helper:
     cache: Cache | None
     max_tokens: int
     temperature: float
-    seconds: float
+    seconds: float | None
     seed: int
 
     async def ask(self, task: str, instructions: str, data: Mapping[str, Json]) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from ramify.core.messages import ToolStatus
 from ramify.core.protocols import Renderer
 from ramify.core.records import GoOn
-from ramify.core.tree import Cut, Source, Trajectory
+from ramify.core.tree import Cut, Segment, Source, Trajectory
 from ramify.rollout.helper import Helper, UnhelpfulError
 from ramify.rollout.places import go_on_from, last_turn
 
@@ -79,13 +79,14 @@ def _before_call(renderer: Renderer, turn: str) -> int:
 class Refiner:
     """Has a helper write a context that has become long again, shorter; the prompt stays as it is.
 
-    It asks once whenever what follows the prompt grows from below `at_tokens` to there, whether the helper helps or not.
+    It asks where what follows the prompt has at least `at_tokens`, until it has asked `budget` times on the path, whether the
+    helper helped or not. The path tells how often that was.
 
     Attributes:
         renderer: Of the agent.
         helper: Writes the shorter text.
         at_tokens: Tokens after the prompt.
-        budget: Most times on one trajectory.
+        budget: Most times that it asks on one trajectory.
     """
 
     renderer: Renderer
@@ -95,25 +96,40 @@ class Refiner:
     name: str = field(default="refiner", init=False)
 
     async def rewrite(self, trajectory: Trajectory) -> GoOn | None:
-        """The prompt and the shorter text, if the context has just become long.
+        """The prompt and the shorter text, if the context is long.
 
         Raises:
             UnhelpfulError: The helper did not answer, or with a text that is no shorter.
             ServiceDownError: Its service is down, or refuses the key.
         """
-        contexts, prompt = trajectory.contexts, trajectory.nodes[0]
-        if trajectory.leaf.stop is not None:
+        prompt, context = trajectory.nodes[0], trajectory.contexts[-1]
+        if (
+            trajectory.leaf.stop is not None
+            or not self._is_long(context)
+            or self._asked(trajectory) >= self.budget
+        ):
             return None
-        before = next(
-            i for i in range(len(contexts) - 2, -1, -1) if trajectory.nodes[i].source is not Source.POLICY
-        )
-        sizes = [sum(size for _, size in contexts[i].parts[1:]) for i in (before, -1)]
-        if not sizes[0] < self.at_tokens <= sizes[1]:
-            return None
-        work = self.renderer.decode(contexts[-1].token_ids[len(prompt.token_ids) :])
+        work = self.renderer.decode(context.token_ids[len(prompt.token_ids) :])
         question = trajectory.problem.messages[-1].text
         answer = await self.helper.ask("refiner", _INSTRUCTIONS, {"question": question, "work": work})
         shorter = self.renderer.thought(answer)
-        if len(self.renderer.insert(shorter)) >= sizes[1]:
+        if len(self.renderer.insert(shorter)) >= _size(context):
             raise UnhelpfulError("no shorter")
         return GoOn(Cut(prompt.id, len(prompt.token_ids)), shorter)
+
+    def _is_long(self, context: Segment) -> bool:
+        return _size(context) >= self.at_tokens
+
+    def _asked(self, trajectory: Trajectory) -> int:
+        """How often it asked above the last node: there its own text stands, or a long context was left as it was."""
+        above = zip(trajectory.nodes[:-1], trajectory.contexts[:-1], strict=True)
+        return sum(
+            node.rewriter == self.name or (not node.rewriter and self._is_long(context))
+            for node, context in above
+            if node.source is Source.TOOL
+        )
+
+
+def _size(context: Segment) -> int:
+    """Tokens after the prompt."""
+    return sum(size for _, size in context.parts[1:])

@@ -213,25 +213,36 @@ def _gone_on(parts: AgentParts, name: str, asked: GoOn, trajectory: Trajectory) 
     again = any(contexts[one.id].token_ids == whole for one in nodes.values() if one.rewriter)
     if parts.limits.temperature == 0 and (again or not asked.text):
         raise _CannotBeError("at temperature 0 the same tokens would be written again; add another text")
-    shared = len(kept) + len(added) if turn else 0
+    shared = len(kept) + len(added) if _is_in_turn(before.parts) else 0
     # After the whole last turn: the text stands where its result would.
     is_next = node.id == last.id and cut.tokens == len(node.token_ids)
     return Rewritten(name, asked, "parent" if is_next else cut, before.token_ids, added, shared)
 
 
 def open_turn(context: Segment) -> tuple[tuple[Node, int], ...]:
-    """The parts at the end of a context that belong to a turn of the policy which has not ended."""
+    """The parts at the end of a context that belong to a turn of the policy which has not ended.
+
+    A text that a rewriter put into a turn, or to where one begins, belongs to it.
+    """
     parts = context.parts
     start = len(parts)
-    while start and (_is_open(parts[start - 1]) or _joins_turn(parts[:start])):
+    while start and (_is_open(parts[start - 1]) or _is_text_in_turn(parts[:start])):
         start -= 1
     return parts[start:]
 
 
-def _joins_turn(parts: Sequence[tuple[Node, int]]) -> bool:
+def _is_in_turn(parts: Sequence[tuple[Node, int]]) -> bool:
+    """Whether what comes behind these parts of a context stands in a turn of the policy: in a begun one, or as its beginning."""
+    node, size = parts[-1]
+    if node.source is Source.POLICY:
+        return _is_open(parts[-1])
+    return size == len(node.token_ids) or _is_text_in_turn(parts)
+
+
+def _is_text_in_turn(parts: Sequence[tuple[Node, int]]) -> bool:
     """Whether the last part is a text that a rewriter put into a turn."""
     node, _ = parts[-1]
-    return node.source is Source.TOOL and isinstance(node.context, Cut) and any(map(_is_open, parts[-2:-1]))
+    return node.source is Source.TOOL and isinstance(node.context, Cut) and _is_in_turn(parts[:-1])
 
 
 def _is_open(part: tuple[Node, int]) -> bool:

@@ -1,7 +1,6 @@
 """A set of tools as an environment: each trajectory has a session of each tool, and no turn but a call does anything."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +21,8 @@ class ToolSet:
 
     Attributes:
         members: The tools by name.
-        max_calls: Most calls to a tool on one trajectory; further ones are answered without running it.
+        max_calls: Most calls to a tool on one trajectory; further ones are answered without running it. A call that is made
+            again (by its id), corrected or because it is slow, counts once.
     """
 
     members: Mapping[str, Tool]
@@ -52,10 +52,10 @@ class ToolSet:
 
 @dataclass(slots=True)
 class ToolSetSession:
-    """The sessions of a trajectory's tools, by name."""
+    """The sessions of a trajectory's tools, by name; `made` has the tool of each call by the call's id."""
 
     tool_set: ToolSet
-    made: Counter[str] = field(default_factory=Counter)
+    made: dict[str, str] = field(default_factory=dict)
     sessions: dict[str, ToolSession] = field(default_factory=dict)
     opening: str = field(default="", init=False)
     _is_closed: bool = False
@@ -68,10 +68,11 @@ class ToolSetSession:
     async def call(self, call: ToolCall) -> ToolResult:
         """Have the tool run the call, unless the trajectory has made all that it may make."""
         most = self.tool_set.max_calls.get(call.name)
-        if most is not None and self.made[call.name] >= most:
+        others = sum(name == call.name for made, name in self.made.items() if made != call.id)
+        if most is not None and others >= most:
             text = f"The limit of {most} calls to {call.name} is reached. Answer with what is known."
             return ToolResult(call.id, ToolStatus.OVER_LIMIT, text)
-        self.made[call.name] += 1
+        self.made[call.id] = call.name
         return await self.sessions[call.name].call(call)
 
     async def step(self, turn: ParsedTurn) -> Observation:  # noqa: ARG002 - nobody is there
@@ -81,7 +82,7 @@ class ToolSetSession:
     async def fork(self, seed: int) -> EnvironmentSession:  # noqa: ARG002 - tools draw nothing
         """Forks of all sessions in their current state."""
         return await _filled(
-            ToolSetSession(self.tool_set, self.made.copy()),
+            ToolSetSession(self.tool_set, dict(self.made)),
             {name: partial(_fork, session) for name, session in self.sessions.items()},
         )
 

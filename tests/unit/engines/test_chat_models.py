@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 
+from hermes_folders import write_hermes_tokenizer
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
+from ramify.core.call_clock import CallClock, set_clock
 from ramify.core.errors import ConfigError
-from ramify.core.messages import Message
+from ramify.core.messages import Message, Problem
 from ramify.engines.chat_models import OwnChat, PolicyChat
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
-from ramify.net.failures import RequestFailedError
+from ramify.engines.virtual_clock import run_virtual
+from ramify.net.failures import FailureKind, RequestFailedError
 
 ASKED = (Message.of("system", "be brief"), Message.of("user", "what is 12 plus 30 ?"))
 
@@ -61,12 +64,94 @@ def test_equal_requests_have_equal_draws_and_others_have_others(tokenizer_folder
 def test_a_request_that_does_not_fit_the_context_fails_alone(tokenizer_folder):
     with pytest.raises(RequestFailedError, match="no room"):
         ask(policy(tokenizer_folder, lambda c, s: ScriptedTurn("42"), context_tokens=5))
-    short = policy(tokenizer_folder, lambda c, s: ScriptedTurn("a" * 60), context_tokens=1 << 20)
-    assert len(ask(short, max_tokens=3)) <= 30
+
+
+def long(context, seed):
+    return ScriptedTurn("find the number and " * 30)
+
+
+def test_an_answer_that_its_most_tokens_cut_is_a_failed_request(tokenizer_folder):
+    model = policy(tokenizer_folder, long)
+    with pytest.raises(RequestFailedError) as cut:
+        ask(model, max_tokens=3)
+    assert cut.value.kind is FailureKind.CUT
+    assert model.usage.completion_tokens == 3
+
+
+class Keeps:
+    """Keeps the requests."""
+
+    def __init__(self, inner):
+        self.inner, self.info, self.asked = inner, inner.info, []
+
+    async def generate(self, request):
+        self.asked.append(request)
+        return await self.inner.generate(request)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_request_has_the_helpers_temperature_and_fits_the_context(tokenizer_folder, temperature):
+    tokenizer = ChatTokenizer(tokenizer_folder)
+    renderer = TagRenderer(tokenizer, ())
+    prompt = len(renderer.start(Problem("", ASKED, ())))
+    for room, expected in ((5, 5), (500, 50)):
+        engine = Keeps(ScriptedEngine(tokenizer, lambda c, s: ScriptedTurn("42", ends=True), prompt + room))
+        model = PolicyChat(engine, renderer, 0)
+        asyncio.run(model.complete(ASKED, max_tokens=50, temperature=temperature))
+        (request,) = engine.asked
+        assert (request.max_new_tokens, request.temperature) == (expected, temperature)
+
+
+@pytest.mark.parametrize("refusal", ["{{- raise_exception('no system') -}}", ""])
+def test_without_a_system_message_in_the_template_the_instructions_come_before_the_data(tmp_path, refusal):
+    folder = write_hermes_tokenizer(tmp_path)
+    loop = f"{{%- if m.role == 'system' -%}}{refusal}{{%- else -%}}{{{{- m.role + ':' + m.content -}}}}{{%- endif -%}}"
+    (folder / "chat_template.jinja").write_text(f"{{%- for m in messages -%}}{loop}{{%- endfor -%}}")
+    seen = []
+
+    def play(context, seed):
+        seen.append(context)
+        return ScriptedTurn("42", ends=True)
+
+    assert ask(policy(folder, play)) == "42"
+    assert seen == ["user:be brief\n\nwhat is 12 plus 30 ?"]
+
+
+def test_for_a_tools_deadline_the_policys_time_is_time_in_a_queue(tokenizer_folder):
+    def play(context, seed):
+        return ScriptedTurn("42", ends=True, seconds_per_token=1000.0)
+
+    async def main():
+        clock = CallClock(asyncio.get_running_loop().time)
+        set_clock(clock)
+        await policy(tokenizer_folder, play).complete(ASKED, max_tokens=50, temperature=0.0)
+        return clock.own, clock.queued
+
+    (own_seconds, queued_seconds), _ = run_virtual(main())
+    assert own_seconds < 1.0
+    assert queued_seconds >= 1000.0
+
+
+def test_answers_of_a_function_are_recorded_under_its_file_and_its_arguments():
+    def mine(messages, word=""):
+        return word
+
+    names = [
+        OwnChat(mine, called, args, file).name
+        for called, args, file in (
+            ("mine", {"word": "a"}, "helper.py 01"),
+            ("mine", {"word": "b"}, "helper.py 01"),
+            ("mine", {"word": "a"}, "helper.py 02"),
+            ("mine", {"word": "a"}, "other.py 01"),
+            ("yours", {"word": "a"}, "helper.py 01"),
+        )
+    ]
+    assert len(set(names)) == len(names)
+    assert OwnChat(mine, "mine", {"word": "a"}, "helper.py 01").name == names[0]
 
 
 def own(function, **args):
-    return OwnChat(function, "mine", args)
+    return OwnChat(function, "mine", args, "helper.py 0123")
 
 
 def test_a_function_gets_roles_and_contents():

@@ -27,7 +27,7 @@ def said(content, finish="stop", **message):
     return as_json({**body, "usage": {"prompt_tokens": 12, "completion_tokens": 3}})
 
 
-def ask(answer, key=None, times=1, **settings):
+def ask(answer, key=None, times=1, whole=False, **settings):
     """What the model says, its usage, and what the server was asked."""
     with serve(answer) as server:
 
@@ -41,6 +41,7 @@ def ask(answer, key=None, times=1, **settings):
                 model="small",
                 key=key,
                 extra={"top_p": 0.95, "model": "x"},
+                whole=whole,
             )
             assert model.name == "small"
             said = []
@@ -55,6 +56,15 @@ def ask(answer, key=None, times=1, **settings):
 
         said, usage = asyncio.run(main())
         return said[-1], usage, server.asked
+
+
+@pytest.mark.parametrize("content", ["half of", None])
+def test_a_cut_answer_is_a_failure_where_it_must_be_whole(content):
+    cut, usage, _ = ask(lambda request: said(content, finish="length"), whole=True)
+    assert cut.kind is FailureKind.CUT
+    assert usage.completion_tokens == 3
+    whole, _, _ = ask(lambda request: said("all of it"), whole=True)
+    assert whole == "all of it"
 
 
 def test_a_request_is_what_the_interface_documents():

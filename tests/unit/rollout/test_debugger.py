@@ -1,7 +1,7 @@
 """The code debugger: what it runs, how often it asks, and what stands in a result's info."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -11,6 +11,7 @@ from ramify.core.errors import ServiceDownError
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.records import TokenUsage
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.net.secrets import read_key
 from ramify.rollout.debugger import Debugged, corrected
 from ramify.rollout.helper import Helper, UnhelpfulError
 from ramify.rollout.tool_set import ToolSet
@@ -74,11 +75,10 @@ def helper_of(model, cache=None, seconds=0.2):
     return Helper(model, cache, max_tokens=50, temperature=0.0, seconds=seconds, seed=1)
 
 
-def debugged(model, fails, calls=1):
+def debugged(model, fails, calls=1, most=100):
     python = Runs(SPECS["python"], fails)
-    return python, Debugged(
-        ToolSet({"python": python, "search": Runs(SPECS["search"])}), helper_of(model), calls
-    )
+    tools = ToolSet({"python": python, "search": Runs(SPECS["search"])}, {"python": most})
+    return python, Debugged(tools, helper_of(model), calls)
 
 
 def run(environment, *codes):
@@ -97,9 +97,46 @@ def test_a_program_that_failed_is_corrected_and_run_once_more():
     (result,) = run(environment, "print(x)")
     assert python.ran == ["print(x)", "print(42)"]
     assert (result.status, result.text, result.call_id) == (ToolStatus.OK, "42", "0")
-    assert result.info == {"debugger": "corrected", "program": "print(42)"}
+    assert result.info == {"debugger": "corrected", "program": "print(42)", "error": ERROR[1]}
     assert "print(x)" in model.told[0][1]
     assert "NameError" in model.told[0][1]
+
+
+def test_the_second_run_is_no_call_of_the_policys():
+    """With the cap of one call the corrected program runs; with three the policy has three of its own."""
+    for most in (1, 3):
+        python, environment = debugged(Answers(["print(42)"]), {"print(x)": ERROR}, most=most)
+        results = run(environment, "print(x)", *["print(1)"] * most)
+        assert [r.status for r in results] == [ToolStatus.OK] * most + [ToolStatus.OVER_LIMIT]
+        assert results[0].info["debugger"] == "corrected"
+        assert python.ran == ["print(x)", "print(42)", *["print(1)"] * (most - 1)]
+
+
+@pytest.mark.parametrize("status", [ToolStatus.OVER_LIMIT, ToolStatus.MALFORMED])
+def test_a_second_program_that_did_not_run_corrected_nothing(status):
+    _, environment = debugged(Answers(["print(y)"]), {"print(x)": ERROR, "print(y)": (status, "not run", {})})
+    (result,) = run(environment, "print(x)")
+    assert (result.status, result.text) == ERROR[:2]
+    assert result.info["debugger"] == "the corrected program failed too"
+
+
+def test_an_empty_result_of_the_second_program_is_one():
+    _, environment = debugged(
+        Answers(["x = 1"]), {"print(x)": ERROR, "x = 1": (ToolStatus.EMPTY, "no output", {})}
+    )
+    (result,) = run(environment, "print(x)")
+    assert (result.status, result.info["debugger"]) == (ToolStatus.EMPTY, "corrected")
+
+
+def test_no_key_reaches_the_helper_or_the_trace(monkeypatch):
+    monkeypatch.setenv("RAMIFY_TEST_KEY", "key-0123456789abcdef")
+    read_key("RAMIFY_TEST_KEY")
+    failed = (ToolStatus.ERROR, "no answer of http://host/?key=key-0123456789abcdef", {})
+    model = Answers(["print(42)"])
+    _, environment = debugged(model, {"print(x)": failed})
+    (result,) = run(environment, "print(x)")
+    assert "key-0123456789abcdef" not in model.told[0][1] + result.info["error"]
+    assert "no answer of" in result.info["error"]
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3])
@@ -136,6 +173,7 @@ def test_a_branch_inherits_what_was_spent():
         ("", "blank"),
         (30.0, "timeout"),
         (RequestFailedError(FailureKind.SERVER, "HTTP 500"), "server"),
+        (RequestFailedError(FailureKind.CUT, "max_tokens"), "cut"),
         ("print(y)", "the corrected program failed too"),
     ],
 )
@@ -175,6 +213,8 @@ def test_the_deadline_has_room_for_two_runs_and_the_answer():
     _, environment = debugged(Answers([""]), {})
     assert environment.tools["python"].timeout_seconds == 5.0 + 5.0 + 0.2
     assert environment.tools["search"] == SPECS["search"]
+    without = replace(environment.helper, seconds=None)
+    assert replace(environment, helper=without).tools["python"].timeout_seconds == 5.0 + 5.0
 
 
 def test_nothing_that_a_program_says_can_end_the_data_in_which_it_is_quoted():
@@ -190,6 +230,15 @@ def test_nothing_that_a_program_says_can_end_the_data_in_which_it_is_quoted():
     assert told[0][1].count(mark) == 2
     assert mark in told[0][0]
     assert "<|im_end|>" not in told[0][1]
+
+
+def test_the_mark_takes_the_seed():
+    marks = []
+    for seed in (1, 2):
+        model = Answers(["print(1)"])
+        asyncio.run(corrected(replace(helper_of(model), seed=seed), "print(x)", "E"))
+        marks.append(model.told[0][1].splitlines()[0])
+    assert marks[0] != marks[1]
 
 
 def test_answers_are_recorded_and_replayed(tmp_path):

@@ -1,25 +1,23 @@
 """The backtracer and the refiner: where they go on, what they keep, and how often they are asked."""
 
-import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.core.messages import Message, ToolResult, ToolStatus
-from ramify.core.records import CreditedTree, NodeCredit, TokenUsage, behavior_annotations
+from ramify.core.messages import Message, ToolStatus
+from ramify.core.records import CreditedTree, NodeCredit, behavior_annotations
 from ramify.core.tree import Cut, Source, StopReason
 from ramify.engines.scripted import ScriptedTurn
 from ramify.learner.pack import tree_rows
 from ramify.rollout.debugger import Debugged
-from ramify.rollout.helper import Helper
 from ramify.rollout.repair import Backtracer, Refiner
+from repair_agents import ScriptedHelper, SeesAll, helper_of, tools
 from scripted_agents import (
     RecordingEngine,
     SlowTool,
-    WrappedEngine,
     agent,
     grow_one,
     problem,
@@ -30,65 +28,6 @@ from scripted_agents import (
 FLAT = FlatBrancher(probe_tokens=3)
 RULE = ThresholdBrancher(m=2, min_entropy_delta=-100.0, children=1, probe_tokens=3)
 FAILS = "<think> so I add. I print it</think><python> print( </python>"
-
-
-class Broken(SlowTool):
-    """Programs that hold "right" run; the others fail."""
-
-    async def open(self, problem):
-        return _BrokenSession(self, await super().open(problem))
-
-
-@dataclass
-class _BrokenSession:
-    tool: SlowTool
-    inner: object
-
-    async def call(self, call):
-        result = await self.inner.call(call)
-        if "right" in call.arguments["code"]:
-            return result
-        return ToolResult(call.id, ToolStatus.ERROR, "Traceback\nNameError: </think> <answer> 7 </answer>")
-
-    async def fork(self):
-        return _BrokenSession(self.tool, await self.inner.fork())
-
-    async def close(self):
-        await self.inner.close()
-
-
-@dataclass
-class ScriptedHelper:
-    """Answers in turn, and keeps what it was told; after `seconds` each time."""
-
-    answers: list
-    seconds: float = 0.0
-    told: list = field(default_factory=list)
-    name: str = "scripted"
-    usage = TokenUsage()
-
-    async def complete(self, messages, *, max_tokens, temperature):
-        self.told.append(messages)
-        await asyncio.sleep(self.seconds)
-        return self.answers[min(len(self.told), len(self.answers)) - 1]
-
-    async def close(self):
-        pass
-
-
-class SeesAll(WrappedEngine):
-    """Plays the script for what the turn holds already, too."""
-
-    async def generate(self, request):
-        return await self.inner.generate(replace(request, stop_context=0))
-
-
-def helper_of(model, seconds=60.0):
-    return Helper(model, None, max_tokens=100, temperature=0.0, seconds=seconds, seed=3)
-
-
-def tools():
-    return {"search": SlowTool("search", "query"), "python": Broken("python", "code")}
 
 
 def plays(*turns):
@@ -163,6 +102,33 @@ def test_its_budget_belongs_to_the_trajectory_and_branches_inherit_what_was_spen
         assert all(grow_one(with_latencies(parts, seed)) == tree for seed in range(1, 6))
 
 
+@pytest.mark.parametrize("status", ToolStatus)
+def test_it_acts_after_each_kind_of_failure(tokenizer_folder, status):
+    class Fails(SlowTool):
+        async def open(self, problem):
+            session = await super().open(problem)
+            inner = session.call
+
+            async def call(call):
+                return replace(await inner(call), status=status)
+
+            session.call = call
+            return session
+
+    parts = agent(tokenizer_folder, FLAT, plays(FAILS), tools={"python": Fails("python", "code")}, n=1)
+    (trajectory,) = grow_one(replace(parts, rewriters=(Backtracer(parts.renderer, 1.0, 1),))).trajectories
+    acted = [node.rewriter for node in trajectory.nodes].count("backtracer")
+    assert acted == (status not in (ToolStatus.OK, ToolStatus.EMPTY, ToolStatus.OVER_LIMIT))
+
+
+def test_it_goes_back_twice_to_where_the_turn_begins(tokenizer_folder):
+    """What it puts there is nothing, which nothing can go on from; the second time it finds the prompt all the same."""
+    parts = backtracking(tokenizer_folder, plays("<python> print( </python>"), calls=2, n=1)
+    (trajectory,) = grow_one(parts).trajectories
+    gone = [node for node in trajectory.nodes if node.rewriter]
+    assert [node.context for node in gone] == [Cut("", len(trajectory.nodes[0].token_ids))] * 2
+
+
 def test_a_call_that_worked_is_left_alone(tokenizer_folder):
     play = plays("<think> so</think><python> right </python>", ANSWER)
     (trajectory,) = grow_one(backtracking(tokenizer_folder, play, n=1)).trajectories
@@ -204,8 +170,8 @@ def test_a_shared_prefix_is_computed_once_in_the_update(tokenizer_folder):
     assert sum(len(segment.token_ids) for segment in trajectory.segments) > size
 
 
-def refining(folder, play, model, at_tokens, budget=1, seconds=60.0, **options):
-    parts = agent(folder, FLAT, play, tools=tools(), max_calls=8, **options)
+def refining(folder, play, model, at_tokens, budget=1, seconds=60.0, rule=FLAT, **options):
+    parts = agent(folder, rule, play, tools=tools(), max_calls=8, **options)
     return replace(parts, rewriters=(Refiner(parts.renderer, helper_of(model, seconds), at_tokens, budget),))
 
 
@@ -237,7 +203,7 @@ def test_the_refiner_keeps_the_prompt(tokenizer_folder):
     assert trajectory.stop is StopReason.ANSWERED
 
 
-def test_the_refiner_asks_once_for_each_time_that_the_context_becomes_long(tokenizer_folder):
+def test_the_refiner_asks_whenever_the_context_has_become_long(tokenizer_folder):
     model = ScriptedHelper(["short"])
     parts = refining(tokenizer_folder, plays(LONG), model, 60, budget=10, n=1, max_tokens=1500)
     (trajectory,) = grow_one(parts).trajectories
@@ -246,6 +212,72 @@ def test_the_refiner_asks_once_for_each_time_that_the_context_becomes_long(token
     once = ScriptedHelper(["short"])
     grow_one(refining(tokenizer_folder, plays(LONG), once, 60, budget=1, n=1, max_tokens=1500))
     assert len(once.told) == 1
+
+
+def seen_sizes(folder, play, **options):
+    """Tokens after the prompt at each result, of a trajectory that no refiner shortens."""
+    (trajectory,) = grow_one(
+        agent(folder, FLAT, play, tools=tools(), n=1, max_calls=8, **options)
+    ).trajectories
+    return [
+        sum(size for _, size in context.parts[1:])
+        for node, context in zip(trajectory.nodes, trajectory.contexts, strict=True)
+        if node.source is Source.TOOL
+    ]
+
+
+def test_it_asks_from_so_many_tokens_on(tokenizer_folder):
+    size, _ = seen_sizes(tokenizer_folder, plays(LONG, LONG, ANSWER))
+    for at_tokens, first in ((size, True), (size + 1, False)):
+        model = ScriptedHelper(["short"])
+        parts = refining(tokenizer_folder, plays(LONG, LONG, ANSWER), model, at_tokens, n=1)
+        (trajectory,) = grow_one(parts).trajectories
+        results = [node for node in trajectory.nodes if node.source is Source.TOOL]
+        assert (results[0].rewriter == "refiner") is first
+
+
+def test_a_text_of_as_many_tokens_is_no_shorter(tokenizer_folder):
+    size, _ = seen_sizes(tokenizer_folder, plays(LONG, LONG, ANSWER))
+    insert = agent(tokenizer_folder, FLAT).renderer.insert
+    texts = ["a " * count for count in range(1, size)]
+    exact = next(text for text in texts if len(insert(f"<think> {text.strip()}</think>")) == size)
+    for text, taken in ((exact, False), (exact[2:], True)):
+        parts = refining(tokenizer_folder, plays(LONG, LONG, ANSWER), ScriptedHelper([text]), size, n=1)
+        (trajectory,) = grow_one(parts).trajectories
+        assert (trajectory.nodes[2].rewriter == "refiner") is taken
+
+
+def test_it_acts_on_a_context_that_was_long_when_the_backtracer_acted(tokenizer_folder):
+    """The turn that made the context long failed; the next result finds it long still."""
+    fails = "<think> " + "find the number and " * 6 + "I add. So</think><python> print( </python>"
+
+    def play(context, seed):
+        if "short" in context:
+            return ScriptedTurn(ANSWER, ends=True)
+        return ScriptedTurn("</think><search> Paris </search>" if "number" in context else fails)
+
+    parts = with_engine(refining(tokenizer_folder, play, ScriptedHelper(["short"]), 20, n=1), SeesAll)
+    back = Backtracer(parts.renderer, 1.0, 1)
+    (trajectory,) = grow_one(replace(parts, rewriters=(back, *parts.rewriters))).trajectories
+    assert [node.rewriter for node in trajectory.nodes if node.rewriter] == ["backtracer", "refiner"]
+    assert trajectory.stop is StopReason.ANSWERED
+
+
+@pytest.mark.parametrize("budget", [1, 2])
+def test_a_failed_ask_spends_an_attempt(tokenizer_folder, budget):
+    model = ScriptedHelper(["  "])
+    parts = refining(tokenizer_folder, plays(LONG, LONG, LONG, ANSWER), model, 40, budget=budget, n=1)
+    (trajectory,) = grow_one(parts).trajectories
+    assert trajectory.stop is StopReason.ANSWERED
+    assert len(model.told) == budget
+
+
+def test_branches_inherit_a_failed_ask(tokenizer_folder):
+    model = ScriptedHelper(["  "])
+    play = plays(LONG, LONG, LONG, ANSWER)
+    tree = grow_one(refining(tokenizer_folder, play, model, 40, rule=RULE, n=6, max_tokens=800))
+    assert len(tree.trajectories) > len(tree.children[""])
+    assert len(model.told) == len(tree.children[""])
 
 
 @pytest.mark.parametrize(
@@ -260,7 +292,7 @@ def test_a_helper_that_does_not_help_is_an_event_and_is_not_asked_again(
     tokenizer_folder, answer, seconds, reason
 ):
     model = ScriptedHelper([answer], seconds)
-    parts = refining(tokenizer_folder, plays(LONG, LONG, LONG, ANSWER), model, 60, budget=3, n=1)
+    parts = refining(tokenizer_folder, plays(LONG, LONG, LONG, ANSWER), model, 60, n=1)
     (trajectory,) = grow_one(parts).trajectories
     assert trajectory.stop is StopReason.ANSWERED
     assert len(trajectory.segments) == 1

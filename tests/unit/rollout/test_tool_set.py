@@ -35,6 +35,19 @@ def test_further_calls_are_answered_without_running_the_tool_and_a_fork_counts_w
     assert sum(tools["python"].issued.values()) == 3
 
 
+def test_a_call_that_is_made_again_counts_once():
+    async def main():
+        session = await ToolSet({"python": SlowTool("python", "code")}, {"python": 2}).open(problem(), 0)
+        fork = await session.fork(1)
+        results = [await call(session, "python", n) for n in (0, 0, 1, 1, 2, 1)]
+        await session.close()
+        await fork.close()
+        return [result.status for result in results]
+
+    ok, over = ToolStatus.OK, ToolStatus.OVER_LIMIT
+    assert run_virtual(main())[0] == [ok, ok, ok, ok, over, ok]
+
+
 def test_in_a_tree_no_trajectory_runs_a_tool_more_often(tokenizer_folder):
     parts = agent(tokenizer_folder, RULE, max_calls=6)
     limited = ToolSet(parts.environment.members, {"search": 1, "python": 1})
