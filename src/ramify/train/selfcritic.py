@@ -35,7 +35,7 @@ from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import each_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.plan import planned_step
-from ramify.synth.pairs import PairCounts, PairRule, pair_rows, write_pairs
+from ramify.synth.pairs import PairRule, choose_pairs, pair_rows, write_pairs
 from ramify.train.dpo import run_dpo
 from ramify.train.manifest import make_manifest
 from ramify.train.rl import run_rl
@@ -142,14 +142,14 @@ class Cycle:
         recipe = self._train_recipe(policy, "sampling", {})
         trees = self.folder / "trees.jsonl"
         self._sample(recipe, trees, console)
-        counts = PairCounts()
         rule = PairRule(self.recipe.selfcritic.pairs_per_question, self.recipe.dpo.max_tokens)
-        recorded: Iterator[tuple[str, ScoredTree]] = ((trees.name, traced) for traced in each_tree(trees))
-        write_pairs(path, pair_rows(recorded, rule, ChatTokenizer(policy).decode, counts))
+        decode = ChatTokenizer(policy).decode
+        chosen = choose_pairs(_named(trees), rule, decode)
+        write_pairs(path, pair_rows(_named(trees), chosen, decode))
         return {
-            "pairs": counts.pairs,
-            "questions": dict(sorted(counts.questions.items())),
-            "line": counts.line(),
+            "pairs": chosen.count,
+            "questions": dict(sorted(chosen.questions.items())),
+            "line": chosen.line(),
         }
 
     def _sample(self, recipe: TrainRecipe, path: Path, console: RunConsole) -> None:
@@ -179,6 +179,10 @@ class Cycle:
 
     def _seed(self, phase: str) -> int:
         return stream(self.recipe.run.seed, "cycle", self.number, phase)
+
+
+def _named(trees: Path) -> Iterator[tuple[str, ScoredTree]]:
+    return ((trees.name, traced) for traced in each_tree(trees))
 
 
 def _given(table: Mapping[str, Any]) -> dict[str, Any]:
