@@ -6,6 +6,7 @@ Each phase is a run of its own in its folder, and goes on from where it was inte
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.draws import stream
 from ramify.core.errors import Interrupted
 from ramify.core.records import ScoredTree
@@ -139,9 +141,13 @@ class Cycle:
 
     def make_pairs(self, policy: Path, path: Path, console: RunConsole) -> dict[str, Any]:
         """Grow trees with the policy as it is now, and write the pairs that they hold."""
-        recipe = self._train_recipe(policy, "sampling", {})
+        sampling = self.folder / "sampling"
+        # vLLM's servers start with whole models only.
+        served = isinstance(self.recipe.engine, VllmEngineSection) and is_adapter_folder(policy)
+        model = write_merged(policy, sampling / "model") if served else policy
         trees = self.folder / "trees.jsonl"
-        self._sample(recipe, trees, console)
+        self._sample(self._train_recipe(model, sampling.name, {}), trees, console)
+        shutil.rmtree(sampling / "model", ignore_errors=True)
         rule = PairRule(self.recipe.selfcritic.pairs_per_question, self.recipe.dpo.max_tokens)
         decode = ChatTokenizer(policy).decode
         chosen = choose_pairs(_named(trees), rule, decode)
