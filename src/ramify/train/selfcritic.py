@@ -39,7 +39,7 @@ from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.plan import planned_step
 from ramify.synth.pairs import PairRule, choose_pairs, pair_rows, write_pairs
 from ramify.train.dpo import run_dpo
-from ramify.train.manifest import make_manifest
+from ramify.train.manifest import task_manifest
 from ramify.train.rl import run_rl
 from ramify.train.run_folder import claim_run_folder
 
@@ -62,8 +62,7 @@ def run_selfcritic(
         TrainingError: Training cannot go on; the message says why.
     """
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
-        tokenizer = ChatTokenizer(recipe.model.folder).fingerprint
-        manifest = make_manifest(recipe.model, recipe.data.train, tokenizer)
+        manifest = _manifest(recipe, console)
         folder.take_up(recipe, manifest, console.note)
         folder.begin(recipe, manifest)
         model = recipe.model.folder
@@ -74,6 +73,16 @@ def run_selfcritic(
                 cycle.run(console, ranks, layout)
             model = cycle.model
         return model
+
+
+def _manifest(recipe: SelfCriticRecipe, console: RunConsole) -> dict[str, Any]:
+    """What all cycles are made from; the tools and the reward are opened for it, and closed again."""
+    task = build_task(recipe, console)
+    with agent_loop() as loop:
+        try:
+            return task_manifest(recipe, task, task.renderer.tokenizer.fingerprint)
+        finally:
+            loop.run(task.close())
 
 
 @dataclass(frozen=True, slots=True)
