@@ -241,7 +241,7 @@ def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(task, tmp_path):
         (["run.steps=3"], "selfcritic.steps says how many steps a cycle has"),
         (["dpo.lora={}", "model.lora={}"], "RL trains an adapter"),
         (
-            ["run.deterministic=false", "engine={name='vllm', urls=['http://127.0.0.1:9']}"],
+            ["run.deterministic=false", "engine={name='vllm', urls=['http://127.0.0.1:9'], start_seconds=1}"],
             "engine.urls: each phase starts servers of its own",
         ),
         (["reward={name='length'}"], "pairs take a reward that tells right from wrong"),
