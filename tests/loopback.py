@@ -45,8 +45,8 @@ class Loopback:
 
 
 @contextmanager
-def serve(answer: Callable[[Asked], Reply]) -> Iterator[Loopback]:
-    """Serve until the block ends; `answer` runs in a thread for each connection."""
+def serve(answer: Callable[[Asked], Reply], port: int = 0) -> Iterator[Loopback]:
+    """Serve until the block ends; `answer` runs in a thread for each connection. Port 0 is any that is free."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -85,7 +85,7 @@ def serve(answer: Callable[[Asked], Reply]) -> Iterator[Loopback]:
         def handle_error(self, *arguments: object) -> None:
             """A client that goes away early is no fault of a test."""
 
-    server = Server(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", port), Handler)
     here = Loopback(f"http://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

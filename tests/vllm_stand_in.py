@@ -1,11 +1,13 @@
 """A stand-in for a vLLM server: its routes and answers (0.32), with a small model behind them, and faults on demand."""
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -224,3 +226,34 @@ def stand_in(folder: Path, **settings: object) -> Iterator[tuple[StandIn, Loopba
 def sent(server: Loopback, path: str) -> list[dict]:
     """Bodies of the requests to a route."""
     return [json.loads(asked.body) for asked in server.asked if urlsplit(asked.path).path == path]
+
+
+_SERVER = """
+import sys
+import vllm_stand_in
+vllm_stand_in.run(sys.argv[1:], {log!r})
+"""
+
+
+def install(folder: Path) -> tuple[str, Path]:
+    """Write a package vllm whose server is a stand-in.
+
+    Returns the PYTHONPATH with which ramify starts it, and the file in which each server writes down its model.
+    """
+    log, place = folder / "models.txt", folder / "vllm" / "entrypoints" / "openai"
+    place.mkdir(parents=True)
+    (place / "api_server.py").write_text(_SERVER.format(log=str(log)))
+    given = os.environ.get("PYTHONPATH")
+    return os.pathsep.join(map(str, (folder, Path(__file__).parent, *([given] if given else [])))), log
+
+
+def run(arguments: list[str], log: str) -> None:
+    """What the package's server does, until it is killed."""
+    given = dict(pairwise(arguments))
+    with Path(log).open("a") as file:
+        file.write(given["--model"] + "\n")
+    torch.set_num_threads(1)
+    here = StandIn(Path(given["--model"]))
+    here.served = given["--served-model-name"]
+    with serve(here.answer, int(given["--port"])):
+        threading.Event().wait()

@@ -1,18 +1,26 @@
 """RL and DPO in turn: each cycle goes on from the last one's model, and an interrupted run goes on in any phase."""
 
 import json
+import shutil
 import signal
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from e2e_runs import SECONDS, SFT, TRAIN, ramify, start, write_lines, write_task
 from ramify.cli import main
 from ramify.config import shipped_recipes
 from ramify.data.example_formats import PAIR
 from ramify.data.examples import read_examples
+from ramify.modeling.load import load_model
+from ramify.modeling.lora_merge import write_merged
+from ramify.obs.files import read_object
 from ramify.obs.trace import read_trees
+from ramify.synth.pairs import PairRule
+from vllm_stand_in import install
 
 PROMPT = [{"role": "user", "content": "what is 12 plus 30 ?"}]
 CYCLES = """
@@ -55,7 +63,11 @@ def cycles_of(run):
     return [json.loads((run / f"cycle-{n:02d}" / "done.json").read_text()) for n in (1, 2)]
 
 
-def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_it(task, capsys):
+def recipe_in(run, name):
+    return tomllib.loads((run / name / "recipe.toml").read_text())
+
+
+def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_it(task, taught, capsys):
     assert main(["selfcritic", str(task)]) == 0
     run = task.parent / "run"
     out = capsys.readouterr().out
@@ -78,11 +90,44 @@ def test_each_cycle_trains_on_pairs_of_its_own_policy_and_the_next_goes_on_from_
         assert steps[0]["loss"] == pytest.approx(0.6931, abs=1e-4)
         assert steps[0]["margin"] == pytest.approx(0.0, abs=1e-5)
         assert steps[-1]["margin"] > 0
+    # Each phase begins with the model of the one before, with draws of its own.
+    phases = {
+        name: recipe_in(run, name) for name in ("cycle-01/rl", "cycle-01/dpo", "cycle-02/rl", "cycle-02/dpo")
+    }
+    last = [str(max((run / f"cycle-{n:02d}" / "rl" / "checkpoints").iterdir())) for n in (1, 2)]
+    starts = [phase["model"]["path"] for phase in phases.values()]
+    assert starts == [str(taught), last[0], str(run / "cycle-01" / first["model"]), last[1]]
+    assert len({phase["run"]["seed"] for phase in phases.values()}) == 4
+    assert all(phase["tools"] == recipe_in(run, ".")["tools"] for phase in phases.values())
+    assert set(phases["cycle-01/dpo"]["tools"]) >= {"search", "python"}
     # The policies of two cycles are not the same.
     one, two = ((run / f"cycle-{n:02d}" / "trees.jsonl").read_text() for n in (1, 2))
     assert one != two
     assert main(["selfcritic", str(task), "--resume"]) == 0
     assert f"model written to {run / 'cycle-02' / second['model']}" in capsys.readouterr().out
+    # The passages that the tools search are part of what all cycles are made from.
+    write_lines(task.parent / "passages.jsonl", [{"text": "Berlin is the capital of Germany."}])
+    assert main(["selfcritic", str(task), "--resume"]) == 2
+    assert "holds a run with tools.search." in capsys.readouterr().err
+
+
+def test_a_question_gives_no_more_pairs_than_the_recipe_says(task):
+    settings = ("selfcritic.cycles=1", "selfcritic.pairs_per_question=1", "rollout.temperature=2.0")
+    given = ["selfcritic", str(task), *(word for one in settings for word in ("-s", one))]
+    assert main(given) == 0
+    cycle = task.parent / "run" / "cycle-01"
+    # Every other answer is right now; the pairs are made again, of the trees that are recorded.
+    lines = [json.loads(line) for line in (cycle / "trees.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["rewards"] = [{"value": i % 2, "parts": {"correct": i % 2}, "events": {}} for i in range(6)]
+    write_lines(cycle / "trees.jsonl", lines)
+    for name in ("pairs.json", "pairs.jsonl", "done.json"):
+        (cycle / name).unlink()
+    shutil.rmtree(cycle / "dpo", ignore_errors=True)
+    assert main([*given, "--resume"]) == 0
+    possible = [PairRule(9, 300).choose(one)[1] for one in read_trees(cycle / "trees.jsonl")]
+    assert max(map(len, possible)) > 1
+    assert read_object(cycle / "done.json")["pairs"]["pairs"] == sum(map(bool, possible))
 
 
 def test_an_adapter_is_merged_before_the_next_cycle(task, capsys):
@@ -101,6 +146,40 @@ def test_rl_on_an_adapter_goes_on_with_it(task):
     _, second = cycles_of(task.parent / "run")
     model = task.parent / "run" / "cycle-02" / second["model"]
     assert (model / "adapter_config.json").is_file()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("lora", [(), ("model.lora={rank=2, alpha=4.0}",)], ids=["whole", "adapter"])
+def test_servers_that_ramify_starts_sample_with_the_trained_policy(task, taught, tmp_path, monkeypatch, lora):
+    path, log = install(tmp_path / "packages")
+    monkeypatch.setenv("PYTHONPATH", path)
+    engine = "engine={name='vllm', launch=true, dtype='float32', slots=4}"
+    settings = (engine, "run.deterministic=false", "selfcritic.cycles=1", "learner.optimizer.rate=1e-2")
+    given = [word for one in (*settings, *lora) for word in ("-s", one)]
+    assert main(["selfcritic", str(task), *given]) == 0
+    cycle = task.parent / "run" / "cycle-01"
+    policy = max((cycle / "rl" / "checkpoints").iterdir())
+    merged = cycle / "sampling" / "model"
+    assert log.read_text().split() == [str(taught), str(merged if lora else policy)]
+    assert not merged.exists()
+    # What was recorded is what the trained policy would write, and not what it began with.
+    model = load_model(write_merged(policy, tmp_path / "merged") if lora else policy)
+    sampled = [one.tree.trajectories[0].segments[-1] for one in read_trees(cycle / "trees.jsonl")]
+    assert max(off_by(model, segment) for segment in sampled) < 1e-3
+    assert max(off_by(load_model(taught), segment) for segment in sampled) > 1e-3
+
+
+@torch.no_grad()
+def off_by(model, segment):
+    """Largest difference of the logprobs of a context that the policy wrote from those that a model gives."""
+    ids = torch.tensor(segment.token_ids)
+    found = torch.log_softmax(model(ids[None]).logits[0].float(), -1)[:-1].gather(1, ids[1:, None])[:, 0]
+    told = torch.tensor(
+        [p for node in segment.nodes[1:] for p in node.behavior_logprobs or (0.0,) * len(node.token_ids)]
+    )
+    start = len(segment.nodes[0].token_ids) - 1
+    written = torch.tensor(segment.written[start + 1 :])
+    return float((found[start:] - told)[written].abs().max())
 
 
 def test_a_cycle_without_a_pair_has_no_dpo(task, capsys):
@@ -161,6 +240,10 @@ def test_an_interrupted_run_goes_on_in_any_phase_to_equal_files(task, tmp_path):
         (["selfcritic.cycles=0"], "selfcritic.cycles"),
         (["run.steps=3"], "selfcritic.steps says how many steps a cycle has"),
         (["dpo.lora={}", "model.lora={}"], "RL trains an adapter"),
+        (
+            ["run.deterministic=false", "engine={name='vllm', urls=['http://127.0.0.1:9'], start_seconds=1}"],
+            "engine.urls: each phase starts servers of its own",
+        ),
         (["reward={name='length'}"], "pairs take a reward that tells right from wrong"),
         (["dpo.betta=1"], "did you mean beta"),
         (["selfcritic="], "a recipe for ramify train, expected one for ramify selfcritic"),
@@ -185,6 +268,10 @@ def test_pairs_from_a_training_run_by_the_command(task, tmp_path, capsys):
     examples = [example for _, example in read_examples(pairs, PAIR)]
     assert examples
     assert all(example.recorded for example in examples)
+    # A file that is named twice is read once.
+    for number, places in enumerate(([rl], [rl, rl / "trees" / "000001.jsonl", rl])):
+        assert main(["pairs", *map(str, places), "--out", str(tmp_path / f"{number}.jsonl")]) == 0
+    assert (tmp_path / "0.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
     assert main(["pairs", str(rl), "--out", str(pairs)]) == 2
     assert "exists; name a new file" in capsys.readouterr().err
     assert main(["pairs", str(tmp_path), "--out", str(tmp_path / "p")]) == 2

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="the file of pairs, for ramify dpo"
     )
     parser.add_argument(
-        "--per-question", type=at_least_one, default=2, metavar="N", help="most pairs of a tree (2)"
+        "--per-question", type=at_least_one, default=2, metavar="N", help="most pairs of a question (2)"
     )
     parser.add_argument(
         "--max-tokens",
@@ -45,20 +45,18 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.chat.tokenizer import ChatTokenizer
     from ramify.obs.console import RunConsole
-    from ramify.synth.pairs import PairCounts, PairRule, pair_rows, write_pairs
+    from ramify.synth.pairs import PairRule, choose_pairs, pair_rows, write_pairs
 
     if options.out.exists():
         raise ConfigError(f"--out: {options.out} exists; name a new file")
-    files = [file for place in options.places for file in _files(place)]
-    tokenizer = ChatTokenizer(options.model or _model_of(options.places[0]))
-    counts = PairCounts()
-    rows = list(
-        pair_rows(_trees(files), PairRule(options.per_question, options.max_tokens), tokenizer.decode, counts)
-    )
-    if not rows:
-        raise DataError(f"no pair: {counts.line()}; a pair takes a right and a wrong answer to one question")
-    write_pairs(options.out, rows)
-    RunConsole().result(f"{counts.line()}: {options.out}")
+    # A file that is named twice is read once.
+    files = list({file.resolve(): file for place in options.places for file in _files(place)}.values())
+    decode = ChatTokenizer(options.model or _model_of(options.places[0])).decode
+    chosen = choose_pairs(_trees(files), PairRule(options.per_question, options.max_tokens), decode)
+    if not chosen.count:
+        raise DataError(f"no pair: {chosen.line()}; a pair takes a right and a wrong answer of one tree")
+    write_pairs(options.out, pair_rows(_trees(files), chosen, decode))
+    RunConsole().result(f"{chosen.line()}: {options.out}")
 
 
 def _files(place: Path) -> list[Path]:

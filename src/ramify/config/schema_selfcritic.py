@@ -7,6 +7,7 @@ from pydantic import model_validator
 from ramify.config.schema_examples import DpoLearnerSection
 from ramify.config.schema_parts import LoraSection, Section, refuse_all, refuse_idle_rates
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.config import PositiveInt, Tokens
 
 
@@ -47,6 +48,7 @@ class SelfCriticRecipe(TrainRecipe):
             self._one_length,
             self._one_adapter,
             self._tells_right_in_pairs,
+            self._own_servers,
             lambda: refuse_idle_rates(
                 self.dpo.optimizer, self.dpo.lora is not None or self.model.lora is not None
             ),
@@ -67,4 +69,11 @@ class SelfCriticRecipe(TrainRecipe):
         if not self.reward.tells_right:
             raise ValueError(
                 f'reward.name: pairs take a reward that tells right from wrong, "{self.reward.name}" does not'
+            )
+
+    def _own_servers(self) -> None:
+        if isinstance(self.engine, VllmEngineSection) and self.engine.urls:
+            raise ValueError(
+                "engine.urls: each phase starts servers of its own, with the model of that time; set engine.launch = true in "
+                "its place"
             )

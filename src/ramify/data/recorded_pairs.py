@@ -81,10 +81,15 @@ def read_recorded_pair(row: Mapping[str, Any]) -> RecordedPair:
         raise RowError("a side of 'ids' must end in tokens of the policy")
     pair = RecordedPair(_ids(ids.get("prompt")), sides, texts)
     _, chosen, rejected = pair.ids
-    shorter = min(len(chosen), len(rejected))
-    if chosen[:shorter] == rejected[:shorter]:
+    if one_begins_other(chosen, rejected):
         raise RowError("chosen and rejected are the same tokens up to the end of one")
     return pair
+
+
+def one_begins_other(ids: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether two sides are the same tokens up to the end of one; they are no pair then."""
+    shorter = min(len(ids), len(others))
+    return ids[:shorter] == others[:shorter]
 
 
 def _side(value: object) -> Side:

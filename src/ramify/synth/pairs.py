@@ -4,16 +4,17 @@ The critic is the rule reward, and the policy's own samples are what it judges. 
 right, the rejected one is not. Both keep the ids that were sampled, so no text is encoded again.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ramify.core.errors import DataError
-from ramify.core.records import Reward, ScoredTree
-from ramify.core.tree import Segment, Source, StopReason, Trajectory
+from ramify.core.records import ScoredTree
+from ramify.core.tree import Segment, Source, StopReason, Tree, TreeKey
+from ramify.data.recorded_pairs import one_begins_other
 from ramify.obs.files import dump_line, replace_pieces
 from ramify.synth.rows import is_right
 
@@ -21,30 +22,22 @@ _NOT_ITS_OWN = (StopReason.DEADLINE, StopReason.FAILED)
 """Ends that say nothing about the policy."""
 
 ALL_RIGHT, NEVER_RIGHT, TOO_LONG, PAIRED = "all right", "never right", "too long", "with pairs"
+ALIKE = "one side begins the other"
+APART = "right in one tree and wrong in another"
 
-
-@dataclass(slots=True)
-class PairCounts:
-    """Questions by what came of them, and the number of pairs."""
-
-    pairs: int = 0
-    questions: Counter[str] = field(default_factory=Counter)
-
-    def line(self) -> str:
-        """For people."""
-        told = ", ".join(f"{name} {count}" for name, count in sorted(self.questions.items()))
-        return f"{self.pairs} pairs from {self.questions.total()} questions ({told or 'none'})"
+Pair: TypeAlias = tuple[int, int]
+"""Indices of trajectories of a tree: the chosen and the rejected one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairRule:
-    """Which pairs are made: at most `per_question` of a tree, of sides with at most `max_tokens` tokens and their prompt."""
+    """Which pairs are made: at most `per_question`, of sides with at most `max_tokens` tokens and their prompt."""
 
     per_question: int
     max_tokens: int
 
-    def choose(self, scored: ScoredTree) -> tuple[str, tuple[tuple[int, int], ...]]:
-        """What became of the question, and the pairs as indices of its trajectories: (chosen, rejected).
+    def choose(self, scored: ScoredTree) -> tuple[str, tuple[Pair, ...]]:
+        """What became of the tree, and its pairs, the best first.
 
         The pair with the largest difference of rewards comes first; among equal ones, the one whose sides made as many calls. No
         leaf is in two pairs.
@@ -61,67 +54,111 @@ class PairRule:
         wrong = [index for index in usable if not is_right(rewards[index])]
         if not wrong or not right:
             return (NEVER_RIGHT if not right else ALL_RIGHT), ()
-        fits = {
-            index for index in usable if len(trajectories[index].segments[-1].token_ids) <= self.max_tokens
-        }
-        both = [
-            (good, bad)
-            for good, bad in product(right, wrong)
-            if good in fits
-            and bad in fits
-            and trajectories[good].segments[-1].token_ids != trajectories[bad].segments[-1].token_ids
-        ]
-        both.sort(key=lambda pair: (-_gap(rewards, pair), _calls_apart(trajectories, pair), pair))
-        chosen: list[tuple[int, int]] = []
+        sides = {index: trajectories[index].segments[-1].token_ids for index in usable}
+        fit = [pair for pair in product(right, wrong) if max(len(sides[i]) for i in pair) <= self.max_tokens]
+        both = [pair for pair in fit if not one_begins_other(*(sides[i] for i in pair))]
+        both.sort(key=lambda pair: (_rank(scored, pair), pair))
+        chosen: list[Pair] = []
         used: set[int] = set()
-        for good, bad in both:
-            if len(chosen) < self.per_question and not {good, bad} & used:
-                chosen.append((good, bad))
-                used |= {good, bad}
-        return (PAIRED if chosen else TOO_LONG), tuple(chosen)
+        for pair in both:
+            if len(chosen) < self.per_question and not used & set(pair):
+                chosen.append(pair)
+                used |= set(pair)
+        if chosen:
+            return PAIRED, tuple(chosen)
+        return (ALIKE if fit else TOO_LONG), ()
 
 
-def _gap(rewards: Sequence[Reward], pair: tuple[int, int]) -> float:
-    return rewards[pair[0]].value - rewards[pair[1]].value
+def _rank(scored: ScoredTree, pair: Pair) -> tuple[float, int]:
+    """The smaller, the better is a pair."""
+    good, bad = (scored.rewards[index].value for index in pair)
+    calls, others = (len(scored.tree.trajectories[index].exchanges) for index in pair)
+    return bad - good, abs(calls - others)
 
 
-def _calls_apart(trajectories: Sequence[Trajectory], pair: tuple[int, int]) -> int:
-    return abs(len(trajectories[pair[0]].exchanges) - len(trajectories[pair[1]].exchanges))
+@dataclass(frozen=True, slots=True)
+class ChosenPairs:
+    """The pairs of all trees.
+
+    Attributes:
+        of_trees: Those of a tree, by its file and its key.
+        questions: Number of questions by what came of them.
+    """
+
+    of_trees: Mapping[tuple[str, TreeKey], Sequence[Pair]]
+    questions: Mapping[str, int]
+
+    @property
+    def count(self) -> int:
+        """Number of pairs."""
+        return sum(map(len, self.of_trees.values()))
+
+    def line(self) -> str:
+        """For people."""
+        told = ", ".join(f"{name} {count}" for name, count in sorted(self.questions.items()))
+        return f"{self.count} pairs from {sum(self.questions.values())} questions ({told or 'none'})"
 
 
-def pair_rows(
-    trees: Iterable[tuple[str, ScoredTree]],
-    rule: PairRule,
-    decode: Callable[[Sequence[int]], str],
-    counts: PairCounts,
-) -> Iterator[dict[str, Any]]:
-    """The rows of a file of pairs; fills `counts`.
+def choose_pairs(
+    trees: Iterable[tuple[str, ScoredTree]], rule: PairRule, decode: Callable[[Sequence[int]], str]
+) -> ChosenPairs:
+    """Choose the best pairs of each question over all of its trees; among equal ones those of the first tree.
+
+    The trees of a question have its id. No tree is kept, only the places of pairs.
 
     Args:
         trees: Trees with the name of the file that they are recorded in.
         rule: Which pairs are made.
         decode: Gives the text of tokens.
-        counts: What became of the questions.
 
     Raises:
         DataError: A tree's tokens are those of another tokenizer, or are no sampled ones.
     """
+    outcomes: defaultdict[str, set[str]] = defaultdict(set)
+    best: defaultdict[str, list[tuple[tuple[float, int], int, Pair, tuple[str, TreeKey]]]] = defaultdict(list)
+    for number, (file, scored) in enumerate(trees):
+        _check(file, scored.tree, decode)
+        question = scored.tree.problem.id
+        outcome, pairs = rule.choose(scored)
+        outcomes[question].add(outcome)
+        if pairs:
+            found = [(_rank(scored, pair), number, pair, (file, scored.tree.key)) for pair in pairs]
+            best[question] = sorted([*best[question], *found])[: rule.per_question]
+    of_trees: defaultdict[tuple[str, TreeKey], list[Pair]] = defaultdict(list)
+    for kept in best.values():
+        for _, _, pair, place in kept:
+            of_trees[place].append(pair)
+    return ChosenPairs(of_trees, Counter(map(_of_question, outcomes.values())))
+
+
+def _check(file: str, tree: Tree, decode: Callable[[Sequence[int]], str]) -> None:
+    place = f"{file}: problem {tree.problem.id!r}"
+    if not all(node.exact_ids for node in tree.nodes):
+        raise DataError(
+            f"{place}: its tokens were not sampled, a service gave text; take trees of a local engine or vLLM"
+        )
+    prompt = tree.nodes[0]
+    if decode(prompt.token_ids) != prompt.text:
+        raise DataError(f"{place}: its tokens are those of another model's tokenizer")
+
+
+def _of_question(outcomes: Set[str]) -> str:
+    """What became of a question with these outcomes of its trees."""
+    for outcome in (PAIRED, TOO_LONG, ALIKE):
+        if outcome in outcomes:
+            return outcome
+    return APART if len(outcomes) > 1 else min(outcomes)
+
+
+def pair_rows(
+    trees: Iterable[tuple[str, ScoredTree]], chosen: ChosenPairs, decode: Callable[[Sequence[int]], str]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a file of pairs, in the order of the trees, which are those that the pairs were chosen from."""
     seen: Counter[str] = Counter()
     for file, scored in trees:
-        tree = scored.tree
-        place = f"{file}: problem {tree.problem.id!r}"
-        if not all(node.exact_ids for node in tree.nodes):
-            raise DataError(
-                f"{place}: its tokens were not sampled, a service gave text; take trees of a local engine or vLLM"
-            )
-        prompt = tree.nodes[0]
-        if decode(prompt.token_ids) != prompt.text:
-            raise DataError(f"{place}: its tokens are those of another model's tokenizer")
-        outcome, pairs = rule.choose(scored)
-        counts.questions[outcome] += 1
-        counts.pairs += len(pairs)
-        for good, bad in pairs:
-            sides = [tree.trajectories[index] for index in (good, bad)]
+        tree, prompt = scored.tree, scored.tree.nodes[0]
+        for pair in chosen.of_trees.get((file, tree.key), ()):
+            sides = [tree.trajectories[index] for index in pair]
             parts = [_parts(trajectory.segments[-1]) for trajectory in sides]
             number = seen[tree.problem.id]
             seen[tree.problem.id] += 1
@@ -143,7 +180,7 @@ def pair_rows(
                     "chosen": sides[0].leaf.id,
                     "rejected": sides[1].leaf.id,
                 },
-                "rewards": [scored.rewards[index].value for index in (good, bad)],
+                "rewards": [scored.rewards[index].value for index in pair],
                 "calls": [len(trajectory.exchanges) for trajectory in sides],
                 "ids": {
                     "prompt": list(prompt.token_ids),

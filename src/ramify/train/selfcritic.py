@@ -6,6 +6,7 @@ Each phase is a run of its own in its folder, and goes on from where it was inte
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_train import TrainRecipe
+from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.draws import stream
 from ramify.core.errors import Interrupted
 from ramify.core.records import ScoredTree
@@ -35,9 +37,9 @@ from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import each_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.plan import planned_step
-from ramify.synth.pairs import PairCounts, PairRule, pair_rows, write_pairs
+from ramify.synth.pairs import PairRule, choose_pairs, pair_rows, write_pairs
 from ramify.train.dpo import run_dpo
-from ramify.train.manifest import make_manifest
+from ramify.train.manifest import task_manifest
 from ramify.train.rl import run_rl
 from ramify.train.run_folder import claim_run_folder
 
@@ -60,8 +62,7 @@ def run_selfcritic(
         TrainingError: Training cannot go on; the message says why.
     """
     with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
-        tokenizer = ChatTokenizer(recipe.model.folder).fingerprint
-        manifest = make_manifest(recipe.model, recipe.data.train, tokenizer)
+        manifest = _manifest(recipe, console)
         folder.take_up(recipe, manifest, console.note)
         folder.begin(recipe, manifest)
         model = recipe.model.folder
@@ -72,6 +73,16 @@ def run_selfcritic(
                 cycle.run(console, ranks, layout)
             model = cycle.model
         return model
+
+
+def _manifest(recipe: SelfCriticRecipe, console: RunConsole) -> dict[str, Any]:
+    """What all cycles are made from; the tools and the reward are opened for it, and closed again."""
+    task = build_task(recipe, console)
+    with agent_loop() as loop:
+        try:
+            return task_manifest(recipe, task, task.renderer.tokenizer.fingerprint)
+        finally:
+            loop.run(task.close())
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +150,21 @@ class Cycle:
 
     def make_pairs(self, policy: Path, path: Path, console: RunConsole) -> dict[str, Any]:
         """Grow trees with the policy as it is now, and write the pairs that they hold."""
-        recipe = self._train_recipe(policy, "sampling", {})
+        sampling = self.folder / "sampling"
+        # vLLM's servers start with whole models only.
+        served = isinstance(self.recipe.engine, VllmEngineSection) and is_adapter_folder(policy)
+        model = write_merged(policy, sampling / "model") if served else policy
         trees = self.folder / "trees.jsonl"
-        self._sample(recipe, trees, console)
-        counts = PairCounts()
+        self._sample(self._train_recipe(model, sampling.name, {}), trees, console)
+        shutil.rmtree(sampling / "model", ignore_errors=True)
         rule = PairRule(self.recipe.selfcritic.pairs_per_question, self.recipe.dpo.max_tokens)
-        recorded: Iterator[tuple[str, ScoredTree]] = ((trees.name, traced) for traced in each_tree(trees))
-        write_pairs(path, pair_rows(recorded, rule, ChatTokenizer(policy).decode, counts))
+        decode = ChatTokenizer(policy).decode
+        chosen = choose_pairs(_named(trees), rule, decode)
+        write_pairs(path, pair_rows(_named(trees), chosen, decode))
         return {
-            "pairs": counts.pairs,
-            "questions": dict(sorted(counts.questions.items())),
-            "line": counts.line(),
+            "pairs": chosen.count,
+            "questions": dict(sorted(chosen.questions.items())),
+            "line": chosen.line(),
         }
 
     def _sample(self, recipe: TrainRecipe, path: Path, console: RunConsole) -> None:
@@ -179,6 +194,10 @@ class Cycle:
 
     def _seed(self, phase: str) -> int:
         return stream(self.recipe.run.seed, "cycle", self.number, phase)
+
+
+def _named(trees: Path) -> Iterator[tuple[str, ScoredTree]]:
+    return ((trees.name, traced) for traced in each_tree(trees))
 
 
 def _given(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,14 @@ from ramify.data.examples import Example, read_examples
 from ramify.data.recorded_pairs import check_tokenizer, read_recorded_pair
 from ramify.rollout.plan import Planned
 from ramify.synth.pairs import (
+    ALIKE,
     ALL_RIGHT,
+    APART,
     NEVER_RIGHT,
     PAIRED,
     TOO_LONG,
-    PairCounts,
     PairRule,
+    choose_pairs,
     pair_rows,
     write_pairs,
 )
@@ -46,6 +48,13 @@ def scored(tokenizer_folder):
 
 def rewarded(tree, values):
     return ScoredTree(tree, tuple(Reward(value, {"correct": float(value >= 1)}) for value in values))
+
+
+def with_leaf(tree, index, **changed):
+    """The tree with something else at one of its leaves."""
+    leaf = tree.trajectories[index].leaf
+    nodes = tuple(replace(node, **changed) if node.id == leaf.id else node for node in tree.nodes)
+    return replace(tree, nodes=nodes)
 
 
 def test_chosen_is_right_and_rejected_is_not_and_no_leaf_is_in_two_pairs(scored):
@@ -82,27 +91,104 @@ def test_a_question_without_a_pair_says_why(scored):
 
 @pytest.mark.parametrize("stop", [StopReason.DEADLINE, StopReason.FAILED])
 def test_what_the_policy_cannot_help_is_in_no_pair(scored, stop):
-    tree = scored[1][0].tree
-    first = tree.trajectories[0].leaf
-    nodes = tuple(replace(node, stop=stop) if node.id == first.id else node for node in tree.nodes)
-    _, pairs = RULE.choose(rewarded(replace(tree, nodes=nodes), [1.0] + [0.0] * 7))
+    tree = with_leaf(scored[1][0].tree, 0, stop=stop)
+    _, pairs = RULE.choose(rewarded(tree, [1.0] + [0.0] * 7))
     assert pairs == ()
+
+
+def test_a_side_may_be_as_long_as_the_limit(scored):
+    one = rewarded(scored[1][0].tree, [1.0] + [0.0] * 7)
+    _, ((good, _),) = PairRule(1, 500).choose(one)
+    sizes = [len(trajectory.segments[-1].token_ids) for trajectory in one.tree.trajectories]
+    fits = max(sizes[good], min(sizes[1:]))
+    assert PairRule(1, fits).choose(one)[0] == PAIRED
+    assert PairRule(1, fits - 1).choose(one) == (TOO_LONG, ())
+
+
+def test_a_context_that_does_not_begin_at_the_prompt_is_in_no_pair(scored):
+    tree = with_leaf(scored[1][0].tree, 0, context="fresh")
+    assert RULE.choose(rewarded(tree, [1.0] + [0.0] * 7)) == (NEVER_RIGHT, ())
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_side_that_begins_the_other_is_no_pair_as_for_the_reader(scored, more):
+    one = next(one for one in scored[1] if sum(len(t.nodes) == 2 for t in one.tree.trajectories) > 1)
+    first, second = [i for i, t in enumerate(one.tree.trajectories) if len(t.nodes) == 2][:2]
+    ids = one.tree.trajectories[first].leaf.token_ids
+    ids += ids[:more]
+    tree = with_leaf(one.tree, second, token_ids=ids, behavior_logprobs=(0.0,) * len(ids))
+    others = set(range(8)) - {first, second}
+    for index in others:
+        tree = with_leaf(tree, index, stop=StopReason.FAILED)
+    assert RULE.choose(rewarded(tree, [float(i == first) for i in range(8)])) == (ALIKE, ())
+    assert RULE.choose(rewarded(tree, [float(i == second) for i in range(8)])) == (ALIKE, ())
 
 
 def rows_of(scored, rule=RULE):
     actor, trees = scored
-    counts = PairCounts()
-    rows = list(
-        pair_rows([("trees/3.jsonl", one) for one in trees], rule, actor.agent.renderer.decode, counts)
-    )
-    return rows, counts
+    return made(actor, [("trees/3.jsonl", one) for one in trees], rule)
+
+
+def made(actor, trees, rule):
+    decode = actor.agent.renderer.decode
+    chosen = choose_pairs(iter(trees), rule, decode)
+    return list(pair_rows(iter(trees), chosen, decode)), chosen
+
+
+def again(one, epoch, values=None):
+    """The tree as of another epoch, perhaps with other rewards."""
+    tree = replace(one.tree, key=TreeKey(epoch, one.tree.key.slot))
+    return replace(one, tree=tree) if values is None else rewarded(tree, values)
+
+
+def test_a_question_of_several_trees_has_the_best_pairs_of_all_of_them(scored):
+    actor, trees = scored
+    one, other = trees[0], trees[1]
+    low, high = [0.5 + 0.5 * (i < 4) for i in range(8)], [float(i < 4) for i in range(8)]
+    given = [
+        ("a", again(one, 1, low)),
+        ("a", again(one, 2, high)),
+        ("b", again(other, 1, high)),
+        ("b", again(one, 1, high)),
+    ]
+    rows, chosen = made(actor, given, PairRule(3, 500))
+    places = [(row["id"], row["recorded"]["file"], row["recorded"]["step"]) for row in rows]
+    # The first tree has small gaps; of the others the order says which is asked first.
+    assert len(places) == chosen.count == 6
+    assert [place for place in places if place[0].startswith("q1")] == [
+        ("q1", "b", 1),
+        ("q1#1", "b", 1),
+        ("q1#2", "b", 1),
+    ]
+    mine = [place for place in places if place[0].startswith("q0")]
+    assert [name for name, _, _ in mine] == ["q0", "q0#1", "q0#2"]
+    assert not any(place[1:] == ("a", 1) for place in mine)
+    assert all(row["rewards"] == [1.0, 0.0] for row in rows)
+    assert chosen.questions == {PAIRED: 2}
+    assert chosen.line() == "6 pairs from 2 questions (with pairs 2)"
+    assert made(actor, given, PairRule(3, 500)) == (rows, chosen)
+
+
+def test_what_became_of_a_question_of_several_trees(scored):
+    actor, trees = scored
+    right, wrong, both = [1.0] * 8, [0.0] * 8, [1.0, 0.0] * 4
+    given = [
+        ("a", again(trees[0], 1, right)),
+        ("a", again(trees[0], 2, wrong)),
+        ("a", again(trees[1], 1, wrong)),
+        ("a", again(trees[1], 2, wrong)),
+        ("a", again(trees[2], 1, right)),
+        ("a", again(trees[2], 2, both)),
+    ]
+    assert made(actor, given, RULE)[1].questions == {APART: 1, NEVER_RIGHT: 1, PAIRED: 1}
+    assert made(actor, given, PairRule(2, 5))[1].questions == {APART: 1, NEVER_RIGHT: 1, TOO_LONG: 1}
 
 
 def test_a_row_names_tree_and_leaves_and_holds_their_ids(scored, tmp_path):
-    rows, counts = rows_of(scored)
-    assert counts.pairs == len(rows)
-    assert counts.questions.total() == 12
-    assert f"{len(rows)} pairs from 12 questions" in counts.line()
+    rows, chosen = rows_of(scored)
+    assert chosen.count == len(rows)
+    assert sum(chosen.questions.values()) == 12
+    assert f"{len(rows)} pairs from 12 questions" in chosen.line()
     assert len({row["id"] for row in rows}) == len(rows)
     trees = {one.tree.key.slot: one.tree for one in scored[1]}
     for row in rows:
@@ -142,7 +228,7 @@ def test_ids_of_another_tokenizer_are_refused(scored):
         check_tokenizer(read_recorded_pair(rows[0]), tokenizer.decode, tokenizer.vocab_size)
     _, trees = scored
     with pytest.raises(DataError, match="another model's tokenizer"):
-        list(pair_rows([("f", trees[0])], RULE, lambda ids: "x", PairCounts()))
+        choose_pairs([("f", trees[0])], RULE, lambda ids: "x")
 
 
 def test_trees_of_a_service_are_refused(scored):
@@ -150,7 +236,7 @@ def test_trees_of_a_service_are_refused(scored):
     tree = trees[0].tree
     nodes = tuple(replace(node, exact_ids=False) for node in tree.nodes)
     with pytest.raises(DataError, match="were not sampled"):
-        list(pair_rows([("f", replace(trees[0], tree=replace(tree, nodes=nodes)))], RULE, str, PairCounts()))
+        choose_pairs([("f", replace(trees[0], tree=replace(tree, nodes=nodes)))], RULE, str)
 
 
 @pytest.mark.parametrize(
