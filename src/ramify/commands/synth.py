@@ -49,6 +49,7 @@ def in_words(summary: Mapping[str, Any]) -> list[str]:
             f"{stage}: {found['answers']} answers, {found['right']:.1%} right, {found['calls']} calls, "
             f"{found['tokens']['written']} tokens written{cost}"
         )
+        lines += [f"{stage}: {name} {count} times" for name, count in found.get("repairs", {}).items()]
     classes = ", ".join(f"{name} {count}" for name, count in summary["classes"].items())
     rows = sum(summary["rows"].values())
     lines.append(f"questions: {classes}")

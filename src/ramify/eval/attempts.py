@@ -1,7 +1,6 @@
 """The record of an attempt: taken from its tree of one trajectory, and never from counting tags in the text."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from ramify.core.records import Reward
 from ramify.core.tree import StopReason, Trajectory, Tree
 from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.rewards.extract import answer_of
+from ramify.rollout.repair import repairs_of
 
 GROUPS = ("benchmark", "kind", "level", "category", "language")
 """Columns of a problem by which results are grouped, if the problem has them."""
@@ -170,7 +170,7 @@ def record_attempt(tree: Tree, reward: Reward, decides: str = "correct") -> Atte
         trajectory.stop,
         _calls(trajectory),
         count_tokens(trajectory),
-        _repairs(trajectory),
+        repairs_of(trajectory),
     )
 
 
@@ -190,10 +190,3 @@ def _calls(trajectory: Trajectory) -> tuple[CallRecord, ...]:
         records.append(CallRecord(call.name, status, call.malformed is None and asked in seen))
         seen.append(asked)
     return tuple(records)
-
-
-def _repairs(trajectory: Trajectory) -> dict[str, int]:
-    told = [node.rewriter for node in trajectory.nodes if node.rewriter]
-    results = (result for _, result in trajectory.exchanges)
-    told += [f"debugger: {result.info['debugger']}" for result in results if "debugger" in result.info]
-    return dict(sorted(Counter(told).items()))

@@ -4,6 +4,8 @@ Both keep the chat header and the problem, whatever they do: the prompt's tokens
 written and left behind stays in the tree. The wording of the instructions is ours.
 """
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -133,3 +135,15 @@ class Refiner:
 def _size(context: Segment) -> int:
     """Tokens after the prompt."""
     return sum(size for _, size in context.parts[1:])
+
+
+def repairs_of(trajectory: Trajectory, given: Collection[str] = ()) -> dict[str, int]:
+    """How often each rewriter had a trajectory go on from elsewhere, by name, and each outcome of the debugger.
+
+    What the policy's nodes `given` and their results hold belongs to an earlier trajectory (`Tree.given`).
+    """
+    nodes = [node for node in trajectory.nodes if node.id not in given and node.parent not in given]
+    told = [node.rewriter for node in nodes if node.rewriter]
+    results = (result for node in nodes for result in node.results)
+    told += [f"debugger: {result.info['debugger']}" for result in results if "debugger" in result.info]
+    return dict(sorted(Counter(told).items()))

@@ -32,6 +32,7 @@ from ramify.obs.files import dump_line, replace_file, replacing
 from ramify.obs.manifest import file_sha256
 from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.obs.trace import TracedTree
+from ramify.rollout.repair import repairs_of
 from ramify.synth.folder import STAGES, Stage, read_stage
 from ramify.synth.rows import NOT_ITS_OWN, Answer, completion_of, is_right, refused
 
@@ -78,6 +79,7 @@ class StageTotals:
     right: int = 0
     calls: int = 0
     tokens: Counter[str] = field(default_factory=Counter)
+    repairs: Counter[str] = field(default_factory=Counter)
 
     def add(self, answer: Answer) -> None:
         """Count an answer."""
@@ -86,6 +88,7 @@ class StageTotals:
         self.answers += 1
         self.right += answer.right
         self.calls += sum(len(node.results) for node in nodes if not {node.id, node.parent} & answer.given)
+        self.repairs.update(repairs_of(answer.trajectory, answer.given))
         self.tokens.update({"written": counts.written, "sent": counts.sent})
 
     def as_json(self, price: PriceSection | None) -> dict[str, Any]:
@@ -101,6 +104,7 @@ class StageTotals:
             "calls": self.calls,
             "tokens": {name: self.tokens[name] for name in ("written", "sent")},
             **paid,
+            **({"repairs": dict(sorted(self.repairs.items()))} if self.repairs else {}),
         }
 
 
@@ -153,7 +157,10 @@ def _name(answer: Answer) -> tuple[str, int, tuple[int, ...]]:
 
 
 def write_results(
-    folder: Path, problems: Sequence[Problem], sorter: Sorter, price: PriceSection | None
+    folder: Path,
+    problems: Sequence[Problem],
+    sorter: Sorter,
+    price: PriceSection | None,
 ) -> dict[str, Any]:
     """Read the recorded answers, write all results, and return the summary.
 

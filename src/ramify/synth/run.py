@@ -68,6 +68,11 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
             library = load_hints(recipe.hints.library).for_tools(task.toolbox.environment.tools)
         _take_up(recipe, task, library, console)
         _sample_all(recipe, task, direct, library, console)
+        if task.repairs is not None and (used := task.repairs.usage) is not None:
+            console.note(
+                f"the helper of the repair tools answered {used.answers} times in this session: {used.prompt_tokens} tokens "
+                f"read, {used.completion_tokens} written"
+            )
         sorter = Sorter(task.renderer, recipe.quality, recipe.run.seed)
         return write_results(folder, task.problems, sorter, recipe.price)
 
