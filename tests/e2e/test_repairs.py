@@ -66,6 +66,26 @@ def evaluate(task, run, *settings):
     return json.loads((Path(run) / "summary.json").read_text())
 
 
+def test_a_training_run_times_what_the_debugger_did(task):
+    settings = (
+        *REPAIR,
+        *("engine={name='scripted', script='task/script.toml'}", "tools.python={timeout_seconds=5}"),
+    )
+    settings += (
+        "sandbox.min_level=0",
+        "rollout.max_tokens=400",
+        "preflight.enabled=false",
+        "run.dir='timed'",
+    )
+    given = [part for one in settings for part in ("-s", one)]
+    assert main(["rollout", str(task / "recipe.toml"), *given]) == 0
+    events = [
+        json.loads(line) for path in Path("timed/timing").iterdir() for line in path.read_text().splitlines()
+    ]
+    told = {event["fields"].get("debugger") for event in events if event["kind"] == "tool/python"}
+    assert told == {"corrected"}
+
+
 def results(run):
     trees = read_trees(Path(run) / "trees.jsonl")
     return [node.results[0] for traced in trees for node in traced.tree.nodes if node.results]

@@ -239,6 +239,22 @@ def test_a_dry_run_says_how_much_there_is_to_do(task, capsys):
     assert "6 questions x 8 answers, and at most 2 after hints" in capsys.readouterr().out
 
 
+def test_a_folder_in_which_no_answer_came_is_used_again(task):
+    (task.parent / "run" / "trees").mkdir(parents=True)
+    assert main(["synth", str(task)]) == 0
+
+
+def test_hints_that_are_left_out_are_named(task, capsys):
+    library = "".join(
+        f"[[hints]]\nname = '{name}'\nkind = 'reflection'\ntool = '{tool}'\ntext = ' so'\n"
+        for name, tool in (("one", "python"), ("other", "pyhton"))
+    )
+    (task.parent / "hints.toml").write_text(library)
+    assert main(["synth", str(task), "-s", f"hints.library='{task.parent}/hints.toml'"]) == 0
+    out = capsys.readouterr()
+    assert "hints for tools that the recipe does not have: other (pyhton)" in out.out + out.err
+
+
 def test_other_recipes_are_told_apart(task, capsys):
     assert main(["eval", str(task)]) == 2
     assert "a recipe for ramify synth, expected one for ramify eval" in capsys.readouterr().err

@@ -182,7 +182,7 @@ def _name(entry: Entry) -> str:
 def _require_cassette(path: Path, head: bytes) -> None:
     if head.startswith(_SQLITE):
         raise DataError(
-            f'{path} is a cache, a cassette is expected here; to use it as a cache, set tools.cache.mode = "cache"'
+            f'{path} is a cache, a cassette is expected here; to use it as a cache, set its mode = "cache"'
         )
     line, end, _ = head.partition(b"\n")
     if not end and encode(_HEADER).encode().startswith(line):

@@ -172,7 +172,7 @@ def unusable(path: Path, error: sqlite3.Error) -> UserError:
     if primary_code(error) == sqlite3.SQLITE_NOTADB and is_cassette(path):
         return DataError(
             f"{path} is a cassette, a cache is expected here; to use a cassette, "
-            "set tools.cache.mode to record, replay or replay_or_fail"
+            "set its mode to record, replay or replay_or_fail"
         )
     if primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return DataError(

@@ -64,7 +64,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     if options.dry_run:
         sys.stdout.write(dry_run(recipe))
         return
-    from ramify.eval.evaluation import tool_table
+    from ramify.eval.evaluation import repair_table, tool_table
     from ramify.eval.run import run_eval
     from ramify.obs.console import RunConsole
 
@@ -78,6 +78,8 @@ def _evaluate(options: argparse.Namespace) -> None:
             console.result(
                 f"{name}: {tool['failed']} of {tool['calls']} calls failed; statuses: {tool['statuses']}"
             )
+    for name, repair in repair_table(evaluation).items():
+        console.result(f"{name}: {repair['times']} times, in {repair['attempts']} attempts")
     console.note(f"results written to {recipe.run.dir}")
 
 

@@ -1,5 +1,6 @@
 """Chat models that are at hand: the policy itself, and a function of the user's own."""
 
+import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -144,24 +145,24 @@ class OwnChat:
         """
         del max_tokens, temperature
         asked = [{"role": message.role, "content": message.text} for message in messages]
-        try:
-            if inspect.iscoroutinefunction(self.function):
-                answer = await self.function(asked, **self.args)
-            else:
-                answer = await self._threads.result(
-                    self._threads.submit(partial(self.function, asked, **self.args))
-                )
-        except RamifyError:
-            raise
-        # Anybody's code: what it raises is a request that failed.
-        except Exception as error:  # noqa: BLE001
-            raise RequestFailedError(FailureKind.MALFORMED, f"{self.called}: {one_line(error)}") from None
+        answer = await self._threads.result(self._threads.submit(partial(self._answer, asked)))
         if not isinstance(answer, str):
             raise RequestFailedError(
                 FailureKind.MALFORMED, f"{self.called}: expected text, got {type(answer).__name__}"
             )
         self.usage = TokenUsage(self.usage.answers + 1)
         return answer
+
+    def _answer(self, asked: list[dict[str, str]]) -> object:
+        """What the function answers; an `async` one has an event loop of its own, in this thread."""
+        try:
+            answer = self.function(asked, **self.args)
+            return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+        except RamifyError:
+            raise
+        # Anybody's code: what it raises is a request that failed, also an exit or a cancellation, which are not ours here.
+        except BaseException as error:  # noqa: BLE001
+            raise RequestFailedError(FailureKind.MALFORMED, f"{self.called}: {one_line(error)}") from None
 
     async def close(self) -> None:
         """Nothing."""

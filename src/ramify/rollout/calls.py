@@ -149,6 +149,7 @@ async def _run_call(
         "issued": len(issued),
         "queued_seconds": clock.queued,
         "held_up_seconds": clock.held_up,
+        **({"debugger": result.info["debugger"]} if "debugger" in result.info else {}),
     }
     parts.events.emit(Event(f"tool/{call.name}", (key.step, key.slot), node, clock.own, fields))
     return result

@@ -139,6 +139,8 @@ async def corrected(helper: Helper, program: str, error: str) -> str:
     answer = await helper.ask("debugger", _INSTRUCTIONS, {"program": program, "error": error})
     fenced = _FENCE.search(answer)
     found = (fenced[1] if fenced else answer).strip()
+    if found == program.strip():
+        raise UnhelpfulError("the same program")
     try:
         ours, theirs = ast.parse(found), _parsed(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -11,6 +11,9 @@ from ramify.core.messages import Message
 from ramify.core.protocols import Cache, CacheKey, ChatModel, Json
 from ramify.net.failures import FailureKind, RequestFailedError
 
+_CHARS_PER_TOKEN = 16
+"""More characters than a token has."""
+
 
 class UnhelpfulError(Exception):
     """The helper gave nothing that can be used; the message is a reason of a few words."""
@@ -54,6 +57,9 @@ class Helper:
             raise UnhelpfulError(failed.kind.value) from None
         if not answer.strip():
             raise UnhelpfulError("blank")
+        # A function of the user's own has no limit of its own, and what it says is parsed and encoded.
+        if len(answer) > _CHARS_PER_TOKEN * self.max_tokens:
+            raise UnhelpfulError("too long")
         return answer
 
     async def _kept(self, task: str, instructions: str, data: Mapping[str, Json]) -> str:

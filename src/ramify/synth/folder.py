@@ -46,6 +46,9 @@ def check_synth_folder(path: Path, resume: bool) -> None:
     if not path.exists():
         return
     names = entries(path) if path.is_dir() else frozenset({""})
+    if TREES in names and (path / TREES).is_dir() and not entries(path / TREES):
+        # The first answer never came.
+        names -= {TREES}
     if not names <= {RECIPE, MANIFEST, TREES, *RESULTS}:
         raise ConfigError(f"run.dir: {path} exists and is not empty; expected a new or empty folder")
     if names - {RECIPE, MANIFEST} and not resume:

@@ -65,7 +65,10 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
                 raise ConfigError(
                     'hints.after: expected "tools", answers without tools have not seen what the environment says at the start'
                 )
-            library = load_hints(recipe.hints.library).for_tools(task.toolbox.environment.tools)
+            whole = load_hints(recipe.hints.library)
+            library = whole.for_tools(task.toolbox.environment.tools)
+            if left := [f"{hint.name} ({hint.tool})" for hint in whole.hints if hint not in library.hints]:
+                console.note(f"hints for tools that the recipe does not have: {', '.join(left)}")
         _take_up(recipe, task, library, console)
         _sample_all(recipe, task, direct, library, console)
         if task.repairs is not None and (used := task.repairs.usage) is not None:

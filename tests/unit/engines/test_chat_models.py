@@ -1,6 +1,7 @@
 """Chat models at hand: the policy itself, a function of the user's own."""
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -169,11 +170,49 @@ def test_a_coroutine_too():
     assert ask(own(mine)) == "what is 12 plus 30 ?"
 
 
+@pytest.mark.timeout(20)
+def test_one_that_blocks_holds_up_nobody_else():
+    freed = threading.Event()
+
+    async def mine(messages):
+        freed.wait()
+        return "late"
+
+    async def main():
+        asked = asyncio.create_task(own(mine).complete(ASKED, max_tokens=5, temperature=0.0))
+        await asyncio.sleep(0.01)
+        freed.set()
+        return await asked
+
+    assert asyncio.run(main()) == "late"
+
+
 def breaks(messages):
     raise KeyError("nothing")
 
 
-@pytest.mark.parametrize("function", [breaks, lambda messages: None, lambda messages: 7])
+def leaves(messages):
+    raise SystemExit("bye")
+
+
+def interrupts(messages):
+    raise KeyboardInterrupt
+
+
+async def leaves_async(messages):
+    raise SystemExit("bye")
+
+
+async def cancels(messages):
+    asyncio.current_task().cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "function",
+    [breaks, lambda messages: None, lambda messages: 7, leaves, interrupts, leaves_async, cancels],
+)
 def test_one_that_fails_or_says_no_text_is_a_failed_request(function):
     with pytest.raises(RequestFailedError):
         ask(own(function))

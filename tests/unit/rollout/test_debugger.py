@@ -170,6 +170,7 @@ def test_a_branch_inherits_what_was_spent():
     [
         ("I am sorry, there is no way to mend it.", "no program"),
         ("print( x )", "the same program"),
+        ("print(y)" + " " * 100_000, "too long"),
         ("", "blank"),
         (30.0, "timeout"),
         (RequestFailedError(FailureKind.SERVER, "HTTP 500"), "server"),
