@@ -102,7 +102,7 @@ def _without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
 class OwnChat:
     """Implements `core.protocols.ChatModel` with a function of the user's own: `helper(messages, **args) -> str`.
 
-    It gets a list of {"role", "content"}. One that is not `async` runs in a thread.
+    It gets a list of {"role", "content"}. It runs in a thread, an `async` one in an event loop of its own there.
 
     Attributes:
         function: The function.
