@@ -285,7 +285,8 @@ def test_branches_inherit_a_failed_ask(tokenizer_folder):
     [
         ("short", 1000.0, "UnhelpfulError: timeout"),
         ("  ", 0.0, "UnhelpfulError: blank"),
-        ("the same words again " * 90, 0.0, "UnhelpfulError: no shorter"),
+        ("the same words again " * 70, 0.0, "UnhelpfulError: no shorter"),
+        ("the same words again " * 90, 0.0, "UnhelpfulError: too long"),
     ],
 )
 def test_a_helper_that_does_not_help_is_an_event_and_is_not_asked_again(
