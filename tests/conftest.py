@@ -1,11 +1,17 @@
 """Fixtures shared by all tests."""
 
 import os
+import tempfile
+from pathlib import Path
 
 # One thread for each of the processes that share the tests out.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Compiled kernels of a processor that is limited are not those of the whole one, which the same cache would give: a crash.
+if limit := os.environ.get("ATEN_CPU_CAPABILITY"):
+    os.environ.setdefault(
+        "TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"torchinductor_{limit}")
+    )
 
-from pathlib import Path
 
 import pytest
 
