@@ -79,9 +79,9 @@ async def take_batch(
 
 
 def is_mixed(rewards: Sequence[Reward]) -> bool:
-    """Whether some leaves of a tree are better than others by `correct`: 1 or more is right, 0 or less is wrong.
+    """Tell whether some leaves of a tree are better than others by `correct`: 1 or more is right, 0 or less is wrong.
 
-    Equal partial credit on all leaves does not count as mixed either.
+    Equal partial credit on all leaves does not count as mixed either. Leaves that do not count are left out.
     """
-    correct = [min(max(reward.parts["correct"], 0.0), 1.0) for reward in rewards]
-    return max(correct) > min(correct)
+    correct = {min(max(reward.parts["correct"], 0.0), 1.0) for reward in rewards if reward.counts}
+    return len(correct) > 1

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ramify.algos.ops import Shared, by_node, leaf_weights, num_paths, num_trained
 from ramify.core.errors import ConfigError
 from ramify.core.records import Floats, NodeCredit, PathCredit, TrainingTree
-from ramify.core.tree import Source, StopReason, Tree
+from ramify.core.tree import Source, Tree
 
 Sharing: TypeAlias = Literal["soft", "hard"]
 """Whether a shared token gets each trajectory's advantage (soft) or their mean (hard)."""
@@ -47,12 +47,8 @@ class Weighting:
 
 
 def trained(tree: Tree, masks_truncated: bool) -> npt.NDArray[np.bool_] | None:
-    """Which trajectories carry a loss; None: all. [G]
-
-    One whose environment failed says nothing about the policy. `masks_truncated`: nor does one that a limit cut.
-    """
-    stops = [trajectory.stop for trajectory in tree.trajectories]
-    kept = [stop is not StopReason.FAILED and not (masks_truncated and stop.truncated) for stop in stops]
+    """Return which trajectories carry a loss; None: all. With `masks_truncated` those that a limit cut carry none. [G]"""
+    kept = [not (masks_truncated and trajectory.stop.truncated) for trajectory in tree.trajectories]
     return None if all(kept) else np.array(kept)
 
 
@@ -122,7 +118,7 @@ def denominator(trees: Sequence[Tree], weighting: Weighting) -> float:
 
     token_mean: sum over tokens of W (which is num_paths, 1, or the sum of masses); sequence_mean: sum of leaf weights;
     fixed_length: sum of leaf weights times L (Dr. GRPO, arXiv 2503.20783). Dead groups, masked trajectories and masked
-    corrections count as if they carried loss.
+    corrections count as if they carried loss. Trajectories that do not count (`Reward.counts`) are in no such tree.
     """
     return sum(_tree_denominator(tree, weighting) for tree in trees)
 

@@ -5,61 +5,110 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 
 from ramify.algos.configs import TurnLevelConfig
-from ramify.algos.ops import STD_FLOOR, PerGroup, Shared, centered, leaf_weights, spread_of, values
-from ramify.core.records import AnnotatedTree, BatchSums, Floats, Reward
-from ramify.core.tree import Source, Trajectory
+from ramify.algos.ops import STD_FLOOR, PerGroup, Shared, along, leaf_weights, leaves_below, spread_of, values
+from ramify.core.records import AnnotatedTree, BatchSums, Floats, Ints, Reward
+from ramify.core.tree import Node, Source, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class TurnLevel(PerGroup, TurnLevelConfig):
-    """A_{j,i} = (G_{j,i} - mean_i) / (std_i + 1e-6) for the tokens of turn i of trajectory j.
+    """A_{j,i} = (G_{j,i} - b) / (std_i + 1e-6) for the tokens of turn i of trajectory j.
 
     G_{j,i} = sum_{l >= i} discount^(l - i) e_{j,l} is the return from turn i on (Sutton and Barto, Reinforcement Learning,
     equation 3.8). e_{j,l} are the events of the reward in turn l; what the reward pays besides its events is paid at the
-    last turn. Mean and standard deviation (with Bessel's correction) are over the trajectories of the tree that have a
-    turn i, as in the turn-level groups of MT-GRPO (arXiv 2505.11821, section 4); `scale = "none"` does not divide. A
-    turn that no other trajectory has gets 0. With `shared = "mass"` they weigh each leaf by its mass.
+    last turn. Returns are compared turn by turn, as in MT-GRPO (arXiv 2505.11821, section 4).
 
-    Without events and with a discount of 1 the first turn has the advantage of `group`.
+    b is the mean of G_{k,i} over the other trajectories k that have a turn i; where none has, the mean of the others'
+    returns from their last turns. The others are those that do not pass through the token's node. So b depends on
+    nothing that the token decides, the end of the trajectory included: with a mean that holds the trajectory's own
+    return, the gradient of a turn shrinks by 1 - 1/m, and m, how many come so far, is up to the policy. A token above
+    all leaves gets 0.
+
+    std_i is the standard deviation (with Bessel's correction) over the group of the returns from turn i, or from the last
+    turn of a trajectory that ended before; `scale = "none"` does not divide. With `shared = "mass"` means and deviations
+    weigh each leaf by its mass.
+
+    Without events and with a discount of 1 the first turn has the advantage of `group` with `leave_subtree_out`.
     """
 
     shared: Shared
 
     def advantages(self, tree: AnnotatedTree, statistics: Sequence[BatchSums]) -> tuple[Floats, ...]:
-        """Advantage of each token of each trajectory. [G][T]"""
+        """Return the advantage of each token of each trajectory. [G][T]"""
         del statistics
         values(tree.rewards)
-        weights = leaf_weights(tree.tree, self.shared)
-        turns = [_turns(trajectory) for trajectory in tree.tree.trajectories]
+        trajectories = tree.tree.trajectories
+        turns = [_turns(trajectory) for trajectory in trajectories]
         returns = [
             _returns(ids, reward, self.discount) for ids, reward in zip(turns, tree.rewards, strict=True)
         ]
-        gains = [np.zeros(len(each)) for each in returns]
-        for turn in range(max(map(len, returns), default=0)):
-            have = [j for j, each in enumerate(returns) if len(each) > turn]
-            group, masses = np.array([returns[j][turn] for j in have]), weights[have]
-            scale = 1.0 if self.scale == "none" else spread_of(group, masses) + STD_FLOOR
-            for j, gain in zip(have, centered(group, masses) / scale, strict=True):
-                gains[j][turn] = gain
+        masses = leaf_weights(tree.tree, self.shared)
+        columns = [
+            _Turn.of(returns, masses, turn, self.scale) for turn in range(max(map(len, returns), default=0))
+        ]
+        turn_of = {node: turn for ids in turns for turn, nodes in enumerate(ids) for node in nodes}
+        below = leaves_below(tree.tree)
+        gains = {node: columns[turn].gains(below[node]) for node, turn in turn_of.items()}
+
+        def of(index: int, node: Node) -> Floats:
+            return np.full(len(node.token_ids), gains[node.id][index])
+
         return tuple(
-            np.repeat(gain, [sum(size for _, size in turn) for turn in ids])
-            for gain, ids in zip(gains, turns, strict=True)
+            along(trajectory, lambda node, index=index: of(index, node))  # type: ignore[misc]
+            for index, trajectory in enumerate(trajectories)
         )
 
 
-def _turns(trajectory: Trajectory) -> list[list[tuple[str, int]]]:
-    """The policy's turns, which are the runs of its nodes: for each the nodes, as id and number of tokens."""
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A turn of all trajectories. [G] each
+
+    Attributes:
+        returns: From this turn on, or from the last one of a trajectory that ended before.
+        masses: Weights in means; 0 for a trajectory without any turn.
+        have: Whether the trajectory has this turn.
+        scale: What differences are divided by.
+    """
+
+    returns: Floats
+    masses: Floats
+    have: npt.NDArray[np.bool_]
+    scale: float
+
+    @classmethod
+    def of(cls, returns: Sequence[Floats], masses: Floats, turn: int, scale: str) -> "_Turn":
+        """Take one turn from the returns of all trajectories."""
+        column = np.array([each[min(turn, len(each) - 1)] if len(each) else 0.0 for each in returns])
+        spoke = np.array([len(each) > 0 for each in returns])
+        divisor = 1.0 if scale == "none" else spread_of(column[spoke], masses[spoke]) + STD_FLOOR
+        return cls(column, masses * spoke, np.array([len(each) > turn for each in returns]), divisor)
+
+    def gains(self, below: Ints) -> Floats:
+        """Return the advantages that the trajectories `below` a node have at its tokens. [G]"""
+        others = self.masses.copy()
+        others[below] = 0
+        if (others * self.have).any():
+            others *= self.have
+        compared = self.returns[(others > 0) | np.isin(np.arange(len(others)), below)]
+        # Equal returns give exactly 0, without rounding errors.
+        if not others.any() or compared.min() == compared.max():
+            return np.zeros_like(self.returns)
+        gains: Floats = (self.returns - np.average(self.returns, weights=others)) / self.scale
+        return gains
+
+
+def _turns(trajectory: Trajectory) -> list[list[str]]:
+    """Return the policy's turns, which are the runs of its nodes: for each the ids of the nodes."""
     runs = groupby(trajectory.nodes, lambda node: node.source)
-    return [
-        [(node.id, len(node.token_ids)) for node in run] for source, run in runs if source is Source.POLICY
-    ]
+    return [[node.id for node in run] for source, run in runs if source is Source.POLICY]
 
 
-def _returns(turns: Sequence[Sequence[tuple[str, int]]], reward: Reward, discount: float) -> Floats:
-    """The return from each turn on."""
-    earned = [sum(reward.events.get(node, 0.0) for node, _ in turn) for turn in turns]
+def _returns(turns: Sequence[Sequence[str]], reward: Reward, discount: float) -> Floats:
+    """Return the return from each turn on."""
+    earned = [sum(reward.events.get(node, 0.0) for node in turn) for turn in turns]
     if earned:
         earned[-1] += reward.value - sum(earned)
     returns = np.array(earned, dtype=np.float64)

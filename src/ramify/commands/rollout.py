@@ -64,8 +64,11 @@ def run(options: argparse.Namespace) -> None:
 
     console = RunConsole()
     found = run_rollout(recipe, console, options.problems, options.start)
+    # Where no trajectory counts, there is no mean.
+    mean, left_out = found.get("reward/mean"), found["reward/not_counted"]
     console.result(
-        f"reward/mean {found['reward/mean']:.4g}  branches {found['branch/taken']:.0f} taken of "
+        f"reward/mean {'none' if mean is None else f'{mean:.4g}'}  "
+        f"{f'not counted {left_out:.0%}  ' if left_out else ''}branches {found['branch/taken']:.0f} taken of "
         f"{found['branch/planned']:.0f} planned  calls {found['calls/per_trajectory']:.3g} a trajectory  "
         f"trees in {recipe.run.dir}"
     )

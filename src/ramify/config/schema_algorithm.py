@@ -70,7 +70,7 @@ class AlgorithmSection(Section):
     `shared`: how often a shared token counts (repeat: once for each trajectory; split: once; mass: unbiased).
     `advantage`: soft (each trajectory's own) or hard (their mean on shared tokens).
     `aggregation`: mean over tokens, over trajectories, or over `fixed_length` tokens per trajectory.
-    `truncated`: trajectories that a limit on tokens, calls or time cut off are trained on, masked, or penalised for
+    `truncated`: trajectories that a limit on tokens or calls cut off are trained on, masked, or penalised for
     their length (`shape`, which also penalises answers within `overlong_margin` tokens of the limit).
     `old`: the ratio's denominator: the engine's logprobs, or the learner's own from a pass before the first update.
     `max_mismatch`: largest logprob mismatch between engine and learner that a run with `old = "behavior"` accepts;

@@ -197,11 +197,16 @@ def _at_upper(entropy: Entropy) -> Entropy:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """The score of a trajectory: `value` trains, `parts` are reported, `events` belong to node ids."""
+    """The score of a trajectory: `value` trains, `parts` are reported, `events` belong to node ids.
+
+    Without `counts` the outcome says nothing about the policy: nothing learns from the trajectory or reports it as the
+    policy's. `score_tree` sets it from the end of the trajectory, a reward function if it has no verdict.
+    """
 
     value: float
     parts: Mapping[str, float]
     events: Mapping[str, float] = field(default_factory=dict)
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +274,18 @@ class ScoredTree:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedTree(ScoredTree):
-    """A scored tree, and what is known about its written tokens besides: what an estimator reads."""
+    """A scored tree, and what is known about its written tokens besides: what an estimator reads.
+
+    Raises:
+        ValueError: The numbers of leaves and rewards differ, or a reward does not count (see `outcomes.counted`).
+    """
 
     annotations: Annotations
+
+    def __post_init__(self) -> None:
+        ScoredTree.__post_init__(self)
+        if not all(reward.counts for reward in self.rewards):
+            raise ValueError(f"problem {self.tree.problem.id!r}: a reward that does not count teaches nothing")
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,11 @@ class StopReason(StrEnum):
         """Whether the trajectory was cut from outside rather than ended by the policy."""
         return self in (StopReason.TOKENS, StopReason.CALLS, StopReason.DEADLINE, StopReason.FAILED)
 
+    @property
+    def counts(self) -> bool:
+        """True if the end says something about the policy: no service failed, and no clock ran out."""
+        return self not in (StopReason.DEADLINE, StopReason.FAILED)
+
 
 @dataclass(frozen=True, slots=True)
 class Entropy:

@@ -7,6 +7,7 @@ import numpy as np
 
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.algos.credit import trained
+from ramify.core.outcomes import counted_trees
 from ramify.core.protocols import Estimator
 from ramify.core.records import ScoredTree, TrainingTree
 from ramify.learner.annotate import Wanted, annotate
@@ -22,7 +23,7 @@ class Learning:
         learner: The model, its optimizer and its objective.
         estimator: Turns rewards into advantages.
         correction: Importance weights, if any.
-        masks_truncated: Whether truncated trajectories carry no loss.
+        masks_truncated: Whether trajectories that a limit on tokens or calls cut carry no loss.
         wanted: What the annotation pass has to compute.
         problems_per_minibatch: Number of trees in one optimizer step.
         minibatches: Optimizer steps in a step of the run with a full batch.
@@ -43,8 +44,11 @@ class Learning:
     max_kl: float | None = None
 
     def credit(self, batch: Sequence[ScoredTree]) -> tuple[TrainingTree, ...]:
-        """Annotate the trees of a rollout batch, and turn their rewards into advantages and importance weights."""
-        annotated = annotate(self.learner, batch, self.wanted, temperature=self.temperature)
+        """Annotate the trees of a rollout batch, and turn their rewards into advantages and importance weights.
+
+        Trajectories that do not count are left out, and with them the trees of which nothing is left.
+        """
+        annotated = annotate(self.learner, counted_trees(batch), self.wanted, temperature=self.temperature)
         statistics = self.estimator.batch_statistics(annotated)
         return tuple(
             TrainingTree(

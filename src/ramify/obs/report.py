@@ -310,7 +310,8 @@ def _end(traced: TracedTree, index: int, trajectory: Trajectory, x: float, y: fl
 
 def _verdict(traced: TracedTree, index: int, trajectory: Trajectory) -> str:
     advantage = "" if traced.advantages is None else f"  A {traced.advantages[index]:+.2f}"
-    return f"{traced.rewards[index].value:+.2f}{advantage}  {trajectory.stop}"
+    uncounted = "" if traced.rewards[index].counts else ", not counted"
+    return f"{traced.rewards[index].value:+.2f}{advantage}  {trajectory.stop}{uncounted}"
 
 
 def _parts(reward: Reward) -> str:

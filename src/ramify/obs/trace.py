@@ -33,7 +33,7 @@ from ramify.core.tree import (
 )
 from ramify.obs.files import dump_line, parse_line, replace_lines
 
-SCHEMA = 5
+SCHEMA = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ class TracedTree(ScoredTree):
     """A scored tree, with what it was trained on.
 
     Attributes:
-        advantages: Mean advantage over the written tokens of each trajectory; None if the tree was not trained on. [G]
+        advantages: Mean advantage over the written tokens of each trajectory, 0 if it does not count; None if the tree was
+            not trained on. [G]
     """
 
     advantages: tuple[float, ...] | None = None
@@ -84,7 +85,12 @@ def tree_record(traced: TracedTree) -> dict[str, Any]:
         "nodes": [_node_record(node) for node in traced.tree.nodes],
         "decisions": [asdict(decision) for decision in traced.tree.decisions],
         "rewards": [
-            {"value": reward.value, "parts": dict(reward.parts), "events": dict(reward.events)}
+            {
+                "value": reward.value,
+                "parts": dict(reward.parts),
+                "events": dict(reward.events),
+                "counts": reward.counts,
+            }
             for reward in traced.rewards
         ],
         "advantages": traced.advantages,
@@ -234,7 +240,7 @@ def _traced_tree(record: Mapping[str, Any]) -> TracedTree:
     advantages = record["advantages"]
     return TracedTree(
         tree,
-        tuple(Reward(**reward) for reward in record["rewards"]),
+        tuple(map(_reward, record["rewards"])),
         None if advantages is None else tuple(advantages),
     )
 
@@ -262,6 +268,15 @@ def _node(record: Mapping[str, Any]) -> Node:
         token_entropies=tuple(record["token_entropies"]),
         exact_ids=record["exact_ids"],
     )
+
+
+def _reward(record: Mapping[str, Any]) -> Reward:
+    match record:
+        case {"value": int() | float() as value, "parts": dict(parts), "events": dict(events), "counts": bool(counts)}:
+            numbers = (value, *parts.values(), *events.values())
+            if all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+                return Reward(value, parts, events, counts)
+    raise ValueError("a reward has a value, parts and events, which are numbers, and says whether it counts")
 
 
 def _message(record: Mapping[str, Any]) -> Message:

@@ -7,6 +7,7 @@ import numpy as np
 
 from ramify.algos.ops import effective_leaves, leaf_masses
 from ramify.core.messages import ToolStatus
+from ramify.core.outcomes import counted_trees
 from ramify.core.records import Floats, Ints, Reward, ScoredTree
 from ramify.core.tree import Source, StopReason, Trajectory, Tree
 from ramify.obs.branch_metrics import branch_metrics
@@ -20,6 +21,9 @@ def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     Entropies are nats per token: means over nodes of the lower end of each bracket, which is what branching rules use.
     `tokens/*` are totals of the batch.
 
+    `reward/*`, `group/*` and `health/*` leave out the trajectories that do not count (`Reward.counts`); their share is
+    `reward/not_counted`. The others describe all trajectories.
+
     `reward/mean` weighs each leaf with its mass (see `leaf_masses`). It is an unbiased estimate of the policy's mean reward if
     branching depends on the prefix only; the plain `reward/leaf_mean` is not, because the leaves of a tree are not
     independent.
@@ -29,21 +33,36 @@ def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     """
     if not batch:
         raise ValueError("metrics need at least one tree")
-    trees = [scored.tree for scored in batch]
+    trees, counts = [scored.tree for scored in batch], counted_trees(batch)
     stops = Counter(trajectory.stop for tree in trees for trajectory in tree.trajectories)
     entropies = {
         "entropy/root": _entropies_after(trees, Source.PROMPT),
         "entropy/after_result": _entropies_after(trees, Source.TOOL),
     }
     return {
-        **_reward_metrics(batch),
-        **_group_metrics(batch),
+        **_missing_metrics(batch),
+        **(_reward_metrics(counts) if counts else {}),
+        **(_group_metrics(batch, counts) if counts else {}),
         **_token_metrics(trees),
         **_call_metrics(trees),
-        **health_metrics(trees),
+        **(health_metrics([scored.tree for scored in counts]) if counts else {}),
         **{f"stop/{reason}": stops[reason] / stops.total() for reason in StopReason},
         **branch_metrics(trees),
         **{name: _mean(values) for name, values in entropies.items() if values},
+    }
+
+
+def _missing_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
+    leaves = [reward for scored in batch for reward in scored.rewards]
+    names = sorted({name for reward in leaves for name in reward.parts})
+    return {
+        "reward/not_counted": _mean([not reward.counts for reward in leaves]),
+        # A leaf lacks a part if a judge gave no verdict, or if the part does not apply.
+        **{
+            f"reward/missing/{name}": missing / len(leaves)
+            for name in names
+            if (missing := sum(name not in leaf.parts for leaf in leaves))
+        },
     }
 
 
@@ -58,12 +77,6 @@ def _reward_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
         "reward/leaf_mean": float(values.mean()),
         "reward/std": float(np.sqrt(np.average((values - mean) ** 2, weights=weights))),
         **{f"reward/part/{name}": _part_mean(leaves, weights, name) for name in names},
-        # A leaf lacks a part if a judge gave no verdict, or if the part does not apply.
-        **{
-            f"reward/missing/{name}": missing / len(leaves)
-            for name in names
-            if (missing := sum(name not in leaf.parts for leaf in leaves))
-        },
     }
 
 
@@ -74,11 +87,18 @@ def _part_mean(leaves: Sequence[Reward], weights: Floats, name: str) -> float:
     return float(np.average([value for value, _ in pairs], weights=[weight for _, weight in pairs]))
 
 
-def _group_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
+def _group_metrics(batch: Sequence[ScoredTree], counts: Sequence[ScoredTree]) -> dict[str, float]:
+    whole = {scored.tree.key: len(scored.rewards) for scored in batch}
+    # A group that a failure left with a single trajectory does not show whether the policy's rewards differ.
+    dead = [
+        len({reward.value for reward in scored.rewards}) == 1
+        for scored in counts
+        if len(scored.rewards) >= min(2, whole[scored.tree.key])
+    ]
     return {
-        "group/zero_variance": _mean([len({r.value for r in scored.rewards}) == 1 for scored in batch]),
-        "group/effective_size": _mean([effective_leaves(leaf_masses(scored.tree)) for scored in batch]),
-        "group/roots": _mean([len(scored.tree.roots) for scored in batch]),
+        **({"group/zero_variance": _mean(dead)} if dead else {}),
+        "group/effective_size": _mean([effective_leaves(leaf_masses(scored.tree)) for scored in counts]),
+        "group/roots": _mean([len(scored.tree.roots) for scored in counts]),
     }
 
 

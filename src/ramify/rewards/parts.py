@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Protocol, TypeAlias
 
@@ -30,6 +30,9 @@ _OFFERED = ("prompts", "completions", "answer", "trajectories")
 _LARGEST = 1e9
 """Largest absolute value; its squares and means still fit float32."""
 
+_NOTHING = Reward(0.0, {})
+"""What parts are added to if there is no base reward."""
+
 
 class RewardPart(Protocol):
     """A named number for each trajectory."""
@@ -39,8 +42,16 @@ class RewardPart(Protocol):
         """Name in reports."""
         ...
 
+    @property
+    def always_applies(self) -> bool:
+        """True if None always means that there is no verdict.
+
+        Otherwise None for all trajectories of a problem means that the part does not apply to the problem.
+        """
+        ...
+
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
-        """One value for each trajectory, in order; None if the part does not apply."""
+        """One value for each trajectory, in order; None: no verdict, or the part does not apply."""
         ...
 
 
@@ -51,10 +62,28 @@ class WeightedPart:
     part: RewardPart
     weight: float = 1.0
 
+    def lacks_verdict(
+        self, trajectories: Sequence[Trajectory], values: Sequence[float | None]
+    ) -> Sequence[bool]:
+        """Tell for each trajectory whether a value that its reward needs is missing."""
+        pairs = list(zip(trajectories, values, strict=True))
+        concerned = {
+            trajectory.problem.id
+            for trajectory, value in pairs
+            if self.part.always_applies or value is not None
+        }
+        return [
+            self.weight != 0 and value is None and trajectory.problem.id in concerned
+            for trajectory, value in pairs
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class PartsReward:
     """The value of `base` plus weight * value of each part that applies. Parts: those of `base`, and each by its name.
+
+    A trajectory for which a part with a weight has no verdict does not count (`Reward.counts`): without that part its value
+    would be the same as with a wrong verdict.
 
     Attributes:
         base: The reward to which the parts are added; None: only the parts count.
@@ -78,27 +107,33 @@ class PartsReward:
         Raises:
             DataError: No part applies to a trajectory, or a part has the same name as a part of `base`.
         """
-        base = None if self.base is None else await self.base.score(trajectories)
+        base = [_NOTHING] * len(trajectories) if self.base is None else await self.base.score(trajectories)
         columns = [await each.part.values(trajectories) for each in self.parts]
+        lacking = [each.lacks_verdict(trajectories, c) for each, c in zip(self.parts, columns, strict=True)]
         return tuple(
-            self._added(trajectory, None if base is None else base[i], [column[i] for column in columns])
+            self._added(trajectory, base[i], [c[i] for c in columns], any(lacks[i] for lacks in lacking))
             for i, trajectory in enumerate(trajectories)
         )
 
-    def _added(self, trajectory: Trajectory, base: Reward | None, values: Sequence[float | None]) -> Reward:
+    def _added(
+        self, trajectory: Trajectory, base: Reward, values: Sequence[float | None], lacks_verdict: bool
+    ) -> Reward:
         applied = [(each, value) for each, value in zip(self.parts, values, strict=True) if value is not None]
-        if base is None and not applied:
+        if self.base is None and not applied and not lacks_verdict:
             raise DataError(
                 f"problem {trajectory.problem.id!r}: no part of the reward applies (all returned None); expected a number"
             )
-        given = {each.part.name: value for each, value in applied}
-        known = {} if base is None else base.parts
-        if shared := given.keys() & known.keys():
+        own = {each.part.name: value for each, value in applied}
+        if shared := own.keys() & base.parts.keys():
             raise DataError(
                 f"reward: a part is called {min(shared)!r} as one of the built-in parts is; rename it"
             )
-        value = sum((each.weight * value for each, value in applied), 0.0 if base is None else base.value)
-        return Reward(value, {**known, **given}, {} if base is None else base.events)
+        return replace(
+            base,
+            value=sum((each.weight * value for each, value in applied), base.value),
+            parts={**base.parts, **own},
+            counts=base.counts and not lacks_verdict,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +142,11 @@ class JudgePart:
 
     judge: JudgeScore
     name: str = "judge"
+
+    @property
+    def always_applies(self) -> bool:
+        """True: every answer can be judged."""
+        return True
 
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
         """The verdicts; None if the judge gave none."""
@@ -124,7 +164,8 @@ class FunctionPart:
     `**columns` gets everything. A function that is not `async` runs in a thread.
 
     Attributes:
-        function: Returns for each completion a number, or None if it does not apply.
+        function: Returns for each completion a number, or None: for all completions of a problem it does not apply to the
+            problem, for a few of them it has no verdict on these.
         name: Name in reports and messages.
         args: Fixed values of parameters.
 
@@ -142,6 +183,11 @@ class FunctionPart:
         parameters = inspect.signature(self.function).parameters
         if unknown := [key for key in self.args if key not in parameters and not _takes_all(parameters)]:
             raise ConfigError(f"reward {self.name}: args.{unknown[0]}: the function has no such parameter")
+
+    @property
+    def always_applies(self) -> bool:
+        """False: a function may be for problems of one kind, as in TRL."""
+        return False
 
     async def values(self, trajectories: Sequence[Trajectory]) -> Sequence[float | None]:
         """The values that the function returned, checked.

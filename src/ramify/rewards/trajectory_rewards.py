@@ -108,7 +108,7 @@ class OverlongReward:
     """Another reward plus DAPO's penalty for length (arXiv 2503.14476, equation 13): 0 up to max - margin response tokens, then falling linearly to -1 at max.
 
     With |y| the number of response tokens, without tool results: 0 if |y| <= max - margin; (max - margin - |y|) / margin
-    up to max; -1 for any trajectory that was truncated (by tokens, calls or a deadline). Parts: those of `inner`, and
+    up to max; -1 for any trajectory that a limit on tokens or calls cut. Parts: those of `inner`, and
     `overlong`.
 
     Attributes:
@@ -167,7 +167,9 @@ class CompatReward:
 
 
 async def score_tree(reward: RewardFn, tree: Tree) -> ScoredTree:
-    """The tree with the rewards of its leaves.
+    """Return the tree with the rewards of its leaves.
+
+    A reward does not count if its function says so, or if a failure or the clock ended the trajectory.
 
     Raises:
         DataError: A value, a part or an event is not a finite number.
@@ -180,4 +182,8 @@ async def score_tree(reward: RewardFn, tree: Tree) -> ScoredTree:
                     f"problem {tree.problem.id!r}, trajectory {trajectory.leaf.id!r}: the reward function returned "
                     f"{name} = {number}, expected a finite number; mend the function, or the answer in the data"
                 )
-    return ScoredTree(tree, rewards)
+    pairs = zip(tree.trajectories, rewards, strict=True)
+    return ScoredTree(
+        tree,
+        tuple(reward if trajectory.stop.counts else replace(reward, counts=False) for trajectory, reward in pairs),
+    )

@@ -16,7 +16,7 @@ from ramify.core.records import ScoredTree
 from ramify.core.tree import Segment, Source, Tree, TreeKey
 from ramify.data.recorded_pairs import one_begins_other
 from ramify.obs.files import dump_line, replace_pieces
-from ramify.synth.rows import NOT_ITS_OWN, is_right
+from ramify.synth.rows import is_right
 
 ALL_RIGHT, NEVER_RIGHT, TOO_LONG, PAIRED = "all right", "never right", "too long", "with pairs"
 ALIKE = "one side begins the other"
@@ -43,7 +43,7 @@ class PairRule:
         usable = [
             index
             for index, trajectory in enumerate(trajectories)
-            if trajectory.stop not in NOT_ITS_OWN
+            if rewards[index].counts
             and trajectory.leaf.token_ids
             and trajectory.segments[-1].nodes[0].source is Source.PROMPT
         ]

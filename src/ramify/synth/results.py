@@ -9,7 +9,7 @@ of right answers without and with tools:
     wrong     right    helps     supervised rows, answered with tools, after a hint or not
     wrong     wrong    hard      questions for RL
 
-Answers that a deadline or a failure of a service ended are not counted. With fewer than four others of a kind the question is
+Answers that do not count (`Reward.counts`: a failed service, a deadline, no verdict) are in no share. With fewer than four others of a kind the question is
 "unclear", and goes nowhere.
 """
 
@@ -34,7 +34,7 @@ from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.obs.trace import TracedTree
 from ramify.rollout.repair import repairs_of
 from ramify.synth.folder import STAGES, Stage, read_stage
-from ramify.synth.rows import NOT_ITS_OWN, Answer, completion_of, is_right, refused
+from ramify.synth.rows import Answer, completion_of, is_right, refused
 
 Class: TypeAlias = Literal["direct", "hurts", "helps", "hard", "unclear"]
 
@@ -76,6 +76,7 @@ class StageTotals:
     """What the answers of a stage came to."""
 
     answers: int = 0
+    counted: int = 0
     right: int = 0
     calls: int = 0
     tokens: Counter[str] = field(default_factory=Counter)
@@ -86,7 +87,8 @@ class StageTotals:
         counts: TokenCounts = count_tokens(answer.trajectory, answer.given)
         nodes = answer.trajectory.nodes
         self.answers += 1
-        self.right += answer.right
+        self.counted += answer.counts
+        self.right += answer.right and answer.counts
         self.calls += sum(len(node.results) for node in nodes if not {node.id, node.parent} & answer.given)
         self.repairs.update(repairs_of(answer.trajectory, answer.given))
         self.tokens.update({"written": counts.written, "sent": counts.sent})
@@ -97,9 +99,10 @@ class StageTotals:
         if price is not None:
             tokens = self.tokens
             paid = {"cost": (price.input * tokens["sent"] + price.output * tokens["written"]) / 1e6}
-        share = self.right / self.answers if self.answers else 0.0
+        share = self.right / self.counted if self.counted else 0.0
         return {
             "answers": self.answers,
+            "not_counted": self.answers - self.counted,
             "right": share,
             "calls": self.calls,
             "tokens": {name: self.tokens[name] for name in ("written", "sent")},
@@ -248,12 +251,12 @@ def _by_question(folder: Path, problems: Sequence[Problem]) -> Iterator[tuple[Pr
 def _answers(problem: Problem, stage: Stage, traced: TracedTree) -> Iterator[Answer]:
     tree = traced.tree
     for trajectory, reward in zip(tree.trajectories, traced.rewards, strict=True):
-        yield Answer(problem, stage, tree.key, trajectory, is_right(reward), tree.given)
+        yield Answer(problem, stage, tree.key, trajectory, is_right(reward), reward.counts, tree.given)
 
 
 def _rates(answers: Sequence[Answer]) -> PassRates:
     def share(stage: Stage, least: int) -> float | None:
-        own = [one for one in answers if one.stage == stage and one.trajectory.stop not in NOT_ITS_OWN]
+        own = [one for one in answers if one.stage == stage and one.counts]
         return sum(one.right for one in own) / len(own) if len(own) >= least else None
 
     return PassRates(share("direct", _LEAST), share("tools", _LEAST), share("hints", 1))

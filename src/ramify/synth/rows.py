@@ -15,10 +15,6 @@ from ramify.synth.folder import Stage
 from ramify.synth.hints import read_hint
 from ramify.tools.search import normalise
 
-NOT_ITS_OWN = (StopReason.DEADLINE, StopReason.FAILED)
-"""Ends that say nothing about the policy."""
-
-
 def is_right(reward: Reward) -> bool:
     """Whether an answer is right; partial credit does not count."""
     return reward.parts.get("correct", 0.0) >= 1.0
@@ -34,6 +30,7 @@ class Answer:
         key: Key of its tree.
         trajectory: Its path.
         right: Whether it is right.
+        counts: Whether its outcome says something about the policy.
         given: Ids of the policy's nodes that an earlier answer wrote.
     """
 
@@ -42,6 +39,7 @@ class Answer:
     key: TreeKey
     trajectory: Trajectory
     right: bool
+    counts: bool
     given: frozenset[str]
 
     @property
@@ -92,6 +90,8 @@ def refused(answer: Answer, quality: QualitySection) -> str | None:
     stop = answer.trajectory.stop
     if stop.truncated:
         return f"cut: {stop}"
+    if not answer.counts:
+        return "no verdict"
     if stop is not StopReason.ANSWERED:
         return "no answer"
     if not answer.right:

@@ -203,9 +203,9 @@ def _actor(recipe: SynthRecipe, task: Task, console: RunConsole) -> Actor:
 
 
 def _unanswered(folder: Path, right_at: float) -> frozenset[str]:
-    """The questions that are not answered without tools: hints for the others would be for nothing."""
-    return frozenset(
-        traced.tree.problem.id
+    """Return the questions that are not answered without tools: hints for the others would be for nothing."""
+    direct = (
+        (traced.tree.problem.id, [is_right(reward) for reward in traced.rewards if reward.counts])
         for traced in read_stage(folder, "direct")
-        if sum(map(is_right, traced.rewards)) / len(traced.rewards) < right_at
     )
+    return frozenset(question for question, right in direct if not right or sum(right) / len(right) < right_at)

@@ -9,6 +9,7 @@ import numpy as np
 from ramify.actor.actor import Actor
 from ramify.config.schema_train import PreflightSection
 from ramify.core.errors import ConfigError
+from ramify.core.outcomes import counted_trees
 from ramify.core.records import Reward, ScoredTree
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import RunConsole
@@ -27,7 +28,8 @@ class PreflightReport:
     """What a few trees of the untrained policy show.
 
     Attributes:
-        problems, trajectories: How many were grown.
+        problems, trajectories: How many count (`Reward.counts`); all else is about these.
+        not_counted: Number of trajectories that do not.
         reward_mean, reward_std: Over all trajectories, each counted once.
         reward_min, reward_max: The smallest and the largest reward.
         groups_that_differ: Problems whose trajectories have more than one reward.
@@ -39,6 +41,7 @@ class PreflightReport:
 
     problems: int
     trajectories: int
+    not_counted: int
     reward_mean: float
     reward_std: float
     reward_min: float
@@ -61,12 +64,13 @@ class PreflightReport:
         """One line."""
         shares = {"correct": self.correct, "well formed": self.format}
         told = [f"{name} {share:.2f}" for name, share in shares.items() if share is not None]
+        others = [f"{self.not_counted} more that do not count"] if self.not_counted else []
         return (
             f"{self.problems} problems, {self.trajectories} trajectories: reward {self.reward_mean:.3g} (std "
             f"{self.reward_std:.3g}, {self.reward_min:.3g} to {self.reward_max:.3g}), rewards differ in "
             f"{self.groups_that_differ} of {self.problems} groups, "
             + ", ".join(
-                [*told, f"with a tool call {self.call_rate:.2f}", f"cut by a limit {self.truncated:.2f}"]
+                [*told, f"with a tool call {self.call_rate:.2f}", f"cut by a limit {self.truncated:.2f}", *others]
             )
         )
 
@@ -83,7 +87,7 @@ def run_preflight(
     """Grow the trees, report the result, and write `preflight/` into the run's folder.
 
     Raises:
-        ConfigError: All rewards are equal, and the recipe does not allow that.
+        ConfigError: No trajectory counts, or all rewards are equal, and the recipe does not allow that.
         Interrupted: A stop was asked for.
     """
     problems = actor.task.problems
@@ -95,11 +99,16 @@ def run_preflight(
         phase.advance(len(indices), waiting="")
     # A rule that learns from candidates must start training as if there had been no preflight.
     actor.agent.brancher.restore(remembered)
-    report = make_report(batch)
-    console.note(f"preflight: {report.in_words}")
     where = folder.preflight
     write_trees(where / "trees.jsonl", [TracedTree(s.tree, s.rewards) for s in batch])
     actor.timing.flush(where / "timing.jsonl", loop.delays.take())
+    if not counted_trees(batch):
+        raise ConfigError(
+            "preflight: no trajectory counts, since the environment failed, time ran out, or the judge gave no verdict; see "
+            f"why in {where}, and mend that or leave out [preflight]"
+        )
+    report = make_report(batch)
+    console.note(f"preflight: {report.in_words}")
     replace_file(where / "report.json", (json.dumps(asdict(report), indent=2) + "\n").encode())
     if report.never_differ and not section.allow_zero_variance:
         raise ConfigError(
@@ -111,18 +120,20 @@ def run_preflight(
 
 
 def make_report(batch: Sequence[ScoredTree]) -> PreflightReport:
-    """Summarise the trees of a few problems."""
-    given = [reward for scored in batch for reward in scored.rewards]
+    """Summarise the trees of a few problems, of which a trajectory counts."""
+    counts = counted_trees(batch)
+    given = [reward for scored in counts for reward in scored.rewards]
     values = np.array([reward.value for reward in given])
-    trajectories = [trajectory for scored in batch for trajectory in scored.tree.trajectories]
+    trajectories = [trajectory for scored in counts for trajectory in scored.tree.trajectories]
     return PreflightReport(
-        len(batch),
+        len(counts),
         len(given),
+        sum(len(scored.rewards) for scored in batch) - len(given),
         float(values.mean()),
         float(values.std()),
         float(values.min()),
         float(values.max()),
-        sum(len({reward.value for reward in scored.rewards}) > 1 for scored in batch),
+        sum(len({reward.value for reward in scored.rewards}) > 1 for scored in counts),
         _part(given, "correct"),
         _part(given, "format"),
         sum(bool(trajectory.exchanges) for trajectory in trajectories) / len(trajectories),

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 from ramify.actor.batch import Batch
 from ramify.core.errors import TrainingError
+from ramify.core.outcomes import counted_trees
 from ramify.core.records import TrainingTree
+from ramify.core.tree import Tree
 from ramify.learner.checkpoint import checkpoint_folder
 from ramify.learner.guard import Action, Violation
 from ramify.learner.report import UpdateReport
@@ -16,6 +18,9 @@ from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.train.rl_parts import RlRun
 from ramify.train.state import LoopState
+
+
+NOTHING_COUNTS = "no trajectory counted, since the environment failed, time ran out, or the judge gave no verdict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ def watched(
     """The state whose guard has seen the batch, and the metrics with how far the share of right answers has fallen."""
     if state.guard is None:
         return state, grown
-    guard = state.guard.after_batch(grown.get("reward/part/correct"), len(batch.trees))
+    guard = state.guard.after_batch(grown.get("reward/part/correct"), len(counted_trees(batch.trees)))
     told = {} if guard.fall is None else {"reward/fall": guard.fall}
     return replace(state, guard=guard), {**grown, **told}
 
@@ -57,6 +62,8 @@ def learn(run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float]
         )
         return Learned(violation=found)
     trees = run.learning.credit(kept)
+    if not trees:
+        run.console.note(f"step {state.step + 1}: {NOTHING_COUNTS}; nothing was learned")
     if found is not None:
         return Learned(trees, violation=found)
 
@@ -73,7 +80,7 @@ def after_step(
     """The state after the step, and what the guard decides."""
     run.learning.end_step(state.step + 1)
     state = replace(
-        state.after_step(batch.cursor, grown["reward/mean"]), branching=run.actor.agent.brancher.state()
+        state.after_step(batch.cursor, grown.get("reward/mean")), branching=run.actor.agent.brancher.state()
     )
     if run.guard is None or state.guard is None:
         return state, Action.GO_ON
@@ -86,11 +93,11 @@ def record(
     run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float], learned: Learned, phase: Phase
 ) -> None:
     """Write the trace, the timing and the metrics of the step that led to `state`, and show its progress."""
-    means = {
-        tree.tree.key: tuple(float(a.mean()) if len(a) else 0.0 for a in tree.advantages)
-        for tree in learned.trees
-    }
-    traced = [TracedTree(scored.tree, scored.rewards, means.get(scored.tree.key)) for scored in batch.trees]
+    trained = {tree.tree.key: tree for tree in learned.trees}
+    traced = [
+        TracedTree(scored.tree, scored.rewards, _mean_advantages(scored.tree, trained.get(scored.tree.key)))
+        for scored in batch.trees
+    ]
     write_trees(run.folder.trees(state.step), traced)
     held_up = run.loop.delays.take()
     run.actor.timing.flush(run.folder.timing(state.step), held_up)
@@ -106,10 +113,23 @@ def record(
     run.saver.settle()
     run.folder.metrics.append(state.step, {**grown, **updated, **guarded, **sampling})
     norm = updated["update/grad_norm"]
-    shown: dict[str, float | str] = {} if norm is None else {"gradient": norm}
+    shown: dict[str, float | str] = {"reward": grown.get("reward/mean", "none")}
+    if grown["reward/not_counted"] or "not counted" in phase.shown:
+        shown["not counted"] = f"{grown['reward/not_counted']:.0%}"
+    if norm is not None:
+        shown["gradient"] = norm
     if held_up.is_noticeable:
         shown["event loop held up"] = f"{held_up.longest:.2f} s"
-    phase.advance(1, waiting="", reward=grown["reward/mean"], **shown)
+    phase.advance(1, waiting="", **shown)
+
+
+def _mean_advantages(tree: Tree, trained: TrainingTree | None) -> tuple[float, ...] | None:
+    """Return the mean advantage of each trajectory of a tree, 0 for one that it was not trained on."""
+    if trained is None:
+        return None
+    pairs = zip(trained.tree.trajectories, trained.advantages, strict=True)
+    means = {trajectory.leaf.id: float(a.mean()) if len(a) else 0.0 for trajectory, a in pairs}
+    return tuple(means.get(trajectory.leaf.id, 0.0) for trajectory in tree.trajectories)
 
 
 def follow(run: RlRun, state: LoopState, found: Violation | None, action: Action) -> LoopState:
@@ -179,6 +199,8 @@ def update_warnings(history: Sequence[MetricsRow]) -> tuple[str, ...]:
 
 
 def _why_no_step(row: MetricsRow) -> str:
+    if row.get("reward/not_counted") == 1:
+        return NOTHING_COUNTS
     if row.get("update/non_finite"):
         return "loss or gradient was not finite, lower learner.optimizer.rate"
     if row.get("guard/violated"):
