@@ -49,6 +49,7 @@ NODE = (
     "stop",
 )
 TREE = ("key", "problem", "decisions", "rewards", "advantages")
+REWARD = ("value", "parts", "events")
 METRICS = ("reward/mean", "update/loss", "update/grad_norm", "update/entropy", "update/tokens")
 
 
@@ -157,7 +158,8 @@ def of_tree(line):
     nodes = [{key: node[key] for key in NODE} for node in line["nodes"]]
     # Earlier commits call a decision's entropy delta its rise.
     decisions = [{"rise" if k == "entropy_delta" else k: v for k, v in d.items()} for d in line["decisions"]]
-    return {**{key: line[key] for key in TREE}, "nodes": nodes, "decisions": decisions}
+    rewards = [{key: reward[key] for key in REWARD} for reward in line["rewards"]]
+    return {**{key: line[key] for key in TREE}, "nodes": nodes, "decisions": decisions, "rewards": rewards}
 
 
 def read_lines(path):

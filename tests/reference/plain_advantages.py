@@ -113,35 +113,44 @@ def node_value(tree, rewards, shared):
 def turn_level(tree, rewards, events, shared, discount, scale):
     """Returns to go of turns (Sutton and Barto, equation 3.8), each against the same turn of the others (arXiv 2505.11821).
 
-    `events`: for each trajectory what was paid, by node id; the rest of its reward is paid at the last turn.
+    The others of a token are the trajectories that do not pass through its node; if none of them has the turn, their last
+    turns are compared. `events`: for each trajectory what was paid, by node id; the rest of its reward is paid at the last
+    turn.
     """
-    paid, lengths = [], []
+    to_go, nodes_of = [], []
     for j, trajectory in enumerate(tree.trajectories):
         turns, before = [], None
         for n in trajectory.nodes:
             if n.source is Source.POLICY:
                 if before is not Source.POLICY:
-                    turns.append([0.0, 0])
-                turns[-1][0] += events[j].get(n.id, 0.0)
-                turns[-1][1] += len(n.token_ids)
+                    turns.append([])
+                turns[-1].append(n)
             before = n.source
-        turns[-1][0] += rewards[j] - sum(own for own, _ in turns)
-        paid.append([own for own, _ in turns])
-        lengths.append([size for _, size in turns])
-    to_go = [
-        [sum(discount ** (later - i) * own[later] for later in range(i, len(own))) for i in range(len(own))]
-        for own in paid
-    ]
-    result = []
-    for own, sizes in zip(to_go, lengths, strict=True):
-        row = []
-        for i, size in enumerate(sizes):
-            group = [
-                (leaf_weight(tree, k, shared), other[i]) for k, other in enumerate(to_go) if len(other) > i
+        paid = [sum(events[j].get(n.id, 0.0) for n in turn) for turn in turns]
+        paid[-1] += rewards[j] - sum(paid)
+        to_go.append(
+            [
+                sum(discount ** (later - i) * paid[later] for later in range(i, len(paid)))
+                for i in range(len(paid))
             ]
-            mean, std = mean_and_std(group)
-            gain = (own[i] - mean) / (std + 1e-6 if scale == "std" else 1.0) if len(group) > 1 else 0.0
-            row += [gain] * size
+        )
+        nodes_of.append(turns)
+    result = []
+    for j, turns in enumerate(nodes_of):
+        row = []
+        for i, turn in enumerate(turns):
+            reached = [own[i] if len(own) > i else own[-1] for own in to_go]
+            _, std = mean_and_std([(leaf_weight(tree, k, shared), r) for k, r in enumerate(reached)])
+            for n in turn:
+                below = through(tree, n.id)
+                others = [k for k in range(len(to_go)) if k not in below]
+                same = [k for k in others if len(to_go[k]) > i] or others
+                gain = 0.0
+                if same:
+                    total = sum(leaf_weight(tree, k, shared) for k in same)
+                    baseline = sum(leaf_weight(tree, k, shared) * reached[k] for k in same) / total
+                    gain = (to_go[j][i] - baseline) / (std + 1e-6 if scale == "std" else 1.0)
+                row += [gain] * len(n.token_ids)
         result.append(row)
     return result
 

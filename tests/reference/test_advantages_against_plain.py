@@ -126,12 +126,12 @@ def test_turn_level(shared, discount, scale, seed):
         assert_equal([actual], [expected])
 
 
-def test_without_events_the_first_turn_has_the_advantage_of_the_group():
+@every_weighting
+def test_without_events_the_first_turn_has_the_advantage_of_the_group_without_its_subtree(shared):
     trees, rewards, notes = batch(5)
-    turns, group = (
-        estimated(made, trees, rewards, notes) for made in (TurnLevel("repeat"), GroupRelative("repeat"))
-    )
-    for tree, own, other in zip(trees, turns, group, strict=True):
+    group = GroupRelative(shared, baseline="leave_subtree_out")
+    turns, wanted = (estimated(made, trees, rewards, notes) for made in (TurnLevel(shared), group))
+    for tree, own, other in zip(trees, turns, wanted, strict=True):
         assert len(own) == len(tree.trajectories)
         assert [row[0] for row in own] == pytest.approx([row[0] for row in other], abs=1e-12)
 

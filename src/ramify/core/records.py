@@ -285,7 +285,9 @@ class AnnotatedTree(ScoredTree):
     def __post_init__(self) -> None:
         ScoredTree.__post_init__(self)
         if not all(reward.counts for reward in self.rewards):
-            raise ValueError(f"problem {self.tree.problem.id!r}: a reward that does not count teaches nothing")
+            raise ValueError(
+                f"problem {self.tree.problem.id!r}: a reward that does not count teaches nothing"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,12 @@ def _node(record: Mapping[str, Any]) -> Node:
 
 def _reward(record: Mapping[str, Any]) -> Reward:
     match record:
-        case {"value": int() | float() as value, "parts": dict(parts), "events": dict(events), "counts": bool(counts)}:
+        case {
+            "value": int() | float() as value,
+            "parts": dict(parts),
+            "events": dict(events),
+            "counts": bool(counts),
+        }:
             numbers = (value, *parts.values(), *events.values())
             if all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
                 return Reward(value, parts, events, counts)

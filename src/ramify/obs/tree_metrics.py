@@ -7,7 +7,7 @@ import numpy as np
 
 from ramify.algos.ops import effective_leaves, leaf_masses
 from ramify.core.messages import ToolStatus
-from ramify.core.outcomes import counted_trees
+from ramify.core.outcomes import counted, counted_trees
 from ramify.core.records import Floats, Ints, Reward, ScoredTree
 from ramify.core.tree import Source, StopReason, Trajectory, Tree
 from ramify.obs.branch_metrics import branch_metrics
@@ -42,7 +42,7 @@ def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     return {
         **_missing_metrics(batch),
         **(_reward_metrics(counts) if counts else {}),
-        **(_group_metrics(batch, counts) if counts else {}),
+        **(_group_metrics(batch) if counts else {}),
         **_token_metrics(trees),
         **_call_metrics(trees),
         **(health_metrics([scored.tree for scored in counts]) if counts else {}),
@@ -87,18 +87,18 @@ def _part_mean(leaves: Sequence[Reward], weights: Floats, name: str) -> float:
     return float(np.average([value for value, _ in pairs], weights=[weight for _, weight in pairs]))
 
 
-def _group_metrics(batch: Sequence[ScoredTree], counts: Sequence[ScoredTree]) -> dict[str, float]:
-    whole = {scored.tree.key: len(scored.rewards) for scored in batch}
+def _group_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
+    pairs = [(scored, tree) for scored in batch if (tree := counted(scored)) is not None]
     # A group that a failure left with a single trajectory does not show whether the policy's rewards differ.
     dead = [
-        len({reward.value for reward in scored.rewards}) == 1
-        for scored in counts
-        if len(scored.rewards) >= min(2, whole[scored.tree.key])
+        len({reward.value for reward in tree.rewards}) == 1
+        for scored, tree in pairs
+        if len(tree.rewards) >= min(2, len(scored.rewards))
     ]
     return {
         **({"group/zero_variance": _mean(dead)} if dead else {}),
-        "group/effective_size": _mean([effective_leaves(leaf_masses(scored.tree)) for scored in counts]),
-        "group/roots": _mean([len(scored.tree.roots) for scored in counts]),
+        "group/effective_size": _mean([effective_leaves(leaf_masses(each.tree)) for _, each in pairs]),
+        "group/roots": _mean([len(each.tree.roots) for _, each in pairs]),
     }
 
 

@@ -185,5 +185,8 @@ async def score_tree(reward: RewardFn, tree: Tree) -> ScoredTree:
     pairs = zip(tree.trajectories, rewards, strict=True)
     return ScoredTree(
         tree,
-        tuple(reward if trajectory.stop.counts else replace(reward, counts=False) for trajectory, reward in pairs),
+        tuple(
+            reward if trajectory.stop.counts else replace(reward, counts=False)
+            for trajectory, reward in pairs
+        ),
     )

@@ -15,6 +15,7 @@ from ramify.synth.folder import Stage
 from ramify.synth.hints import read_hint
 from ramify.tools.search import normalise
 
+
 def is_right(reward: Reward) -> bool:
     """Whether an answer is right; partial credit does not count."""
     return reward.parts.get("correct", 0.0) >= 1.0

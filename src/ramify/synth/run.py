@@ -208,4 +208,6 @@ def _unanswered(folder: Path, right_at: float) -> frozenset[str]:
         (traced.tree.problem.id, [is_right(reward) for reward in traced.rewards if reward.counts])
         for traced in read_stage(folder, "direct")
     )
-    return frozenset(question for question, right in direct if not right or sum(right) / len(right) < right_at)
+    return frozenset(
+        question for question, right in direct if not right or sum(right) / len(right) < right_at
+    )

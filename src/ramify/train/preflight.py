@@ -70,7 +70,12 @@ class PreflightReport:
             f"{self.reward_std:.3g}, {self.reward_min:.3g} to {self.reward_max:.3g}), rewards differ in "
             f"{self.groups_that_differ} of {self.problems} groups, "
             + ", ".join(
-                [*told, f"with a tool call {self.call_rate:.2f}", f"cut by a limit {self.truncated:.2f}", *others]
+                [
+                    *told,
+                    f"with a tool call {self.call_rate:.2f}",
+                    f"cut by a limit {self.truncated:.2f}",
+                    *others,
+                ]
             )
         )
 

@@ -19,8 +19,9 @@ from ramify.obs.trace import TracedTree, write_trees
 from ramify.train.rl_parts import RlRun
 from ramify.train.state import LoopState
 
-
-NOTHING_COUNTS = "no trajectory counted, since the environment failed, time ran out, or the judge gave no verdict"
+NOTHING_COUNTS = (
+    "no trajectory counted, since the environment failed, time ran out, or the judge gave no verdict"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,3 +186,21 @@ def test_without_dynamic_sampling_all_are_kept(model_folder):
 )
 def test_right_and_wrong_and_in_between(correct, mixed):
     assert is_mixed([Reward(5.0, {"correct": value}) for value in correct]) == mixed
+
+
+@pytest.mark.parametrize(
+    ("counts", "mixed"),
+    [
+        ((True, True, False), True),
+        ((True, False, True), False),
+        ((False, True, True), True),
+        ((True, False, False), False),
+    ],
+)
+def test_what_does_not_count_makes_no_problem_mixed(counts, mixed):
+    rewards = [Reward(5.0, {"correct": c}, counts=known) for c, known in zip((1, 0, 1), counts, strict=True)]
+    assert is_mixed(rewards) == mixed
+
+
+def test_a_verdict_that_is_missing_needs_no_part():
+    assert not is_mixed([Reward(0.0, {}, counts=False)] * 2)

@@ -44,13 +44,14 @@ json_values = st.recursive(
     info=st.dictionaries(st.text(), json_values, max_size=3),
     logprob=st.floats(max_value=0, allow_infinity=False),
     value=st.floats(allow_nan=False, allow_infinity=False),
+    counts=st.booleans(),
 )
-def test_any_text_and_number_comes_back(tmp_path_factory, text, info, logprob, value):
+def test_any_text_and_number_comes_back(tmp_path_factory, text, info, logprob, value, counts):
     leaf = Node(
         "0", (0,), "", Source.POLICY, (7,), text, (logprob,), policy_version=0, stop=StopReason.ANSWERED
     )
     tree = make_tree(Problem("p", (), (text,), info), TreeKey(0, 0), [prompt(), leaf])
-    graded = (TracedTree(tree, (Reward(value, {text: value}),)),)
+    graded = (TracedTree(tree, (Reward(value, {text: value}, {"0": value}, counts),)),)
     path = tmp_path_factory.mktemp("trace") / "0.jsonl"
     write_trees(path, graded)
     assert read_trees(path) == graded
@@ -79,13 +80,13 @@ def test_rewards_must_match_the_leaves():
         TracedTree(small_tree(), SMALL_REWARDS[:2])
 
 
-@pytest.mark.parametrize(("schema", "age"), [(6, "newer"), (3, "older")])
+@pytest.mark.parametrize(("schema", "age"), [(7, "newer"), (5, "older")])
 def test_another_schema_is_refused_by_name(tmp_path, schema, age):
     path = tmp_path / "0.jsonl"
     write_trees(path, [TracedTree(small_tree(), SMALL_REWARDS)])
-    path.write_text(path.read_text().replace('"schema":5', f'"schema":{schema}', 1))
+    path.write_text(path.read_text().replace('"schema":6', f'"schema":{schema}', 1))
     with pytest.raises(
-        DataError, match=rf"0\.jsonl row 1: tree trace schema {schema} is {age} than schema 5"
+        DataError, match=rf"0\.jsonl row 1: tree trace schema {schema} is {age} than schema 6"
     ):
         read_trees(path)
 
@@ -108,6 +109,10 @@ def test_cut_off_line_is_named(tmp_path, keep):
     [
         (lambda r: r.pop("rewards"), "lacks the field 'rewards'"),
         (lambda r: r["nodes"].pop(), "a stop reason|leaves"),
+        (lambda r: r["rewards"][0].pop("counts"), "says whether it counts"),
+        (lambda r: r["rewards"][0].update(counts=1), "says whether it counts"),
+        (lambda r: r["rewards"][0].update(value="1"), "a reward has a value"),
+        (lambda r: r["rewards"][0].update(parts={"correct": True}), "which are numbers"),
         (lambda r: r["nodes"][1].update(source="robot"), "robot"),
         (lambda r: r["nodes"][1].update(context="elsewhere"), 'a context is "parent", "fresh", or a node'),
         (lambda r: r["nodes"][1].update(context={"node": "9", "tokens": 1}), "which is not above it"),

@@ -11,6 +11,7 @@ from ramify.algos.ops import leaf_masses
 from ramify.core.messages import Calls, ToolStatus
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import StopReason, TreeKey, make_tree
+from ramify.learner.guard import Guard, GuardConfig
 from ramify.obs.tree_metrics import NGRAM, health_metrics, repeated_tokens, tree_metrics, turns_of
 
 
@@ -25,6 +26,7 @@ def test_small_tree_by_hand():
     variance = (0.5 * (1 - mean) ** 2 + 0.5 * mean**2 + (1.1 - mean) ** 2) / 2
     assert metrics == pytest.approx(
         {
+            "reward/not_counted": 0.0,
             "reward/mean": mean,
             "reward/leaf_mean": 2.1 / 3,
             "reward/std": variance**0.5,
@@ -125,6 +127,47 @@ def test_the_share_without_a_part_is_told_where_there_is_one():
     assert row["reward/missing/judge"] == 0.5
     assert row["reward/part/judge"] == 1.0
     assert "reward/missing/correct" not in row
+
+
+def test_what_does_not_count_is_in_no_reward_group_or_health():
+    """Whatever it was paid: the metrics are those of the tree without it, and of the batch without that tree."""
+    told = ("reward/", "group/", "health/")
+    whole = ScoredTree(small_tree(), SMALL_REWARDS)
+    lost = [policy((2,), 9, stop=StopReason.FAILED), policy((0, 0, 2), 5, stop=StopReason.DEADLINE)]
+    tree = make_tree(problem(), TreeKey(0, 0), [*small_tree().nodes, *lost], list(small_tree().decisions))
+    (a, b, c), none = SMALL_REWARDS, Reward(-7.0, {"correct": 0.0}, counts=False)
+    expected = {name: value for name, value in tree_metrics([whole]).items() if name.startswith(told)}
+    for batch in (
+        [ScoredTree(tree, (a, b, none, c, none))],
+        [whole, ScoredTree(flat_tree(), (none, none))],
+    ):
+        metrics = tree_metrics(batch)
+        assert metrics.pop("reward/not_counted") == 2 / 5
+        assert {n: v for n, v in metrics.items() if n.startswith(told)} | {
+            "reward/not_counted": 0.0
+        } == expected
+
+
+def test_a_group_that_a_failure_left_with_one_shows_no_variance():
+    one = ScoredTree(flat_tree(), (Reward(1.0, {}), Reward(0.0, {}, counts=False)))
+    assert "group/zero_variance" not in tree_metrics([one])
+    dead = ScoredTree(flat_tree(), (Reward(1.0, {}), Reward(1.0, {})))
+    assert tree_metrics([one, dead])["group/zero_variance"] == 1.0
+    alone = make_tree(problem(), TreeKey(0, 0), [prompt(), policy((0,), 2, stop=StopReason.ANSWERED)])
+    assert tree_metrics([ScoredTree(alone, (Reward(1.0, {}),))])["group/zero_variance"] == 1.0
+
+
+def test_where_nothing_counts_the_collapse_detector_sees_nothing():
+    nothing = Reward(-1.0, {"correct": 0.0}, counts=False)
+    metrics = tree_metrics([ScoredTree(flat_tree(), (nothing, nothing))])
+    assert metrics["reward/not_counted"] == 1.0
+    assert not [
+        name for name in metrics if name.startswith(("group/", "health/", "reward/mean", "reward/part"))
+    ]
+    strict = GuardConfig(
+        max_repetition=0.0, max_length=0.0, max_zero_variance=0.0, max_fall=0.0, min_entropy=9.0
+    )
+    assert Guard(strict, max_tokens=10).look(metrics) is None
 
 
 def test_rewards_of_the_wrong_length_are_refused():

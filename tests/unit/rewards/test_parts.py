@@ -1,5 +1,6 @@
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -81,6 +82,36 @@ def test_judge_and_functions_are_added_by_weight() -> None:
     assert right.parts == {"correct": 1.0, "format": 1.0, "bonus": 0.0, "length": 26.0}
     assert (other.value, other.parts["judge"]) == (1.0, 0.5)
     assert silent.parts["judge"] == 0.0
+    assert [reward.counts for reward in (right, other, silent)] == [False, True, True]
+
+
+async def silent_judge(problem, answer):
+    return None
+
+
+def test_a_judge_without_a_verdict_makes_no_outcome() -> None:
+    base = AnswerReward(AnswerRewardConfig(score="em"))
+    for weight, counts in ((1.0, False), (-0.5, False), (0.0, True)):
+        reward = PartsReward(base, [WeightedPart(JudgePart(silent_judge), weight)])
+        assert [each.counts for each in run(reward, ended("5"), ended("6"))] == [counts] * 2
+    # As the only part it ends no run, and its value is nobody's verdict.
+    [only] = run(PartsReward(None, [WeightedPart(JudgePart(silent_judge))]), ended("5"))
+    assert (only.counts, only.parts) == (False, {})
+
+
+def test_a_function_may_not_apply_to_a_problem_or_have_no_verdict_on_an_answer() -> None:
+    def for_code(trajectories, level, **columns):
+        return [value for value in level]
+
+    reward = PartsReward(
+        AnswerReward(AnswerRewardConfig(score="em")), [WeightedPart(FunctionPart(for_code, "code"))]
+    )
+    words = [ended("5", level=None), ended("6", level=None)]
+    code = [
+        replace(ended("5", level=level), problem=Problem("c", (), ("5",), {"level": level}))
+        for level in (1, None)
+    ]
+    assert [each.counts for each in run(reward, *words, *code)] == [True, True, True, False]
 
 
 def test_functions_take_what_they_name() -> None:

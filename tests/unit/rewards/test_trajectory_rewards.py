@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,18 @@ from ramify.chat.tags import parse_turn
 from ramify.core.errors import DataError
 from ramify.core.messages import Calls, Message, ParsedTurn, Problem, ToolCall, ToolResult, ToolStatus
 from ramify.core.records import Reward, ScoredTree
-from ramify.core.tree import Node, Source, StopReason, Trajectory, node_id
+from ramify.core.tree import Node, Source, StopReason, Trajectory, TreeKey, make_tree, node_id
 from ramify.rewards.configs import AnswerRewardConfig
-from ramify.rewards.trajectory_rewards import AnswerReward, LengthReward, OverlongReward, score_tree
-from random_trees import node, tree_of
+from ramify.rewards.parts import FunctionPart, PartsReward, WeightedPart
+from ramify.rewards.trajectory_rewards import (
+    AnswerReward,
+    CompatReward,
+    EnvironmentReward,
+    LengthReward,
+    OverlongReward,
+    score_tree,
+)
+from random_trees import PROBLEM, node, tree_of
 
 OK = ToolStatus.OK
 ANSWER = "<think> so </think><answer> \\boxed{Frank Lowy} </answer>"
@@ -248,3 +257,27 @@ def test_a_number_that_is_none_is_told_with_its_problem_and_trajectory(bad):
 def test_other_rewards_are_handed_on():
     rewards = (Reward(1.0, {"correct": 0.5}), Reward(-1.0, {}, {"0": 0.25}))
     assert asyncio.run(score_tree(Gives(*rewards), TREE)) == ScoredTree(TREE, rewards)
+
+
+@pytest.mark.parametrize("stop", StopReason)
+@pytest.mark.parametrize("inner", [True, False])
+def test_what_a_failure_or_the_clock_ended_does_not_count(stop, inner):
+    """In whatever reward: those that wrap another one pass on what it says."""
+
+    class Paid:
+        async def score(self, trajectories):
+            return [Reward(1.0, {"correct": 1.0}, counts=inner) for _ in trajectories]
+
+    tree = make_tree(
+        PROBLEM,
+        TreeKey(0, 0),
+        [node((), Source.PROMPT, [1]), replace(node((0,), Source.POLICY, [2], leaf=True), stop=stop)],
+    )
+    parts = PartsReward(Paid(), [WeightedPart(FunctionPart(lambda completions: [0.5], "own"))])
+    counts = inner and stop not in (StopReason.FAILED, StopReason.DEADLINE)
+    for reward in (Paid(), parts, OverlongReward(parts, 100, 10)):
+        (scored,) = asyncio.run(score_tree(reward, tree)).rewards
+        assert scored.counts is counts
+    for reward in (EnvironmentReward(), LengthReward(), CompatReward("arpo"), AnswerReward()):
+        (scored,) = asyncio.run(score_tree(reward, tree)).rewards
+        assert scored.counts is (stop not in (StopReason.FAILED, StopReason.DEADLINE))

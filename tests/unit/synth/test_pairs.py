@@ -1,7 +1,9 @@
 """Pairs from recorded trees: which leaves, and that their ids are the sampled ones."""
 
+import asyncio
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 from synth_agents import RIGHT, WRONG, actor_of, grow, question
@@ -9,11 +11,12 @@ from synth_agents import RIGHT, WRONG, actor_of, grow, question
 from ramify.algos.dpo import pair
 from ramify.core.draws import uniform
 from ramify.core.errors import DataError, RowError
-from ramify.core.records import Reward, ScoredTree
+from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, TreeKey
 from ramify.data.example_formats import PAIR
 from ramify.data.examples import Example, read_examples
 from ramify.data.recorded_pairs import check_tokenizer, read_recorded_pair
+from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.plan import Planned
 from ramify.synth.pairs import (
     ALIKE,
@@ -46,8 +49,22 @@ def scored(tokenizer_folder):
     return actor, grow(actor, planned)
 
 
-def rewarded(tree, values):
-    return ScoredTree(tree, tuple(Reward(value, {"correct": float(value >= 1)}) for value in values))
+@dataclass(frozen=True)
+class Paid:
+    """Pays each trajectory what it is told, and has no verdict on some."""
+
+    values: Sequence[float]
+    without_verdict: Sequence[int] = ()
+
+    async def score(self, trajectories):
+        return [
+            Reward(value, {"correct": float(value >= 1)}, counts=i not in self.without_verdict)
+            for i, value in enumerate(self.values)
+        ]
+
+
+def rewarded(tree, values, without_verdict=()):
+    return asyncio.run(score_tree(Paid(values, without_verdict), tree))
 
 
 def with_leaf(tree, index, **changed):
@@ -94,6 +111,12 @@ def test_what_the_policy_cannot_help_is_in_no_pair(scored, stop):
     tree = with_leaf(scored[1][0].tree, 0, stop=stop)
     _, pairs = RULE.choose(rewarded(tree, [1.0] + [0.0] * 7))
     assert pairs == ()
+
+
+def test_a_side_without_a_verdict_is_in_no_pair(scored):
+    tree, values = scored[1][0].tree, [1.0, 1.0] + [0.0] * 6
+    _, pairs = RULE.choose(rewarded(tree, values, without_verdict=(0, 2, 3, 4, 5, 6)))
+    assert pairs == ((1, 7),)
 
 
 def test_a_side_may_be_as_long_as_the_limit(scored):

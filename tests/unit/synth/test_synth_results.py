@@ -3,7 +3,6 @@
 import json
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from synth_agents import RIGHT, WRONG, actor_of, grow, question
@@ -11,7 +10,7 @@ from synth_agents import RIGHT, WRONG, actor_of, grow, question
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.config.schema_eval import PriceSection
 from ramify.config.schema_synth import HintsSection, QualitySection
-from ramify.core.tree import Source, StopReason, Trajectory, TreeKey
+from ramify.core.tree import Source, TreeKey
 from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import Example, read_examples
 from ramify.data.problems import load_problems
@@ -20,7 +19,7 @@ from ramify.obs.trace import TracedTree, tree_record
 from ramify.rollout.plan import Planned
 from ramify.synth.folder import STAGES, read_stage
 from ramify.synth.hints import load_hints
-from ramify.synth.results import PassRates, Sorter, _rates, write_results
+from ramify.synth.results import PassRates, Sorter, StageTotals, _rates, write_results
 from ramify.synth.rows import Answer, refused
 from ramify.synth.sampling import (
     DIRECT,
@@ -185,21 +184,19 @@ def test_answers_that_a_failure_ended_do_not_count(tokenizer_folder, tmp_path):
         planned_answers([question("easy")], DIRECT),
     )
     answers = [
-        Answer(
-            scored.tree.problem, stage, scored.tree.key, ended(trajectory, stop), stop is None, frozenset()
-        )
+        Answer(scored.tree.problem, stage, scored.tree.key, trajectory, counts, counts, frozenset())
         for stage in ("direct", "tools")
         for trajectory in scored.tree.trajectories
-        for stop in (None, StopReason.DEADLINE, StopReason.FAILED)
+        for counts in (True, False)
     ]
     assert _rates(answers) == PassRates(1.0, 1.0, None)
     assert _rates(answers[1:]) == PassRates(None, 1.0, None)
-
-
-def ended(trajectory, stop):
-    """The trajectory with another end."""
-    leaf = replace(trajectory.leaf, stop=stop or trajectory.stop)
-    return Trajectory(trajectory.problem, (*trajectory.nodes[:-1], leaf))
+    assert [refused(answer, QualitySection()) for answer in answers[:2]] == [None, "no verdict"]
+    totals = StageTotals()
+    for answer in answers:
+        totals.add(answer)
+    told = totals.as_json(None)
+    assert (told["answers"], told["not_counted"], told["right"]) == (16, 8, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +220,7 @@ def test_calls_are_the_same_where_only_blanks_or_case_differ(tokenizer_folder, t
     )
     (scored,) = grow(actor, planned_answers([question("a")], TOOLS))
     (trajectory,) = scored.tree.trajectories
-    answer = Answer(scored.tree.problem, "tools", scored.tree.key, trajectory, True, frozenset())
+    answer = Answer(scored.tree.problem, "tools", scored.tree.key, trajectory, True, True, frozenset())
     assert len(answer.calls) == 2
     assert (refused(answer, QualitySection()) == "a call is repeated") is same
 

@@ -53,3 +53,19 @@ def test_shares_and_spread():
 )
 def test_groups_of_one_are_compared_with_each_other(trees, given, never):
     assert make_report([ScoredTree(*one) for one in zip(trees, given, strict=True)]).never_differ is never
+
+
+def test_what_does_not_count_is_in_no_share():
+    failed = Reward(9.0, {"format": 0.0}, counts=False)
+    report = make_report(
+        [
+            ScoredTree(tree(True, False), (failed, *rewards(1.0))),
+            ScoredTree(tree(False, False), rewards(1.0, 1.0)),
+            ScoredTree(tree(True, True), (failed, failed)),
+        ]
+    )
+    assert (report.problems, report.trajectories, report.not_counted) == (2, 3, 3)
+    assert (report.reward_mean, report.reward_max, report.groups_that_differ) == (1.0, 1.0, 0)
+    assert (report.format, report.call_rate, report.truncated) == (1.0, 0.0, 0.0)
+    assert report.never_differ
+    assert "3 more that do not count" in report.in_words

@@ -3,10 +3,18 @@ from dataclasses import replace
 
 import pytest
 
+from ramify.actor.batch import Batch
+from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import Source, TreeKey, make_tree
+from ramify.data.order import DataCursor
+from ramify.learner.guard import GuardState
 from ramify.learner.report import UpdateReport
 from ramify.obs.metrics import MetricsLog, read_metrics
-from ramify.train.step import update_metrics, update_warnings
+from ramify.obs.tree_metrics import tree_metrics
+from ramify.train.state import LoopState
+from ramify.train.step import update_metrics, update_warnings, watched
 from ramify.train.supervised import step_metrics
+from random_trees import PROBLEM, node
 
 STEPPED = UpdateReport(
     outcome="stepped",
@@ -75,6 +83,10 @@ def test_a_run_that_changed_nothing_says_so():
             {"group/zero_variance": 1.0},
             "rewards never differed within a group, so that all of them were dead",
         ),
+        (
+            {"reward/not_counted": 1.0, "sampling/empty": 1.0},
+            "no trajectory counted, since the environment failed, time ran out, or the judge gave no verdict",
+        ),
         ({"guard/violated": 1.0, "group/zero_variance": 1.0}, "the guard refused to train on it"),
         (
             {"group/zero_variance": 0.5},
@@ -95,3 +107,16 @@ def test_the_most_frequent_cause_comes_first():
         "no optimizer step in 3 steps, the weights are what they were: rewards never differed within a group, so that "
         "all of them were dead (in 2); loss or gradient was not finite, lower learner.optimizer.rate (in 1)"
     )
+
+
+def test_the_share_of_right_answers_is_over_problems_that_count():
+    """A step in which every world failed is no evidence, and one with a single problem weighs as one."""
+    tree = make_tree(
+        PROBLEM, TreeKey(0, 0), [node((), Source.PROMPT, [1]), node((0,), Source.POLICY, [2], leaf=True)]
+    )
+    right, failed = Reward(1.0, {"correct": 1.0}), Reward(-1.0, {"correct": 0.0}, counts=False)
+    state = LoopState(guard=GuardState())
+    for rewards in ([failed] * 64, [right] + [failed] * 63):
+        batch = Batch(tuple(ScoredTree(tree, (reward,)) for reward in rewards), frozenset(), 1, DataCursor())
+        state, _ = watched(state, batch, tree_metrics(batch.trees))
+    assert state.guard == GuardState().after_batch(1.0, 1)
