@@ -1,3 +1,4 @@
+import asyncio
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,13 +12,15 @@ from ramify.algos.grpo import ClippedSurrogate, GroupRelative
 from ramify.algos.losses import Objective
 from ramify.core.errors import TrainingError
 from ramify.core.records import Reward
+from ramify.core.tree import Source, StopReason
 from ramify.learner.annotate import Wanted
 from ramify.learner.learning import Learning
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.tiny import make_tiny_qwen3
-from random_trees import annotated, random_tree, with_behavior
+from ramify.rewards.trajectory_rewards import score_tree
+from random_trees import annotated, node, random_tree, tree_of, with_behavior
 
 
 def tiny(seed=0):
@@ -166,6 +169,57 @@ def test_masked_trajectories_carry_no_loss(model, trees):
     reports = step(learning(model, masks_truncated=True), cut, rewards_of(cut))
     assert [report.outcome for report in reports] == ["empty", "empty"]
     assert [r.outcome for r in step(learning(model), cut, rewards_of(cut))] == ["stepped", "stepped"]
+
+
+def group_of(*ends):
+    """A flat group whose trajectories are right, wrong, or in a world that failed, scored as a run scores them."""
+    roots = [
+        replace(
+            node((i,), Source.POLICY, [5 + i, 7], leaf=True),
+            stop=StopReason.FAILED if end == "failed" else StopReason.ANSWERED,
+        )
+        for i, end in enumerate(ends)
+    ]
+
+    class ByEnd:
+        async def score(self, trajectories):
+            return [Reward(float(end == "right"), {}) for end in ends]
+
+    return asyncio.run(score_tree(ByEnd(), tree_of([node((), Source.PROMPT, [5]), *roots])))
+
+
+def learned_from(*groups):
+    """Advantages, reports, and the weights after learning from these groups."""
+    model = tiny()
+    run = learning(model, max_mismatch=None, wanted=Wanted(old="recompute"))
+    trees = run.credit(groups)
+    reports = run.update(trees)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return [[a.tolist() for a in tree.advantages] for tree in trees], reports, weights
+
+
+def test_a_world_that_failed_teaches_nothing_to_a_group_that_is_all_right():
+    advantages, (report,), weights = learned_from(group_of("right", "right", "right", "failed"))
+    assert advantages == [[[0.0, 0.0]] * 3]
+    assert (report.outcome, report.grad_norm) == ("empty", 0.0)
+    assert torch.equal(weights, learned_from()[2])
+
+
+def test_a_group_with_a_failed_world_trains_like_the_group_without_it():
+    advantages, (report,), weights = learned_from(group_of("right", "wrong", "failed"))
+    wanted, (other,), expected = learned_from(group_of("right", "wrong"))
+    assert advantages == wanted
+    assert (report.loss, report.grad_norm) == (other.loss, other.grad_norm)
+    assert report.grad_norm > 0.01
+    assert torch.equal(weights, expected)
+
+
+@pytest.mark.parametrize("ends", [("failed", "failed"), ("failed", "right"), ("wrong", "failed")])
+def test_fewer_than_two_that_count_teach_nothing(ends):
+    advantages, reports, weights = learned_from(group_of(*ends))
+    assert advantages == [[[0.0, 0.0]]] * (len(set(ends)) - 1)
+    assert [report.outcome for report in reports] == ["empty"] * len(advantages)
+    assert torch.equal(weights, learned_from()[2])
 
 
 def test_mini_batches_hold_whole_trees_and_their_own_denominators(model, trees):

@@ -101,7 +101,7 @@ def test_a_judge_without_a_verdict_makes_no_outcome() -> None:
 
 def test_a_function_may_not_apply_to_a_problem_or_have_no_verdict_on_an_answer() -> None:
     def for_code(trajectories, level, **columns):
-        return [value for value in level]
+        return list(level)
 
     reward = PartsReward(
         AnswerReward(AnswerRewardConfig(score="em")), [WeightedPart(FunctionPart(for_code, "code"))]
