@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> None:
     found = run_rollout(recipe, console, options.problems, options.start)
     console.result(
         f"reward/mean {found['reward/mean']:.4g}  branches {found['branch/taken']:.0f} taken of "
-        f"{found['branch/planned']:.0f} planned  calls {found['calls/per_trajectory']:.3g} a trajectory  "
+        f"{found['branch/planned']:.0f} planned  calls {found['calls/per_trajectory']:.3g} a trajectory "
+        f"({found['calls/executed_per_trajectory']:.3g} executed)  "
         f"trees in {recipe.run.dir}"
     )
