@@ -109,7 +109,10 @@ def test_cut_off_line_is_named(tmp_path, keep):
         (lambda r: r.pop("rewards"), "lacks the field 'rewards'"),
         (lambda r: r["nodes"].pop(), "a stop reason|leaves"),
         (lambda r: r["nodes"][1].update(source="robot"), "robot"),
-        (lambda r: r["nodes"][1].update(context="elsewhere"), 'a context is "parent", "fresh", or a node'),
+        (
+            lambda r: r["nodes"][1].update(context="elsewhere"),
+            'context: expected "parent", "fresh", or a node',
+        ),
         (lambda r: r["nodes"][1].update(context={"node": "9", "tokens": 1}), "which is not above it"),
         (lambda r: r["key"].update(rank=1), "rank"),
         (lambda r: r.pop("schema"), "'schema' number"),
