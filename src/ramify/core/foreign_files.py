@@ -120,6 +120,18 @@ def read_small_file(path: Path) -> bytes:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def require_readable(file: Path) -> None:
+    """See that a file can be opened: safetensors calls one that is there and may not be read missing.
+
+    Raises:
+        DataError: It cannot; says why.
+    """
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+
+
 def require_plain_model(folder: Path) -> None:
     """See that libraries which read a model folder meet regular files only, and small ones where they read them whole.
 

@@ -54,6 +54,8 @@ from ramify.core.tree import (
 from ramify.obs.files import dump_line, parse_line, replace_lines
 
 SCHEMA = 5
+_MAX_REASON = 300
+"""Characters of a reason, which may quote ids of any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ def parse_tree(path: Path, row: int, line: str) -> TracedTree:
     try:
         return _READ_TREE(content)
     except ValueError as error:
-        raise DataError(f"{path} row {row}: not a tree: {error}") from None
+        raise DataError(f"{path} row {row}: not a tree: {f'{error}'[:_MAX_REASON]}") from None
 
 
 def _traced_tree(
