@@ -1,5 +1,6 @@
 """Checkpoints in verl's layout: FSDP shards that torch writes on real ranks, and plain ones made by hand."""
 
+import pickletools
 import shutil
 from pathlib import Path
 
@@ -155,17 +156,26 @@ def _fsdp1_state(model, mesh):
 
 def _rename(file):
     """Write the file again with the module names of torch 2.4, and as if its tensors had been on a GPU."""
+
+    def change(records):
+        content = records["data.pkl"]
+        for new, old in NAMES_OF_2_4:
+            content = content.replace(new, old)
+            assert old in content
+        records["data.pkl"] = content.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
+
+    rewrite(file, change)
+
+
+def rewrite(file, change):
+    """Write a shard again after `change` of its records, with checksums that are right."""
     reader = torch._C.PyTorchFileReader(str(file))
     records = {name: reader.get_record(name) for name in reader.get_all_records()}
     del reader
+    change(records)
     file.unlink()
     writer = torch._C.PyTorchFileWriter(str(file))
     for name, content in records.items():
-        if name == "data.pkl":
-            for new, old in NAMES_OF_2_4:
-                content = content.replace(new, old)
-                assert old in content
-            content = content.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
         if name not in (
             "version",
             ".data/serialization_id",
@@ -175,3 +185,50 @@ def _rename(file):
         ):
             writer.write_record(name, content, len(content))
     writer.write_end_of_file()
+
+
+def with_mesh(file, change):
+    """Write a shard again after `change` of the mesh that its tensors share, as a class of torch."""
+    content = torch.load(file, weights_only=False)
+    (mesh,) = {id(tensor._spec.mesh): tensor._spec.mesh for tensor in content.values()}.values()
+    change(mesh)
+    torch.save(content, file)
+
+
+def damaged_shard(file, rng):
+    """Give a shard one fault: in its bytes, in the length of a record, or in a number or a name of its pickle."""
+    match rng.randrange(5):
+        case 0:
+            whole = bytearray(file.read_bytes())
+            for _ in range(rng.choice([1, 3, 20])):
+                whole[rng.randrange(len(whole))] = rng.randrange(256)
+            file.write_bytes(whole)
+        case 1:
+            file.write_bytes(file.read_bytes()[: rng.randrange(file.stat().st_size)])
+        case 2:
+            rewrite(file, lambda records: _resize(records, rng))
+        case _:
+            rewrite(file, lambda records: _other_number(records, rng))
+
+
+def _resize(records, rng):
+    name = rng.choice([name for name in records if name.startswith("data/") and records[name]])
+    whole = records[name]
+    records[name] = rng.choice([whole[:-4], whole[:4], b"", whole + whole, whole[::-1] + b"1234"])
+
+
+def _other_number(records, rng):
+    """Replace an argument of the pickle, which only numbers and texts have, by one of the same kind."""
+    pickled = records["data.pkl"]
+    places = [*pickletools.genops(pickled), (None, None, len(pickled))]
+    kinds = ("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE")
+    chosen = [i for i, (code, _, _) in enumerate(places[:-1]) if code.name in kinds]
+    code, value, start = places[at := rng.choice(chosen)]
+    if code.name == "BINUNICODE":
+        text = rng.choice([value[::-1], value + "x", "0", "", "../data.pkl", "9" * 6000, "cuda:0"]).encode()
+        new = b"X" + len(text).to_bytes(4, "little") + text
+    else:
+        number = rng.choice([0, 1, 2, 3, 7, 64, -1, 10**5, 10**9, 2**31 - 1, -(2**31), 10**12, 10**30])
+        size = number.bit_length() // 8 + 1
+        new = bytes([0x8A, size]) + number.to_bytes(size, "little", signed=True)
+    records["data.pkl"] = pickled[:start] + new + pickled[places[at + 1][2] :]

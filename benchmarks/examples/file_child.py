@@ -20,7 +20,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     before = peak_memory_bytes()
     started = time.perf_counter()
     tokenizer = build_tokenizer(Path(recipe.model.path))
-    reader = ExampleReader(recipe, RowRenderers(recipe, tokenizer, show_tools(recipe.tools)))
+    reader = ExampleReader(recipe, RowRenderers(recipe, tokenizer, show_tools(recipe.tools)), lambda _: None)
     examples = tuple(reader)
     reader.require_usable()
     notes = reader.notes

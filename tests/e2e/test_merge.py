@@ -115,10 +115,11 @@ def test_a_tied_head_that_differs_is_refused(tmp_path, tensors, model_folder, re
     require_equal(tmp_path / "out", tensors | {HEAD: tensors[HEAD] + 1})
 
 
-def peft_model(folder):
+def peft_model(folder, **more):
     """A random adapter on the model at `folder`."""
     model = AutoModelForCausalLM.from_pretrained(folder)
-    wrapped = get_peft_model(model, LoraConfig(r=4, lora_alpha=6, target_modules=["q_proj", "down_proj"]))
+    settings = LoraConfig(r=4, lora_alpha=6, target_modules=["q_proj", "down_proj"], **more)
+    wrapped = get_peft_model(model, settings)
     torch.manual_seed(1)
     with torch.no_grad():
         for name, parameter in wrapped.named_parameters():
@@ -165,6 +166,24 @@ def test_an_adapter_is_merged_into_its_base(tmp_path, model_folder, refused):
     record = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(record | {"base_model_name_or_path": str(other)}))
     assert "their product is not" in refused("merge", "lora", adapter, "--out", tmp_path / "other")
+
+
+def test_ranks_of_the_settings_are_those_of_the_weights(tmp_path, model_folder, refused):
+    wrapped = peft_model(model_folder, rank_pattern={"layers.0.self_attn.q_proj": 2})
+    adapter = tmp_path / "adapter"
+    wrapped.save_pretrained(adapter)
+    merged("lora", adapter, "--out", tmp_path / "out")
+    require_as_peft_merges(tmp_path / "out", wrapped)
+    file = adapter / "adapter_config.json"
+    record = json.loads(file.read_text())
+    for change, told in (
+        ({"r": 8}, "says rank 8 for model.layers."),
+        ({"rank_pattern": {}}, "says rank 4 for model.layers.0.self_attn.q_proj.weight, but"),
+        ({"rank_pattern": {"q_proj": 2}}, "says rank 2 for model.layers.1.self_attn.q_proj.weight, but"),
+        ({"rank_pattern": {"(a+)+$": 2}}, "rank_pattern: '(a+)+$' is no name"),
+    ):
+        file.write_text(json.dumps(record | change))
+        assert told in refused("merge", "lora", adapter, "--out", tmp_path / "other")
 
 
 def test_an_adapter_of_a_run_is_merged_into_the_base_that_it_was_trained_on(

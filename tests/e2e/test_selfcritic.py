@@ -17,7 +17,6 @@ from ramify.data.example_formats import PAIR
 from ramify.data.examples import read_examples
 from ramify.modeling.load import load_model
 from ramify.modeling.lora_merge import write_merged
-from ramify.obs.files import read_object
 from ramify.obs.trace import read_trees
 from ramify.synth.pairs import PairRule
 from vllm_stand_in import install
@@ -127,7 +126,7 @@ def test_a_question_gives_no_more_pairs_than_the_recipe_says(task):
     assert main([*given, "--resume"]) == 0
     possible = [PairRule(9, 300).choose(one)[1] for one in read_trees(cycle / "trees.jsonl")]
     assert max(map(len, possible)) > 1
-    assert read_object(cycle / "done.json")["pairs"]["pairs"] == sum(map(bool, possible))
+    assert json.loads((cycle / "done.json").read_text())["pairs"]["pairs"] == sum(map(bool, possible))
 
 
 def test_an_adapter_is_merged_before_the_next_cycle(task, capsys):

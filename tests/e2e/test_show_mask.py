@@ -49,7 +49,7 @@ def test_no_weights_are_needed_and_no_text_reaches_the_terminal_as_it_is(tmp_pat
     task = write_task(tmp_path / "task", tmp_path / "model", SFT)
     row = {"prompt": "\x1b[2J hi \u202e", "completion": "a\tb\r\x00 +| c\n\x9bd"}
     write_lines(task.parent / "demonstrations.jsonl", [{"prompt": "a", "completion": "<think>"}, row])
-    assert main(["sft", str(task), "--show-mask"]) == 0
+    assert main(["sft", str(task), "--show-mask", "-s", 'data.malformed="drop"']) == 0
     out = capsys.readouterr().out
     assert " | \\x1b[2J hi \\u202e<|im_end|>\n" in out
     assert "+| a\\tb\\r\\x00 +| c\n+| \\x9bd<|im_end|>\n" in out
@@ -93,3 +93,14 @@ def test_the_rest_of_a_large_file_is_not_read(tmp_path, model_folder, capsys):
     data.write_text("[" + ", ".join([json.dumps(row)] * 3) + ", what follows is broken")
     assert main(["sft", str(task), "--show-mask", "3", "-s", f"data.train={data}"]) == 0
     assert "together: " in capsys.readouterr().out
+
+
+def test_rows_that_would_end_the_run_are_refused_after_what_can_be_shown(tmp_path, model_folder, capsys):
+    task = write_task(tmp_path / "task", model_folder, SFT)
+    good = {"prompt": "a", "completion": "<answer> 4 </answer>"}
+    write_lines(task.parent / "demonstrations.jsonl", [good, {"prompt": "a", "completion": "<think>"}, good])
+    assert main(["sft", str(task), "--show-mask"]) == 2
+    out, err = capsys.readouterr()
+    assert out.count("tokens, ") == 2
+    assert "demonstrations.jsonl row 2: tags are not balanced" in err
+    assert main(["sft", str(task), "--show-mask", "1"]) == 0

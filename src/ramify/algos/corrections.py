@@ -30,7 +30,7 @@ class ImportanceCorrection(Config):
     """rho = old / behavior, bounded: a constant factor of the advantage, not part of the clipped ratio pi / old.
 
     `token`: each written token's own ratio. `sequence`: the product of the ratios of all written tokens of the
-    trajectory, the same at each of them. `truncate`: min(rho, cap). `mask`: rho inside [floor, cap], both included, and
+    trajectory, the same at each of them. Tokens above the tree's start are not trained on: they count as ratio 1. `truncate`: min(rho, cap). `mask`: rho inside [floor, cap], both included, and
     0 outside; masked tokens stay in the denominator of the loss. A trajectory without written tokens has no weights.
 
     Attributes:
@@ -59,10 +59,12 @@ class ImportanceCorrection(Config):
             EngineError: A behavior logprob is not finite.
             TrainingError: A logprob of the learner is not finite.
         """
-        return tuple(
-            self._bounded(along(trajectory, lambda node: _log_ratio(node, tree.annotations)))
-            for trajectory in tree.tree.trajectories
-        )
+        given = tree.tree.given
+
+        def log_ratio(node: Node) -> Floats:
+            return np.zeros(len(node.token_ids)) if node.id in given else _log_ratio(node, tree.annotations)
+
+        return tuple(self._bounded(along(trajectory, log_ratio)) for trajectory in tree.tree.trajectories)
 
     def _bounded(self, log_ratios: Floats) -> Floats:
         if self.level == "sequence":

@@ -69,6 +69,7 @@ def run(options: argparse.Namespace) -> None:
     console.result(
         f"reward/mean {'none' if mean is None else f'{mean:.4g}'}  "
         f"{f'not counted {left_out:.0%}  ' if left_out else ''}branches {found['branch/taken']:.0f} taken of "
-        f"{found['branch/planned']:.0f} planned  calls {found['calls/per_trajectory']:.3g} a trajectory  "
+        f"{found['branch/planned']:.0f} planned  calls {found['calls/per_trajectory']:.3g} a trajectory "
+        f"({found['calls/executed_per_trajectory']:.3g} executed)  "
         f"trees in {recipe.run.dir}"
     )

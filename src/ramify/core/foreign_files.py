@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from ramify.core.errors import DataError
 MAX_DEPTH = 100
 """Deepest nesting of lists and objects. Python's own functions (copying, comparing, writing JSON) fail near 1,000."""
 
-_MAX_ECHO = 40
+MAX_ECHO = 40
+"""Characters of a wrong value or key that an error shows."""
 
 
 def parse_json(text: str | bytes, *, unique_keys: bool = False, max_depth: int = MAX_DEPTH) -> Any:  # noqa: ANN401 - any JSON value
@@ -65,7 +67,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for index, key in enumerate(keys) if key in keys[:index])
-        raise ValueError(f"key {twice[:_MAX_ECHO]!r} stands in one object twice")
+        raise ValueError(f"key {twice[:MAX_ECHO]!r} stands in one object twice")
     return found
 
 
@@ -77,17 +79,21 @@ def _may_be_deep(text: str | bytes, max_depth: int) -> bool:
 
 
 def _is_deep(value: object, max_depth: int) -> bool:
-    level: list[object] = [value]
+    level: list[object] = [value] if type(value) in _NESTED else []
     for _ in range(max_depth):
-        level = [inner for outer in level if isinstance(outer, dict | list) for inner in _inside(outer)]
+        level = [inner for outer in level if outer for inner in _inside(outer)]
         if not level:
             return False
-    return any(isinstance(item, dict | list) for item in level)
+    return True
 
 
-def _inside(value: dict[str, object] | list[object]) -> list[object]:
-    inner = value.values() if isinstance(value, dict) else value
-    return [item for item in inner if isinstance(item, dict | list)]
+_NESTED = frozenset({dict, list})
+
+
+def _inside(value: Any) -> Iterable[object]:  # noqa: ANN401 - an object or a list
+    inner = value.values() if type(value) is dict else value
+    # The test runs in C: most lists are long and hold numbers only.
+    return () if _NESTED.isdisjoint(map(type, inner)) else [item for item in inner if type(item) in _NESTED]
 
 
 MAX_BYTES = 256 << 20
@@ -112,6 +118,18 @@ def read_small_file(path: Path) -> bytes:
             return file.read()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def require_readable(file: Path) -> None:
+    """See that a file can be opened: safetensors calls one that is there and may not be read missing.
+
+    Raises:
+        DataError: It cannot; says why.
+    """
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 def require_plain_model(folder: Path) -> None:

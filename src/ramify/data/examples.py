@@ -80,21 +80,22 @@ def _read(number: int, row: Any, names: Sides, row_of_id: dict[str, int]) -> Exa
 
 
 class RefusedRows:
-    """Rows of a file that cannot be used, by reason."""
+    """Rows of a file that cannot be used, by reason.
+
+    Attributes:
+        count: Number of rows.
+    """
 
     def __init__(self) -> None:
+        self.count = 0
         self._rows: dict[str, list[int]] = {}
         self._first_detail: dict[str, str] = {}
 
     def add(self, row: int, error: RowError) -> None:
         """Count a row."""
+        self.count += 1
         self._rows.setdefault(error.reason, []).append(row)
         self._first_detail.setdefault(error.reason, error.detail)
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return sum(map(len, self._rows.values()))
 
     def __str__(self) -> str:
         """One line: for each reason, the most frequent first, how many rows there are, and which are the first of them."""

@@ -1,11 +1,22 @@
 """The record of an attempt: taken from its tree of one trajectory, and never from counting tags in the text."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from ramify.core.json_types import (
+    Reader,
+    count,
+    each,
+    mapping,
+    member,
+    number,
+    one_of,
+    record,
+    text,
+    truth,
+)
 from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason, Trajectory, Tree
@@ -78,68 +89,8 @@ class AttemptRecord:
     repairs: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """The record as a JSON object, for `from_json`."""
+        """The record as a JSON object, for `read_attempt`."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "AttemptRecord":
-        """Read the JSON object of a line.
-
-        Raises:
-            KeyError, TypeError, ValueError: It is not the record of an attempt.
-        """
-        calls = tuple(CallRecord(**call) for call in record["calls"])
-        counts = TokenCounts(**record["tokens"])
-        parts, groups, repairs = record["parts"], record["groups"], record["repairs"]
-        require_types(
-            record,
-            problem=str,
-            attempt=int,
-            answer=str,
-            correct=bool,
-            reward=float,
-            parts=dict,
-            groups=dict,
-            repairs=dict,
-        )
-        require_types(repairs, **dict.fromkeys(repairs, int))
-        require_types(parts, **dict.fromkeys(parts, float))
-        require_types(groups, **dict.fromkeys(groups, str))
-        require_types(asdict(counts), prompt=int, written=int, results=int, sent=int)
-        for call in calls:
-            require_types(asdict(call), tool=str, status=str, repeated=bool)
-            if call.status not in _OUTCOMES:
-                raise ValueError("a call has an unknown status")
-        return cls(
-            record["problem"],
-            record["attempt"],
-            dict(groups),
-            record["answer"],
-            record["correct"],
-            float(record["reward"]),
-            {name: float(value) for name, value in parts.items()},
-            StopReason(record["stop"]),
-            calls,
-            counts,
-            dict(repairs),
-        )
-
-
-def require_types(record: Mapping[str, Any], /, **kinds: type) -> None:
-    """Check the types of values; an int is accepted as a float. (pydantic cannot do this: it rejects lone surrogates.)
-
-    Raises:
-        TypeError: A value has another type.
-        ValueError: A number is not finite.
-    """
-    for key, kind in kinds.items():
-        value: Any = record[key]
-        if not isinstance(value, int | float if kind is float else kind) or (
-            isinstance(value, bool) and kind is not bool
-        ):
-            raise TypeError(f"{key!r}: expected {kind.__name__}, got {value!r:.40}")
-        if kind is float and not math.isfinite(record[key]):
-            raise ValueError(f"{key!r} is not finite")
 
 
 def record_attempt(tree: Tree, reward: Reward, decides: str = "correct") -> AttemptRecord:
@@ -190,3 +141,24 @@ def _calls(trajectory: Trajectory) -> tuple[CallRecord, ...]:
         records.append(CallRecord(call.name, status, call.malformed is None and asked in seen))
         seen.append(asked)
     return tuple(records)
+
+
+def _read_float(value: Any) -> float:  # noqa: ANN401 - any JSON value
+    return float(number(value))
+
+
+read_attempt: Reader[AttemptRecord] = record(
+    AttemptRecord,
+    problem=text,
+    attempt=count,
+    groups=mapping(text),
+    answer=text,
+    correct=truth,
+    reward=_read_float,
+    parts=mapping(_read_float),
+    stop=member(StopReason),
+    calls=each(record(CallRecord, tool=text, status=one_of(_OUTCOMES), repeated=truth)),
+    tokens=record(TokenCounts, prompt=count, written=count, results=count, sent=count),
+    repairs=mapping(count),
+)
+"""Reads the JSON object of a line."""

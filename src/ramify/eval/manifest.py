@@ -10,8 +10,7 @@ from typing import Any
 from ramify.actor.actor import Task
 from ramify.actor.identity import agent_identity, without_reach, without_transport
 from ramify.config.schema_eval import EvalRecipe
-from ramify.core.errors import DataError
-from ramify.eval.attempts import require_types
+from ramify.core.json_types import count, each, optional, part, text, whole
 from ramify.obs import manifest
 
 
@@ -64,26 +63,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         DataError: It is missing, cannot be read, or is of another schema.
     """
-    record = manifest.read_manifest(folder, "scores")
-    try:
-        _check(record)
-    # Foreign files: a field may hold anything.
-    except Exception as error:  # noqa: BLE001
-        raise DataError(
-            f"{folder / manifest.MANIFEST}: expected the manifest of an evaluation: {error!r:.200}"
-        ) from None
-    return record
+    return manifest.read_manifest(folder, scores=_read_scores, notes=each(text))
 
 
-def _check(record: Mapping[str, Any]) -> None:
-    """Check the presence and the types of all fields that are used."""
-    require_types(record, notes=list)
-    scores = record["scores"]
-    require_types(scores, problems=dict, sampling=dict, engine=dict, reward=dict, seed=int)
-    require_types(scores["problems"], count=int, sha256=str)
-    require_types(scores["sampling"], attempts=int)
-    if scores["reward"].get("judge") is not None:
-        require_types(scores["reward"], judge=dict)
+_read_scores = part(
+    problems=part(count=count, sha256=text),
+    sampling=part(attempts=count, right_by=text),
+    engine=part(name=text),
+    model=part(path=text),
+    reward=part(judge=optional(part())),
+    seed=whole,
+)
 
 
 def refuse_other(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -3,16 +3,18 @@
 RUN/recipe.toml  manifest.json  results.jsonl  times.jsonl  trees.jsonl; at the end times.json  results.csv  report.html  summary.json
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ramify.core.errors import ConfigError, DataError
-from ramify.eval.attempts import AttemptRecord, require_types
+from ramify.core.json_types import FieldError, Reader, each, number, part, text
+from ramify.eval.attempts import AttemptRecord, read_attempt
 from ramify.obs.files import RECIPE, entries, require_plain_files
 from ramify.obs.keyed_lines import KeyedLines, key_of
 from ramify.obs.manifest import MANIFEST
+
+T = TypeVar("T")
 
 _OURS = frozenset(
     {
@@ -55,14 +57,16 @@ def read_records(folder: Path) -> tuple[AttemptRecord, ...]:
     Raises:
         DataError: A line cannot be read, or two lines have the same key; names file and row.
     """
-    lines = results_lines(folder)
+    return _read_lines(results_lines(folder), read_attempt, "an attempt")
+
+
+def _read_lines(lines: KeyedLines, read: Reader[T], kind: str) -> tuple[T, ...]:
     records = []
-    for row, record in enumerate(lines.read().values(), start=1):
+    for row, line in enumerate(lines.read().values(), start=1):
         try:
-            records.append(AttemptRecord.from_json(record))
-        # Foreign files: a field may hold anything.
-        except Exception as error:  # noqa: BLE001
-            raise DataError(f"{lines.path} row {row}: not an attempt: {error!r:.200}") from None
+            records.append(read(line))
+        except FieldError as error:
+            raise DataError(f"{lines.path} row {row}: not {kind}: {error}") from None
     return tuple(records)
 
 
@@ -85,27 +89,24 @@ class AttemptTimes:
 
 def read_times(folder: Path) -> tuple[AttemptTimes, ...]:
     """The times of all finished attempts, in the order of the file; raises as `read_records`."""
-    lines = times_lines(folder)
-    times = []
-    for row, record in enumerate(lines.read().values(), start=1):
-        try:
-            times.append(_times(record))
-        # Foreign files: a field may hold anything.
-        except Exception as error:  # noqa: BLE001
-            raise DataError(f"{lines.path} row {row}: not the times of an attempt: {error!r:.200}") from None
-    return tuple(times)
+    return _read_lines(times_lines(folder), _read_attempt_times, "the times of an attempt")
 
 
-def _times(record: Mapping[str, Any]) -> AttemptTimes:
-    require_types(record, seconds=float, events=list)
-    calls = []
-    for event in record["events"]:
-        require_types(event, kind=str, seconds=float)
-        if event["kind"].startswith("tool/"):
-            require_types(event["fields"], queued_seconds=float)
-            tool = event["kind"].removeprefix("tool/")
-            calls.append(TimedCall(tool, event["seconds"], event["fields"]["queued_seconds"]))
-    return AttemptTimes(record["seconds"], tuple(calls))
+def _read_attempt_times(line: Any) -> AttemptTimes:  # noqa: ANN401 - any JSON value
+    times = _READ_TIMES(line)
+    return AttemptTimes(times["seconds"], tuple(call for call in times["events"] if call is not None))
+
+
+def _read_event(value: Any) -> TimedCall | None:  # noqa: ANN401 - any JSON value
+    event = _READ_EVENT(value)
+    if not event["kind"].startswith("tool/"):
+        return None
+    queued = part(fields=part(queued_seconds=number))(event)["fields"]["queued_seconds"]
+    return TimedCall(event["kind"].removeprefix("tool/"), event["seconds"], queued)
+
+
+_READ_EVENT = part(kind=text, seconds=number)
+_READ_TIMES = part(seconds=number, events=each(_read_event))
 
 
 def check_eval_folder(path: Path, resume: bool) -> None:

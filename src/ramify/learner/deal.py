@@ -1,8 +1,8 @@
 """Deals the rows of an optimizer step to the ranks, by what they cost in FLOPs.
 
 Credit is additive, so any row may go to any rank. Largest first to the rank with the least; where one tree is more than a
-rank's share, large trees are cut at branch points, in as few pieces as make the shares even. What pieces share is computed
-again and counted (`PackedRow.num_repeated`).
+rank's share, large trees are cut at branch points. A step takes as long as its slowest rank, so the cut with the smallest
+largest share wins, or none. What pieces share is computed again and counted (`PackedRow.num_repeated`).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +12,9 @@ from typing import Any
 from ramify.core.records import PackedRow
 
 EVEN = 1.05
-"""The largest share over the mean at which nothing is cut, or cut further."""
+"""The largest share, over an equal share of the work without cuts, at which nothing is cut, or cut further."""
 
-_PARTS = (5, 10, 20, 40, 80)
+PARTS = (1, 2, 3, 5, 10, 20, 40, 80)
 """Trees are cut into pieces of at most a rank's mean number of tokens over one of these."""
 
 
@@ -65,7 +65,7 @@ class Shares:
 
     Attributes:
         rows: For each rank its rows.
-        unevenness: The largest share over the mean of the shares, in FLOPs.
+        unevenness: The largest share over an equal share of the work without cuts, in FLOPs.
     """
 
     rows: tuple[tuple[PackedRow, ...], ...]
@@ -82,8 +82,20 @@ class Shares:
         return tuple(row for rows in self.rows for row in rows)
 
 
-def deal_rows(rows: Sequence[PackedRow], count: int, cost: Callable[[PackedRow], float]) -> Shares:
-    """Give each row to the rank with the least so far, the most expensive first; rows of a rank stay in their order."""
+def deal_rows(
+    rows: Sequence[PackedRow],
+    count: int,
+    cost: Callable[[PackedRow], float],
+    uncut: float | None = None,
+) -> Shares:
+    """Give each row to the rank with the least so far, the most expensive first; rows of a rank stay in their order.
+
+    Args:
+        rows: The rows.
+        count: Number of ranks.
+        cost: Return the FLOPs of a row.
+        uncut: FLOPs of the same work without cuts; None: these rows are not cut.
+    """
     if count == 1:
         return Shares((tuple(rows),), 1.0)
     costs = [cost(row) for row in rows]
@@ -93,28 +105,33 @@ def deal_rows(rows: Sequence[PackedRow], count: int, cost: Callable[[PackedRow],
         rank = min(range(count), key=lambda r: (loads[r], r))
         places[rank].append(number)
         loads[rank] += costs[number]
-    mean = sum(loads) / count
+    equal = (sum(costs) if uncut is None else uncut) / count
     dealt = tuple(tuple(rows[number] for number in sorted(mine)) for mine in places)
-    return Shares(dealt, max(loads) / mean if mean else 1.0)
+    return Shares(dealt, max(loads) / equal if equal else 1.0)
 
 
 def deal_trees(
     rows_of: Callable[[int | None], Sequence[PackedRow]], count: int, cost: Callable[[PackedRow], float]
 ) -> Shares:
-    """Deal rows of one tree each; where that is uneven, with large trees cut.
+    """Deal rows of one tree each; where that is uneven, cut large trees if the largest share gets smaller by it.
 
     Args:
-        rows_of: The rows, with trees cut into rows of at most this many tokens; None: whole.
+        rows_of: Return the rows, with trees cut into rows of at most this many tokens; None: whole.
         count: Number of ranks.
-        cost: What a row costs.
+        cost: Return the FLOPs of a row.
     """
-    rows = rows_of(None)
-    best = deal_rows(rows, count, cost)
-    mean = sum(len(row.token_ids) for row in rows) // count
-    for parts in _PARTS:
+    whole = rows_of(None)
+    best = deal_rows(whole, count, cost)
+    if best.unevenness <= EVEN:
+        return best
+    uncut = sum(map(cost, whole))
+    mean = sum(len(row.token_ids) for row in whole) // count
+    for parts in PARTS:
         if best.unevenness <= EVEN or mean < parts:
             break
-        found = deal_rows(rows_of(mean // parts), count, cost)
-        if found.unevenness < best.unevenness:
-            best = found
+        rows = rows_of(mean // parts)
+        # Finer cuts repeat more tokens: once an equal share of all that is computed is too large, so are all that follow.
+        if sum(map(cost, rows)) >= best.unevenness * uncut:
+            break
+        best = min(best, deal_rows(rows, count, cost, uncut), key=lambda shares: shares.unevenness)
     return best

@@ -7,6 +7,7 @@ import numpy as np
 
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.algos.credit import trained
+from ramify.algos.ops import by_node
 from ramify.core.outcomes import counted_trees
 from ramify.core.protocols import Estimator
 from ramify.core.records import ScoredTree, TrainingTree
@@ -89,8 +90,15 @@ class Learning:
 
 
 def _weights_seen(trees: Sequence[TrainingTree], correction: ImportanceCorrection) -> dict[str, float]:
-    """Mean importance weight over the written tokens of all trajectories, and the share that was capped or masked."""
-    weights = np.concatenate([np.empty(0), *(array for tree in trees for array in tree.rho or ())])
+    """Mean importance weight over the trained tokens of all trajectories, and the share that was capped or masked."""
+    own = [
+        part
+        for tree in trees
+        for trajectory, rho in zip(tree.tree.trajectories, tree.rho or (), strict=False)
+        for node, part in by_node(trajectory, rho)
+        if node.id not in tree.tree.given
+    ]
+    weights = np.concatenate([np.empty(0), *own])
     bound = correction.cap if correction.kind == "truncate" else 0.0
     count = max(len(weights), 1)
     bounded = float((weights == bound).sum())

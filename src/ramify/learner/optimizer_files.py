@@ -9,10 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ramify.core.errors import DataError
+from ramify.core.foreign_files import parse_json
+from ramify.core.json_types import FieldError, count, each, mapping
 from ramify.learner.sharding import own_part, own_rows, writes_state
 from ramify.modeling.tensor_files import TensorHead, read_heads, read_rows, write_tensors
 
@@ -78,6 +81,16 @@ class _Part:
     whole_rows: int
 
 
+def _read_place(value: Any) -> tuple[int, ...]:  # noqa: ANN401 - any JSON value
+    place = each(count)(value)
+    if len(place) != 2:
+        raise FieldError.of("a first row and a number of rows", value)
+    return place
+
+
+_READ_ROWS = mapping(_read_place)
+
+
 class StoredState:
     """The state of an optimizer in the files of a folder, whatever number of processes wrote them."""
 
@@ -91,11 +104,11 @@ class StoredState:
         for path in _files(folder):
             try:
                 heads, metadata = read_heads(path)
-                places = json.loads(metadata.get(_ROWS, "{}"))
+                rows = _READ_ROWS(parse_json(metadata.get(_ROWS, "{}")))
                 for name, head in heads.items():
-                    start, whole = places.get(name, (0, head.shape[0] if head.shape else 1))
-                    self._parts.setdefault(name, []).append(_Part(path, head, int(start), int(whole)))
-            except (ValueError, TypeError, AttributeError) as error:
+                    start, whole = rows.get(name, (0, head.shape[0] if head.shape else 1))
+                    self._parts.setdefault(name, []).append(_Part(path, head, start, whole))
+            except ValueError as error:
                 raise DataError(f"{path.name}: {error}") from None
         for name, parts in self._parts.items():
             parts.sort(key=lambda part: part.start)
@@ -143,8 +156,8 @@ def _files(folder: Path) -> list[Path]:
     found = {match[0]: match for path in sorted(folder.glob("*")) if (match := _ONE_OF.fullmatch(path.name))}
     if not found:
         return [folder / ALONE]
-    count = int(next(iter(found.values()))[2])
-    names = [state_name(number, count) for number in range(count)]
+    files = int(next(iter(found.values()))[2])
+    names = [state_name(number, files) for number in range(files)]
     if missing := [name for name in names if name not in found]:
         raise DataError(f"{missing[0]} is missing")
     return [folder / name for name in names]

@@ -33,7 +33,7 @@ class UpdateReport:
         mismatch_ess: Effective sample size of the weights policy / behavior of whole trajectories, as a share of their number;
             1 if engine and learner agree.
         entropy: Mean entropy over written tokens, nats.
-        unevenness: Of the ranks' shares of the work, in FLOPs, the largest over their mean; 1 in one process.
+        unevenness: See `Shares.unevenness`; 1 in one process.
         metrics: The losses' own means (such as `clip_fraction`).
     """
 

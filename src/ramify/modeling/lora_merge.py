@@ -1,15 +1,18 @@
 """Merges LoRA adapters into the weights that they belong to, one tensor at a time: W + scale B A, in float32."""
 
 import math
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 
 from ramify.core.errors import DataError
+from ramify.core.foreign_files import MAX_ECHO
 from ramify.modeling.adapter_files import read_adapter_settings, require_base
 from ramify.modeling.lora import PREFIX
 from ramify.modeling.model_config import ADAPTER_SETTINGS, ADAPTER_WEIGHTS, read_object_file, whole_folder
@@ -118,8 +121,27 @@ def adapted_folder(folder: Path) -> MergedWeights:
     products = {}
     for name, (a, b) in adapter_pairs(adapter.shapes, folder / ADAPTER_WEIGHTS).items():
         rank = adapter.shapes[a][0]
+        if rank != (expected := _rank_of(name.removesuffix(".weight"), record, place)):
+            raise DataError(f"{place}: says rank {expected} for {name}, but {a} has rank {rank}")
         products[name] = Product(a, b, alpha / (math.sqrt(rank) if record.get("use_rslora") else rank))
     return MergedWeights(weights, {name: name for name in weights.shapes}, adapter, products)
+
+
+def _rank_of(module: str, record: Mapping[str, Any], place: Path) -> int:
+    """Return the rank that an adapter's settings give to a module.
+
+    Raises:
+        DataError: A pattern is more than a name, or the end of one.
+    """
+    for pattern, rank in (record.get("rank_pattern") or {}).items():
+        name = pattern.removeprefix("^")
+        if not re.fullmatch(r"[\w.]+", name):
+            raise DataError(
+                f"{place}: rank_pattern: {pattern[:MAX_ECHO]!r} is no name; merge it with peft's merge_and_unload()"
+            )
+        if module == name or (module.endswith(f".{name}") and name == pattern):
+            return int(rank)
+    return int(record.get("r", 8))
 
 
 def write_merged(adapter: Path, folder: Path) -> Path:

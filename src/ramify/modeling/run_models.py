@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import parse_object, read_small_file
+from ramify.core.foreign_files import MAX_ECHO, parse_json, read_small_file
+from ramify.core.json_types import part, text
 
 
 def checkpoints(run_dir: Path) -> dict[int, Path]:
@@ -25,8 +26,30 @@ def model_of(folder: Path) -> Path:
     cycles = _numbered(folder, "cycle").values()
     done = [cycle / "done.json" for cycle in cycles if (cycle / "done.json").exists()]
     if done:
-        return done[-1].parent / _model_in(done[-1])
+        return cycle_model(done[-1])
     return next(reversed(checkpoints(folder).values()), folder)
+
+
+def cycle_model(done: Path) -> Path:
+    """Return the model that the done.json of a self-critic cycle names: a folder within the cycle's own.
+
+    Raises:
+        DataError: The file is damaged, or names something else.
+    """
+    advice = "put the file back from a copy, or name the model's own folder as model.path"
+    try:
+        model: str = _READ_DONE(parse_json(read_small_file(done)))["model"]
+        inside = (done.parent / model).resolve().is_relative_to(done.parent.resolve())
+    except ValueError as error:
+        raise DataError(f"{done}: {error}; {advice}") from None
+    if not inside:
+        raise DataError(
+            f"{done}: model: expected a folder within {done.parent}, got {model[:MAX_ECHO]!r}; {advice}"
+        )
+    return done.parent / model
+
+
+_READ_DONE = part(model=text)
 
 
 def _numbered(folder: Path, name: str) -> dict[int, Path]:
@@ -34,16 +57,6 @@ def _numbered(folder: Path, name: str) -> dict[int, Path]:
     found = [
         (int(match[1]), path)
         for path in folder.glob(f"{name}-*")
-        if (match := re.fullmatch(rf"{name}-(\d+)", path.name))
+        if (match := re.fullmatch(rf"{name}-([0-9]{{1,15}})", path.name))
     ]
     return dict(sorted(found))
-
-
-def _model_in(done: Path) -> str:
-    try:
-        model = parse_object(read_small_file(done)).get("model")
-    except ValueError as error:
-        raise DataError(f"{done}: {error}; name the model's own folder as model.path") from None
-    if not isinstance(model, str):
-        raise DataError(f"{done}: it names no model; name the model's own folder as model.path")
-    return model

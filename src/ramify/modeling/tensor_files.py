@@ -110,10 +110,13 @@ def read_rows(path: Path, name: str, rows: slice | None = None) -> torch.Tensor:
 def _opened(path: Path) -> Iterator[Any]:
     """Open a file; the library has errors of its own."""
     try:
+        path.open("rb").close()
         with safe_open(path, framework="pt") as file:
             yield file
     except ValueError:
         raise
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or error}") from None
     except Exception as error:
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 

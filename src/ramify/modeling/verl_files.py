@@ -18,7 +18,7 @@ from ramify.modeling.model_config import ADAPTER_SETTINGS, read_object_file
 
 LATEST = "latest_checkpointed_iteration.txt"
 _SHARD = re.compile(r"model_world_size_([1-9]\d{0,5})_rank_(0|[1-9]\d{0,5})\.pt")
-_STEP = re.compile(r"global_step_(\d+)")
+_STEP = re.compile(r"global_step_([0-9]{1,15})")
 _LORA_META = "lora_train_meta.json"
 _MAX_LISTED = 5
 
@@ -122,8 +122,8 @@ def _folder_of_shards(path: Path) -> Path:
     latest = path / LATEST
     if latest.is_file():
         told = read_small_file(latest).decode("ascii", "replace").strip()
-        if not told.isdecimal():
-            raise DataError(f"{latest}: expected the number of a step, found {told!r:.40}")
+        if not re.fullmatch(r"[0-9]{1,15}", told):
+            raise DataError(f"{latest}: expected the number of a step, found {told[:40]!r}")
         newest = path / f"global_step_{int(told)}"
         if not newest.is_dir():
             raise DataError(

@@ -11,7 +11,7 @@ import math
 import operator
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,8 +127,13 @@ class _FaultyError(Exception):
     """Says what is wrong with one tensor."""
 
 
-def read_shard(file: Path) -> dict[str, Piece]:
-    """The pieces of one rank; their numbers stay in the file until they are used.
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_MAX_DIMENSIONS = 8
+"""Of a mesh; verl's have one or two."""
+
+
+def read_shard(file: Path, ranks: int) -> dict[str, Piece]:
+    """The pieces of one of so many ranks; their numbers stay in the file until they are used.
 
     Raises:
         DataError: The file is damaged, has anything but tensors in it, or a tensor is laid out in an unknown way.
@@ -136,15 +141,21 @@ def read_shard(file: Path) -> dict[str, Piece]:
     try:
         with _only_these():
             content = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        sizes = _record_sizes(file)
     # A reader of foreign files: torch raises anything about them.
     except Exception as error:  # noqa: BLE001
         raise DataError(f"{file}: {_reason(error)}") from None
+    # Torch maps as many bytes as the pickle says, whatever the record holds. Places in memory are in the order of the file.
+    if [size for _, size in sorted(_storages(content))] != sizes:
+        raise DataError(
+            f"{file}: its tensors have other sizes than its records; it is damaged: copy it again"
+        )
     if not isinstance(content, dict) or not content:
         raise DataError(f"{file}: expected tensors by name, found {type(content).__name__}")
     pieces = {}
     for name, value in content.items():
         try:
-            pieces[str(name)] = _piece(value)
+            pieces[str(name)] = _piece(value, ranks)
         except _FaultyError as error:
             raise DataError(f"{file}: {name!s:.200}: {error}") from None
         except Exception as error:  # noqa: BLE001 - fields of another version
@@ -171,6 +182,49 @@ def require_intact(file: Path) -> None:
         raise DataError(f"{file}: {damaged} does not match its checksum; it is damaged: copy it again")
 
 
+def _storages(content: object) -> set[tuple[int, int]]:
+    """Return address and bytes of the numbers of all tensors that are not empty, those of meshes too."""
+    storages: set[tuple[int, int]] = set()
+    waiting, known = [content], {id(content)}
+    while waiting:
+        item = waiting.pop()
+        inner: Iterable[object] = ()
+        if isinstance(item, dict):
+            inner = item.values()
+        elif isinstance(item, list | tuple):
+            inner = item
+        elif isinstance(item, _Part | _DTensor):
+            inner = vars(item).values()
+        elif isinstance(item, torch.Tensor) and item.layout == torch.strided and item.device.type == "cpu":
+            storage = item.untyped_storage()
+            storages |= {(storage.data_ptr(), storage.nbytes())} if storage.nbytes() else set()
+        fresh = [value for value in inner if id(value) not in known]
+        known |= set(map(id, fresh))
+        waiting += fresh
+    return storages
+
+
+def _record_sizes(file: Path) -> list[int]:
+    """Return the bytes of each record of numbers that is not empty, in the order of the file.
+
+    Raises:
+        ValueError: A record is compressed, or two have one name.
+    """
+    reader = torch._C.PyTorchFileReader(str(file))
+    with zipfile.ZipFile(file) as parts:
+        records = [part for part in parts.infolist() if part.filename.partition("/")[2].startswith("data/")]
+    if any(part.compress_type != zipfile.ZIP_STORED for part in records):
+        raise ValueError("a record is compressed")
+    starts = {
+        reader.get_record_offset(part.filename.partition("/")[2]): part.file_size  # type: ignore[attr-defined]
+        for part in records
+        if part.file_size
+    }
+    if len(starts) != sum(part.file_size > 0 for part in records):
+        raise ValueError("two records lie in one place")
+    return [size for _, size in sorted(starts.items())]
+
+
 @contextmanager
 def _only_these() -> Iterator[None]:
     """Inside the block, torch.load takes this module's allow-list, without what libraries have added; it warns of nothing."""
@@ -194,20 +248,22 @@ def _reason(error: Exception) -> str:
     return f"cannot be read ({text[:150] or type(error).__name__}); it is cut off or damaged: copy it again"
 
 
-def _piece(value: object) -> Piece:
+def _piece(value: object, ranks: int) -> Piece:
     if not isinstance(value, torch.Tensor):
         raise _FaultyError(f"expected a tensor, found {type(value).__name__}")
     stored: Any = value
     local = stored._local_tensor if isinstance(value, _DTensor) else value
-    if type(local) not in (torch.Tensor, torch.nn.Parameter) or not local.is_floating_point():
+    if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.dtype not in _FLOATS:
         raise _FaultyError(f"is of type {getattr(local, 'dtype', type(local).__name__)}, expected floats")
+    if local.device.type != "cpu" or local.nbytes > local.untyped_storage().nbytes():
+        raise _FaultyError(f"{local.numel()} numbers, more than are stored for it")
     if not isinstance(value, _DTensor):
         return Piece(Layout(local.dtype, tuple(local.shape)), local.detach())
-    mesh, ranks = _mesh(vars(stored._spec.mesh))
+    mesh, members = _mesh(vars(stored._spec.mesh), ranks)
     split = tuple(_split(placement, value.ndim) for placement in stored._spec.placements)
     if len(split) != len(mesh):
         raise _FaultyError(f"{len(split)} placements on a mesh of {len(mesh)} dimensions")
-    return Piece(Layout(local.dtype, tuple(stored.shape), mesh, ranks, split), local.detach())
+    return Piece(Layout(local.dtype, tuple(stored.shape), mesh, members, split), local.detach())
 
 
 def _split(placement: object, dimensions: int) -> int | None:
@@ -221,9 +277,13 @@ def _split(placement: object, dimensions: int) -> int | None:
     raise _FaultyError("is neither split nor copied: partial sums and strides are not read")
 
 
-def _mesh(fields: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and ranks of a mesh: a tensor of ranks in older files, in newer ones strides into a list of ranks."""
+def _mesh(fields: dict[str, Any], ranks: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shape and the members of a mesh of at most so many ranks.
+
+    Older files hold a tensor of ranks, newer ones strides into a list of ranks.
+    """
     if isinstance(mesh := fields.get("mesh", fields.get("_mesh")), torch.Tensor):
+        _require_few(mesh.shape, ranks)
         return tuple(mesh.shape), tuple(map(int, mesh.flatten().tolist()))
     layout = vars(fields["_layout"])
     if "axes" in layout:
@@ -234,10 +294,21 @@ def _mesh(fields: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     # An axis may be made of several; one of a single rank has none.
     sizes = [size for shape, _ in axes for size in shape]
     strides = [step for _, stride in axes for step in stride]
+    _require_few(sizes, ranks)
+    _require_few(fields["_rank_map"].shape, ranks)
     known = fields["_rank_map"].tolist()
-    places = itertools.product(*map(range, sizes))
-    ranks = tuple(int(known[sum(map(operator.mul, place, strides))]) for place in places)
-    return tuple(math.prod(shape) for shape, _ in axes), ranks
+    places = [sum(map(operator.mul, place, strides)) for place in itertools.product(*map(range, sizes))]
+    if len(sizes) != len(strides) or not all(0 <= place < len(known) for place in places):
+        raise _FaultyError("its mesh leads out of the list of ranks")
+    return tuple(math.prod(shape) for shape, _ in axes), tuple(int(known[place]) for place in places)
+
+
+def _require_few(sizes: Sequence[Any], ranks: int) -> None:
+    """Refuse a mesh of more ranks than there are files, before anything is made of it."""
+    are_sizes = len(sizes) <= _MAX_DIMENSIONS and all(type(size) is int and size >= 1 for size in sizes)
+    if not are_sizes or math.prod(sizes) > ranks:
+        shown = " x ".join(f"{size!s:.12}" for size in sizes[:_MAX_DIMENSIONS])
+        raise _FaultyError(f"is spread over a mesh of {shown} ranks, but there are {ranks} files")
 
 
 def _numbers(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - of a file

@@ -1,5 +1,6 @@
 """The weights of a verl checkpoint, joined from the shards of all ranks one tensor at a time."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -70,7 +71,7 @@ class VerlShards:
         )
 
     def _opened(self) -> tuple[Mapping[str, Piece], ...]:
-        return tuple(read_shard(file) for file in self._files)
+        return tuple(read_shard(file, len(self._files)) for file in self._files)
 
     def _reopen_after(self, more: int) -> None:
         """Let go of the pages that were read, if there would be too many with `more` bytes."""
@@ -102,6 +103,11 @@ class VerlShards:
                 raise DataError(
                     f"{self._files[0]}: {name} is spread over {len(piece.layout.ranks)} ranks, but there are "
                     f"{len(self._files)} files; a mesh of all ranks is expected"
+                )
+            parts = sum(rank[name].local.numel() for rank in self._ranks)
+            if math.prod(piece.layout.shape) > parts:
+                raise DataError(
+                    f"{self._files[0]}: {name} is {list(piece.layout.shape)}, the ranks have {parts:,} of its numbers"
                 )
         return {name: piece.layout for name, piece in first.items()}
 

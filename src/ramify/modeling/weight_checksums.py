@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 
 from ramify.core.errors import DataError
+from ramify.core.foreign_files import require_readable
 
 
 def weights_checksum(folder: Path) -> str:
@@ -28,6 +29,7 @@ def weights_checksum(folder: Path) -> str:
 def _checksum(files: tuple[tuple[Path, int, int], ...]) -> str:
     found: list[str] = []
     for path, _, _ in files:
+        require_readable(path)
         try:
             with safe_open(path, framework="pt") as file:
                 found.extend(_described(name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118

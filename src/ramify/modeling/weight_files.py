@@ -7,6 +7,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ramify.core.errors import DataError
+from ramify.core.foreign_files import require_readable
 from ramify.modeling.model_config import ADAPTER_WEIGHTS, is_adapter_folder, read_object_file
 
 SINGLE = "model.safetensors"
@@ -58,6 +59,7 @@ def read_head(file: Path) -> dict[str, StoredTensor]:
     found = {}
     if not file.is_file():
         raise DataError(f"{file}: expected a file")
+    require_readable(file)
     try:
         with safe_open(file, framework="numpy") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a mapping

@@ -94,7 +94,7 @@ class BranchTotals:
 
 def branch_totals(history: Sequence[MetricsRow]) -> BranchTotals | None:
     """Sum up the steps of a run; None where no decision had budget."""
-    rows = [row for row in history if row.get("branch/decisions")]
+    rows = _decided(history, "rate", "p_mean", "p_std", "entropy_delta_mean", "entropy_delta_std")
     if not rows:
         return None
     counts = [_value(row, "branch/decisions") for row in rows]
@@ -120,8 +120,18 @@ def branch_totals(history: Sequence[MetricsRow]) -> BranchTotals | None:
 
 def rate_of_control(history: Sequence[MetricsRow]) -> float | None:
     """The rate at which a `random` rule branches as often as a run's rule did; None if its metrics do not have it."""
-    rows = [row for row in history if row.get("branch/decisions")]
+    rows = _decided(history, "matched_rate")
     return _mean(rows, "branch/matched_rate") if rows else None
+
+
+def _decided(history: Sequence[MetricsRow], *names: str) -> list[MetricsRow]:
+    """Return the rows with decisions that have these metrics; a file that was edited may lack some."""
+    return [
+        row
+        for row in history
+        if (row.get("branch/decisions") or 0.0) > 0
+        and all(row.get(f"branch/{name}") is not None for name in names)
+    ]
 
 
 def _mean(rows: Sequence[MetricsRow], name: str) -> float:
@@ -164,14 +174,14 @@ def entropy_warnings(history: Sequence[MetricsRow], *, looks_at_entropy: bool) -
     asked = [
         _value(row, "branch/decisions") + _value(row, "branch/after_budget")
         for row in history
-        if row.get("branch/decisions") is not None
+        if None not in (row.get("branch/decisions"), row.get("branch/after_budget"))
     ]
     if looks_at_entropy and len(asked) >= WARNING_STEPS and not any(asked[-WARNING_STEPS:]):
         return (
             f"branching is never asked for: no decision in {WARNING_STEPS} steps (no tool results, a tool that cannot "
             "fork, or, with branch_at = after_probe, turns that end within probe_tokens)",
         )
-    recent = [row for row in history if row.get("branch/rate") is not None][-WARNING_STEPS:]
+    recent = _decided(history, "rate", "p_std", "undecided")[-WARNING_STEPS:]
     if len(recent) < WARNING_STEPS or not looks_at_entropy:
         return ()
     rates = [_value(row, "branch/rate") for row in recent]

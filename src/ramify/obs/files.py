@@ -11,10 +11,13 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from ramify.core.errors import ConfigError, DataError
-from ramify.core.foreign_files import MAX_DEPTH, parse_json, parse_object, read_small_file
+from ramify.core.foreign_files import MAX_DEPTH, parse_json, read_small_file
+from ramify.core.json_types import Reader
+
+T = TypeVar("T")
 
 LOCK = ".lock"
 RECIPE = "recipe.toml"
@@ -209,14 +212,14 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: byte {error.start} is not UTF-8 text") from None
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object that a small file holds.
+def read_record(path: Path, read: Reader[T]) -> T:
+    """Read the JSON of a small file of ours.
 
     Raises:
-        DataError: The file cannot be read, is larger than any that ramify writes, or holds something else.
+        DataError: The file cannot be read, is larger than any that ramify writes, or holds something else; names the field.
     """
     try:
-        return parse_object(read_small_file(path), max_depth=2 * MAX_DEPTH)
+        return read(parse_json(read_small_file(path), unique_keys=True, max_depth=2 * MAX_DEPTH))
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
 

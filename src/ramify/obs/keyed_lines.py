@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ramify.core.errors import DataError
+from ramify.core.json_types import FieldError, count, text
 from ramify.obs.files import append_line, dump_line, parse_line, replace_pieces
 
 Key: TypeAlias = tuple[str, int]
@@ -27,7 +28,7 @@ class KeyedLines:
     """
 
     def __init__(self, path: Path, key_of: Callable[[Mapping[str, Any]], Key]) -> None:
-        """`key_of` returns the key of a line; it raises KeyError or TypeError if there is none."""
+        """`key_of` returns the key of a line; it raises KeyError, TypeError or FieldError if there is none."""
         self.path, self._key_of = path, key_of
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -83,7 +84,7 @@ class KeyedLines:
                     key = self._key_of(record)
                 except UnicodeDecodeError:
                     raise DataError(f"{self.path} row {row}: the line is not UTF-8 text") from None
-                except (KeyError, TypeError):
+                except (KeyError, TypeError, FieldError):
                     raise DataError(
                         f"{self.path} row {row}: expected a line with the problem and the number of an attempt"
                     ) from None
@@ -117,8 +118,6 @@ def key_of(problem: object, attempt: object) -> Key:
     """The key of a line.
 
     Raises:
-        TypeError: It is none.
+        FieldError: It is none.
     """
-    if not isinstance(problem, str) or not isinstance(attempt, int):
-        raise TypeError("a key is a text and a number")
-    return problem, attempt
+    return text(problem), count(attempt)

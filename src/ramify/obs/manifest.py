@@ -18,8 +18,9 @@ from typing import Any
 
 from ramify import __version__
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.json_types import FieldError, Reader, count, each, part
 from ramify.modeling.model_config import whole_folder
-from ramify.obs.files import read_object, replace_file
+from ramify.obs.files import read_record, replace_file
 
 MANIFEST = "manifest.json"
 SCHEMA = 2
@@ -55,20 +56,25 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     replace_file(folder / MANIFEST, (json.dumps({"schema": SCHEMA, **manifest}, indent=2) + "\n").encode())
 
 
-def read_manifest(folder: Path, part: str) -> dict[str, Any]:
-    """Read `manifest.json`, which must have `part`.
+def read_manifest(folder: Path, **fields: Reader[Any]) -> dict[str, Any]:
+    """Read `manifest.json`, which must have these fields besides its own.
 
     Raises:
-        DataError: The file is missing, cannot be read, or has another schema.
+        DataError: The file is missing, cannot be read, or has another schema; names the field.
     """
-    record = read_object(folder / MANIFEST)
-    sessions = record.get("made_with")
-    is_one = isinstance(sessions, list) and sessions and all(isinstance(each, dict) for each in sessions)
-    if record.get("schema") != SCHEMA or not isinstance(record.get(part), dict) or not is_one:
-        raise DataError(
-            f"{folder / MANIFEST}: expected a manifest of schema {SCHEMA} with {part!r} and 'made_with'"
-        )
-    return record
+    return read_record(folder / MANIFEST, part(schema=_read_schema, made_with=_read_sessions, **fields))
+
+
+def _read_schema(value: Any) -> int:  # noqa: ANN401 - any JSON value
+    if count(value) != SCHEMA:
+        raise FieldError.of(f"a manifest of schema {SCHEMA}", value)
+    return SCHEMA
+
+
+def _read_sessions(value: Any) -> list[Any]:  # noqa: ANN401 - any JSON value
+    if not each(part())(value):
+        raise FieldError.of("at least one session", value)
+    return list(value)
 
 
 def refuse_other(folder: Path, what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """The log of metrics, one JSON line for each step, appended and synced as the run goes; and the log of timings."""
 
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,8 @@ from typing import TypeAlias
 from ramify.core.call_clock import HeldUp
 from ramify.core.errors import DataError
 from ramify.core.foreign_files import read_small_file
+from ramify.core.json_types import FieldError, optional
+from ramify.core.json_types import number as finite_number
 from ramify.core.protocols import Event
 from ramify.obs.files import append_line, dump_line, parse_line, read_text, replace_lines
 
@@ -105,13 +106,13 @@ def _parse(path: Path, number: int, line: str, after: float) -> MetricsRow:
     try:
         record = parse_line(path, number, line)
         step = record.get("step")
-        if not isinstance(step, int) or not after < step < 1 << 53:
+        if type(step) is not int or not after < step < 1 << 53:
             raise DataError(f"{path} row {number}: expected a whole number 'step' above {max(after, 0):.0f}")
         for name, value in record.items():
-            if value is not None and not (
-                isinstance(value, int | float) and abs(value) <= sys.float_info.max
-            ):
-                raise DataError(f"{path} row {number}: metric {name!r} is not a number")
+            try:
+                optional(finite_number)(value)
+            except FieldError as error:
+                raise DataError(f"{path} row {number}: {error.at(name)}") from None
     except DataError as error:
         raise DataError(
             f"{error}; put the file back from a copy, or delete this line: no step is trained on what it says"

@@ -3,9 +3,28 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ramify.core.errors import DataError
+from ramify.core.foreign_files import MAX_ECHO
+from ramify.core.json_types import (
+    FieldError,
+    by_kind,
+    count,
+    each,
+    ids,
+    json_object,
+    mapping,
+    member,
+    number,
+    numbers,
+    one_of,
+    optional,
+    record,
+    text,
+    truth,
+    whole,
+)
 from ramify.core.messages import (
     Calls,
     Final,
@@ -13,6 +32,7 @@ from ramify.core.messages import (
     Message,
     ParsedTurn,
     Problem,
+    Role,
     Say,
     TextPart,
     ToolCall,
@@ -34,6 +54,8 @@ from ramify.core.tree import (
 from ramify.obs.files import dump_line, parse_line, replace_lines
 
 SCHEMA = 6
+_MAX_REASON = 300
+"""Characters of a reason, which may quote ids of any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,107 +228,115 @@ def parse_tree(path: Path, row: int, line: str) -> TracedTree:
     Raises:
         DataError: As for `read_trees`.
     """
-    record = parse_line(path, row, line)
-    schema = record.get("schema")
-    if not isinstance(schema, int):
-        raise DataError(f"{path} row {row}: expected a tree with a 'schema' number")
+    content = parse_line(path, row, line)
+    try:
+        schema = count(content.get("schema"))
+    except FieldError:
+        raise DataError(f"{path} row {row}: expected a tree with a 'schema' number") from None
     if schema != SCHEMA:
         age = "newer" if schema > SCHEMA else "older"
         raise DataError(
             f"{path} row {row}: tree trace schema {schema} is {age} than schema {SCHEMA}, which this ramify reads"
         )
     try:
-        return _traced_tree(record)
-    except KeyError as error:
-        raise DataError(f"{path} row {row}: the tree lacks the field {error}") from None
-    except Exception as error:  # noqa: BLE001 - the line may hold anything, and whatever it makes of that says no more
-        raise DataError(f"{path} row {row}: not a tree: {error}") from None
+        return _READ_TREE(content)
+    except ValueError as error:
+        raise DataError(f"{path} row {row}: not a tree: {f'{error}'[:_MAX_REASON]}") from None
 
 
-def _traced_tree(record: Mapping[str, Any]) -> TracedTree:
-    problem = record["problem"]
-    tree = make_tree(
-        Problem(
-            problem["id"],
-            tuple(map(_message, problem["messages"])),
-            tuple(problem["answer"]),
-            problem["info"],
-        ),
-        TreeKey(**record["key"]),
-        [_node(node) for node in record["nodes"]],
-        [BranchDecision(**decision) for decision in record["decisions"]],
-        record["start"],
-    )
-    advantages = record["advantages"]
-    return TracedTree(
-        tree,
-        tuple(map(_reward, record["rewards"])),
-        None if advantages is None else tuple(advantages),
-    )
+def _traced_tree(
+    problem: Problem,
+    key: TreeKey,
+    start: str,
+    nodes: Sequence[Node],
+    decisions: Sequence[BranchDecision],
+    rewards: tuple[Reward, ...],
+    advantages: tuple[float, ...] | None,
+    **_: int,
+) -> TracedTree:
+    known = {node.id for node in nodes}
+    for name in (start, *(decision.node for decision in decisions)):
+        if name not in known:
+            raise ValueError(f"there is no node {name[:MAX_ECHO]!r}")
+    tree = make_tree(problem, key, list(nodes), list(decisions), start)
+    for node in nodes:
+        turn = node if node.stop is not None else tree.by_id[node.parent or ""]
+        if node.results and len(turn.calls) != len(node.results):
+            raise ValueError(f"node {node.id!r}: {len(node.results)} results of {len(turn.calls)} calls")
+    return TracedTree(tree, rewards, advantages)
 
 
-def _node(record: Mapping[str, Any]) -> Node:
-    return Node(
-        id=record["id"],
-        path=tuple(record["path"]),
-        parent=record["parent"],
-        source=Source(record["source"]),
-        token_ids=tuple(record["token_ids"]),
-        text=record["text"],
-        behavior_logprobs=tuple(record["behavior_logprobs"]),
-        entropy=None if record["entropy"] is None else Entropy(**record["entropy"]),
-        turn=_turn(record["turn"]),
-        results=tuple(
-            ToolResult(**{**result, "status": ToolStatus(result["status"])}) for result in record["results"]
-        ),
-        messages=tuple(map(_message, record["messages"])),
-        reward=record["reward"],
-        policy_version=record["policy_version"],
-        stop=None if record["stop"] is None else StopReason(record["stop"]),
-        context=_context(record["context"]),
-        rewriter=record["rewriter"],
-        token_entropies=tuple(record["token_entropies"]),
-        exact_ids=record["exact_ids"],
-    )
-
-
-def _reward(record: Mapping[str, Any]) -> Reward:
-    match record:
-        case {
-            "value": int() | float() as value,
-            "parts": dict(parts),
-            "events": dict(events),
-            "counts": bool(counts),
-        }:
-            numbers = (value, *parts.values(), *events.values())
-            if all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
-                return Reward(value, parts, events, counts)
-    raise ValueError("a reward has a value, parts and events, which are numbers, and says whether it counts")
-
-
-def _message(record: Mapping[str, Any]) -> Message:
-    return Message(record["role"], tuple(TextPart(part["text"]) for part in record["content"]))
-
-
-def _context(record: Mapping[str, Any] | str) -> Context:
-    match record:
+def _read_context(value: object) -> Context:
+    match value:
         case "parent" | "fresh":
-            return record
-        case {"node": str(node), "tokens": int(tokens)}:
-            return Cut(node, tokens)
-    raise ValueError('a context is "parent", "fresh", or a node and a number of its tokens')
+            return value
+        case dict():
+            return _READ_CUT(value)
+    raise FieldError.of('"parent", "fresh", or a node and a number of its tokens', value)
 
 
-def _turn(record: Mapping[str, Any] | None) -> ParsedTurn | None:
-    match record:
-        case None:
-            return None
-        case {"kind": "calls", "calls": calls}:
-            return Calls(tuple(ToolCall(**call) for call in calls))
-        case {"kind": "final", "answer": answer}:
-            return Final(answer)
-        case {"kind": "say", "text": text}:
-            return Say(text)
-        case {"kind": "malformed", "reason": reason, "answer": answer}:
-            return Malformed(reason, answer)
-    raise ValueError("a turn is neither calls, an answer, words nor malformed")
+_READ_CUT = record(Cut, node=text, tokens=count)
+_READ_MESSAGE = record(Message, role=one_of(get_args(Role)), content=each(record(TextPart, text=text)))
+_READ_TURN = by_kind(
+    calls=record(
+        Calls,
+        calls=each(record(ToolCall, id=text, name=text, arguments=json_object, malformed=optional(text))),
+    ),
+    final=record(Final, answer=text),
+    say=record(Say, text=text),
+    malformed=record(Malformed, reason=text, answer=text),
+)
+_READ_RESULT = record(
+    ToolResult,
+    call_id=text,
+    status=member(ToolStatus),
+    text=text,
+    info=json_object,
+    reward=number,
+    ends=truth,
+)
+_READ_NODE = record(
+    Node,
+    id=text,
+    path=ids,
+    parent=optional(text),
+    source=member(Source),
+    token_ids=ids,
+    text=text,
+    behavior_logprobs=numbers,
+    entropy=optional(record(Entropy, lower=number, upper=number, count=count)),
+    turn=optional(_READ_TURN),
+    results=each(_READ_RESULT),
+    messages=each(_READ_MESSAGE),
+    reward=number,
+    policy_version=optional(whole),
+    stop=optional(member(StopReason)),
+    context=_read_context,
+    rewriter=text,
+    token_entropies=numbers,
+    exact_ids=truth,
+)
+_READ_TREE = record(
+    _traced_tree,
+    schema=whole,
+    key=record(TreeKey, step=count, slot=count, attempt=count),
+    problem=record(Problem, id=text, messages=each(_READ_MESSAGE), answer=each(text), info=json_object),
+    start=text,
+    nodes=each(_READ_NODE),
+    decisions=each(
+        record(
+            BranchDecision,
+            node=text,
+            depth=count,
+            entropy_delta=number,
+            probability=number,
+            planned=count,
+            taken=count,
+            entropy_acted=truth,
+            undecided=truth,
+            budget_left=whole,
+        )
+    ),
+    rewards=each(record(Reward, value=number, parts=mapping(number), events=mapping(number), counts=truth)),
+    advantages=optional(numbers),
+)

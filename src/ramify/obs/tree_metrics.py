@@ -13,6 +13,8 @@ from ramify.core.tree import Source, StopReason, Trajectory, Tree
 from ramify.obs.branch_metrics import branch_metrics
 
 NGRAM = 8
+_NOT_RUN = (ToolStatus.MALFORMED, ToolStatus.UNKNOWN_TOOL, ToolStatus.OVER_LIMIT)
+"""Results of calls for which no tool was run."""
 
 
 def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
@@ -117,8 +119,19 @@ def _token_metrics(trees: Sequence[Tree]) -> dict[str, float]:
 
 def _call_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     counts = [len(trajectory.exchanges) for tree in trees for trajectory in tree.trajectories]
-    ok = [result.status is ToolStatus.OK for tree in trees for node in tree.nodes for result in node.results]
-    return {"calls/per_trajectory": _mean(counts), **({"calls/ok_rate": _mean(ok)} if ok else {})}
+    own = [status for tree in trees for status in _own_statuses(tree)]
+    executed = sum(status not in _NOT_RUN for status in own)
+    return {
+        "calls/per_trajectory": _mean(counts),
+        "calls/executed_per_trajectory": executed / len(counts),
+        **({"calls/ok_rate": own.count(ToolStatus.OK) / len(own)} if own else {}),
+    }
+
+
+def _own_statuses(tree: Tree) -> list[ToolStatus]:
+    """Return how each call of this tree ended, once; what lies above its start belongs to an earlier tree."""
+    above = {node.id for node in tree.path_to(tree.by_id[tree.start])}
+    return [result.status for node in tree.nodes if node.id not in above for result in node.results]
 
 
 def _entropies_after(trees: Sequence[Tree], source: Source) -> list[float]:

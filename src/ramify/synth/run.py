@@ -19,6 +19,7 @@ from ramify.config.load import resolved
 from ramify.config.schema_synth import SynthRecipe
 from ramify.core.closing import close_all
 from ramify.core.errors import ConfigError, Interrupted
+from ramify.core.json_types import part
 from ramify.core.messages import Problem
 from ramify.obs import manifest
 from ramify.obs.console import RunConsole
@@ -127,7 +128,7 @@ def _take_up(recipe: SynthRecipe, task: Task, library: HintLibrary | None, conso
     }
     made_with = manifest.made_with(device)
     if (folder / MANIFEST).exists():
-        before = read_manifest(folder, "made_from")
+        before = read_manifest(folder, made_from=part())
         refuse_other(folder, "a synthesis", without_reach(before["made_from"]), without_reach(made_from))
         note_session(folder, before, made_with, console.note)
     else:

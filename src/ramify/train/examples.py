@@ -1,6 +1,7 @@
 """The examples of a recipe that can be trained on: read, rendered and checked row by row, and what is left out is counted."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,6 +25,12 @@ from ramify.data.row_tools import tool_specs
 
 _RENDERERS = 256
 """Kept for the tools of rows."""
+
+MOST_REFUSED = 10_000
+"""Rows that cannot be used, after which a file that must have none is read no further."""
+
+_NOTE_SECONDS = 10.0
+"""Between two notes of how far a file is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +86,19 @@ class RowRenderers:
 class ExampleReader:
     """Iterates over the examples of `data.train` that can be trained on, and counts what it passes over.
 
+    It notes how far it is every `_NOTE_SECONDS`. Where rows that cannot be used end the run, it stops after `MOST_REFUSED` of them.
+
     Raises while it iterates:
         DataError: The file cannot be read from some place on.
     """
 
-    def __init__(self, recipe: SftRecipe | DpoRecipe, renderers: RowRenderers) -> None:
-        self._data, self._renderers = recipe.data, renderers
+    def __init__(
+        self, recipe: SftRecipe | DpoRecipe, renderers: RowRenderers, note: Callable[[str], None]
+    ) -> None:
+        self._data, self._renderers, self._note = recipe.data, renderers, note
         self._names = PAIR if isinstance(recipe, DpoRecipe) else COMPLETION
         self._may_end_in_call = recipe.environment is not None
-        self._rows = 0
+        self._rows, self._read_all = 0, False
         self._refused = RefusedRows()
         self._too_large: dict[str, list[int]] = {}
         self._formats: dict[str, list[int]] = {}
@@ -97,8 +108,12 @@ class ExampleReader:
 
     def __iter__(self) -> Iterator[Rendered]:
         """The examples, in the order of the file."""
+        next_note = time.monotonic() + _NOTE_SECONDS
         for number, example in read_examples(self._data.train, self._names):
             self._rows += 1
+            if time.monotonic() > next_note:
+                self._note(f"{self._place}: {self._rows:,} rows read, {self._refused.count:,} cannot be used")
+                next_note += _NOTE_SECONDS
             try:
                 if isinstance(example, RowError):
                     raise example
@@ -108,6 +123,9 @@ class ExampleReader:
                 self._too_large.setdefault(error.reason, []).append(number)
             except RowError as error:
                 self._refused.add(number, error)
+                if self._refused.count >= MOST_REFUSED and self._data.malformed == "refuse":
+                    return
+        self._read_all = True
 
     def _rendered(self, example: Example) -> Rendered:
         """The example in the dialect's text, nothing encoded that need not be."""
@@ -147,10 +165,11 @@ class ExampleReader:
         if not self._rows:
             raise DataError(f"{path}: expected examples, the file is empty")
         if refused.count and self._data.malformed == "refuse":
+            rows = f"{self._rows:,}" if self._read_all else f"the first {self._rows:,}"
             what = (
                 f" {refused}"
                 if refused.count == 1
-                else f": {refused.count:,} of {self._rows:,} rows cannot be used: {refused}"
+                else f": {refused.count:,} of {rows} rows cannot be used: {refused}"
             )
             raise DataError(f'{path}{what}. Mend them, or leave them out with data.malformed = "drop"')
         if not self._spelt:

@@ -23,7 +23,7 @@ def show_mask(recipe: SftRecipe | DpoRecipe, console: RunConsole, count: int) ->
     """
     tools = show_tools(recipe.tools, recipe.environment)
     renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder, console.note), tools)
-    reader = ExampleReader(recipe, renderers)
+    reader = ExampleReader(recipe, renderers, console.note)
     sizes = []
     for item in islice(reader, count):
         trees = renderers.trees(item, TreeKey(0, 0))
@@ -34,8 +34,7 @@ def show_mask(recipe: SftRecipe | DpoRecipe, console: RunConsole, count: int) ->
                 f"{recipe.data.train} row {item.row}{f', {side}' if side else ''}: {_shares(*sizes[-1])}"
             )
             console.masked(_pieces(renderers.of(item.tools), trained))
-    if not sizes:
-        reader.require_usable()
+    reader.require_usable()
     for note in reader.notes:
         console.note(note)
     console.result(f"together: {_shares(sum(size for size, _ in sizes), sum(on for _, on in sizes))}")

@@ -20,12 +20,13 @@ from pydantic import BaseModel
 from ramify.config.load import resolved
 from ramify.config.other_runs import changes, lasting
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.json_types import part, text
 from ramify.obs.files import (
     RECIPE,
     claimed_folder,
     entries,
     make_folder,
-    read_object,
+    read_record,
     replace_file,
     require_plain_files,
 )
@@ -106,11 +107,7 @@ class RunFolder:
             DataError: The manifest is damaged.
         """
         if (self.root / MANIFEST).exists():
-            before = read_manifest(self.root, "made_from")
-            if self.name() is None:
-                raise DataError(
-                    f"{self.root / MANIFEST}: expected the 'name' of the run; put it back from a copy"
-                )
+            before = read_manifest(self.root, made_from=part(), name=text)
             refuse_other(self.root, "a run", before["made_from"], manifest["made_from"])
             note_session(self.root, before, manifest["made_with"][-1], note)
             for change in changes(self.root / RECIPE, recipe):
@@ -152,10 +149,9 @@ class RunFolder:
     def name(self) -> str | None:
         """The name that the run drew when it began; None without a readable manifest."""
         try:
-            name = read_object(self.root / MANIFEST).get("name")
+            return str(read_record(self.root / MANIFEST, part(name=text))["name"])
         except DataError:
             return None
-        return name if isinstance(name, str) else None
 
 
 def recipe_fingerprint(recipe: BaseModel) -> str:

@@ -24,6 +24,7 @@ from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.draws import stream
 from ramify.core.errors import Interrupted
+from ramify.core.json_types import Reader, count, mapping, record, text
 from ramify.core.records import ScoredTree
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.learner.parallel import Ranks
@@ -31,8 +32,9 @@ from ramify.modeling.lora_merge import write_merged
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.modeling.model_config import is_adapter_folder
 from ramify.modeling.numerics import set_numerics
+from ramify.modeling.run_models import cycle_model
 from ramify.obs.console import RunConsole
-from ramify.obs.files import read_object, replace_file
+from ramify.obs.files import read_record, replace_file
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import each_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
@@ -44,6 +46,8 @@ from ramify.train.rl import run_rl
 from ramify.train.run_folder import claim_run_folder
 
 DONE = "done.json"
+
+_READ_PAIRS: Reader[dict[str, Any]] = record(dict, pairs=count, questions=mapping(count), line=text)
 
 
 def run_selfcritic(
@@ -103,7 +107,7 @@ class Cycle:
         if not told.exists():
             counts = self.make_pairs(policy, pairs, console)
             replace_file(told, (json.dumps(counts, indent=2) + "\n").encode())
-        counts = read_object(told)
+        counts = read_record(told, _READ_PAIRS)
         console.note(f"cycle {self.number}: {counts['line']}")
         done: dict[str, Any] = {"cycle": self.number, "rl": _reward(rl.run.dir), "pairs": counts}
         model = policy
@@ -121,7 +125,7 @@ class Cycle:
     @property
     def model(self) -> Path:
         """The model of a cycle that is done."""
-        return self.folder / str(read_object(self.folder / DONE)["model"])
+        return cycle_model(self.folder / DONE)
 
     def rl_recipe(self) -> TrainRecipe:
         """The recipe of the cycle's RL."""

@@ -92,7 +92,7 @@ def train_on_examples(
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer, own)
         folder.take_up(recipe, manifest, console.note)
         renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder, console.note), tools)
-        reader = ExampleReader(recipe, renderers)
+        reader = ExampleReader(recipe, renderers, console.note)
         size = recipe.data.train.stat().st_size
         if size >= _LARGE_FILE:
             console.note(f"reading {recipe.data.train}, {size / 1e6:,.0f} MB")

@@ -6,8 +6,8 @@ import pytest
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.core.errors import ConfigError, EngineError, TrainingError
 from ramify.core.records import NO_ANNOTATIONS, NodeAnnotations
-from ramify.core.tree import Source
-from random_trees import annotated, node, tree_of, with_behavior
+from ramify.core.tree import Source, make_tree
+from random_trees import annotated, node, random_tree, tree_of, with_behavior
 
 
 def forked():
@@ -106,3 +106,30 @@ def test_what_is_missing_or_broken_is_said():
         tree = with_behavior(forked(), {"0": [-1.0, broken], "0.0.0": [-1.0], "0.0.1": [], "1": []})
         with pytest.raises(EngineError, match="node '0': the engine gave a logprob that is not finite"):
             correction.weights(annotated(tree, None, NOTES))
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("seed", range(5))
+def test_tokens_above_the_start_of_a_tree_do_not_count(seed, level):
+    """A plain loop over the tokens that are trained on."""
+    rng = np.random.default_rng(seed)
+    grown = random_tree(rng)
+    start = next(node for node in grown.nodes if node.source is Source.TOOL)
+    below = [n for n in grown.nodes if n.path[: len(start.path)] == start.path[: len(n.path)]]
+    tree = make_tree(grown.problem, grown.key, below, start=start.id)
+    old = {
+        n.id: NodeAnnotations(old_logprobs=rng.normal(-1, 0.3, len(n.token_ids)))
+        for n in tree.nodes
+        if n.source is Source.POLICY
+    }
+    correction = ImportanceCorrection(level, "truncate", 1e9, None)
+    for trajectory, weights in zip(
+        tree.trajectories, correction.weights(annotated(tree, None, old)), strict=True
+    ):
+        ratios = []
+        for part in trajectory.policy_nodes:
+            for token in range(len(part.token_ids)):
+                trained = len(part.path) > len(start.path)
+                ratios.append(math.exp(old[part.id].old_logprobs[token] + 1.0) if trained else 1.0)
+        whole = math.prod(ratios)
+        assert weights == pytest.approx([whole] * len(ratios) if level == "sequence" else ratios)

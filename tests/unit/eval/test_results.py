@@ -6,7 +6,6 @@ import pytest
 from eval_records import attempt
 
 from ramify.core.errors import ConfigError, DataError
-from ramify.eval.attempts import AttemptRecord
 from ramify.eval.manifest import read_manifest
 from ramify.eval.results import check_eval_folder, read_records, read_times, results_lines, times_lines
 from ramify.obs.manifest import write_manifest
@@ -24,7 +23,6 @@ def written(folder):
 def test_records_come_back(tmp_path):
     written(tmp_path)
     assert read_records(tmp_path) == tuple(MADE)
-    assert AttemptRecord.from_json(MADE[0].to_json()) == MADE[0]
 
 
 def test_a_duplicate_is_refused(tmp_path):
@@ -49,7 +47,7 @@ def test_an_unknown_status_is_refused(tmp_path):
     record = MADE[0].to_json()
     record["calls"][0]["status"] = "maybe"
     results_lines(tmp_path).append(record)
-    with pytest.raises(DataError, match="unknown status"):
+    with pytest.raises(DataError, match=r"calls\[0\]\.status: expected one of"):
         read_records(tmp_path)
 
 
@@ -132,8 +130,9 @@ MANIFEST = {
     "schema": 2,
     "scores": {
         "problems": {"count": 1, "sha256": "0"},
-        "sampling": {"attempts": 1},
-        "engine": {},
+        "sampling": {"attempts": 1, "right_by": "correct"},
+        "engine": {"name": "local"},
+        "model": {"path": "m"},
         "reward": {"judge": None},
         "seed": 0,
     },
@@ -161,10 +160,10 @@ MANIFEST = {
 )
 def test_a_manifest_of_other_types_is_refused(tmp_path, keys):
     write_manifest(tmp_path, MANIFEST)
-    assert read_manifest(tmp_path) == MANIFEST
+    assert read_manifest(tmp_path) == MANIFEST | {"notes": ()}
     for value in (None, -0.5, "x", True):
         write_manifest(tmp_path, edited(MANIFEST, keys, value))
-        with pytest.raises(DataError, match=r"manifest\.json: expected (the|a) manifest of"):
+        with pytest.raises(DataError, match=r"manifest\.json: [a-z0-9_.[\]]+: expected "):
             read_manifest(tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "manifest.json").mkdir()

@@ -1,13 +1,19 @@
 import json
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from model_folders import write_model
 from ramify.core.errors import DataError
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.tiny import make_tiny_qwen3
+from ramify.modeling.weight_checksums import weights_checksum
+from ramify.modeling.weight_files import stored_tensors
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -274,3 +280,21 @@ def test_shards_are_read_as_their_index_says(tmp_path):
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
     loaded = load_model(tmp_path / "shards").state_dict()
     assert all(torch.equal(loaded[name], weights[name]) for name in weights)
+
+
+def test_weights_that_may_not_be_read_are_not_called_missing():
+    """Root reads all files, so it becomes somebody else for the test."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = write_model(Path(scratch) / "model")
+        for place in (Path(scratch), folder):
+            place.chmod(0o755)
+        (folder / "model.safetensors").chmod(0)
+        user = os.geteuid()
+        try:
+            if user == 0:
+                os.seteuid(65534)
+            for read in (stored_tensors, weights_checksum):
+                with pytest.raises(DataError, match=r"model\.safetensors: cannot be read: Permission denied"):
+                    read(folder)
+        finally:
+            os.seteuid(user)

@@ -24,7 +24,10 @@ def test_a_self_critic_run_stands_for_its_last_cycle_that_is_done(tmp_path):
     assert model_of(tmp_path) == tmp_path / "cycle-02" / "rl/checkpoints/step-000004"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model": 7}', "\x00"])
+OUTSIDE = [json.dumps({"model": path}) for path in ("/etc", "..", "rl/../../cycle-02", "\0")]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model": 7}', "\x00", *OUTSIDE])
 def test_a_damaged_record_of_a_cycle_is_named_in_one_line(tmp_path, text):
     done = tmp_path / "cycle-01" / "done.json"
     done.parent.mkdir()
@@ -32,7 +35,9 @@ def test_a_damaged_record_of_a_cycle_is_named_in_one_line(tmp_path, text):
     with pytest.raises(DataError) as caught:
         model_of(tmp_path)
     assert str(caught.value).startswith(f"{done}: ")
-    assert str(caught.value).endswith("; name the model's own folder as model.path")
+    assert str(caught.value).endswith(
+        "put the file back from a copy, or name the model's own folder as model.path"
+    )
     assert "\n" not in str(caught.value)
 
 

@@ -1,6 +1,9 @@
 """Shards that torch wrote for FSDP on real ranks come back bit for bit, and wrong ones are refused."""
 
 import os
+import random
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,17 @@ import torch
 from ramify.core.errors import DataError
 from ramify.modeling import verl_shards
 from ramify.modeling.verl_files import find_checkpoint
+from ramify.modeling.verl_pickles import require_intact
 from ramify.modeling.verl_shards import VerlShards
-from verl_checkpoints import whole_tensors, write_plain, write_sharded, write_small_model
+from verl_checkpoints import (
+    damaged_shard,
+    rewrite,
+    whole_tensors,
+    with_mesh,
+    write_plain,
+    write_sharded,
+    write_small_model,
+)
 
 MESHES = ((3,), (1,), (2, 2))
 KINDS = ("fsdp1", "fsdp2", "tensors", "torch 2.4")
@@ -219,3 +231,70 @@ def test_shards_in_the_step_itself_are_found(tmp_path, model, tensors):
     for file in actor.glob("*.pt"):
         file.rename(actor.parent / file.name)
     assert find_checkpoint(tmp_path / "global_step_7").step == 7
+
+
+@pytest.mark.parametrize("short", [4, 1, 100])
+def test_a_record_that_is_shorter_than_its_tensor_is_refused(copied, short):
+    def change(records):
+        records["data/0"] = records["data/0"][:-short]
+
+    rewrite(shard(copied, 0), change)
+    with pytest.raises(DataError, match=r"rank_0\.pt: its tensors have other sizes than its records"):
+        shards_at(copied)
+
+
+def _layout(*axes):
+    from torch.distributed._mesh_layout import _FlatLayout, _MeshLayout
+
+    return _MeshLayout(tuple(_FlatLayout(shape, stride) for shape, stride in axes))
+
+
+BOMBS = {
+    "a list of ranks": lambda mesh: object.__setattr__(
+        mesh, "_rank_map", torch.zeros(1, dtype=torch.int32).expand(10**9)
+    ),
+    "a long axis": lambda mesh: object.__setattr__(mesh, "_layout", _layout(((10**9,), (0,)))),
+    "two axes": lambda mesh: object.__setattr__(mesh, "_layout", _layout(((10**5, 10**5), (0, 0)))),
+    "an axis of none": lambda mesh: object.__setattr__(mesh, "_layout", _layout(((10**9, 0), (0, 0)))),
+    "strides that lead out": lambda mesh: object.__setattr__(mesh, "_layout", _layout(((3,), (10**9,)))),
+    "strides that lead back": lambda mesh: object.__setattr__(mesh, "_layout", _layout(((3,), (-1,)))),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_mesh_of_more_ranks_than_files_is_refused_before_it_is_counted(copied, name):
+    with_mesh(shard(copied, 0), BOMBS[name])
+    start = time.monotonic()
+    with pytest.raises(DataError, match=r"rank_0\.pt: lm_head\.weight: .*mesh"):
+        shards_at(copied)
+    assert time.monotonic() - start < 30
+
+
+def test_more_numbers_than_are_stored_are_refused(copied):
+    torch.save({"a": torch.zeros(1).expand(10**9)}, shard(copied, 0))
+    with pytest.raises(DataError, match="more than are stored"):
+        shards_at(copied)
+
+
+@pytest.mark.parametrize("text", ["9" * 6000, "\u0663", "-1", "1e3", ""])
+def test_the_number_of_the_newest_step_is_one(tmp_path, text):
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match="expected the number of a step"):
+        find_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_damaged_shard_is_refused_or_gives_the_right_weights(copied, tensors, seed):
+    rng = random.Random(seed)
+    damaged_shard(shard(copied, rng.randrange(3)), rng)
+    start = time.monotonic()
+    found = {}
+    with suppress(DataError):
+        for file in copied.glob("*.pt"):
+            require_intact(file)
+        shards = shards_at(copied)
+        found = {name: shards.tensor(name, torch.float32) for name in shards.shapes}
+    assert found.keys() <= tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in found)
+    assert time.monotonic() - start < 30

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from ramify.core.errors import ConfigError, DataError
+from ramify.core.json_types import part
 from ramify.obs.files import (
     LOCK,
     append_line,
     entries,
     locked_folder,
     parse_line,
-    read_object,
+    read_record,
     replace_file,
     require_plain_files,
 )
@@ -124,7 +125,7 @@ def test_what_is_no_json_object_is_refused_in_a_line(tmp_path, content):
     with pytest.raises(
         DataError, match=r"a\.json: (broken JSON|expected a JSON object|nested more|a number has)"
     ):
-        read_object(path)
+        read_record(path, part())
     with pytest.raises(DataError, match=r"a\.json row 3: ") as error:
         parse_line(path, 3, content)
     assert "\n" not in str(error.value)
@@ -132,10 +133,10 @@ def test_what_is_no_json_object_is_refused_in_a_line(tmp_path, content):
 
 def test_a_file_that_is_not_there_is_a_folder_or_is_endless_is_no_object(tmp_path):
     with pytest.raises(DataError, match="cannot be read: No such file"):
-        read_object(tmp_path / "a.json")
+        read_record(tmp_path / "a.json", part())
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        read_object(tmp_path)
+        read_record(tmp_path, part())
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(DataError, match=r"large: .*expected at most"):
-        read_object(tmp_path / "large")
+        read_record(tmp_path / "large", part())

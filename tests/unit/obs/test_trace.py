@@ -114,7 +114,10 @@ def test_cut_off_line_is_named(tmp_path, keep):
         (lambda r: r["rewards"][0].update(value="1"), "a reward has a value"),
         (lambda r: r["rewards"][0].update(parts={"correct": True}), "which are numbers"),
         (lambda r: r["nodes"][1].update(source="robot"), "robot"),
-        (lambda r: r["nodes"][1].update(context="elsewhere"), 'a context is "parent", "fresh", or a node'),
+        (
+            lambda r: r["nodes"][1].update(context="elsewhere"),
+            'context: expected "parent", "fresh", or a node',
+        ),
         (lambda r: r["nodes"][1].update(context={"node": "9", "tokens": 1}), "which is not above it"),
         (lambda r: r["key"].update(rank=1), "rank"),
         (lambda r: r.pop("schema"), "'schema' number"),

@@ -38,6 +38,7 @@ def test_small_tree_by_hand():
             "tokens/unique": 18.0,
             "tokens/shared_ratio": (14 + 15 + 6) / 18,
             "calls/per_trajectory": 2 / 3,
+            "calls/executed_per_trajectory": 1 / 3,
             "calls/ok_rate": 1.0,
             "health/written": (6 + 7 + 1) / 3,
             "health/repetition": 0.0,
@@ -286,3 +287,26 @@ def test_a_turn_in_two_nodes_is_one_turn():
 def test_where_nothing_was_called_or_written_nothing_is_said():
     nodes = [prompt(), policy((0,), 0, stop=StopReason.DEADLINE)]
     assert health_metrics([make_tree(problem(), TreeKey(0, 0), nodes)]) == {"health/written": 0.0}
+
+
+def test_an_executed_call_counts_once_and_a_refused_one_or_one_above_the_start_does_not():
+    def metrics(start, last):
+        nodes = [
+            prompt(),
+            policy((0,), turn=Calls((call((0,)),))),
+            tool((0, 0)),
+            policy((0, 0, 0), turn=Calls((call((0, 0, 0)),))),
+            tool((0, 0, 0, 0), status=last),
+            *(policy((0, 0, 0, 0, leaf), stop=StopReason.ANSWERED) for leaf in range(2)),
+            policy((0, 0, 1), stop=StopReason.ANSWERED),
+        ]
+        tree = make_tree(problem(), TreeKey(0, 0), nodes, start=start)
+        return tree_metrics([ScoredTree(tree, (Reward(1.0, {}),) * 3)])
+
+    name = "calls/executed_per_trajectory"
+    assert [metrics("", status)[name] for status in ToolStatus] == [
+        pytest.approx((1 + (status not in ("malformed", "unknown_tool", "over_limit"))) / 3)
+        for status in ToolStatus
+    ]
+    assert metrics("0.0", ToolStatus.ERROR)[name] == pytest.approx(1 / 3)
+    assert metrics("0.0", ToolStatus.OK)["calls/per_trajectory"] == pytest.approx(5 / 3)

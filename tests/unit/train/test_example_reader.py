@@ -13,6 +13,7 @@ from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.core.errors import DataError
 from ramify.core.tree import Source, TreeKey
+from ramify.train import examples
 from ramify.train.examples import ExampleReader, RowRenderers
 
 USER = {"role": "user", "content": "Which is older?"}
@@ -45,6 +46,7 @@ def read(tmp_path, tokenizer_folder):
         dialect="tags",
         environment=None,
         name="rows.jsonl",
+        note=lambda _: None,
         **data,
     ):
         path = tmp_path / name
@@ -68,7 +70,7 @@ def read(tmp_path, tokenizer_folder):
         recipe = check_recipe(schema, table, "recipe")
         shown = show_tools(recipe.tools, recipe.environment)
         renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder), shown)
-        reader = ExampleReader(recipe, renderers)
+        reader = ExampleReader(recipe, renderers, note)
         return tuple(reader), reader, renderers
 
     return reads
@@ -342,3 +344,21 @@ def test_recorded_pairs_of_another_tokenizer_are_refused(read, recorded, damage)
     part[1] = [*part[1][:-1], 0] if damage == "another id" else [*part[1], 10_000]
     with pytest.raises(DataError, match="row 1: its ids are those of another model's tokenizer"):
         read([recorded], schema=DpoRecipe)[1].require_usable()
+
+
+def test_a_file_of_rows_that_cannot_be_used_is_not_read_to_its_end(read, monkeypatch):
+    monkeypatch.setattr(examples, "MOST_REFUSED", 5)
+    rows = [PLAIN, *["{"] * 30]
+    found, reader, _ = read(rows)
+    assert len(found) == 1
+    with pytest.raises(DataError, match=r"rows\.jsonl: 5 of the first 6 rows cannot be used: 5 rows \("):
+        reader.require_usable()
+    _, reader, _ = read(rows, malformed="drop")
+    assert any("left out 30 of 31 rows" in note for note in reader.notes)
+
+
+def test_a_long_file_says_how_far_it_is_read(read, monkeypatch):
+    monkeypatch.setattr(examples, "_NOTE_SECONDS", 0.0)
+    notes = []
+    read([PLAIN, BAD, PLAIN], malformed="drop", note=notes.append)
+    assert notes[-1].endswith("rows.jsonl: 3 rows read, 1 cannot be used")

@@ -94,11 +94,11 @@ def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
     assert said == []
     folder.take_up(Recipe(), MADE | {"made_with": [{"commit": "2"}]}, said.append)
     assert len(said) == 1
-    assert [session["commit"] for session in read_manifest(tmp_path, "made_from")["made_with"]] == ["1", "2"]
+    assert [session["commit"] for session in read_manifest(tmp_path)["made_with"]] == ["1", "2"]
     with pytest.raises(ConfigError, match=r'holds a run with data\.sha256 = "a", now it is "b"'):
         folder.take_up(Recipe(), MADE | {"made_from": {"data": {"sha256": "b"}}}, said.append)
     write_manifest(tmp_path, MADE)
-    with pytest.raises(DataError, match=r"manifest\.json: expected the 'name' of the run"):
+    with pytest.raises(DataError, match=r"manifest\.json: lacks the field 'name'"):
         folder.take_up(Recipe(), MADE, said.append)
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(DataError, match=r"manifest\.json: expected a JSON object"):

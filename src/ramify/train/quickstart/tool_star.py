@@ -16,6 +16,7 @@ from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_repair import RepairSection
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
+from ramify.core.json_types import part
 from ramify.core.rank import Rank
 from ramify.data.demonstrator import Flaws, write_demonstrations
 from ramify.data.world import WorldFiles, WorldSettings, build_world
@@ -24,7 +25,7 @@ from ramify.learner.checkpoint import latest_checkpoint
 from ramify.learner.parallel import Ranks
 from ramify.modeling.load import writing_model
 from ramify.obs.console import RunConsole
-from ramify.obs.files import read_object
+from ramify.obs.files import read_record
 from ramify.sandbox.levels import detect_level
 from ramify.synth.run import run_synth
 from ramify.train.quickstart import world_helper
@@ -147,7 +148,7 @@ def run_tool_star(out: Path, seed: int, console: RunConsole, *, smoke: bool) -> 
         "seed": seed,
         "seconds": clock.seconds,
         "synthesis": {key: told for key, told in synthesis.items() if key != "files"},
-        "cycle": read_object(cycle / "done.json"),
+        "cycle": read_record(cycle / "done.json", part()),
         "peak_memory_bytes": peak_memory_bytes() + memory,
         "config": {"selfcritic": critic.model_dump(mode="json")},
         "sandbox_level": detect_level(),

@@ -1,0 +1,151 @@
+"""Records of runs with one fault each, drawn at random: each command that reads them ends well or in one line."""
+
+import json
+import random
+import shutil
+import time
+
+import pytest
+
+from damaged_records import damaged, sealed
+from e2e_runs import EVAL, TRAIN, write_task
+from ramify.cli import main
+
+QUICK = ("run.threads=1", "tools.python.timeout_seconds=10", "sandbox.min_level=0")
+CRITIC = """
+[selfcritic]
+cycles = 1
+steps = 1
+problems = 2
+[dpo]
+beta = 0.1
+batch_size = 4
+max_tokens = 300
+optimizer = {{ rate = 1e-3 }}
+"""
+EACH = {"pairs": 40, "rollout": 4, "eval --compare": 8, "eval --resume": 6, "train": 5, "selfcritic": 5}
+"""Faults that are drawn for each command."""
+
+
+def words(*settings):
+    return [word for setting in (*QUICK, *settings) for word in ("-s", setting)]
+
+
+class Runs:
+    """A finished run of each kind. `copies` of them are damaged."""
+
+    def __init__(self, folder, model):
+        self.folder, self.model = folder, model
+        self.recipes = {
+            name: write_task(folder / name, model, text)
+            for name, text in (
+                ("train", TRAIN),
+                ("eval", EVAL),
+                ("selfcritic", TRAIN.replace('"length"', '"answer"') + CRITIC),
+            )
+        }
+        script = f'engine={{name="scripted",script="{folder / "eval" / "script.toml"}"}}'
+        self.settings = {
+            "train": words("run.steps=1", "rollout.n=4", "rollout.m=2"),
+            "eval": words(script, "sampling.attempts=1", "sampling.k=[1]", "data.limit=3"),
+            "selfcritic": words("rollout.n=4", "rollout.m=2"),
+        }
+        for name in self.recipes:
+            assert main([name, str(self.recipes[name]), *self.settings[name]]) == 0
+        trees = folder / "train" / "run" / "trees" / "000001.jsonl"
+        self.lines = trees.read_text().splitlines(keepends=True)
+        # Every other answer is right, so that there are pairs.
+        self.lines = [self._half_right(line) for line in self.lines]
+
+    @staticmethod
+    def _half_right(line):
+        tree = json.loads(line)
+        for number, reward in enumerate(tree["rewards"]):
+            reward["parts"] = {"correct": float(number % 2)}
+        return json.dumps(tree) + "\n"
+
+    def command(self, door, to, rng):
+        """Put a damaged run into the folder `to`; returns the command that reads it."""
+        match door:
+            case "pairs":
+                self._trees(to, rng)
+                return ["pairs", to / "run" / "trees.jsonl", "--model", self.model, "--out", to / "out.jsonl"]
+            case "rollout":
+                self._trees(to, rng)
+                (to / "run" / "trees").mkdir()
+                shutil.move(to / "run" / "trees.jsonl", to / "run" / "trees" / "000001.jsonl")
+                tree = json.loads(self.lines[0])
+                node = next(node["id"] for node in tree["nodes"] if node["stop"] is None)
+                asked = [
+                    "rollout",
+                    self.recipes["train"],
+                    *self.settings["train"],
+                    "-s",
+                    f"run.dir={to / 'new'}",
+                ]
+                return [*asked, "--from", f"{to / 'run'}:1:{tree['key']['slot']}/{node}"]
+            case "eval --compare":
+                self._one_of(to, "eval", ["manifest.json", "results.jsonl"], rng)
+                return ["eval", "--compare", self.folder / "eval" / "run", to / "run", "--out", to / "new"]
+            case "eval --resume":
+                names = ["manifest.json", "results.jsonl", "times.jsonl", "trees.jsonl"]
+                self._one_of(to, "eval", names, rng)
+            case "train":
+                checkpoint = "checkpoints/step-000001/"
+                self._one_of(to, "train", ["manifest.json", "metrics.jsonl", f"{checkpoint}state.json"], rng)
+                if rng.random() < 0.7:
+                    sealed(to / "run" / checkpoint / "state.json")
+            case "selfcritic":
+                names = [f"cycle-01/{name}" for name in ("done.json", "pairs.json", "trees.jsonl")]
+                name = self._one_of(to, "selfcritic", names, rng)
+                if not name.endswith("done.json"):
+                    (to / "run" / "cycle-01" / "done.json").unlink()
+                if name.endswith("trees.jsonl"):
+                    (to / "run" / "cycle-01" / "pairs.json").unlink()
+        name = door.split()[0]
+        settings = [*self.settings[name], "-s", f"run.dir={to / 'run'}"]
+        return [name, self.recipes[name], *settings, "--resume"]
+
+    def _trees(self, to, rng):
+        (to / "run").mkdir(parents=True)
+        lines = [line.encode() for line in self.lines]
+        number = rng.randrange(len(lines))
+        lines[number] = damaged(self.lines[number], rng)
+        (to / "run" / "trees.jsonl").write_bytes(b"".join(lines))
+
+    def _one_of(self, to, name, files, rng):
+        shutil.copytree(self.folder / name / "run", to / "run")
+        file = rng.choice(files)
+        path = to / "run" / file
+        if path.suffix == ".json":
+            path.write_bytes(damaged(path.read_text(), rng))
+            return file
+        lines = path.read_text().splitlines(keepends=True)
+        at = rng.randrange(len(lines))
+        text = damaged(lines[at], rng)
+        path.write_bytes("".join(lines[:at]).encode() + text + "".join(lines[at + 1 :]).encode())
+        return file
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, caller):
+    return Runs(tmp_path_factory.mktemp("whole"), caller)
+
+
+@pytest.mark.parametrize("door", EACH)
+def test_a_damaged_record_ends_a_command_well_or_in_one_line(tmp_path, runs, capsys, door):
+    refused = 0
+    for seed in range(EACH[door]):
+        to = tmp_path / f"{seed}"
+        command = [str(word) for word in runs.command(door, to, random.Random(f"{door} {seed}"))]
+        capsys.readouterr()
+        start = time.monotonic()
+        status = main(command)
+        told = capsys.readouterr().err
+        assert status in (0, 2), (seed, told)
+        assert time.monotonic() - start < 30, seed
+        if status == 2:
+            refused += 1
+            assert told.count("\n") == 1, (seed, told)
+            assert len(told) < 1000, (seed, told)
+    assert refused
