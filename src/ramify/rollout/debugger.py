@@ -142,20 +142,12 @@ async def corrected(helper: Helper, program: str, error: str) -> str:
     if found == program.strip():
         raise UnhelpfulError("the same program")
     try:
-        ours, theirs = ast.parse(found), _parsed(program)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        ours = syntax_of(found)
+    except ValueError:
         raise UnhelpfulError("no program") from None
-    if theirs is not None and ast.dump(ours) == ast.dump(theirs):
+    if ours == _syntax_or_none(program):
         raise UnhelpfulError("the same program")
     return found
-
-
-def _parsed(program: str) -> ast.Module | None:
-    """The program as a syntax tree; None if it is no Python, and so differs from any that is."""
-    try:
-        return ast.parse(program)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def _noted(result: ToolResult, **told: str) -> ToolResult:
