@@ -81,7 +81,7 @@ ODD = {
         arguments({"a": {"default": float("nan"), "maximum": float("inf")}}),
         "a (any value, optional)",
     ),
-    "a long number": (arguments({"a": {"const": 10**5000}}), "a (null, optional)"),
+    "a long number": (arguments({"a": {"const": 10**4000}}), "a (null, optional)"),
     "half a character": (arguments({"a": {"const": "\ud800"}}), 'a ("\\ud800", optional)'),
 }
 

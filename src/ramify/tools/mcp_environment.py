@@ -236,5 +236,5 @@ class McpSession:
         async with self._listing:
             if self._is_stale and self.client is not None:
                 self._is_stale = False
-                with suppress(MCPError, TimeoutError, ValueError):
+                with suppress(MCPError, TimeoutError, ToolListError):
                     self.tools = await listed(self.client, self.config.timeout_seconds)

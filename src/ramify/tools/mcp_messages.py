@@ -3,8 +3,10 @@
 import json
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
-from ramify.tools.server_tools import require_few, require_short, server_tool
+from ramify.tools.server_tools import ToolListError, require_few, require_short, server_tool
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -17,20 +19,27 @@ async def listed(client: "ClientSession", seconds: float) -> dict[str, ToolSpec]
     Raises:
         MCPError: The server refuses, or is gone.
         TimeoutError: It takes longer than `seconds`, which is also the deadline of each tool.
-        ValueError: Its list is beyond the limits (ToolListError), or no list of tools.
+        ToolListError: Its list is beyond the limits, or breaks the protocol.
     """
     import anyio
     from mcp_types import PaginatedRequestParams
 
     tools: list[Tool] = []
-    with anyio.fail_after(seconds):
-        page = await client.list_tools()
-        tools.extend(page.tools)
-        while page.next_cursor is not None:
-            # Within the loop: a server may offer pages without end.
-            require_few(len(tools))
-            page = await client.list_tools(params=PaginatedRequestParams(cursor=page.next_cursor))
+    try:
+        with anyio.fail_after(seconds):
+            page = await client.list_tools()
             tools.extend(page.tools)
+            while page.next_cursor is not None:
+                # Within the loop: a server may offer pages without end.
+                require_few(len(tools))
+                page = await client.list_tools(params=PaginatedRequestParams(cursor=page.next_cursor))
+                tools.extend(page.tools)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ToolListError(
+            f"its list of tools breaks the protocol at {place:.80}: {first['msg']}. Mend the server"
+        ) from None
     require_few(len(tools))
     specs = {
         tool.name: server_tool(tool.name, tool.description or "", tool.input_schema, seconds)
@@ -91,6 +100,6 @@ def first_cause(error: BaseException) -> BaseException:
 
 
 def in_words(error: BaseException) -> str:
-    """The message of an error, for the policy and for people."""
-    text = str(error).strip().rstrip(".") or type(error).__name__
+    """Return the message of an error in one line, for the policy and for people."""
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return "the server has closed the connection" if text == "Connection closed" else text

@@ -5,7 +5,6 @@ import time
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from ramify.chat.arguments import describe_tools, expected_arguments, read_call, text_argument
@@ -70,7 +69,7 @@ def test_a_schema_that_is_fine_stands_in_prompts_as_it_is(tokenizer, parameters)
         assert describe_tools([tool]).endswith(f"of this schema: {before}")
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(SCHEMAS)
 def test_any_schema(tokenizer, parameters):
     began = time.monotonic()
@@ -140,14 +139,3 @@ def fanned(where, steps, width):
 def test_a_schema_that_is_too_large_is_cut(tokenizer, parameters):
     texts, _ = used(tokenizer, parameters)
     assert max(map(len, texts)) < MOST_CHARS
-
-
-@given(st.lists(SCHEMAS, min_size=2, max_size=3))
-@settings(max_examples=20)
-def test_tools_with_any_schemas_stand_beside_each_other(tokenizer, schemas):
-    tools = [
-        ToolSpec(f"look{number}", "", schema, True, 1.0, in_prompt=True)
-        for number, schema in enumerate(schemas)
-    ]
-    for kind in (TagRenderer, HermesRenderer):
-        assert kind(tokenizer, tools).start(PROBLEM)
