@@ -35,7 +35,7 @@ def read_tools(value: object) -> str:
     tools = [_read_tool(tool, f"tool {number}") for number, tool in enumerate(value, 1)]
     try:
         written = json.dumps(tools, ensure_ascii=False)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise RowError(_UNREADABLE, str(error)) from None
     return text_of(written, "'tools'")
 

@@ -69,7 +69,7 @@ def test_a_schema_that_is_fine_stands_in_prompts_as_it_is(tokenizer, parameters)
         assert describe_tools([tool]).endswith(f"of this schema: {before}")
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(SCHEMAS)
 def test_any_schema(tokenizer, parameters):
     began = time.monotonic()

@@ -90,7 +90,7 @@ def test_a_run_goes_on_after_a_malformed_call_of_a_tool_with_an_odd_schema(tmp_p
     def play(context, seed):
         return ScriptedTurn(turns[context.count("\n</result>")])
 
-    plain = agent(tokenizer_folder, RandomBrancher(m=1), play, n=1)
+    plain = agent(tokenizer_folder, RandomBrancher(m=1, rate=0.0), play, n=1)
     tokenizer = plain.renderer.tokenizer
     renderer = TagRenderer(tokenizer, [*environment.tools.values()])
     parts = replace(plain, environment=environment, renderer=renderer, engine=ScriptedEngine(tokenizer, play))
