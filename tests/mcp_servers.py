@@ -1,5 +1,6 @@
 """MCP servers for tests, written with the real package's server API, and the processes that run them."""
 
+import json
 import os
 import signal
 import socket
@@ -123,6 +124,44 @@ for line in [] if sys.argv[1:] else sys.stdin:
 while True:
     time.sleep(1000)
 '''
+
+RAW = """
+# Lists the tools of the first file, and those of the second once one was called; a call gives the text "done".
+
+import json, sys
+
+def write(message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+lists = [open(path).read() for path in sys.argv[1:]]
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "initialize":
+        info = {"name": "raw", "version": "1"}
+        result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": True}}, "serverInfo": info}
+    elif asked["method"] == "tools/list":
+        result = json.loads(lists[0])
+    elif asked["method"] == "tools/call":
+        if len(lists) > 1:
+            lists.pop(0)
+            write({"method": "notifications/tools/list_changed"})
+        result = {"content": [{"type": "text", "text": "done"}], "structuredContent": {"a": "a" * 40 + "!"}}
+        result = {"name": "no content"} if asked["params"]["name"] == "wrong" else result
+    else:
+        continue
+    write({"id": asked["id"], "result": result})
+"""
+
+
+def write_raw_server(folder, *lists):
+    """The command of a server that lists these tools, as JSON, whatever they are."""
+    program, *files = (
+        folder / name for name in ("server.py", *(f"{number}.json" for number in range(len(lists))))
+    )
+    program.write_text(RAW)
+    for file, tools in zip(files, lists, strict=True):
+        file.write_text(json.dumps({"tools": tools}))
+    return sys.executable, str(program), *map(str, files)
 
 
 def write_server(folder, text):

@@ -6,22 +6,29 @@ If a tool's only argument is a text, the tag holds that text as it is, as with t
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 from ramify.core.messages import ToolCall, ToolSpec
+from ramify.core.tool_schema import resolve
 
+_MAX_NAMES, _MAX_KINDS, _MAX_STEPS = 200, 200, 16
+"""What a message about a call says at most of a schema: arguments, types of an argument, references followed to a type."""
+_MAX_WORDS = 4_000
+"""Characters of such a list of arguments."""
 _MAX_DEPTH = 32
 """Levels of nested lists and objects; everything that records a call can write and read this many."""
 
 
 def text_argument(spec: ToolSpec) -> str | None:
     """The name of a tool's only argument, if that is a required text; None if a call carries a JSON object."""
-    required = list(spec.parameters.get("required", ()))
+    required = spec.parameters.get("required", [])
     properties = spec.parameters.get("properties", {key: {"type": "string"} for key in required})
     if len(required) != 1 or list(properties) != required:
         return None
-    return required[0] if properties[required[0]].get("type") == "string" else None
+    name: str = required[0]
+    return name if properties[name].get("type") == "string" else None
 
 
 def read_call(spec: ToolSpec, content: str) -> ToolCall:
@@ -42,13 +49,14 @@ def read_call(spec: ToolSpec, content: str) -> ToolCall:
 
 
 def expected_arguments(parameters: Mapping[str, Any]) -> str:
-    """The arguments of a JSON schema in words: `key (string), limit (integer, optional)`."""
-    required = parameters.get("required", ())
+    """Return the arguments of a plain JSON schema in words: `key (string), limit (integer, optional)`."""
+    required = frozenset(parameters.get("required", ()))
     names = [
         f"{name} ({_kind(schema, parameters)}{'' if name in required else ', optional'})"
-        for name, schema in parameters.get("properties", {}).items()
+        for name, schema in islice(parameters.get("properties", {}).items(), _MAX_NAMES)
     ]
-    return ", ".join(names) or "no arguments"
+    text = ", ".join(names) or "no arguments"
+    return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}..."
 
 
 def describe_tools(specs: Sequence[ToolSpec]) -> str:
@@ -71,15 +79,26 @@ def _description(spec: ToolSpec) -> str:
     return f"{form}: {spec.description} The arguments are a JSON object of this schema: {schema}"
 
 
-def _kind(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
-    """The type of a value, in a few words."""
-    if "$ref" in schema:
-        return _kind(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
-    if "enum" in schema or "const" in schema:
-        return " or ".join(map(json.dumps, schema.get("enum", [schema.get("const")])))
-    if "anyOf" in schema:
-        return " or ".join(_kind(choice, whole) for choice in schema["anyOf"])
-    return str(schema.get("type", "any value"))
+def _kind(schema: Any, whole: Mapping[str, Any]) -> str:  # noqa: ANN401 - a subschema
+    """Return the type of a value in a few words."""
+    return " or ".join(dict.fromkeys(islice(_kinds(schema, whole, 0), _MAX_KINDS)))
+
+
+def _kinds(schema: Any, whole: Mapping[str, Any], depth: int) -> Iterator[str]:  # noqa: ANN401 - a subschema
+    """Yield the types that a value may have; references may go round in circles, and fan out without end."""
+    target = resolve(whole, schema["$ref"]) if isinstance(schema, dict) and "$ref" in schema else None
+    if depth > _MAX_STEPS or not isinstance(schema, dict):
+        yield "any value"
+    elif target is not None:
+        yield from _kinds(target[0], whole, depth + 1)
+    elif "enum" in schema or "const" in schema:
+        yield from map(json.dumps, schema.get("enum", [schema.get("const")]))
+    elif "anyOf" in schema:
+        for choice in schema["anyOf"]:
+            yield from _kinds(choice, whole, depth + 1)
+    else:
+        kind = schema.get("type", "any value")
+        yield from [kind] if isinstance(kind, str) else kind
 
 
 def read_object(content: str) -> dict[str, Any]:

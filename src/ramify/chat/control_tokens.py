@@ -7,15 +7,14 @@ is encoded as ordinary characters.
 
 import json
 import re
-import secrets
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from ramify.chat.tokenizer import AddedToken, ChatTokenizer, as_unicode
-from ramify.core.errors import DataError
+from ramify.chat.added_tokens import AddedToken, RenamedTokens, draw_names, renamed_entries
+from ramify.chat.tokenizer import ChatTokenizer, as_unicode
 from ramify.core.messages import Message
 
 _SHAPE = re.compile(r"<\|.*\|>", re.DOTALL)
@@ -66,7 +65,11 @@ class ControlTokens:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text that may hold tags of the dialect, such as an assistant's turn; none is a control token."""
-        return self._tokenizer.encode(text) if self.found_in(text) is None else self._spelt.encode(text)
+        return (
+            self._tokenizer.encode(text)
+            if self.found_in(text) is None
+            else self._spelt.encode(as_unicode(text))
+        )
 
     def chat_ids(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
@@ -85,7 +88,7 @@ class ControlTokens:
         hidden = [Message.of(message.role, self._hide(message.text, stand_ins)) for message in messages]
         text = self._tokenizer.chat_text(hidden, self._hide_all(tools, stand_ins))
         # The control tokens that are left are the template's. Rename them before the messages' spellings come back.
-        return self._spelt.encode(stand_ins.undone(self._spelt.renamed(text, self._any_added)))
+        return self._spelt.encode(as_unicode(stand_ins.undone(self._spelt.rename(text, self._any_added))))
 
     def framed_ids(self, frame: Sequence[str], texts: Sequence[str]) -> tuple[int, ...]:
         """Ids of foreign texts between the pieces of a frame, encoded as one text; added tokens come from the frame only.
@@ -94,9 +97,10 @@ class ControlTokens:
             frame: Trusted texts, one more than `texts`.
             texts: Foreign texts.
         """
-        own = [self._plain.renamed(piece, self._any_added) for piece in frame]
+        plain = self._tokenizer.plain_tokens
+        own = [plain.rename(piece, self._any_added) for piece in frame]
         rest = [part for pair in zip(texts, own[1:], strict=True) for part in pair]
-        return self._plain.encode("".join((own[0], *rest)))
+        return plain.encode(as_unicode("".join((own[0], *rest))))
 
     def broken(self, token_ids: Sequence[int]) -> str:
         """Decode for a reader that parses control tokens from text; mere spellings of control tokens are broken up."""
@@ -160,18 +164,20 @@ class ControlTokens:
         return value
 
     @cached_property
-    def _spelt(self) -> "_SpeltTokenizer":
-        return _spelt_tokenizer(self._tokenizer, frozenset(self._controls))
-
-    @cached_property
-    def _plain(self) -> "_SpeltTokenizer":
-        return _spelt_tokenizer(self._tokenizer, frozenset(token.content for token in self._tokenizer.added))
+    def _spelt(self) -> RenamedTokens:
+        # Built when a text first spells a control token, which is rare: it takes as much memory as the tokenizer itself.
+        return _with_controls_renamed(self._tokenizer, frozenset(self._controls))
 
 
 @lru_cache(maxsize=4)
-def _spelt_tokenizer(tokenizer: ChatTokenizer, controls: frozenset[str]) -> "_SpeltTokenizer":
-    """One for all renderers of a tokenizer: each takes as much memory as the tokenizer itself."""
-    return _SpeltTokenizer(tokenizer, controls)
+def _with_controls_renamed(tokenizer: ChatTokenizer, controls: frozenset[str]) -> RenamedTokens:
+    """Return the tokenizer with new names for its control tokens; one for all renderers."""
+    names = draw_names(controls)
+    raw = json.loads(tokenizer.json)
+    raw["added_tokens"] = renamed_entries(raw["added_tokens"], names)
+    raw["post_processor"] = None  # it may name a renamed token
+    library = Tokenizer.from_str(json.dumps(raw))
+    return RenamedTokens(library, tokenizer.added, names, tokenizer.folder)
 
 
 def _texts_of(value: object) -> list[str]:
@@ -200,44 +206,3 @@ class _StandIns:
     def undone(self, text: str) -> str:
         """Replace the characters by their texts."""
         return text.translate({ord(character): found for found, character in self._of.items()})
-
-
-class _SpeltTokenizer:
-    """The tokenizer with its control tokens renamed, so that their usual spelling is ordinary text.
-
-    Attributes:
-        names: New names by the usual ones. They are random, because a text that contains one would become the token.
-    """
-
-    def __init__(self, tokenizer: ChatTokenizer, controls: Collection[str]) -> None:
-        draw = secrets.token_hex(8)
-        self.names = {
-            text: f"\U0010fffd{draw}.{number}\U0010fffd" for number, text in enumerate(sorted(controls))
-        }
-        raw = json.loads(tokenizer.json)
-        for token in raw["added_tokens"]:
-            token["content"] = self.names.get(token["content"], token["content"])
-        raw["post_processor"] = None  # it may name a renamed token
-        self._tokenizer = Tokenizer.from_str(json.dumps(raw))
-        # A renamed token gets another id if the model's own vocabulary holds it too.
-        self._ids = {
-            self._tokenizer.token_to_id(self.names.get(token.content, token.content)): token.id
-            for token in tokenizer.added
-        }
-        self._forged = {token.id for token in tokenizer.added if token.content in controls} - self._ids.keys()
-        self._place = tokenizer.folder
-
-    def renamed(self, text: str, added: "re.Pattern[str]") -> str:
-        """A trusted text with the new names of its control tokens; `added` matches all added tokens."""
-        return added.sub(lambda match: self.names.get(match[0], match[0]), text)
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of a text in which control tokens have their new names.
-
-        Raises:
-            DataError: The model's own vocabulary still turns a usual spelling into the control token.
-        """
-        ids = self._tokenizer.encode(as_unicode(text), add_special_tokens=False).ids
-        if not self._forged.isdisjoint(ids):
-            raise DataError(f"{self._place}: the tokenizer turns plain text into a control token")
-        return tuple(self._ids.get(index, index) for index in ids)

@@ -388,13 +388,13 @@ def _check_names(specs: Sequence[ToolSpec]) -> None:
     for spec in specs:
         if not _NAME.fullmatch(spec.name) or spec.name == UNREADABLE:
             raise ConfigError(
-                f"tool {spec.name!r}: expected a name of letters, digits, underscores, dots and dashes, at most 64, not {UNREADABLE!r}"
+                f"tool {spec.name!r:.80}: expected a name of letters, digits, underscores, dots and dashes, at most 64, not {UNREADABLE!r}"
             )
         if spec.name in seen:
-            raise ConfigError(f"tool {spec.name!r}: two tools have this name")
+            raise ConfigError(f"tool {spec.name!r:.80}: two tools have this name")
         seen.add(spec.name)
 
 
 def _described(spec: ToolSpec) -> dict[str, Any]:
     function = {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
-    return {"type": "function", "function": json.loads(json.dumps(function, default=dict))}
+    return {"type": "function", "function": function}

@@ -123,14 +123,14 @@ def callable_tools(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:
     for spec in specs:
         if not _NAME.fullmatch(spec.name):
             raise ConfigError(
-                f"tool {spec.name!r}: expected a name of letters, digits and underscores, at most 64, a letter first"
+                f"tool {spec.name!r:.80}: expected a name of letters, digits and underscores, at most 64, a letter first"
             )
         if spec.name.lower() in _RESERVED:
             raise ConfigError(
-                f"tool {spec.name!r}: <{spec.name}> has a meaning of its own; call it something else"
+                f"tool {spec.name!r:.80}: <{spec.name}> has a meaning of its own; call it something else"
             )
         if spec.name in tools:
-            raise ConfigError(f"tool {spec.name!r}: two tools have this name; a tag can call only one")
+            raise ConfigError(f"tool {spec.name!r:.80}: two tools have this name; a tag can call only one")
         tools[spec.name] = spec
     return tools
 

@@ -11,13 +11,13 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from ramify.chat.added_tokens import AddedToken, RenamedTokens, draw_names, renamed_entries
 from ramify.chat.template import ChatTemplate
 from ramify.core.errors import DataError, MachineError
 from ramify.core.foreign_files import parse_object, read_small_file, require_plain_model
@@ -28,15 +28,6 @@ _BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
 _MAX_IDS = 1 << 24
 _BATCH = 1000
 """Texts that are encoded at once; more would need much memory, because the result takes about 100 bytes per token."""
-
-
-@dataclass(frozen=True, slots=True)
-class AddedToken:
-    """A token that is matched in the text before the rest is encoded; `special` as the tokenizer's file marks it."""
-
-    id: int
-    content: str
-    special: bool
 
 
 class ChatTokenizer:
@@ -77,9 +68,12 @@ class ChatTokenizer:
                 raise DataError(
                     f"{path}: added_tokens: {token.content!r:.40} has id {token.id}, but the tokenizers library gives it {number}"
                 )
-        # Only removing the added tokens is safe: `encode_special_tokens` does not affect added tokens that are not
-        # marked special, such as the think tags of Qwen3.
-        self._plain = Tokenizer.from_str(json.dumps({**raw, "added_tokens": [], "post_processor": None}))
+        # `encode_special_tokens` would not do: it does not affect added tokens that are not marked special, such as the
+        # think tags of Qwen3. Under names that no text holds, none of them is ever found.
+        names = draw_names({token.content for token in self.added})
+        entries = renamed_entries(raw["added_tokens"], names)
+        self._plain = Tokenizer.from_str(json.dumps({**raw, "added_tokens": entries, "post_processor": None}))
+        self.plain_tokens = RenamedTokens(self._plain, self.added, names, folder)
         self.token_bytes = _token_bytes(path, raw, self._full, self.added)
         self._longest = max(map(len, self.token_bytes))
         # Such tokens absorb any number of blanks beside them.

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, MachineError
+from ramify.core.foreign_files import parse_json
 from ramify.net.secrets import shown
 
 _CASSETTE = ".jsonl"
@@ -144,9 +144,10 @@ def _search_section(options: argparse.Namespace) -> Any:  # noqa: ANN401 - as ab
 
 def _value(text: str) -> object:
     try:
-        return json.loads(text)
+        value: object = parse_json(text)
     except ValueError:
         return text
+    return value
 
 
 def _day(seconds: float) -> str:

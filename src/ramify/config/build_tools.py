@@ -15,6 +15,7 @@ from ramify.core.protocols import Environment, Json, Sandbox, Tool
 from ramify.net.configs import HttpConfig
 from ramify.net.secrets import shown
 from ramify.tools.configs import OpenEnvConfig, OwnEnvironmentConfig, OwnToolConfig, PythonConfig
+from ramify.tools.server_tools import MAX_DESCRIPTION
 
 _OURS = ("search", "open_page", "python")
 """ramify's tools in the order in which prompts list them."""
@@ -122,10 +123,17 @@ def _build_environment(section: EnvironmentSection) -> Toolbox:
 
 def _served(environment: Environment, server: str) -> Toolbox:
     """The environment of a server; what it lists is part of what a run is made from."""
-    note = f"environment: {shown(server)}, tools {', '.join(environment.tools)}"
+    notes = [
+        f"environment: {shown(server)}, tools {', '.join(environment.tools)}",
+        *(
+            f"environment: {shown(server)}: the description of tool {name} was cut to {MAX_DESCRIPTION:,} characters"
+            for name, spec in environment.tools.items()
+            if len(spec.description) > MAX_DESCRIPTION
+        ),
+    ]
     listed = {name: [spec.description, dict(spec.parameters)] for name, spec in environment.tools.items()}
     sha256 = hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
-    return Toolbox(environment, notes=(note,), identities={"environment": {"tools_sha256": sha256}})
+    return Toolbox(environment, notes=tuple(notes), identities={"environment": {"tools_sha256": sha256}})
 
 
 def show_tools(section: ToolsSection, environment: EnvironmentSection | None = None) -> ShownTools:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
+from ramify.core.tool_schema import plain_schema
+
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
@@ -50,7 +52,7 @@ class Problem:
 class ToolSpec:
     """What the model and the agent loop need to know about a tool.
 
-    `parameters` is a JSON schema. `forks` says whether a session can be forked; an agent never branches if one of
+    `parameters` is a JSON schema, which may come from anywhere: `plain_schema` makes it safe to read. `forks` says whether a session can be forked; an agent never branches if one of
     its tools cannot. `timeout_seconds` is the deadline of one call. A call without an answer after
     `hedge_seconds` is issued a second time, and the first answer counts; set it only if a call may run twice.
     `in_prompt`: the renderer describes the tool to the policy; otherwise the problem's own messages do, as in the papers.
@@ -63,6 +65,9 @@ class ToolSpec:
     timeout_seconds: float
     hedge_seconds: float | None = None
     in_prompt: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", plain_schema(self.parameters))
 
 
 @dataclass(frozen=True, slots=True)

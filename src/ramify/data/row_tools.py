@@ -35,7 +35,7 @@ def read_tools(value: object) -> str:
     tools = [_read_tool(tool, f"tool {number}") for number, tool in enumerate(value, 1)]
     try:
         written = json.dumps(tools, ensure_ascii=False)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise RowError(_UNREADABLE, str(error)) from None
     return text_of(written, "'tools'")
 
@@ -44,20 +44,25 @@ def _read_tool(tool: object, place: str) -> dict[str, Any]:
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise RowError(_UNREADABLE, f"{place} has no name")
-    description, parameters = function.get("description") or "", function.get("parameters") or _NO_ARGUMENTS
+    description, parameters = function.get("description") or "", function.get("parameters")
+    # False would be a schema that allows no arguments at all; a call without any is meant.
+    parameters = parameters or _NO_ARGUMENTS
     if not isinstance(description, str) or not _is_schema(parameters):
         raise RowError(_UNREADABLE, f"{place}: expected a description and the JSON schema of its parameters")
     return {"name": function["name"], "description": description, "parameters": parameters}
 
 
 def _is_schema(parameters: object) -> bool:
-    """Whether this has the form that prompts and dialects look at."""
+    """Return False for what no JSON schema of arguments looks like; `core.tool_schema` takes care of the rest."""
+    if isinstance(parameters, bool):
+        return True
     if not isinstance(parameters, dict):
         return False
-    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+    # Data sets that pass through a table have null for what a schema leaves out.
+    properties, required = parameters.get("properties") or {}, parameters.get("required") or []
     return (
         isinstance(properties, dict)
-        and all(isinstance(schema, dict) for schema in properties.values())
+        and all(isinstance(schema, dict | bool) for schema in properties.values())
         and isinstance(required, list)
         and all(isinstance(name, str) for name in required)
     )

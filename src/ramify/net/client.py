@@ -16,6 +16,7 @@ import tenacity
 
 from ramify.core.call_clock import place_in, queued
 from ramify.core.errors import ServiceDownError
+from ramify.core.foreign_files import parse_json
 from ramify.core.protocols import Json
 from ramify.net.configs import HttpConfig
 from ramify.net.connections import NetworkThread, open_connections, read_body
@@ -87,8 +88,8 @@ class Answer:
             detail = redact(f"{self.where} leads elsewhere (HTTP {self.status})")
             raise RequestFailedError(FailureKind.REDIRECTS, detail, self.status)
         try:
-            read: Json = json.loads(self.body)
-        except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+            read: Json = parse_json(self.body)
+        except ValueError:
             raise self.malformed(f"expected JSON, found {self.content_type or 'no content type'}") from None
         return read
 

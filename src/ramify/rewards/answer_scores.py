@@ -189,7 +189,7 @@ def _listed(text: str) -> list[str]:
         return []
     try:
         items = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         inner = text[1:-1]
         return [] if re.search(r"[\[\]()\\]", inner) else [inner, *inner.split(",")]
     return [item for item in items if isinstance(item, str)]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ramify.core.call_clock import CallClock, set_clock
+from ramify.core.cut_text import cut_to
 from ramify.core.errors import RamifyError
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession, Event
@@ -223,9 +224,3 @@ def _shortened(result: ToolResult, limit: int) -> ToolResult:
     if left_out <= 0:
         return result
     return replace(result, text=cut_to(limit, result.text), info={**result.info, "cut_chars": left_out})
-
-
-def cut_to(limit: int, text: str) -> str:
-    """A text of at most `limit` characters, which says how many more there were."""
-    left_out = len(text) - limit
-    return text if left_out <= 0 else f"{text[:limit]}\n[cut: {left_out} more characters]"

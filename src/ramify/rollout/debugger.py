@@ -142,20 +142,20 @@ async def corrected(helper: Helper, program: str, error: str) -> str:
     if found == program.strip():
         raise UnhelpfulError("the same program")
     try:
-        ours, theirs = ast.parse(found), _parsed(program)
+        tree = ast.parse(found)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UnhelpfulError("no program") from None
-    if theirs is not None and ast.dump(ours) == ast.dump(theirs):
+    if _is_same(tree, program):
         raise UnhelpfulError("the same program")
     return found
 
 
-def _parsed(program: str) -> ast.Module | None:
-    """The program as a syntax tree; None if it is no Python, and so differs from any that is."""
+def _is_same(tree: ast.Module, program: str) -> bool:
+    """Return False also for a program that is no Python, or nested too deeply to be compared: 700 summands are enough."""
     try:
-        return ast.parse(program)
+        return ast.dump(tree) == ast.dump(ast.parse(program))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return False
 
 
 def _noted(result: ToolResult, **told: str) -> ToolResult:

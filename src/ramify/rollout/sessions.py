@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from ramify.core.cut_text import cut_to
 from ramify.core.messages import Calls, Message, Observation, ParsedTurn, Problem
 from ramify.core.protocols import Environment, EnvironmentSession, Event
 from ramify.core.tree import Node, Source, Trajectory, TreeKey
 from ramify.net.secrets import redact
 from ramify.rollout.agent_loop import abandon
-from ramify.rollout.calls import Failure, cut_to, first_good, is_paid, issue, run_calls
+from ramify.rollout.calls import Failure, first_good, is_paid, issue, run_calls
 from ramify.rollout.settings import AgentParts
 
 Value = TypeVar("Value")

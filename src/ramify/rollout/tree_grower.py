@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from ramify.core.cut_text import cut_to
 from ramify.core.draws import stream
 from ramify.core.errors import EngineError
 from ramify.core.messages import Calls, Malformed, Message, ParsedTurn, TextPart
@@ -24,7 +25,7 @@ from ramify.core.tree import (
     node_id,
 )
 from ramify.rollout.branching import Branching
-from ramify.rollout.calls import Failure, cut_to
+from ramify.rollout.calls import Failure
 from ramify.rollout.plan import Planned, state_after
 from ramify.rollout.replies import Reply, answered
 from ramify.rollout.rewriting import Rewritten, rewritten

@@ -23,8 +23,9 @@ from ramify.core.tree import Trajectory
 from ramify.daemon_threads import DaemonThreads
 from ramify.net.secrets import shown
 from ramify.tools.configs import McpConfig
-from ramify.tools.mcp_messages import first_cause, in_words, listed, read_answer
+from ramify.tools.mcp_messages import call_tool, first_cause, in_words, listed, read_answer
 from ramify.tools.mcp_transports import transport
+from ramify.tools.server_tools import ToolListError
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -92,6 +93,8 @@ async def _discovered(config: McpConfig) -> Mapping[str, ToolSpec]:
             late = f"no answer within timeout_seconds = {config.timeout_seconds:g}"
             raise MachineError(f"mcp: {shown(server)}: {late}; {hint}") from None
         except ConnectionError as error:
+            if isinstance(error.__cause__, ToolListError):
+                raise ConfigError(f"mcp: {shown(server)}: {error}") from None
             if isinstance(error.__cause__, FileNotFoundError | PermissionError):
                 missing = f"expected a program that can be run, found {config.command[0]!r} ({error})"
                 raise ConfigError(f"mcp: command: {shown(missing)}") from None
@@ -174,15 +177,17 @@ class McpSession:
 
         assert self.client is not None
         try:
-            arguments = dict(call.arguments)
-            json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+            json.dumps(dict(call.arguments), ensure_ascii=False, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
             text = f"The call to {call.name} was not run: its arguments cannot be sent: {error}."
             return ToolResult(call.id, ToolStatus.ERROR, text)
         try:
-            answer = await self.client.call_tool(call.name, arguments)
+            answer = await call_tool(self.client, call)
         except MCPError as error:
             text = f"The call to {call.name} failed: {in_words(error)}."
+            return ToolResult(call.id, ToolStatus.ERROR, text)
+        except ValueError:
+            text = f"The call to {call.name} failed: the server answered with something that is not a result of a call."
             return ToolResult(call.id, ToolStatus.ERROR, text)
         # A tool that the call added can be called next, also when a branch makes both calls again.
         await self._refresh()
@@ -231,5 +236,5 @@ class McpSession:
         async with self._listing:
             if self._is_stale and self.client is not None:
                 self._is_stale = False
-                with suppress(MCPError, TimeoutError):
+                with suppress(MCPError, TimeoutError, ToolListError):
                     self.tools = await listed(self.client, self.config.timeout_seconds)

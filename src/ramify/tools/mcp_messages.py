@@ -3,7 +3,10 @@
 import json
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
+from ramify.tools.server_tools import ToolListError, require_few, require_short, server_tool
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -16,28 +19,49 @@ async def listed(client: "ClientSession", seconds: float) -> dict[str, ToolSpec]
     Raises:
         MCPError: The server refuses, or is gone.
         TimeoutError: It takes longer than `seconds`, which is also the deadline of each tool.
+        ToolListError: Its list is beyond the limits, or breaks the protocol.
     """
     import anyio
     from mcp_types import PaginatedRequestParams
 
     tools: list[Tool] = []
-    with anyio.fail_after(seconds):
-        page = await client.list_tools()
-        tools.extend(page.tools)
-        while page.next_cursor is not None:
-            page = await client.list_tools(params=PaginatedRequestParams(cursor=page.next_cursor))
+    try:
+        with anyio.fail_after(seconds):
+            page = await client.list_tools()
             tools.extend(page.tools)
-    return {
-        tool.name: ToolSpec(
-            tool.name,
-            tool.description or "",
-            tool.input_schema,
-            forks=True,
-            timeout_seconds=seconds,
-            in_prompt=True,
-        )
+            while page.next_cursor is not None:
+                # Within the loop: a server may offer pages without end.
+                require_few(len(tools))
+                page = await client.list_tools(params=PaginatedRequestParams(cursor=page.next_cursor))
+                tools.extend(page.tools)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ToolListError(
+            f"its list of tools breaks the protocol at {place:.80}: {first['msg']}. Mend the server"
+        ) from None
+    require_few(len(tools))
+    specs = {
+        tool.name: server_tool(tool.name, tool.description or "", tool.input_schema, seconds)
         for tool in tools
     }
+    require_short(specs.values())
+    return specs
+
+
+async def call_tool(client: "ClientSession", call: ToolCall) -> "CallToolResult":
+    """Run a call. What it gives is not held against the schema of results that a server may list.
+
+    `client.call_tool` would do that: in the event loop, with patterns and references that the server wrote.
+
+    Raises:
+        MCPError: The server refuses, or is gone.
+        ValueError: Its answer is not the result of a call.
+    """
+    from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult
+
+    params = CallToolRequestParams(name=call.name, arguments=dict(call.arguments))
+    return await client.send_request(CallToolRequest(params=params), CallToolResult)
 
 
 def read_answer(call: ToolCall, answer: "CallToolResult") -> ToolResult:
@@ -76,6 +100,6 @@ def first_cause(error: BaseException) -> BaseException:
 
 
 def in_words(error: BaseException) -> str:
-    """The message of an error, for the policy and for people."""
-    text = str(error).strip().rstrip(".") or type(error).__name__
+    """Return the message of an error in one line, for the policy and for people."""
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return "the server has closed the connection" if text == "Connection closed" else text

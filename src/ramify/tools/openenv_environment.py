@@ -17,10 +17,13 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from ramify.core.errors import ConfigError, MachineError
+from ramify.core.foreign_files import parse_object
 from ramify.core.messages import Problem, ToolSpec
 from ramify.core.protocols import EnvironmentSession
+from ramify.core.tool_schema import plain_schema
 from ramify.net.connections import trusted
 from ramify.tools.configs import OpenEnvConfig
+from ramify.tools.server_tools import server_tool
 from ramify.user_files import one_line
 
 
@@ -82,19 +85,12 @@ def open_openenv(config: OpenEnvConfig) -> OpenEnvEnvironment:
         "required": [name for name in action.get("required", ()) if name in properties],
     }
     described = config.instructions or action.get("description") or "Takes an action in the environment."
-    spec = ToolSpec(
-        config.tool,
-        " ".join(str(described).split()),
-        parameters,
-        forks=True,
-        timeout_seconds=config.timeout_seconds,
-        in_prompt=True,
-    )
+    spec = server_tool(config.tool, " ".join(described.split()), parameters, config.timeout_seconds)
     return OpenEnvEnvironment(config, spec)
 
 
 def _action_schema(config: OpenEnvConfig, where: str) -> Mapping[str, Any]:
-    """The JSON schema of the server's action, which is an object's."""
+    """Return the JSON schema of the server's action; it has properties."""
     import httpx
 
     try:
@@ -110,11 +106,11 @@ def _action_schema(config: OpenEnvConfig, where: str) -> Mapping[str, Any]:
     if answer.is_server_error:
         raise MachineError(f"{where}: the server answered HTTP {answer.status_code} for /schema; see its log")
     try:
-        action = answer.json()["action"]
-        if answer.is_success and isinstance(action["properties"], Mapping):
-            return dict(action)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
+        action = parse_object(answer.content)["action"]
+    except (ValueError, KeyError):
+        action = None
+    if answer.is_success and "properties" in (schema := plain_schema(action)):
+        return schema
     raise ConfigError(
         f"{where}: expected the address of an OpenEnv server, without a route; its /schema (HTTP "
         f"{answer.status_code}) describes no action"

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
+from ramify.core.foreign_files import parse_object
 from ramify.core.messages import Observation, ParsedTurn, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory
@@ -24,8 +25,10 @@ _CLOSE_SECONDS = 2.0
 """How long a server may take to free a state."""
 _SEEDS = 2**31
 """Seeds are below this: environments pass them on to libraries that take 32 bits, some of them signed."""
-_UNSEEN = ("metadata", "reward", "done")
-"""What the policy does not read of an observation; the metadata may hold the answer."""
+_METADATA = "metadata"
+"""Not for the policy, wherever it stands: it may hold the answer."""
+_PAID = ("reward", "done")
+"""Copies of what stands beside an observation."""
 
 
 class RefusedError(Exception):
@@ -78,7 +81,7 @@ class OpenEnvSession:
     async def call(self, call: ToolCall) -> ToolResult:
         """Take the action that the arguments describe. A loss of the connection is told at once, now and later."""
         # The tool's parameters leave the action's metadata out; a server may trust them.
-        action = {name: value for name, value in call.arguments.items() if name != "metadata"}
+        action = {name: value for name, value in call.arguments.items() if name != _METADATA}
         try:
             seen = await self._ask("step", action)
         except RefusedError as error:
@@ -141,20 +144,20 @@ class OpenEnvSession:
             # A server that closes says why before: that can be read even if nothing can be sent any more.
             with suppress(ConnectionClosed):
                 await self.connection.send(request)
-            answer = json.loads(await self.connection.recv())
-            kind, told = answer["type"], dict(answer["data"])
-            if kind not in ("observation", "error"):
+            answer = parse_object(await self.connection.recv())
+            answered, content = answer.get("type"), answer.get("data")
+            if answered not in ("observation", "error") or not isinstance(content, dict):
                 raise ValueError
         except ConnectionClosed as closed:
             self._lost = f"the session has ended ({' '.join(str(closed).split())})"
             raise ConnectionError(self._lost) from None
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except ValueError:
             self._lost = "it answered with something that is not a message of OpenEnv"
             raise ConnectionError(self._lost) from None
         self._lost = ""
-        if kind == "error":
-            raise RefusedError(_refusal(told))
-        return told
+        if answered == "error":
+            raise RefusedError(_refusal(content))
+        return content
 
 
 async def _connected(url: str) -> ClientConnection:
@@ -184,12 +187,17 @@ async def _connected(url: str) -> ClientConnection:
 
 
 def _refusal(error: Mapping[str, Any]) -> str:
-    """What was wrong with an action, field by field; else the server's message."""
-    wrong = error.get("errors")
-    if isinstance(wrong, list) and wrong and all(isinstance(one, Mapping) for one in wrong):
-        places = (".".join(map(str, one.get("loc", ()))) or "action" for one in wrong)
-        return "; ".join(f"{place}: {one.get('msg')}" for place, one in zip(places, wrong, strict=True))
+    """Return what was wrong with an action, field by field; else the server's message."""
+    errors = error.get("errors")
+    if isinstance(errors, list) and errors and all(isinstance(each, Mapping) for each in errors):
+        return "; ".join(f"{_field(each.get('loc'))}: {each.get('msg')}" for each in errors)
     return str(error.get("message") or "the server does not say why")
+
+
+def _field(place: object) -> str:
+    """Return the field that an error is about: pydantic's path to it, or what another server says instead."""
+    path = place if isinstance(place, list) else [] if place is None else [place]
+    return ".".join(map(str, path)) or "action"
 
 
 def _reward(paid: object) -> float | None:
@@ -205,10 +213,17 @@ def _reward(paid: object) -> float | None:
 
 
 def _text(data: Mapping[str, Any]) -> str:
-    """The observation as text: its only field if that is a text, else JSON; "" if there is nothing in it."""
-    seen = data.get("observation")
-    if isinstance(seen, Mapping):
-        seen = {name: value for name, value in seen.items() if name not in _UNSEEN}
-        if len(seen) == 1 and isinstance(only := next(iter(seen.values())), str):
+    """Return the observation as text: its only field if that is a text, else JSON; "" if there is nothing in it."""
+    observation = _without_metadata(data.get("observation"))
+    if isinstance(observation, dict):
+        observation = {name: value for name, value in observation.items() if name not in _PAID}
+        if len(observation) == 1 and isinstance(only := next(iter(observation.values())), str):
             return only
-    return json.dumps(seen, ensure_ascii=False, separators=(",", ":")) if seen else ""
+    return json.dumps(observation, ensure_ascii=False, separators=(",", ":")) if observation else ""
+
+
+def _without_metadata(value: object) -> object:
+    """Leave out `metadata` at every depth: a field of an observation may be an observation again."""
+    if isinstance(value, dict):
+        return {name: _without_metadata(inner) for name, inner in value.items() if name != _METADATA}
+    return [*map(_without_metadata, value)] if isinstance(value, list) else value

@@ -28,6 +28,7 @@ from pydantic import (
 from ramify.chat.arguments import expected_arguments
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.messages import ToolCall, ToolResult, ToolStatus
+from ramify.core.tool_schema import plain_schema
 from ramify.user_files import one_line
 
 _HEADER = re.compile(r"(?P<name>[A-Z][A-Za-z ]*):")
@@ -163,7 +164,7 @@ def make_arguments(
         for index, (key, parameter) in enumerate(parameters.items())
     }
     model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    return Arguments(_untitled(model.model_json_schema()), model)
+    return Arguments(plain_schema(_untitled(model.model_json_schema())), model)
 
 
 def bind(parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -210,19 +211,21 @@ def _is_plain(value: object) -> bool:
     return value is None or (type(value) in (str, int, float, bool) and finite)
 
 
-def _untitled(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON schema without the titles that pydantic makes from names: they add no information and cost tokens."""
-    kept: dict[str, Any] = {}
+def _untitled(schema: Any) -> Any:  # noqa: ANN401 - a subschema, which may be a boolean
+    """Return a JSON schema without the titles that pydantic makes from names: they add no information and cost tokens."""
+    if not isinstance(schema, dict):
+        return schema
+    plain: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in ("properties", "$defs"):
-            kept[key] = {name: _untitled(inner) for name, inner in value.items()}
-        elif key in ("anyOf", "allOf", "oneOf", "prefixItems"):
-            kept[key] = [_untitled(inner) for inner in value]
-        elif key in ("items", "additionalProperties") and isinstance(value, dict):
-            kept[key] = _untitled(value)
+        if key in ("properties", "$defs") and isinstance(value, dict):
+            plain[key] = {name: _untitled(inner) for name, inner in value.items()}
+        elif key in ("anyOf", "allOf", "oneOf", "prefixItems") and isinstance(value, list):
+            plain[key] = [*map(_untitled, value)]
+        elif key in ("items", "additionalProperties"):
+            plain[key] = _untitled(value)
         elif key != "title":
-            kept[key] = value
-    return kept
+            plain[key] = value
+    return plain
 
 
 _MOST_ERROR_CHARS = 500

@@ -2,16 +2,20 @@
 
 import json
 import re
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
+from ramify.chat.arguments import expected_arguments
 from ramify.chat.conversation import Said, SaidCall
 from ramify.core.errors import RowError
 from ramify.core.messages import Message, ToolResult, ToolStatus
 from ramify.data.example_formats import COMPLETION, PAIR, read_row
 from ramify.data.row_tools import read_tools, tool_specs
+from random_schemas import ODD, SCHEMAS
 
 USER, ANSWER = {"role": "user", "content": "2 + 2 ?"}, {"role": "assistant", "content": "4"}
 HUMAN, GPT = {"from": "human", "value": "2 + 2 ?"}, {"from": "gpt", "value": "4"}
@@ -235,6 +239,36 @@ def test_tools_are_read_in_each_way_that_people_write_them():
     assert [read_tools(value) for value in (None, [], "", " ")] == ["", "", "", ""]
     (bare,) = tool_specs(read_tools([{"name": "now", "description": None, "parameters": None}]))
     assert bare.parameters == {"type": "object", "properties": {}}
+
+
+NO_SCHEMA = (
+    "required 5",
+    "required of anything",
+    "properties: a list",
+    "a property: a list",
+    "half a character",
+)
+"""What a row is refused for: its author can mend it."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_schema_of_a_rows_tool(name):
+    schema, words = ODD[name]
+    tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
+    if name in NO_SCHEMA:
+        with pytest.raises(RowError, match=r"^its tools cannot be read: |a lone surrogate"):
+            read_tools(tools)
+    else:
+        (spec,) = tool_specs(read_tools(tools))
+        assert words in expected_arguments(spec.parameters)
+
+
+@settings(max_examples=100, deadline=None)
+@given(SCHEMAS)
+def test_any_value_for_the_schema_of_a_rows_tool(schema):
+    with suppress(RowError):
+        (spec,) = tool_specs(read_tools([{"name": "look", "parameters": schema}]))
+        assert expected_arguments(spec.parameters)
 
 
 def test_the_rows_of_the_page_are_read():

@@ -1,9 +1,12 @@
 """The code debugger: what it runs, how often it asks, and what stands in a result's info."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from kept_answers import KeptAnswers
 from ramify.cache.cassette import Cassette, CassetteMode, FailureForm
@@ -110,6 +113,30 @@ def test_the_second_run_is_no_call_of_the_policys():
         assert [r.status for r in results] == [ToolStatus.OK] * most + [ToolStatus.OVER_LIMIT]
         assert results[0].info["debugger"] == "corrected"
         assert python.ran == ["print(x)", "print(42)", *["print(1)"] * (most - 1)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 6_000),
+    st.sampled_from(["{}", "[{}]", "print({})", "f({})", "x = {}", "if {}: pass"]),
+    st.sampled_from(
+        [("1 + ", "x"), ("-", "1"), ("a.", "b"), ("(", "1" + ")" * 150), ("not ", "x"), ("1 if x else ", "2")]
+    ),
+)
+@example(699, "{}", ("1 + ", "x"))
+@example(2_000, "print({})", ("1 + ", "x"))
+def test_a_program_of_any_depth_is_corrected(depth, line, repeated):
+    piece, end = repeated
+    program = line.format(piece * depth + end)
+    helper = Helper(
+        Answers([f"{program} # mended"]), None, max_tokens=10**6, temperature=0.0, seconds=60.0, seed=1
+    )
+    # One that is too deep to be compared or parsed counts as another one, or as none.
+    with suppress(UnhelpfulError):
+        assert asyncio.run(corrected(helper, program, "error")) == f"{program} # mended"
+    _, environment = debugged(Answers(["print(42)"]), {program: ERROR})
+    (result,) = run(environment, program)
+    assert (result.status, result.text, result.info["debugger"]) == (ToolStatus.OK, "42", "corrected")
 
 
 @pytest.mark.parametrize("status", [ToolStatus.OVER_LIMIT, ToolStatus.MALFORMED])
