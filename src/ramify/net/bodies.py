@@ -4,7 +4,7 @@ Only one layer of gzip or deflate is read, as the client asks for no other encod
 """
 
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from ramify.net.failures import FailureKind, RequestFailedError
@@ -32,7 +32,7 @@ async def read_body(response: Response, where: str, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def body_chunks(response: Response, where: str, max_bytes: int | None) -> AsyncIterator[bytes]:
+async def body_chunks(response: Response, where: str, max_bytes: int | None) -> AsyncGenerator[bytes]:
     """Yield the decompressed body. Holds one chunk from the network and at most `max_bytes` of its decompressed content.
 
     Args:

@@ -19,9 +19,10 @@ from typing import Any, Literal
 from ramify.core.errors import ConfigError, MachineError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.core.protocols import EnvironmentSession
-from ramify.net.connections import trusted
 from ramify.tools.configs import OpenEnvConfig
-from ramify.user_files import one_line
+
+_SCHEMA_BYTES = 4 * 2**20
+"""Most bytes of a server's description of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +96,30 @@ def open_openenv(config: OpenEnvConfig) -> OpenEnvEnvironment:
 
 def _action_schema(config: OpenEnvConfig, where: str) -> Mapping[str, Any]:
     """The JSON schema of the server's action, which is an object's."""
-    import httpx
+    from ramify.net.client import HttpSettings, get_once
+    from ramify.net.failures import FailureKind, RequestFailedError
 
+    limits = HttpSettings(timeout_seconds=config.timeout_seconds, attempts=1, max_bytes=_SCHEMA_BYTES)
     try:
-        answer = httpx.get(
-            f"{config.url.rstrip('/')}/schema",
-            timeout=config.timeout_seconds,
-            verify=trusted(by_environment=True),
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise MachineError(
-            f"{where}: no server answers ({one_line(error)}); start it, or mend the address"
-        ) from None
-    if answer.is_server_error:
-        raise MachineError(f"{where}: the server answered HTTP {answer.status_code} for /schema; see its log")
-    try:
-        action = answer.json()["action"]
-        if answer.is_success and isinstance(action["properties"], Mapping):
+        answer = get_once("openenv", limits, f"{config.url.rstrip('/')}/schema")
+        status, reason = answer.status, ""
+        description: Any = answer.json()
+        action = description["action"]
+        if isinstance(action["properties"], Mapping):
             return dict(action)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except RequestFailedError as error:
+        if error.kind in (FailureKind.TIMEOUT, FailureKind.CONNECTION):
+            raise MachineError(
+                f"{where}: no server answers ({error.detail}); start it, or mend the address"
+            ) from None
+        if error.kind is FailureKind.SERVER:
+            raise MachineError(
+                f"{where}: the server answered HTTP {error.status} for /schema; see its log"
+            ) from None
+        status, reason = error.status or 200, f" ({error.detail})"
+    except (KeyError, TypeError):
         pass
     raise ConfigError(
-        f"{where}: expected the address of an OpenEnv server, without a route; its /schema (HTTP "
-        f"{answer.status_code}) describes no action"
+        f"{where}: expected the address of an OpenEnv server, without a route; its /schema (HTTP {status}) "
+        f"describes no action{reason}"
     )

@@ -298,7 +298,7 @@ def test_a_server_that_stands_still(own_server):
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())
-    with pytest.raises(MachineError, match=r"no server answers \(ReadTimeout.*start it, or mend the address"):
+    with pytest.raises(MachineError, match=r"no server answers \(.*no whole answer within 0.2 s\); start it"):
         opened(address, timeout_seconds=0.2)
 
 
@@ -328,7 +328,7 @@ def test_a_wrong_address_is_one_line(reply, error, told):
 def test_a_server_that_is_not_there_and_a_library_that_is_missing(monkeypatch):
     with serve_http(lambda _: Reply(404)) as server:
         address = server.url
-    with pytest.raises(MachineError, match=r"no server answers \(ConnectError.*start it") as raised:
+    with pytest.raises(MachineError, match=r"no server answers \(.*ConnectError.*start it") as raised:
         open_openenv(OpenEnvConfig(url=address))
     assert "\n" not in str(raised.value)
     monkeypatch.setattr("ramify.tools.openenv_environment.find_spec", lambda _: None)
