@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from urllib.parse import unquote
 
 import pytest
 
 from e2e_runs import SFT, write_task
-from loopback import Reply, as_json, serve
+from hub_stand_in import HubStandIn
+from loopback import serve
 
-SHA = "0123456789abcdef0123456789abcdef01234567"
 SCRIPT = """
 import json, sys
 from ramify.cli import main
@@ -24,31 +23,8 @@ def hub(model_folder):
     """`org/tiny`, with a pickle and a program that nobody wants."""
     files = {path.name: path.read_bytes() for path in model_folder.iterdir() if path.is_file()}
     files |= {"pytorch_model.bin": b"pickle", "modeling.py": b"raise SystemExit"}
-
-    def answer(asked):
-        parts = unquote(asked.path.partition("?")[0]).strip("/").split("/")
-        if parts[:2] == ["api", "models"]:
-            if parts[2:4] == ["org", "gated"]:
-                return as_json({"error": "restricted"}, 403, **{"X-Error-Code": "GatedRepo"})
-            if parts[2:4] == ["org", "busy"]:
-                return as_json({"error": "try later"}, 503)
-            if parts[2:4] != ["org", "tiny"]:
-                return as_json({"error": "Not found"}, 404, **{"X-Error-Code": "RepoNotFound"})
-            if "absent" in parts:
-                return as_json({"error": "Not found"}, 404, **{"X-Error-Code": "RevisionNotFound"})
-            if "tree" in parts:
-                entries = [
-                    {"type": "file", "path": name, "size": len(body), "oid": f"{len(body):040x}"}
-                    for name, body in files.items()
-                ]
-                return Reply(200, json.dumps(entries).encode(), {"Content-Type": "application/json"})
-            return as_json(
-                {"id": "org/tiny", "sha": SHA, "siblings": [{"rfilename": name} for name in files]}
-            )
-        body = files[parts[-1]]
-        return Reply(200, body, {"ETag": f'"{len(body):x}"', "X-Repo-Commit": SHA})
-
-    with serve(answer) as here:
+    statuses = {"org/gated": (403, "GatedRepo"), "org/busy": (503, "")}
+    with serve(HubStandIn({"org/tiny": files}, statuses=statuses)) as here:
         yield here
 
 
