@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face hub, with the shape of its API: a listing with sizes and hashes, and files behind a redirect.
+"""A stand-in for the Hugging Face hub, with the shape of its API: listings with sizes and hashes, and files behind a redirect.
 
 The real hub was never asked. Shapes are those of huggingface_hub's `RepoSibling` (`?blobs=true`) and of its error codes.
 """
@@ -53,8 +53,10 @@ class HubStandIn:
             return reply
         parts = unquote(asked.path.partition("?")[0]).strip("/").split("/")
         if parts[0] == "api":
-            repo, revision = "/".join(parts[2:4]), "/".join(parts[5:])
-            return self._listing(self.models if parts[1] == "models" else self.datasets, repo, revision)
+            repo, revision = "/".join(parts[2:4]), "/".join(parts[5:]) or "main"
+            return self._listing(
+                self.models if parts[1] == "models" else self.datasets, repo, revision, parts[4:5]
+            )
         if parts[0] == "cdn":
             return _ranged(asked, self._files(parts[1:])["/".join(parts[4:])])
         large = parts[-1].endswith(_LARGE)
@@ -67,7 +69,7 @@ class HubStandIn:
     def _files(self, parts: list[str]) -> Files:
         return (self.models if parts[0] == "models" else self.datasets)["/".join(parts[1:3])]
 
-    def _listing(self, repositories: Mapping[str, Files], repo: str, revision: str) -> Reply:
+    def _listing(self, repositories: Mapping[str, Files], repo: str, revision: str, form: list[str]) -> Reply:
         status, code = self.statuses.get(repo, (404, "RepoNotFound") if repo not in repositories else (0, ""))
         if "absent" in revision:
             status, code = 404, "RevisionNotFound"
@@ -79,7 +81,14 @@ class HubStandIn:
             "siblings": [listed(name, body) for name, body in repositories[repo].items()],
         }
         self.spoil(listing)
-        return as_json(listing)
+        return as_json([_in_tree(entry) for entry in listing["siblings"]] if form == ["tree"] else listing)
+
+
+def _in_tree(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry as `/tree/` has it, which huggingface_hub asks."""
+    lfs = entry.get("lfs")
+    named = {"type": "file", "path": entry["rfilename"], "size": entry["size"], "oid": entry["blobId"]}
+    return named if lfs is None else {**named, "lfs": {**lfs, "oid": lfs["sha256"]}}
 
 
 def _ranged(asked: Asked, body: bytes) -> Reply:

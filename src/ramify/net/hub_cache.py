@@ -169,6 +169,14 @@ def link(folder: Path, snapshot: Path, file: HubFile) -> None:
     new.replace(pointer)
 
 
+def is_intact(pointer: Path) -> bool:
+    """Return True unless a file of a snapshot leads to a content whose name is another hash than its own."""
+    digest = pointer.resolve().name
+    return not (_COMMIT.fullmatch(digest) or _SHA256.fullmatch(digest)) or digest == content_hash(
+        pointer, len(digest)
+    )
+
+
 def forget(pointer: Path) -> None:
     """Remove a file of a snapshot and its content, so that it is fetched again."""
     content = pointer.resolve()
