@@ -35,6 +35,6 @@ async def open_websocket(url: str, max_bytes: int) -> ClientConnection:
             max_queue=_MOST_WAITING,
             ssl=trusted(by_environment=True) if is_secure else None,
         )
-    except (OSError, WebSocketException) as error:
+    except (OSError, WebSocketException, ValueError) as error:  # ValueError: a redirect to what is no address
         message = " ".join(str(error).split())
         raise ConnectionError(f"{address}: {type(error).__name__}: {message}".rstrip(": ")) from None

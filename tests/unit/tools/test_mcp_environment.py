@@ -12,6 +12,7 @@ import pytest
 
 from loopback import Reply, serve
 from mcp_servers import SHOP, STUBBORN, running, served, write_server
+from peak_memory import grows_below
 from ramify.algos.branch_rules import RandomBrancher
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.errors import ConfigError, MachineError
@@ -389,6 +390,19 @@ def test_a_service_that_cannot_be_used():
         assert "\n" not in str(caught.value)
     with pytest.raises(MachineError, match="connection attempts failed; expected the address"):
         open_mcp(McpConfig(url=loopback.url))
+
+
+def test_an_answer_of_a_service_without_an_end_ends_at_a_limit():
+    def flood(stream):
+        stream.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+        ends_at = time.monotonic() + 20
+        while time.monotonic() < ends_at:
+            stream.write(b" " * 65536)
+
+    with serve(lambda _: Reply(write=flood)) as loopback, grows_below(250 * 2**20):
+        with pytest.raises(MachineError, match=r"more than \d+ bytes|no answer within") as caught:
+            open_mcp(McpConfig(url=loopback.url, timeout_seconds=3.0))
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
