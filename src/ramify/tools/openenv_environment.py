@@ -14,12 +14,15 @@ Needs websockets (`pip install 'ramify-rl[openenv]'`).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ramify.core.errors import ConfigError, MachineError
 from ramify.core.messages import Problem, ToolSpec
 from ramify.core.protocols import EnvironmentSession
 from ramify.tools.configs import OpenEnvConfig
+
+if TYPE_CHECKING:
+    from ramify.net.client import Answer
 
 _SCHEMA_BYTES = 4 * 2**20
 """Most bytes of a server's description of itself."""
@@ -96,30 +99,42 @@ def open_openenv(config: OpenEnvConfig) -> OpenEnvEnvironment:
 
 def _action_schema(config: OpenEnvConfig, where: str) -> Mapping[str, Any]:
     """The JSON schema of the server's action, which is an object's."""
+    from ramify.net.failures import RequestFailedError
+
+    answer = _schema_answer(config, where)
+    try:
+        description: Any = answer.json()
+        action = description["action"]
+        if isinstance(action["properties"], Mapping):
+            return dict(action)
+    except (RequestFailedError, KeyError, TypeError):
+        pass
+    raise _no_openenv(where, answer.status)
+
+
+def _schema_answer(config: OpenEnvConfig, where: str) -> "Answer":
+    """Ask the server to describe itself, with one deadline for the whole answer.
+
+    Raises:
+        ConfigError, MachineError: As `open_openenv`.
+    """
     from ramify.net.client import HttpSettings, get_once
     from ramify.net.failures import FailureKind, RequestFailedError
 
     limits = HttpSettings(timeout_seconds=config.timeout_seconds, attempts=1, max_bytes=_SCHEMA_BYTES)
     try:
-        answer = get_once("openenv", limits, f"{config.url.rstrip('/')}/schema")
-        status, reason = answer.status, ""
-        description: Any = answer.json()
-        action = description["action"]
-        if isinstance(action["properties"], Mapping):
-            return dict(action)
+        return get_once("openenv", limits, f"{config.url.rstrip('/')}/schema")
     except RequestFailedError as error:
-        if error.kind in (FailureKind.TIMEOUT, FailureKind.CONNECTION):
-            raise MachineError(
-                f"{where}: no server answers ({error.detail}); start it, or mend the address"
-            ) from None
-        if error.kind is FailureKind.SERVER:
-            raise MachineError(
-                f"{where}: the server answered HTTP {error.status} for /schema; see its log"
-            ) from None
-        status, reason = error.status or 200, f" ({error.detail})"
-    except (KeyError, TypeError):
-        pass
-    raise ConfigError(
+        failure = error
+    if failure.kind in (FailureKind.TIMEOUT, FailureKind.CONNECTION):
+        raise MachineError(f"{where}: no server answers ({failure.detail}); start it, or mend the address")
+    if failure.kind is FailureKind.SERVER:
+        raise MachineError(f"{where}: the server answered HTTP {failure.status} for /schema; see its log")
+    raise _no_openenv(where, failure.status or 200, f" ({failure.detail})")
+
+
+def _no_openenv(where: str, status: int, reason: str = "") -> ConfigError:
+    return ConfigError(
         f"{where}: expected the address of an OpenEnv server, without a route; its /schema (HTTP {status}) "
         f"describes no action{reason}"
     )

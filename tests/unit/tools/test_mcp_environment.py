@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -392,16 +393,13 @@ def test_a_service_that_cannot_be_used():
         open_mcp(McpConfig(url=loopback.url))
 
 
-def test_an_answer_of_a_service_without_an_end_ends_at_a_limit():
-    def flood(stream):
-        stream.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
-        ends_at = time.monotonic() + 20
-        while time.monotonic() < ends_at:
-            stream.write(b" " * 65536)
-
-    with serve(lambda _: Reply(write=flood)) as loopback, grows_below(250 * 2**20):
-        with pytest.raises(MachineError, match=r"more than \d+ bytes|no answer within") as caught:
-            open_mcp(McpConfig(url=loopback.url, timeout_seconds=3.0))
+def test_an_answer_of_a_service_is_limited_after_decompression():
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(packer.compress(bytes(2**20)) for _ in range(512)) + packer.flush()
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    with serve(lambda _: Reply(200, bomb, headers)) as loopback, grows_below(250 * 2**20):
+        with pytest.raises(MachineError, match=r"more than \d+ bytes; expected the address") as caught:
+            open_mcp(McpConfig(url=loopback.url))
         assert "\n" not in str(caught.value)
 
 
