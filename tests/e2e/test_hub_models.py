@@ -4,14 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from urllib.parse import unquote
+import time
+from dataclasses import replace
 
 import pytest
 
 from e2e_runs import SFT, write_task
-from loopback import Reply, as_json, serve
+from hub_stand_in import HubStandIn, listed
+from loopback import Reply, serve
 
-SHA = "0123456789abcdef0123456789abcdef01234567"
 SCRIPT = """
 import json, sys
 from ramify.cli import main
@@ -24,31 +25,8 @@ def hub(model_folder):
     """`org/tiny`, with a pickle and a program that nobody wants."""
     files = {path.name: path.read_bytes() for path in model_folder.iterdir() if path.is_file()}
     files |= {"pytorch_model.bin": b"pickle", "modeling.py": b"raise SystemExit"}
-
-    def answer(asked):
-        parts = unquote(asked.path.partition("?")[0]).strip("/").split("/")
-        if parts[:2] == ["api", "models"]:
-            if parts[2:4] == ["org", "gated"]:
-                return as_json({"error": "restricted"}, 403, **{"X-Error-Code": "GatedRepo"})
-            if parts[2:4] == ["org", "busy"]:
-                return as_json({"error": "try later"}, 503)
-            if parts[2:4] != ["org", "tiny"]:
-                return as_json({"error": "Not found"}, 404, **{"X-Error-Code": "RepoNotFound"})
-            if "absent" in parts:
-                return as_json({"error": "Not found"}, 404, **{"X-Error-Code": "RevisionNotFound"})
-            if "tree" in parts:
-                entries = [
-                    {"type": "file", "path": name, "size": len(body), "oid": f"{len(body):040x}"}
-                    for name, body in files.items()
-                ]
-                return Reply(200, json.dumps(entries).encode(), {"Content-Type": "application/json"})
-            return as_json(
-                {"id": "org/tiny", "sha": SHA, "siblings": [{"rfilename": name} for name in files]}
-            )
-        body = files[parts[-1]]
-        return Reply(200, body, {"ETag": f'"{len(body):x}"', "X-Repo-Commit": SHA})
-
-    with serve(answer) as here:
+    statuses = {"org/gated": (403, "GatedRepo"), "org/busy": (503, "")}
+    with serve(HubStandIn({"org/tiny": files}, statuses=statuses)) as here:
         yield here
 
 
@@ -169,3 +147,121 @@ def test_a_model_is_fetched_into_a_folder(hub, model_folder, tmp_path):
     assert any("--out" in line and "is not empty" in line for line in told)
     assert any("no such model on the hub" in line for line in told)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".", "none"))] == []
+
+
+EVIL = "../../../../evil"
+
+
+def evil_headers(**headers):
+    """A hub whose answers for files name another etag or commit."""
+
+    def spoiled(hub):
+        def instead(asked):
+            if asked.path.startswith("/api"):
+                return None
+            reply = HubStandIn(hub.models)(asked)
+            return replace(reply, headers={**reply.headers, **headers})
+
+        hub.instead = instead
+
+    return spoiled
+
+
+def weights_instead(change):
+    """A hub that gives other weights than it lists."""
+
+    def spoiled(hub):
+        files = hub.models["org/tiny"]
+        worse = {"org/tiny": {**files, "model.safetensors": change(files["model.safetensors"])}}
+        hub.instead = lambda asked: None if asked.path.startswith("/api") else HubStandIn(worse)(asked)
+
+    return spoiled
+
+
+def half_weights(hub):
+    """A hub that lists what it gives."""
+    files = hub.models["org/tiny"]
+    hub.models = {"org/tiny": {**files, "model.safetensors": files["model.safetensors"][:9000]}}
+
+
+def evil_commit(hub):
+    hub.spoil = lambda listing: listing.update(sha=EVIL)
+
+
+def evil_name(hub):
+    entry = listed("tokenizer.json", b"{}")
+    hub.spoil = lambda listing: listing["siblings"].append({**entry, "rfilename": f"{EVIL}.json"})
+
+
+def endless_listing(hub):
+    def write(stream):
+        stream.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n[")
+        while True:
+            stream.write(b" ")
+            stream.flush()
+            time.sleep(0.2)
+
+    hub.instead = lambda asked: Reply(write=write)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (evil_headers(ETag=f'"{EVIL}"'), None),
+        (evil_headers(ETag='"/{tmp}/PWN"'), None),
+        (evil_headers(**{"X-Linked-Etag": f'"{EVIL}"', "X-Repo-Commit": EVIL}), None),
+        (evil_commit, f"names the commit '{EVIL}'"),
+        (evil_name, f"lists '{EVIL}.json'"),
+        (weights_instead(lambda body: body[:9000]), "lists another model.safetensors than it gives (9000 bytes of"),
+        (weights_instead(lambda body: body[:-1] + bytes([body[-1] ^ 1])), "than it gives (its hash)"),
+        (half_weights, "model.safetensors cannot be read as safetensors"),
+        (endless_listing, "the hub cannot be reached to fetch"),
+    ],
+    ids=["etag", "absolute etag", "headers", "commit", "name", "half", "flipped", "listed half", "endless"],
+)  # fmt: skip
+def test_a_mirror_gone_bad_writes_nothing_outside_and_gives_no_model(model_folder, tmp_path, spoil, told):
+    hub = HubStandIn(
+        {"org/tiny": {path.name: path.read_bytes() for path in model_folder.iterdir() if path.is_file()}}
+    )
+    spoil(hub)
+    home, out = tmp_path / "a" / "b" / "home", tmp_path / "out"
+    inner = hub.instead
+    hub.instead = lambda asked: in_folder(inner(asked), tmp_path)
+    with serve(hub) as here:
+        before = time.monotonic()
+        fetch = ("model", "fetch", "org/tiny", "--out", out)
+        statuses, said, told_lines = run(here.url, home, fetch, HF_HUB_DOWNLOAD_TIMEOUT="1")
+    assert time.monotonic() - before < 60
+    if told is None:
+        assert statuses == [0], told_lines
+        assert (out / "model.safetensors").read_bytes() == (model_folder / "model.safetensors").read_bytes()
+    else:
+        assert (statuses, [told in line for line in told_lines]) == ([2], [True]), told_lines
+        assert "model:" not in said
+        assert not out.exists()
+        assert not [path for path in home.rglob("*") if path.name.endswith((".safetensors", ".ramify-part"))]
+    outside = [path for path in tmp_path.rglob("*") if path.is_file() and home not in path.parents]
+    assert [path for path in outside if out not in path.parents] == []
+
+
+def in_folder(reply, folder):
+    """The reply with {tmp} in its headers replaced."""
+    if reply is None:
+        return None
+    headers = {name: value.replace("{tmp}", str(folder).strip("/")) for name, value in reply.headers.items()}
+    return replace(reply, headers=headers)
+
+
+def test_a_model_in_the_cache_that_was_damaged_is_not_given(hub, tmp_path):
+    """A flipped byte does not change the size, so the copy is compared with its hash."""
+    home = tmp_path / "home"
+    first = ("model", "fetch", "org/tiny", "--out", tmp_path / "first")
+    assert run(hub.url, home, first)[0] == [0]
+    (weights,) = (path.resolve() for path in home.rglob("model.safetensors"))
+    body = weights.read_bytes()
+    weights.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+    second = ("model", "fetch", "org/tiny", "--out", tmp_path / "second")
+    statuses, _, told = run(hub.url, home, second, second)
+    assert statuses == [2, 0], told
+    assert "model.safetensors in the hub's cache was damaged and is removed" in told[0]
+    assert (tmp_path / "second" / "model.safetensors").read_bytes() == body

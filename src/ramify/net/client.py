@@ -4,27 +4,30 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TypeAlias
-from urllib.parse import urlsplit
+from typing import Final, Protocol, TypeAlias
+from urllib.parse import urlencode
 
-import httpx
 import tenacity
 
 from ramify.core.call_clock import place_in, queued
 from ramify.core.errors import ServiceDownError
 from ramify.core.foreign_files import parse_json
 from ramify.core.protocols import Json
+from ramify.net.bodies import body_chunks, read_body
 from ramify.net.configs import HttpConfig
-from ramify.net.connections import NetworkThread, open_connections, read_body
+from ramify.net.connections import HttpxTransport, NetworkThread, wait_for
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.limits import Breaker, Pace
 from ramify.net.secrets import hide, names_of, redact
+from ramify.net.wire import Request, Response, Transport, check_sendable, without_query
 
 Params: TypeAlias = Mapping[str, str | int]
+_HEADERS: Final = {"accept": "*/*", "accept-encoding": "gzip", "user-agent": "ramify"}
+_PART_BYTES: Final = 4 * 2**20
+"""Bytes of a download that have to arrive within one `timeout_seconds`."""
 _SHOWN = 160
 """Most characters of a service's own error text that a message quotes."""
 
@@ -76,7 +79,7 @@ class Answer:
     @property
     def where(self) -> str:
         """The address without its query, for messages."""
-        return _where(self.url)
+        return without_query(self.url)
 
     def json(self) -> Json:
         """The body as JSON.
@@ -100,18 +103,39 @@ class Answer:
         return error
 
 
+class Sink(Protocol):
+    """Receives a body that is too large to be kept in memory. Its methods run in the network thread."""
+
+    max_bytes: int
+    """Limit for the body of one attempt."""
+
+    def headers(self) -> Mapping[str, str]:
+        """Return further headers of the next attempt, such as the range of bytes that is still missing."""
+        ...
+
+    def begin(self, status: int) -> None:
+        """Prepare for the body of an answer with this status, 2xx; bytes of an earlier attempt may be here."""
+        ...
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        ...
+
+
 @dataclass(slots=True)
 class _Asked:
     """A pending request.
 
     Attributes:
         request: The HTTP request.
+        sink: Receives the body of a 2xx; None keeps it for the answer.
         wave: The number that `Breaker.admit` returned for the first attempt; None before that.
         failure: Why the last attempt failed; "" if none has failed.
         sent_at: When the current attempt began; None between attempts.
     """
 
-    request: httpx.Request
+    request: Request
+    sink: "Sink | None" = None
     wave: int | None = None
     failure: str = ""
     sent_at: float | None = None
@@ -132,7 +156,7 @@ class HttpClient:
         settings: HttpSettings,
         *,
         secrets: Sequence[str] = (),
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: Transport | None = None,
         many_hosts: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -143,8 +167,8 @@ class HttpClient:
             name: Name of the service, for messages.
             settings: Limits and retries.
             secrets: Keys that requests carry; they are redacted from every message.
-            transport: Opens the connections; `GuardedTransport` checks addresses. None: httpx's own, with the proxies
-                that the environment names.
+            transport: Opens the connections: `GuardedTransport` checks addresses, `HttpxTransport(..., uds=path)` connects
+                to a Unix socket. None: `HttpxTransport` with the proxies and certificates that the environment names.
             many_hosts: The client fetches pages from many hosts instead of asking one service. A refusal (HTTP 401 to
                 403) then concerns one page, and the breaker never opens.
             clock: A monotonic clock, in seconds.
@@ -164,7 +188,7 @@ class HttpClient:
         self._breaker = Breaker(name, opens_after, settings.max_backoff_seconds, clock)
         self._slots = asyncio.Semaphore(settings.in_flight)
         self._is_closed = False
-        self._client = open_connections(settings.timeout_seconds, settings.in_flight, transport)
+        self._transport: Transport = transport or HttpxTransport(settings.in_flight)
         self._thread = NetworkThread(f"http {name}")
 
     async def get(
@@ -176,24 +200,32 @@ class HttpClient:
             RequestFailedError: This request failed.
             ServiceDownError: The service is down, refuses the key or demands payment, or the budget is spent.
         """
-        return await self._ask(self._request("GET", url, params, headers, None))
+        return await self._ask(_Asked(_request("GET", url, params, headers, None)))
+
+    async def download(self, url: str, sink: Sink, *, headers: Mapping[str, str] | None = None) -> Answer:
+        """Ask with GET and write the body of a 2xx to `sink`; the answer's own body is then empty.
+
+        `timeout_seconds` limits the time to the answer's head, and then the time of each 4 MiB, so that a large file may
+        take long but a slow drip may not. Raises as `get` does, and whatever `sink` raises.
+        """
+        plain = {"accept-encoding": "identity", **(headers or {})}
+        return await self._ask(_Asked(_request("GET", url, None, plain, None), sink))
 
     async def post_json(
         self, url: str, body: Json, *, headers: Mapping[str, str] | None = None, params: Params | None = None
     ) -> Answer:
         """Ask with POST; raises as `get` does."""
         content = json.dumps(body, allow_nan=False).encode()
-        return await self._ask(self._request("POST", url, params, headers, content))
+        return await self._ask(_Asked(_request("POST", url, params, headers, content)))
 
     async def close(self) -> None:
         """Close all connections; closing twice is allowed. Pending requests end with ServiceDownError."""
         self._is_closed = True
-        await self._thread.run(self._client.aclose())
+        await self._thread.run(self._transport.close())
         await self._thread.close()
 
-    async def _ask(self, request: httpx.Request) -> Answer:
+    async def _ask(self, asked: _Asked) -> Answer:
         """Try until an attempt succeeds, fails for good, or no attempt is left."""
-        asked = _Asked(request)
         attempts = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self._settings.attempts),
             wait=self._wait,
@@ -220,29 +252,8 @@ class HttpClient:
         """Count a cancelled request as failed if the service had enough time: a service that hangs shows only like this."""
         waited = 0.0 if asked.sent_at is None else self._clock() - asked.sent_at
         if asked.wave is not None and (asked.failure or waited >= self._settings.timeout_seconds / 2):
-            hung = (
-                f"{_where(str(asked.request.url))}: no answer within {waited:.0f} s, when its caller gave up"
-            )
+            hung = f"{without_query(asked.request.url)}: no answer within {waited:.0f} s, when its caller gave up"
             self._breaker.failed(asked.wave, asked.failure or hung)
-
-    def _request(
-        self,
-        method: str,
-        url: str,
-        params: Params | None,
-        headers: Mapping[str, str] | None,
-        body: bytes | None,
-    ) -> httpx.Request:
-        typed = {**({"content-type": "application/json"} if body else {}), **(headers or {})}
-        try:
-            _ = urlsplit(url).port  # checks its range, which httpx leaves to the socket
-            address = httpx.URL(url)
-            if params:  # merging re-encodes the whole query, which breaks other encodings and signatures
-                address = address.copy_merge_params(params)
-            return self._client.build_request(method, address, headers=typed, content=body)
-        except (httpx.InvalidURL, ValueError):
-            pass
-        raise RequestFailedError(FailureKind.CLIENT, f"{_where(url)}: no address that can be asked")
 
     async def _attempt(self, asked: _Asked) -> Answer:
         """One attempt; records its failure in `asked`."""
@@ -255,7 +266,7 @@ class HttpClient:
             raise
 
     async def _send(self, asked: _Asked) -> Answer:
-        """Send once, when a slot is free. Errors of httpx can quote addresses and headers, so ours are not chained to them."""
+        """Send once, when a slot is free."""
         async with place_in(self._slots):
             wave = self._breaker.admit()
             asked.wave = wave if asked.wave is None else asked.wave
@@ -269,15 +280,15 @@ class HttpClient:
             self.requests += 1
             asked.sent_at = self._clock()
             try:
-                answer = await self._thread.run(self._exchange(asked.request))
-            except (TimeoutError, httpx.TimeoutException):
-                error = (FailureKind.TIMEOUT, f"no whole answer within {self._settings.timeout_seconds:g} s")
-            except httpx.UnsupportedProtocol:
-                error = (FailureKind.FORBIDDEN, "expected an http or https address")
-            except httpx.LocalProtocolError:
-                error = (FailureKind.CLIENT, "the request breaks HTTP's rules; look at its headers")
-            except httpx.TransportError as failed:
-                error = (FailureKind.CONNECTION, f"{type(failed).__name__}: {_shown(str(failed))}")
+                answer = await self._thread.run(self._exchange(asked.request, asked.sink))
+            except TimeoutError:
+                limit = f"{self._settings.timeout_seconds:g} s"
+                detail = (
+                    f"no whole answer within {limit}"
+                    if asked.sink is None
+                    else f"nothing more within {limit}"
+                )
+                error = (FailureKind.TIMEOUT, detail)
             except RuntimeError:  # httpx raises this if its client was closed
                 if not self._is_closed:
                     raise
@@ -287,25 +298,43 @@ class HttpClient:
                 return replace(
                     answer, _take_back=lambda error: self._breaker.take_back(forgotten, wave, str(error))
                 )
-        raise RequestFailedError(error[0], f"{_where(str(asked.request.url))}: {error[1]}")
+        raise RequestFailedError(error[0], f"{without_query(asked.request.url)}: {error[1]}")
 
-    async def _exchange(self, request: httpx.Request) -> Answer:
-        """Send the request and read the response. Runs in the network thread; of this client it uses only the connections."""
-        where = _where(str(request.url))
-        async with (
-            asyncio.timeout(self._settings.timeout_seconds),
-            aclosing(await self._client.send(request, stream=True)) as response,
-        ):
-            if response.status_code >= 400:
-                raise _failure(response, where, await _error_text(response, where))
-            body = await read_body(response, where, self._settings.max_bytes)
+    async def _exchange(self, request: Request, sink: Sink | None) -> Answer:
+        """Send the request and read the response. Runs in the network thread; of this client it uses only the transport."""
+        where, most = without_query(request.url), self._settings.max_bytes
+        if sink is not None:
+            request = replace(request, headers={**request.headers, **sink.headers()})
+        async with asyncio.timeout(self._settings.timeout_seconds) as deadline:
+            response = await self._transport.send(request)
+            try:
+                if response.status >= 400:
+                    raise _failure(response, where, await _error_text(response, where))
+                if sink is not None and response.status < 300:
+                    body = b""
+                    await self._fill(sink, response, where, deadline)
+                else:
+                    body = await read_body(response, where, most)
+            finally:
+                await response.close()
         return Answer(
-            response.status_code,
-            str(request.url),
+            response.status,
+            request.url,
             response.headers.get("content-type", "").lower(),
             body,
-            response.headers.get("location", "") if response.status_code >= 300 else "",
+            response.headers.get("location", "") if response.status >= 300 else "",
         )
+
+    async def _fill(self, sink: Sink, response: Response, where: str, deadline: asyncio.Timeout) -> None:
+        """Write the body to `sink`; the deadline moves on with each part that has arrived."""
+        sink.begin(response.status)
+        part = 0
+        async for chunk in body_chunks(response, where, sink.max_bytes):
+            sink.write(chunk)
+            part += len(chunk)
+            if part >= _PART_BYTES:
+                part = 0
+                deadline.reschedule(asyncio.get_running_loop().time() + self._settings.timeout_seconds)
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
         """Seconds before the next attempt: as the service asks, else exponential backoff with jitter; capped."""
@@ -325,12 +354,43 @@ class HttpClient:
         return f"{self.name} refuses requests ({error.detail}): {check}"
 
 
+def get_once(
+    name: str, settings: HttpSettings, url: str, *, headers: Mapping[str, str] | None = None
+) -> Answer:
+    """Ask one address with GET, and block until the answer is here: for callers that are not coroutines.
+
+    Raises:
+        RequestFailedError, ServiceDownError, MachineError: As `HttpClient` and its `get` do.
+    """
+
+    async def ask() -> Answer:
+        client = HttpClient(name, settings, many_hosts=True)
+        try:
+            return await client.get(url, headers=headers)
+        finally:
+            await client.close()
+
+    return wait_for(ask(), name)
+
+
+def _request(
+    method: str, url: str, params: Params | None, headers: Mapping[str, str] | None, body: bytes | None
+) -> Request:
+    check_sendable(url)
+    if params:  # appended, since writing the whole query anew breaks other encodings and signatures
+        url, mark, fragment = url.partition("#")
+        url = f"{url}{'&' if '?' in url else '?'}{urlencode(params)}{mark}{fragment}"
+    typed = {"content-type": "application/json"} if body else {}
+    sent = {name.lower(): value for name, value in (headers or {}).items()}
+    return Request(method=method, url=url, headers={**_HEADERS, **typed, **sent}, body=body)
+
+
 def _is_retriable(error: BaseException) -> bool:
     return isinstance(error, RequestFailedError) and error.kind.retriable
 
 
-def _failure(response: httpx.Response, where: str, text: str) -> RequestFailedError:
-    status = response.status_code
+def _failure(response: Response, where: str, text: str) -> RequestFailedError:
+    status = response.status
     if status in (401, 402, 403):
         kind = FailureKind.REFUSED
     elif status == 429:
@@ -338,10 +398,11 @@ def _failure(response: httpx.Response, where: str, text: str) -> RequestFailedEr
     else:
         kind = FailureKind.SERVER if status >= 500 else FailureKind.CLIENT
     said = f": {text}" if text else ""
-    return RequestFailedError(kind, f"HTTP {status} from {where}{said}", status, _retry_after(response))
+    code = response.headers.get("x-error-code", "")
+    return RequestFailedError(kind, f"HTTP {status} from {where}{said}", status, _retry_after(response), code)
 
 
-async def _error_text(response: httpx.Response, where: str) -> str:
+async def _error_text(response: Response, where: str) -> str:
     """The beginning of the service's error text; "" for an HTML page."""
     if "html" in response.headers.get("content-type", "").lower():
         return ""
@@ -357,7 +418,7 @@ def _shown(text: str) -> str:
     return " ".join(redact(text).split())[:_SHOWN]
 
 
-def _retry_after(response: httpx.Response) -> float | None:
+def _retry_after(response: Response) -> float | None:
     """The Retry-After header (RFC 9110, 10.2.3) in seconds from now; None if it is neither a number nor an HTTP date."""
     value = response.headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
@@ -366,13 +427,3 @@ def _retry_after(response: httpx.Response) -> float | None:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except (ValueError, OverflowError):
         return None
-
-
-def _where(url: str) -> str:
-    """Scheme, host, port and path of an address; its query, user and password may be secret."""
-    try:
-        parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
-        return redact(f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}")
-    except ValueError:
-        return "the address"

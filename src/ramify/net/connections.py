@@ -1,6 +1,7 @@
-"""What a client builds on: connections, certificates, bodies with a limit on their size, and a thread to read them in.
+"""Connections with httpx, the certificates that they trust, and a thread to read them in.
 
-httpx's automatic features are off: no cookies, no redirects, only one layer of gzip.
+This is the only module that makes HTTP requests with a library. httpx's automatic features are off: no cookies, no
+redirects, no decompression, no time limits; they are the client's.
 """
 
 import asyncio
@@ -8,70 +9,23 @@ import functools
 import os
 import ssl
 import threading
-import zlib
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Final, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import httpx
 
 from ramify.core.errors import MachineError
 from ramify.net.failures import FailureKind, RequestFailedError
-
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
-
-
-class _Decoder(Protocol):
-    """The type of what `zlib.decompressobj` returns."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
-
-
-async def read_body(response: httpx.Response, where: str, max_bytes: int) -> bytes:
-    """The whole body, decompressed. Holds at most `max_bytes` and one chunk from the network.
-
-    Args:
-        response: A response that was not read yet.
-        where: Its address, for messages.
-        max_bytes: Limit for the decompressed body.
-
-    Raises:
-        RequestFailedError: TOO_LARGE; MALFORMED if the encoding was not asked for, or the compressed data is broken or cut.
-    """
-    decoder = _decoder(response.headers.get("content-encoding", ""), where)
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += _decompress(decoder, chunk, max_bytes + 1 - len(body), where) if decoder else chunk
-        if len(body) > max_bytes:
-            raise RequestFailedError(FailureKind.TOO_LARGE, f"{where}: more than {max_bytes} bytes")
-    if decoder and response.num_bytes_downloaded and not decoder.eof:
-        raise RequestFailedError(FailureKind.MALFORMED, f"{where}: the compressed body is cut")
-    return bytes(body)
-
-
-def _decoder(encoding: str, where: str) -> _Decoder | None:
-    match encoding.strip().lower():
-        case "" | "identity":
-            return None
-        case "gzip" | "x-gzip" | "deflate":
-            return zlib.decompressobj(_GZIP_OR_ZLIB)
-        case _:
-            raise RequestFailedError(
-                FailureKind.MALFORMED, f"{where}: a content encoding that was not asked for; expected gzip"
-            )
-
-
-def _decompress(decoder: _Decoder, chunk: bytes, room: int, where: str) -> bytes:
-    try:
-        return decoder.decompress(chunk, room)
-    except zlib.error:
-        raise RequestFailedError(FailureKind.MALFORMED, f"{where}: the compressed body is broken") from None
-
+from ramify.net.secrets import redact
+from ramify.net.wire import ConnectFailedError, Request, Response, without_query
 
 _CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_SHOWN = 160
+"""Most characters of the library's own error text that a message quotes."""
 
 
 def trusted(*, by_environment: bool) -> ssl.SSLContext:
@@ -104,30 +58,124 @@ def _certificates(file: str, folder: str) -> ssl.SSLContext:
 _PROXY_VARIABLES: Final = ("all_proxy", "http_proxy", "https_proxy")
 
 
-def open_connections(
-    timeout_seconds: float, in_flight: int, transport: httpx.AsyncBaseTransport | None
-) -> httpx.AsyncClient:
-    """A client of httpx; it opens connections when they are needed.
+class HttpxTransport:
+    """Implements `ramify.net.wire.Transport` with httpx; it opens connections when they are needed."""
 
-    Args:
-        timeout_seconds: Limit for each step of a request.
-        in_flight: Most concurrent connections.
-        transport: Opens the connections; the environment's proxies and certificates are then ignored. None: they count.
+    def __init__(
+        self,
+        in_flight: int,
+        *,
+        uds: Path | None = None,
+        by_environment: bool = True,
+        keep_alive: bool = True,
+        verify: ssl.SSLContext | None = None,
+    ) -> None:
+        """Open no connection yet.
 
-    Raises:
-        MachineError: The environment names a proxy or certificates that cannot be used.
-    """
-    try:
-        return httpx.AsyncClient(
-            transport=transport,
-            verify=trusted(by_environment=transport is None),
-            trust_env=transport is None,
-            timeout=timeout_seconds,
-            follow_redirects=False,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            limits=httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight),
-            headers={"accept-encoding": "gzip", "user-agent": "ramify"},
+        Args:
+            in_flight: Most concurrent connections.
+            uds: A Unix socket to connect to, whatever the host of an address; proxies are then ignored.
+            by_environment: Whether the environment's proxies and certificates count.
+            keep_alive: Whether a connection serves more than one request.
+            verify: The certificates to trust; None for the usual ones.
+
+        Raises:
+            MachineError: The environment names a proxy or certificates that cannot be used.
+        """
+        certificates = verify or trusted(by_environment=by_environment)
+        limits = httpx.Limits(
+            max_connections=in_flight, max_keepalive_connections=in_flight if keep_alive else 0
         )
+        socket = None
+        if uds is not None:
+            socket = httpx.AsyncHTTPTransport(
+                verify=certificates, limits=limits, uds=str(uds), trust_env=False
+            )
+        with _usable_proxies():
+            self._client = httpx.AsyncClient(
+                transport=socket,
+                verify=certificates,
+                trust_env=by_environment and uds is None,
+                timeout=None,
+                follow_redirects=False,
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                limits=limits,
+            )
+
+    async def send(self, request: Request) -> Response:
+        """Send a request; raises as `Transport.send` does."""
+        where = without_query(request.url)
+        try:
+            answer = await self._client.send(self._built(request), stream=True)
+        except _ERRORS as failed:
+            error = _as_ours(failed, where)
+        else:
+            return self._read(answer, where)
+        raise error
+
+    def _read(self, answer: httpx.Response, where: str) -> Response:
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        return Response(answer.status_code, headers, _raw(answer, where), answer.aclose)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    def _built(self, request: Request) -> httpx.Request:
+        built = self._client.build_request(
+            request.method, request.url, headers=dict(request.headers), content=request.body
+        )
+        if request.connect_to is None:
+            return built
+        # The certificate is checked for the host that was asked for, not for the address.
+        return httpx.Request(
+            built.method,
+            built.url.copy_with(host=request.connect_to),
+            headers=built.headers,
+            stream=built.stream,
+            extensions={**built.extensions, "sni_hostname": built.url.raw_host.decode("ascii")},
+        )
+
+
+# ValueError: httpx raises it for addresses that it cannot encode.
+_ERRORS = (httpx.TransportError, httpx.InvalidURL, ValueError)
+
+
+async def _raw(answer: httpx.Response, where: str) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.aiter_raw():
+            yield chunk
+        return
+    except _ERRORS as failed:
+        error = _as_ours(failed, where)
+    raise error
+
+
+def _as_ours(error: Exception, where: str) -> RequestFailedError:
+    """Return our error for one of httpx's. Do not chain it: httpx's can quote addresses and headers with keys."""
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        detail = f"{where}: {type(error).__name__}: {_one_line(error)}"
+        return ConnectFailedError(FailureKind.CONNECTION, detail)
+    if isinstance(error, httpx.UnsupportedProtocol):
+        return RequestFailedError(FailureKind.FORBIDDEN, f"{where}: expected an http or https address")
+    if isinstance(error, httpx.LocalProtocolError):
+        detail = f"{where}: the request breaks HTTP's rules; look at its headers"
+        return RequestFailedError(FailureKind.CLIENT, detail)
+    if not isinstance(error, httpx.TransportError):
+        return RequestFailedError(FailureKind.CLIENT, f"{where}: no address that can be asked")
+    return RequestFailedError(FailureKind.CONNECTION, f"{where}: {type(error).__name__}: {_one_line(error)}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(redact(str(error)).split())[:_SHOWN]
+
+
+@contextmanager
+def _usable_proxies() -> Iterator[None]:
+    """Name the environment's variable where httpx cannot use the proxy in it."""
+    try:
+        yield
+        return
     except (ImportError, ValueError, httpx.InvalidURL):
         proxies = sorted(
             name for name, value in os.environ.items() if value and name.lower() in _PROXY_VARIABLES
@@ -142,6 +190,24 @@ def open_connections(
 
 
 Result = TypeVar("Result")
+
+
+def wait_for(work: Coroutine[Any, Any, Result], name: str) -> Result:
+    """Run `work` in a loop and a thread of its own, and block until it ends; the caller may be in the midst of a loop.
+
+    The thread is a daemon, so that Ctrl-C need not wait for the network.
+    """
+    outcome: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(asyncio.run(work))
+        except BaseException as error:  # noqa: BLE001 - passed on to the caller
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome.result()
+
 
 _PATIENCE_SECONDS: Final = 1.0
 

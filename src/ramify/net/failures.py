@@ -48,12 +48,19 @@ class RequestFailedError(Exception):
         detail: One line for people.
         status: The HTTP status, if there was one.
         retry_after: Seconds after which the service allows another request, if it said so.
+        code: The service's own name of the error (its header X-Error-Code), "" if it has none.
     """
 
     def __init__(
-        self, kind: FailureKind, detail: str, status: int | None = None, retry_after: float | None = None
+        self,
+        kind: FailureKind,
+        detail: str,
+        status: int | None = None,
+        retry_after: float | None = None,
+        code: str = "",
     ) -> None:
         self.kind, self.detail, self.status, self.retry_after = kind, detail, status, retry_after
+        self.code = code
         super().__init__(f"{kind.value}: {detail}")
 
     def as_json(self) -> Json:

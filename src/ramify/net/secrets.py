@@ -15,7 +15,7 @@ _UNREAD = "key"
 _CREDENTIALS = re.compile(r"(\w://|https?:/)[^\s/?#@]*(?:@[^\s/?#@]*)*@", re.IGNORECASE)
 """The credentials in an address: all before the last @ of its host. An address that was parsed as a path has one slash."""
 _LIBRARY_LOGGERS = (
-    "httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy", "httpcore.socks",
+    "httpx", "httpx2", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy", "httpcore.socks",
 )  # fmt: skip
 
 

@@ -37,15 +37,14 @@ def transport(config: McpConfig, said: IO[str] | None) -> "AbstractAsyncContextM
 
 @asynccontextmanager
 async def _service(config: McpConfig, url: str) -> AsyncIterator[Any]:
-    import httpx2
     from mcp.client.streamable_http import streamable_http_client
+
+    from ramify.net.mcp_http import limited_client
 
     key = None if config.key_variable is None else read_key(config.key_variable)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    # The rollout ends a call that takes too long; a stream on which a server may say something stays open.
-    timeout = httpx2.Timeout(config.timeout_seconds, read=None)
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout) as http,
+        limited_client(headers, seconds=config.timeout_seconds, max_bytes=MOST_BYTES) as http,
         streamable_http_client(url, http_client=http, max_sse_event_size=MOST_BYTES) as streams,
     ):
         yield streams

@@ -14,17 +14,21 @@ Needs websockets (`pip install 'ramify-rl[openenv]'`).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ramify.core.errors import ConfigError, MachineError
 from ramify.core.foreign_files import parse_object
 from ramify.core.messages import Problem, ToolSpec
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tool_schema import plain_schema
-from ramify.net.connections import trusted
 from ramify.tools.configs import OpenEnvConfig
 from ramify.tools.server_tools import server_tool
-from ramify.user_files import one_line
+
+if TYPE_CHECKING:
+    from ramify.net.client import Answer
+
+_SCHEMA_BYTES = 4 * 2**20
+"""Most bytes of a server's description of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +95,39 @@ def open_openenv(config: OpenEnvConfig) -> OpenEnvEnvironment:
 
 def _action_schema(config: OpenEnvConfig, where: str) -> Mapping[str, Any]:
     """Return the JSON schema of the server's action; it has properties."""
-    import httpx
-
+    answer = _schema_answer(config, where)
     try:
-        answer = httpx.get(
-            f"{config.url.rstrip('/')}/schema",
-            timeout=config.timeout_seconds,
-            verify=trusted(by_environment=True),
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise MachineError(
-            f"{where}: no server answers ({one_line(error)}); start it, or mend the address"
-        ) from None
-    if answer.is_server_error:
-        raise MachineError(f"{where}: the server answered HTTP {answer.status_code} for /schema; see its log")
-    try:
-        action = parse_object(answer.content)["action"]
+        action = parse_object(answer.body)["action"]
     except (ValueError, KeyError):
         action = None
-    if answer.is_success and "properties" in (schema := plain_schema(action)):
+    if answer.status < 300 and "properties" in (schema := plain_schema(action)):
         return schema
-    raise ConfigError(
-        f"{where}: expected the address of an OpenEnv server, without a route; its /schema (HTTP "
-        f"{answer.status_code}) describes no action"
+    raise _no_openenv(where, answer.status)
+
+
+def _schema_answer(config: OpenEnvConfig, where: str) -> "Answer":
+    """Ask the server to describe itself, with one deadline for the whole answer.
+
+    Raises:
+        ConfigError, MachineError: As `open_openenv`.
+    """
+    from ramify.net.client import HttpSettings, get_once
+    from ramify.net.failures import FailureKind, RequestFailedError
+
+    limits = HttpSettings(timeout_seconds=config.timeout_seconds, attempts=1, max_bytes=_SCHEMA_BYTES)
+    try:
+        return get_once("openenv", limits, f"{config.url.rstrip('/')}/schema")
+    except RequestFailedError as error:
+        failure = error
+    if failure.kind in (FailureKind.TIMEOUT, FailureKind.CONNECTION):
+        raise MachineError(f"{where}: no server answers ({failure.detail}); start it, or mend the address")
+    if failure.kind is FailureKind.SERVER:
+        raise MachineError(f"{where}: the server answered HTTP {failure.status} for /schema; see its log")
+    raise _no_openenv(where, failure.status or 200, f" ({failure.detail})")
+
+
+def _no_openenv(where: str, status: int, reason: str = "") -> ConfigError:
+    return ConfigError(
+        f"{where}: expected the address of an OpenEnv server, without a route; its /schema (HTTP {status}) "
+        f"describes no action{reason}"
     )

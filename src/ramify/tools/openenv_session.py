@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from ramify.core.foreign_files import parse_object
 from ramify.core.messages import Observation, ParsedTurn, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory
-from ramify.net.connections import trusted
-from ramify.user_files import one_line
+from ramify.net.websocket import open_websocket
 
 _MAX_BYTES = 16 * 2**20
 """Size of the largest message of a server; a larger one ends the connection."""
@@ -42,7 +40,7 @@ async def open_session(url: str, tools: Mapping[str, ToolSpec], seed: int) -> "O
         ConnectionError: The server cannot be reached.
         RefusedError: The server has no room for another session, or cannot reset.
     """
-    session = OpenEnvSession(tools, await _connected(url))
+    session = OpenEnvSession(tools, await open_websocket(f"{url.rstrip('/')}/ws", _MAX_BYTES))
     try:
         await session.reset(seed % _SEEDS)
     except BaseException:
@@ -158,32 +156,6 @@ class OpenEnvSession:
         if answered == "error":
             raise RefusedError(_refusal(content))
         return content
-
-
-async def _connected(url: str) -> ClientConnection:
-    """A new connection.
-
-    Raises:
-        ConnectionError: There is none to be had.
-    """
-    parts = urlsplit(url)
-    is_secure = parts.scheme == "https"
-    address = parts._replace(
-        scheme="wss" if is_secure else "ws", path=f"{parts.path.rstrip('/')}/ws"
-    ).geturl()
-    try:
-        # The rollout has deadlines. Pings keep proxies from ending a connection while the policy writes; a server that is
-        # too busy to answer them is not given up.
-        return await connect(
-            address,
-            compression=None,
-            open_timeout=None,
-            ping_timeout=None,
-            max_size=_MAX_BYTES,
-            ssl=trusted(by_environment=True) if is_secure else None,
-        )
-    except (OSError, WebSocketException) as error:
-        raise ConnectionError(f"{address}: {one_line(error)}") from None
 
 
 def _refusal(error: Mapping[str, Any]) -> str:

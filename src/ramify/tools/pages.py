@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Final, Protocol
 
-import httpx
-
 from ramify.core.call_clock import place_in
 from ramify.core.protocols import Cache, CacheKey, Json
-from ramify.net.addresses import GuardedTransport, check_url
+from ramify.net.addresses import GuardedTransport, check_url, join_url
 from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.net.wire import Transport
 from ramify.tools.configs import BrowserConfig
 from ramify.tools.documents import Document, DocumentReader, charset_of, kind_of
 from ramify.tools.passage_near import count_words
@@ -75,7 +74,7 @@ class Pages:
             RequestFailedError: The page cannot be fetched, has hardly any text, or is an error page.
             ServiceDownError: The service that fetches pages is down, or refuses the key.
         """
-        address = str(check_url(url))
+        address = check_url(url)
         if self._cache is None:
             return await self._fresh(address)
 
@@ -129,7 +128,7 @@ _MAX_REDIRECTS: Final = 5
 class GuardedPages:
     """Implements `PageSource` with requests from this machine."""
 
-    def __init__(self, config: BrowserConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, config: BrowserConfig, transport: Transport | None = None) -> None:
         """Open no connection yet.
 
         Args:
@@ -184,17 +183,12 @@ class GuardedPages:
         headers = {"accept": _ACCEPTED, "user-agent": _USER_AGENT}
         address = check_url(url)
         for _ in range(_MAX_REDIRECTS + 1):
-            answer = await self._client.get(str(address), headers=headers)
+            answer = await self._client.get(address, headers=headers)
             if answer.status < 300:
                 return answer
             if not answer.location:
                 raise RequestFailedError(FailureKind.REDIRECTS, "it redirects but does not say where")
-            try:
-                address = check_url(str(address.join(answer.location)))
-            except (httpx.InvalidURL, ValueError):
-                raise RequestFailedError(
-                    FailureKind.REDIRECTS, "it redirects to an invalid address"
-                ) from None
+            address = check_url(join_url(address, answer.location))
         raise RequestFailedError(FailureKind.REDIRECTS, f"more than {_MAX_REDIRECTS} redirects")
 
 

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import importlib
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from ramify.core.errors import DataError, MachineError
 from ramify.core.protocols import Hit, Json
+from ramify.net.hub_cache import HubRepo, cached_snapshot
 from ramify.tools.configs import DenseSearchConfig
 from ramify.tools.passages import PassageReader
 
@@ -25,6 +27,9 @@ Embed: TypeAlias = Callable[[Sequence[str]], Vectors]
 """Maps n texts to unit vectors: [n] -> [n, d]."""
 
 _BATCH = 256
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?", re.ASCII)
+_READ = (".json", ".txt", ".model", ".safetensors")
+"""Ends of the names of files that are read of a model."""
 
 
 class DenseSearch:
@@ -99,8 +104,11 @@ class DenseSearch:
 def load_embedder(model: str, device: str | None = None) -> Embed:
     """Load a model of sentence-transformers, by name or folder; with `device` None the library chooses.
 
+    A model of the hub is fetched first, without pickles and code, and the library reads its folder.
+
     Raises:
-        MachineError: The library is not installed, or finds no such model.
+        DataError: The hub has no such model or does not give it.
+        MachineError: The library is not installed, finds no model in the folder, or the hub cannot be reached.
     """
     try:
         library: Any = importlib.import_module("sentence_transformers")
@@ -109,7 +117,7 @@ def load_embedder(model: str, device: str | None = None) -> Embed:
             "dense search needs sentence-transformers, which is not installed: pip install sentence-transformers"
         ) from None
     try:
-        encoder = library.SentenceTransformer(model, device=device)
+        encoder = library.SentenceTransformer(str(_folder(model)), device=device, local_files_only=True)
     except (OSError, ValueError) as error:
         raise MachineError(f"no embedding model at {model}: {' '.join(str(error).split())}") from None
 
@@ -118,6 +126,24 @@ def load_embedder(model: str, device: str | None = None) -> Embed:
         return found.astype(np.float32, copy=False)
 
     return embed
+
+
+def _folder(model: str) -> Path:
+    """Return the folder of a model: itself, or for a name of the hub the one in the hub's cache."""
+    from ramify.net.hub import HubFailedError, HubProblem, fetch_snapshot, hub_cache
+
+    if not _HUB_NAME.fullmatch(model) or Path(model).exists():
+        return Path(model)
+    # The library's own models are named without their organisation.
+    repo = HubRepo("model", model if "/" in model else f"sentence-transformers/{model}")
+    try:
+        return fetch_snapshot(repo, lambda names: [name for name in names if name.endswith(_READ)]).folder
+    except HubFailedError as error:
+        failure = error
+    here = cached_snapshot(hub_cache(), repo) if failure.problem is HubProblem.UNREACHABLE else None
+    if here is None:
+        raise failure.for_user(model, "embedding model")
+    return here
 
 
 def _vectors(texts: Sequence[str], embed: Embed, kept: Path | None, starting: Callable[[], None]) -> Vectors:

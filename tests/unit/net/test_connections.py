@@ -1,11 +1,13 @@
-"""Certificates that connections trust."""
+"""Certificates that connections trust, and connections to a Unix socket."""
 
+import asyncio
 import ssl
 
 import pytest
 
 from ramify.core.errors import MachineError
-from ramify.net.connections import trusted
+from ramify.net.client import HttpClient, HttpSettings
+from ramify.net.connections import HttpxTransport, trusted
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +45,27 @@ def test_a_file_that_holds_none_is_named_by_its_variable(
     with pytest.raises(MachineError, match=r"SSL_CERT_FILE = .*own\.pem names no certificates") as caught:
         trusted(by_environment=True)
     assert "\n" not in str(caught.value)
+
+
+def test_a_unix_socket_is_asked_whatever_the_host(tmp_path) -> None:
+    asked = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ntrue")
+        await writer.drain()
+        writer.close()
+
+    async def main() -> object:
+        async with await asyncio.start_unix_server(answer, tmp_path / "s"):
+            client = HttpClient(
+                "probe", HttpSettings(attempts=1), transport=HttpxTransport(1, uds=tmp_path / "s")
+            )
+            try:
+                return (await client.get("http://engine/health")).json()
+            finally:
+                await client.close()
+
+    assert asyncio.run(main()) is True
+    assert asked[0].startswith(b"GET /health HTTP/1.1\r\n")
+    assert b"host: engine\r\n" in asked[0].lower()

@@ -197,6 +197,10 @@ def test_gzip_is_read() -> None:
         assert get(FAST, server.url).json() == {"a": 1}
 
 
+EMPTY_BLOCKS = gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * 500_000
+"""Compressed data that never ends and holds nothing."""
+
+
 @pytest.mark.parametrize(
     ("encoding", "body", "kind"),
     [
@@ -205,9 +209,11 @@ def test_gzip_is_read() -> None:
         ("br", b"abc", FailureKind.MALFORMED),
         ("gzip", b"this is not gzip", FailureKind.MALFORMED),
         ("gzip", gzip.compress(b"abc" * 1000)[:-20], FailureKind.MALFORMED),
+        ("gzip", gzip.compress(b"abc") + b"0" * 100_000, FailureKind.MALFORMED),
+        ("gzip", EMPTY_BLOCKS, FailureKind.TOO_LARGE),
         ("", b"x" * 2_000_001, FailureKind.TOO_LARGE),
     ],
-    ids=["bomb", "nested", "unasked", "broken", "cut", "large"],
+    ids=["bomb", "nested", "unasked", "broken", "cut", "trailing", "empty", "large"],
 )
 def test_bodies_are_limited_after_decompression(encoding: str, body: bytes, kind: FailureKind) -> None:
     with script(Reply(200, body, {"content-encoding": encoding} if encoding else {})) as server:

@@ -6,12 +6,14 @@ import os
 import signal
 import sys
 import time
+import zlib
 from dataclasses import replace
 
 import pytest
 
 from loopback import Reply, serve
 from mcp_servers import SHOP, STUBBORN, running, served, write_server
+from peak_memory import grows_below
 from ramify.algos.branch_rules import RandomBrancher
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.core.errors import ConfigError, MachineError
@@ -389,6 +391,16 @@ def test_a_service_that_cannot_be_used():
         assert "\n" not in str(caught.value)
     with pytest.raises(MachineError, match="connection attempts failed; expected the address"):
         open_mcp(McpConfig(url=loopback.url))
+
+
+def test_an_answer_of_a_service_is_limited_after_decompression():
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(packer.compress(bytes(2**20)) for _ in range(512)) + packer.flush()
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    with serve(lambda _: Reply(200, bomb, headers)) as loopback, grows_below(250 * 2**20):
+        with pytest.raises(MachineError, match=r"more than \d+ bytes; expected the address") as caught:
+            open_mcp(McpConfig(url=loopback.url))
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

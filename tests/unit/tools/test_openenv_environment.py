@@ -16,6 +16,7 @@ from hermes_folders import write_hermes_tokenizer
 from loopback import Reply, as_json
 from loopback import serve as serve_http
 from openenv_rooms import LONG, ROOMS, serve
+from peak_memory import grows_below
 from ramify.algos.branch_rules import RandomBrancher
 from ramify.chat.hermes import HermesRenderer
 from ramify.core.errors import ConfigError, MachineError
@@ -298,7 +299,7 @@ def test_a_server_that_stands_still(own_server):
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())
-    with pytest.raises(MachineError, match=r"no server answers \(ReadTimeout.*start it, or mend the address"):
+    with pytest.raises(MachineError, match=r"no server answers \(.*no whole answer within 0.2 s\); start it"):
         opened(address, timeout_seconds=0.2)
 
 
@@ -325,10 +326,37 @@ def test_a_wrong_address_is_one_line(reply, error, told):
     assert "\n" not in str(raised.value)
 
 
+def drip(stream):
+    stream.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+    for _ in range(200):
+        stream.write(b" ")
+        stream.flush()
+        time.sleep(0.1)
+
+
+def flood(stream):
+    stream.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+    ends_at = time.monotonic() + 20
+    while time.monotonic() < ends_at:
+        stream.write(b" " * 65536)
+
+
+@pytest.mark.parametrize("write", [drip, flood])
+def test_a_description_without_an_end_ends_at_a_limit(write):
+    began = time.monotonic()
+    with serve_http(lambda _: Reply(write=write)) as server, grows_below(100 * 2**20):
+        with pytest.raises(
+            (MachineError, ConfigError), match=r"no whole answer within 1 s|more than \d+ bytes"
+        ) as raised:
+            open_openenv(OpenEnvConfig(url=server.url, timeout_seconds=1.0))
+        assert time.monotonic() - began < 15
+    assert "\n" not in str(raised.value)
+
+
 def test_a_server_that_is_not_there_and_a_library_that_is_missing(monkeypatch):
     with serve_http(lambda _: Reply(404)) as server:
         address = server.url
-    with pytest.raises(MachineError, match=r"no server answers \(ConnectError.*start it") as raised:
+    with pytest.raises(MachineError, match=r"no server answers \(.*ConnectError.*start it") as raised:
         open_openenv(OpenEnvConfig(url=address))
     assert "\n" not in str(raised.value)
     monkeypatch.setattr("ramify.tools.openenv_environment.find_spec", lambda _: None)

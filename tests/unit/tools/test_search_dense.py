@@ -1,6 +1,8 @@
 import asyncio
 import importlib.util
 import json
+import sys
+import types
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hub_stand_in import HubStandIn
+from loopback import serve
 from ramify.core.errors import DataError, MachineError
 from ramify.tools.configs import DenseSearchConfig
 from ramify.tools.search_dense import DenseSearch, Vectors, load_embedder
@@ -138,6 +142,38 @@ def test_identity_tells_models_and_corpora_apart(corpus: Path) -> None:
 
 
 INSTALLED = importlib.util.find_spec("sentence_transformers") is not None
+
+
+@pytest.mark.integration
+def test_a_model_of_the_hub_is_fetched_without_pickles_and_read_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for the library, which notes what it is asked to read."""
+    loaded: list[tuple[str, dict[str, object]]] = []
+
+    class SentenceTransformer:
+        def __init__(self, name: str, **settings: object) -> None:
+            loaded.append((name, settings))
+
+    library = types.SimpleNamespace(SentenceTransformer=SentenceTransformer)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", library)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    files = {
+        "modules.json": b"[]",
+        "1_Pooling/config.json": b"{}",
+        "model.safetensors": b"w",
+        "pytorch_model.bin": b"!",
+    }
+    with serve(HubStandIn({"sentence-transformers/tiny": files})) as hub:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        load_embedder("tiny")
+    load_embedder("tiny")  # the hub is gone
+    (folder, settings), again = loaded
+    assert (again, settings) == ((folder, settings), {"device": None, "local_files_only": True})
+    names = {str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file()}
+    assert names == set(files) - {"pytorch_model.bin"}
+    with pytest.raises(MachineError, match="other: the hub cannot be reached"):
+        load_embedder("other")
 
 
 @pytest.mark.skipif(INSTALLED, reason="sentence-transformers is installed")
