@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from ramify.actor.scoring import Scoring
 from ramify.config.build import build_agent, build_brancher, build_limits, build_renderer, build_shaping
 from ramify.config.build_model import build_tokenizer
 from ramify.config.build_problems import build_problems
@@ -16,11 +17,10 @@ from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import close_all
 from ramify.core.messages import Message, Problem
-from ramify.core.protocols import ContextRewriter, RewardFn
+from ramify.core.protocols import ContextRewriter
 from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
-from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.grow import Grown, grow_planned
 from ramify.rollout.plan import Planned
 from ramify.rollout.rewriting import load_rewriter
@@ -74,7 +74,7 @@ class Actor:
     task: Task
     agent: AgentParts
     timing: TimingLog
-    reward: RewardFn
+    scoring: Scoring
 
     async def grow(self, planned: Sequence[Planned], phase: Phase) -> tuple[ScoredTree, ...]:
         """Grow trees and score their leaves; returns them in the order of `planned`.
@@ -82,8 +82,8 @@ class Actor:
         `phase` shows what the rollout is waiting for.
 
         Raises:
-            DataError: A reward is not a finite number.
-            EngineError: The engine broke its contract, or a prompt does not fit its context.
+            DataError: Problem after problem failed, and none worked.
+            EngineError: The engine broke its contract.
         """
         left = len(planned)
 
@@ -108,7 +108,7 @@ class Actor:
         """As `grow`, but `then` gets each tree, and the seconds that it took, as soon as it is scored."""
 
         async def score(grown: Grown) -> Value:
-            return await then(await score_tree(self.reward, grown.tree), grown.seconds)
+            return await then(await self.scoring.score(grown.tree), grown.seconds)
 
         async with self.agent.waits.shown(show_waits):
             return await grow_planned(self.agent, planned, score)
@@ -222,4 +222,4 @@ def build_actor(
         note=console.note,
     )
     reward = build_shaping(recipe.algorithm, task.reward.fn, recipe.rollout.max_tokens)
-    return Actor(task, agent, timing, reward)
+    return Actor(task, agent, timing, Scoring(reward, timing))

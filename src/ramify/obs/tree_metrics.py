@@ -22,7 +22,7 @@ def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
 
     `reward/mean` weighs each leaf with its mass (see `leaf_masses`). It is an unbiased estimate of the policy's mean reward if
     branching depends on the prefix only; the plain `reward/leaf_mean` is not, because the leaves of a tree are not
-    independent.
+    independent. `group/failed` counts problems of which every trajectory failed.
 
     Raises:
         ValueError: No tree.
@@ -76,6 +76,7 @@ def _part_mean(leaves: Sequence[Reward], weights: Floats, name: str) -> float:
 
 def _group_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
     return {
+        "group/failed": float(sum(scored.tree.has_failed for scored in batch)),
         "group/zero_variance": _mean([len({r.value for r in scored.rewards}) == 1 for scored in batch]),
         "group/effective_size": _mean([effective_leaves(leaf_masses(scored.tree)) for scored in batch]),
         "group/roots": _mean([len(scored.tree.roots) for scored in batch]),

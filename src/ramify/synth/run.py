@@ -8,6 +8,7 @@ from ramify.actor.actor import Actor, Task, open_task
 from ramify.actor.groups import group_size
 from ramify.actor.identity import agent_identity, without_reach
 from ramify.actor.recorded import Sampler
+from ramify.actor.scoring import Scoring
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.build import build_agent, build_limits, build_renderer, engine_without_tools
@@ -199,7 +200,7 @@ def _actor(recipe: SynthRecipe, task: Task, console: RunConsole) -> Actor:
         repairs=task.repairs,
         note=console.note,
     )
-    return Actor(task, agent, timing, task.reward.fn)
+    return Actor(task, agent, timing, Scoring(task.reward.fn, timing))
 
 
 def _unanswered(folder: Path, right_at: float) -> frozenset[str]:

@@ -84,6 +84,7 @@ def run_preflight(
 
     Raises:
         ConfigError: All rewards are equal, and the recipe does not allow that.
+        DataError: No problem worked.
         Interrupted: A stop was asked for.
     """
     problems = actor.task.problems
@@ -93,6 +94,7 @@ def run_preflight(
     with console.phase("preflight", len(indices)) as phase:
         batch = stop.run(actor.grow(planned, phase))
         phase.advance(len(indices), waiting="")
+    actor.scoring.require_success()
     # A rule that learns from candidates must start training as if there had been no preflight.
     actor.agent.brancher.restore(remembered)
     report = make_report(batch)
