@@ -119,7 +119,7 @@ class _Run:
             recipe,
             build_reward(recipe.reward, REPORTED),
             data.max_prompt_tokens + recipe.sampling.max_tokens,
-            lambda renderer, toolbox: build_eval_problems(
+            lambda renderer, toolbox, _: build_eval_problems(
                 data, renderer, toolbox.environment.tools, recipe.model
             ),
             console,

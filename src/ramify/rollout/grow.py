@@ -56,7 +56,8 @@ async def grow_planned(
     async def grow(one: Planned) -> Value:
         async with gate.tree(parts.limits.n) as trajectory_ended:
             began = loop.time()
-            tree = await TreeGrower(parts, one, ends, trajectory_ended).grow()
+            agent = parts.for_problem(one.problem)
+            tree = await TreeGrower(agent, one, ends, trajectory_ended).grow()
             grown = Grown(tree, loop.time() - began)
         return await then(grown)
 

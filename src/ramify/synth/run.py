@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ramify.actor.actor import Actor, Task, open_task
+from ramify.actor.actor import Actor, Renderers, Task, open_task
 from ramify.actor.groups import group_size
 from ramify.actor.identity import agent_identity, without_reach
 from ramify.actor.recorded import Sampler
@@ -84,7 +84,9 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
 def _open(recipe: SynthRecipe, console: RunConsole, direct: list[Problem]) -> Task:
     """The task of the recipe; fills `direct` with its questions under the prompt without tools."""
 
-    def read(renderer: ChatRenderer, toolbox: Toolbox) -> tuple[Sequence[Problem], Sequence[str]]:
+    def read(
+        renderer: ChatRenderer, toolbox: Toolbox, _: Renderers
+    ) -> tuple[Sequence[Problem], Sequence[str]]:
         questions = build_questions(
             recipe.data,
             renderer,

@@ -37,8 +37,10 @@ from ramify.core.messages import (
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory
 from ramify.daemon_threads import DaemonThreads
+from ramify.tools import session_random
 from ramify.tools.configs import OwnEnvironmentConfig
 from ramify.tools.own_objects import Constructor, OwnObject, read_constructor, read_method
+from ramify.tools.session_random import SessionRandom
 from ramify.tools.signatures import Callee
 from ramify.user_files import load_function
 
@@ -86,7 +88,7 @@ class ClassEnvironment:
         named = row if self.wanted is None else {key: row[key] for key in self.wanted & row.keys()}
         # A copy, so that a trajectory that changes a list of the row does not affect other trajectories.
         given = copy.deepcopy(named)
-        held = OwnObject(None, self.threads)
+        held = OwnObject(None, self.threads, SessionRandom.of(seed))
         held.state = await held.do(partial(self.make, problem))
         try:
             inspect.signature(held.state.reset).bind(**given)
@@ -145,7 +147,7 @@ class ClassSession:
         return Observation(messages, self._earned(), self._is_done)
 
     async def fork(self, seed: int) -> EnvironmentSession:
-        """A session with the copy that the object's `fork` gives.
+        """A session with the copy that the object's `fork` gives, and with generators that begin at `seed`.
 
         Raises:
             TypeError: It gives no copy.
@@ -155,7 +157,7 @@ class ClassSession:
         copied = await self.held.do(partial(fork, seed=seed) if wants_seed else fork)
         if (wrong := self.held.no_copy(copied)) is not None:
             raise TypeError(f"fork gave {wrong}, expected a copy of the object")
-        return replace(self, held=OwnObject(copied, self.environment.threads))
+        return replace(self, held=OwnObject(copied, self.environment.threads, SessionRandom.of(seed)))
 
     async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - the object has seen it all
         """What `get_reward` gives."""
@@ -197,6 +199,8 @@ def load_environment(config: OwnEnvironmentConfig) -> tuple[ClassEnvironment, st
     Raises:
         ConfigError: The file cannot be run, or has no such class; the message begins with its path.
     """
+    # Before the file imports functions of these modules by name.
+    session_random.install()
     loaded = load_function(config.path, config.function)
     settings = config.values()
     for key in ("type", "path", "function"):
@@ -232,6 +236,7 @@ def environment_from(
     Raises:
         ConfigError: The class has no `reset`, no tool and no `step`, or a method that no model can call.
     """
+    session_random.install()
     if not inspect.isclass(source):
         raise ConfigError(f"environment: expected a class, got {type(source).__name__}")
     place = source.__name__

@@ -6,6 +6,7 @@ import inspect
 import threading
 import types
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from ramify.core.errors import ConfigError, ContentError, RamifyError
 from ramify.core.messages import Problem, ToolCall, ToolResult
 from ramify.daemon_threads import DaemonThreads, Job
+from ramify.tools.session_random import SessionRandom
 from ramify.tools.signatures import Callee, bind, read_docstring, read_parameters
 from ramify.user_files import one_line
 
@@ -97,12 +99,15 @@ def read_constructor(source: type, args: Mapping[str, Any], name: str, place: st
 class OwnObject:
     """The object of one trajectory. Its methods run one at a time, in the order of the requests.
 
+    If it has `random`, they draw from it where they draw from the global generators.
+
     A blocking method runs in a thread. One that was given up may still run there; the next request waits until it has
     ended.
     """
 
     state: Any
     threads: DaemonThreads
+    random: SessionRandom | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _late: Job[Any] | None = None
     _is_closed: bool = False
@@ -136,17 +141,22 @@ class OwnObject:
     async def _await(self, action: Callable[[], Awaitable[Value]]) -> Value:
         async with self._lock:
             await self._settled()
-            return await action()
+            with self._drawing():
+                return await action()
 
     async def _run(self, action: Callable[[], Value]) -> Value:
         async with self._lock:
             await self._settled()
-            job = self.threads.submit(action)
+            with self._drawing():
+                job = self.threads.submit(action)
             try:
                 return await self.threads.result(job)
             except asyncio.CancelledError:
                 self._late = job
                 raise
+
+    def _drawing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.random is None else self.random.active()
 
     async def _settled(self) -> None:
         """Wait for the thread of a call that was cancelled."""
