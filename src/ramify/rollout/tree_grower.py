@@ -125,12 +125,17 @@ class TreeGrower:
         Raises:
             ContentError: No session can be opened, or what it says cannot be used.
         """
-        session = await self._keeper.open()
-        for _ in range(_OPENING_ATTEMPTS - 1):
-            # A late one is not opened again: whatever hangs would hold another thread.
-            if not isinstance(session, Failure) or session.raised is None:
-                break
+        # The roots are about to ask the engine, which must not step without them in a deterministic run.
+        self._parts.live.enter()
+        try:
             session = await self._keeper.open()
+            for _ in range(_OPENING_ATTEMPTS - 1):
+                # A late one is not opened again: whatever hangs would hold another thread.
+                if not isinstance(session, Failure) or session.raised is None:
+                    break
+                session = await self._keeper.open()
+        finally:
+            self._parts.live.leave()
         if isinstance(session, Failure):
             self._world.told("open", "", session)
             raise ContentError(session.reason)
