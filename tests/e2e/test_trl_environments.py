@@ -70,7 +70,9 @@ ROWS = {
 
 
 def turn(after, text, entropy, ends=False):
-    return f"[[turns]]\nafter = {after}\ntext = {text!r}\nentropies = [{entropy}]\nends = {str(ends).lower()}\n"
+    return (
+        f"[[turns]]\nafter = {after}\ntext = {text!r}\nentropies = [{entropy}]\nends = {str(ends).lower()}\n"
+    )
 
 
 def write(folder, model, name):
@@ -134,7 +136,11 @@ def test_each_of_several_environments_shows_its_own_tools(tmp_path, model_folder
     [
         ("IncrementEnv", ["run.steps=none"], "run.steps: without data.train"),
         ("IncrementEnv", ["data.epochs=3"], "data.epochs: has no effect without data.train"),
-        ("several", ["environment={path='x.py', function='X'}"], "environments: there is an [environment] too"),
+        (
+            "several",
+            ["environment={path='x.py', function='X'}"],
+            "environments: there is an [environment] too",
+        ),
     ],
 )
 def test_what_has_no_effect_is_refused(tmp_path, model_folder, refused, name, settings, told):
