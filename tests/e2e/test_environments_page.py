@@ -34,13 +34,26 @@ def worlds(tmp_path_factory, smoke_quickstart):
     page = read_page("environments.md")
     names = write_files(page, folder, FEWER, STEPS)
     assert names == [
-        f"worlds/{name}" for name in ("nim.py", "shop.py", "make.py", "nim_rl.toml", "nim_eval.toml")
+        f"worlds/{name}"
+        for name in (
+            *("increment.py", "increment_rl.toml"),
+            *("nim.py", "shop.py", "make.py", "nim_rl.toml", "nim_eval.toml"),
+        )
     ]
     assert all(len((folder / name).read_text().splitlines()) <= 60 for name in names)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         run_commands(page, STEPS)
     return folder / "worlds"
+
+
+def test_a_class_for_trl_needs_no_data(worlds):
+    rows = read_metrics(worlds / "increment_rl" / "metrics.jsonl")
+    assert [row["stop/failed"] for row in rows] == [0, 0]
+    trees = read_trees(worlds / "increment_trees" / "trees" / "000001.jsonl")
+    texts = {traced.tree.problem.messages[-1].text for traced in trees}
+    assert all(text.startswith("Increment the counter by ") for text in texts)
+    assert len(texts) > 1
 
 
 @pytest.mark.parametrize("name", ["nim", "shop"])

@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from ramify.actor.scoring import Scoring
 from ramify.config.build import build_agent, build_brancher, build_limits, build_renderer, build_shaping
 from ramify.config.build_model import build_tokenizer
-from ramify.config.build_problems import build_problems
+from ramify.config.build_problems import Shown, build_problems
 from ramify.config.build_repair import RepairKit, open_repairs
 from ramify.config.build_reward import BuiltReward, build_reward
 from ramify.config.build_tools import Toolbox, build_tools
@@ -16,11 +17,10 @@ from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import close_all
 from ramify.core.messages import Message, Problem
-from ramify.core.protocols import ContextRewriter, RewardFn
+from ramify.core.protocols import ContextRewriter
 from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
-from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.grow import Grown, grow_planned
 from ramify.rollout.plan import Planned
 from ramify.rollout.rewriting import load_rewriter
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from ramify.chat.renderer import ChatRenderer
 
 Value = TypeVar("Value")
-ProblemReader: TypeAlias = "Callable[[ChatRenderer, Toolbox], tuple[Sequence[Problem], Sequence[str]]]"
+Renderers: TypeAlias = "Mapping[str, ChatRenderer]"
+"""Of several environments, by name."""
+ProblemReader: TypeAlias = (
+    "Callable[[ChatRenderer, Toolbox, Renderers], tuple[Sequence[Problem], Sequence[str]]]"
+)
 """Reads the problems of a recipe; returns them with notes for the user."""
 
 
@@ -50,6 +54,7 @@ class Task:
         rewriters: What may have a trajectory go on from elsewhere.
         rewriter_files: SHA-256 of the file of each rewriter, by its name.
         repairs: What the repair tools use; None: there are none.
+        renderers: If there are several environments, the renderer of each, by name.
     """
 
     problems: Sequence[Problem]
@@ -61,6 +66,7 @@ class Task:
     rewriters: tuple[ContextRewriter, ...] = ()
     rewriter_files: Mapping[str, str] = field(default_factory=dict)
     repairs: RepairKit | None = None
+    renderers: Mapping[str, "ChatRenderer"] = field(default_factory=dict)
 
     async def close(self) -> None:
         """Stop the tools, the judge and the helper."""
@@ -74,7 +80,7 @@ class Actor:
     task: Task
     agent: AgentParts
     timing: TimingLog
-    reward: RewardFn
+    scoring: Scoring
 
     async def grow(self, planned: Sequence[Planned], phase: Phase) -> tuple[ScoredTree, ...]:
         """Grow trees and score their leaves; returns them in the order of `planned`.
@@ -82,8 +88,8 @@ class Actor:
         `phase` shows what the rollout is waiting for.
 
         Raises:
-            DataError: A reward is not a finite number.
-            EngineError: The engine broke its contract, or a prompt does not fit its context.
+            DataError: Problem after problem failed, and none worked.
+            EngineError: The engine broke its contract.
         """
         left = len(planned)
 
@@ -108,7 +114,7 @@ class Actor:
         """As `grow`, but `then` gets each tree, and the seconds that it took, as soon as it is scored."""
 
         async def score(grown: Grown) -> Value:
-            return await then(await score_tree(self.reward, grown.tree), grown.seconds)
+            return await then(await self.scoring.score(grown.tree), grown.seconds)
 
         async with self.agent.waits.shown(show_waits):
             return await grow_planned(self.agent, planned, score)
@@ -140,16 +146,21 @@ def open_task(
     Raises:
         UserError: The recipe, the data or the machine is wrong.
     """
-    toolbox = build_tools(recipe.tools, recipe.sandbox, recipe.environment, console.note)
+    several = recipe.environments if isinstance(recipe, TrainRecipe) else {}
+    toolbox = build_tools(recipe.tools, recipe.sandbox, recipe.environment, console.note, several)
     tokenizer = build_tokenizer(recipe.model.folder, console.note, computes=computes)
     renderer = build_renderer(recipe.model.dialect, tokenizer, toolbox.specs)
-    if toolbox.environment.max_observations:
+    renderers = {
+        name: build_renderer(recipe.model.dialect, tokenizer, tuple(environment.tools.values()))
+        for name, environment in toolbox.environments.items()
+    }
+    if any(each.max_observations for each in (toolbox.environment, *toolbox.environments.values())):
         # A chat template in which the user cannot speak again is refused now, not in the first tree.
         renderer.hear("", (Message.of("user", "?"),))
     asked = recipe.rollout.rewriters if isinstance(recipe, TrainRecipe) else recipe.sampling.rewriters
     rewriters = [(config, load_rewriter(config)) for config in asked]
     repairs = None if recipe.repair is None else open_repairs(recipe.repair)
-    problems, notes = read(renderer, toolbox)
+    problems, notes = read(renderer, toolbox, renderers)
     own = [
         f"rewriter {rewriter.name}: {config.function} of {config.path}, sha256 {sha256[:16]}"
         for config, (rewriter, sha256) in rewriters
@@ -166,6 +177,7 @@ def open_task(
         tuple(rewriter for _, (rewriter, _) in rewriters),
         {rewriter.name: sha256 for _, (rewriter, sha256) in rewriters},
         repairs,
+        renderers,
     )
 
 
@@ -175,13 +187,15 @@ def build_task(recipe: TrainRecipe, console: RunConsole) -> Task:
     Raises:
         UserError: The recipe, the data or the machine is wrong.
     """
-    data = recipe.data
 
-    def read(renderer: "ChatRenderer", toolbox: Toolbox) -> tuple[Sequence[Problem], Sequence[str]]:
-        problems, notes = build_problems(data, renderer, toolbox.environment.tools, recipe.model.dialect)
+    def read(
+        renderer: "ChatRenderer", toolbox: Toolbox, renderers: Renderers
+    ) -> tuple[Sequence[Problem], Sequence[str]]:
+        shown = {name: Shown(own, toolbox.environments[name].tools) for name, own in renderers.items()}
+        problems, notes = build_problems(recipe, shown or {"": Shown(renderer, toolbox.environment.tools)})
         return problems, (*dialect_notes(recipe.model), *notes)
 
-    context_tokens = data.max_prompt_tokens + recipe.rollout.max_tokens
+    context_tokens = recipe.data.max_prompt_tokens + recipe.rollout.max_tokens
     return open_task(recipe, build_reward(recipe.reward), context_tokens, read, console)
 
 
@@ -220,6 +234,7 @@ def build_actor(
         all_entropies=entropy is not None and entropy.source == "behavior",
         hands_over=hands_over,
         note=console.note,
+        renderers=task.renderers,
     )
     reward = build_shaping(recipe.algorithm, task.reward.fn, recipe.rollout.max_tokens)
-    return Actor(task, agent, timing, reward)
+    return Actor(task, agent, timing, Scoring(reward, timing))

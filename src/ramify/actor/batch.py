@@ -18,7 +18,7 @@ class Batch:
 
     Attributes:
         trees: All trees that were grown.
-        refused: Keys of those that the step does not learn from.
+        refused: Keys of those that the step does not learn from: problems that failed, and what dynamic sampling refuses.
         attempts: Number of rounds of growing.
         cursor: Place in the data after the last problem taken, whether kept or refused.
     """
@@ -72,8 +72,11 @@ async def take_batch(
         planned = planned_step(problems, step, first_slot=len(trees), attempt=attempts)
         grown = await actor.grow(planned, phase)
         trees.extend(grown)
-        if dynamic is not None:
-            refused.update(scored.tree.key for scored in grown if not is_mixed(scored.rewards))
+        refused.update(
+            scored.tree.key
+            for scored in grown
+            if scored.tree.has_failed or (dynamic is not None and not is_mixed(scored.rewards))
+        )
         attempts += 1
     return Batch(tuple(trees), frozenset(refused), attempts, cursor)
 

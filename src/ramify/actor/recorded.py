@@ -40,6 +40,7 @@ class Sampler:
         A problem's trees differ in `TreeKey.attempt`.
 
         Raises:
+            DataError: Nothing was there, and no problem worked.
             Interrupted: Ctrl-C or SIGTERM.
         """
         lines, told = _tree_lines(path), actor.timing.failure_notes()
@@ -72,6 +73,8 @@ class Sampler:
         for note in actor.timing.failure_notes():
             if note not in told:
                 self.console.note(note)
+        if not found:
+            actor.scoring.require_success()
 
     def _size(self, actor: Actor) -> int:
         return GROUP if self.whole is None else max(1, self.whole // actor.agent.limits.n)

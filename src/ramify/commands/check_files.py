@@ -1,6 +1,7 @@
 """Checks that the files of a recipe exist; they are cheap, and run before anything heavy is loaded."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from ramify.algos.branch_rules import RandomConfig
@@ -182,10 +183,12 @@ def require_rate(section: RolloutSection) -> None:
 
 
 def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
+    data = recipe.data.train
     return (
-        lambda: require_file("data.train", recipe.data.train),
+        *(() if data is None else (lambda: require_file("data.train", data),)),
         lambda: require_excluded(recipe.data.exclude),
-        lambda: require_tools(recipe.tools, recipe.environment),
+        lambda: require_tools(recipe.tools, recipe.any_environment),
+        *(partial(require_environment, section) for section in recipe.environments.values()),
         lambda: require_script(recipe.engine),
         lambda: require_rate(recipe.rollout),
         lambda: require_own("rollout.rewriters", recipe.rollout.rewriters),

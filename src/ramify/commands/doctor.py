@@ -2,7 +2,7 @@
 
 import argparse
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ class _Task:
     environment: "EnvironmentSection | None"
     sandbox: "SandboxSection"
     reward: "RewardSection"
+    environments: "Mapping[str, EnvironmentSection]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ async def _open(task: _Task) -> None:
         reward = replace(reward, judge=replace(judge, cache=None))
     scoring = build_reward(reward)
     try:
-        await build_tools(tools, task.sandbox, task.environment).close()
+        await build_tools(tools, task.sandbox, task.environment, environments=task.environments).close()
     finally:
         await scoring.close()
 
@@ -216,7 +217,9 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
     else:
         check_files.check_example_files(recipe, fetch=False)
         return _Plan(command, recipe)
-    return _Plan(command, recipe, _Task(recipe.tools, recipe.environment, recipe.sandbox, recipe.reward))
+    several = recipe.environments if isinstance(recipe, TrainRecipe) else {}
+    task = _Task(recipe.tools, recipe.environment, recipe.sandbox, recipe.reward, several)
+    return _Plan(command, recipe, task)
 
 
 def _needs(path: Path, recipe: "AnyRecipe") -> Iterator[str]:

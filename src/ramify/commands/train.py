@@ -109,7 +109,7 @@ def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
         "version of torch": metadata.version("torch"),
         "version of ramify's code": code.hexdigest()[:16],
         "recipe": sha256(resolved(recipe).encode()).hexdigest()[:16],
-        "data": file_sha256(recipe.data.train)[:16],
+        "data": "" if recipe.data.train is None else file_sha256(recipe.data.train)[:16],
         "model": " ".join(checksums(recipe.model.folder).values()),
     }
 

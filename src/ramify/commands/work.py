@@ -110,8 +110,10 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     return Work(steps, unit, *shape, writes=isinstance(recipe, TrainRecipe), trains=True)
 
 
-def _rows(path: Path) -> int | None:
+def _rows(path: Path | None) -> int | None:
     """Rows of a data file, without looking into them; None where it is no single file of a known kind."""
+    if path is None:
+        return None
     try:
         if path.suffix == ".parquet":
             import pyarrow.parquet

@@ -3,8 +3,9 @@
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ramify.algos.branch_aepo import BalancedBrancher, BalancedConfig
@@ -105,11 +106,12 @@ def build_agent(
     all_entropies: bool = False,
     hands_over: bool = False,
     note: Callable[[str], None] = lambda _: None,
+    renderers: "Mapping[str, ChatRenderer]" = MappingProxyType({}),
 ) -> "AgentParts":
     """The agent of training, evaluation and data synthesis; `model` is called for the local engine only.
 
     `rewriters` are the user's own, asked after the repair tools. `note` receives what an engine finds out about its service. With `hands_over` the engine gets its weights from a
-    publisher.
+    publisher. `renderers` are those of several environments, by name.
 
     Raises:
         ConfigError: `all_entropies` is set, and the engine has no exact entropies.
@@ -143,6 +145,7 @@ def build_agent(
         slots=None if run.deterministic else built.info().num_slots,
         live=live,
         all_entropies=all_entropies,
+        environments={name: (toolbox.environments[name], own) for name, own in renderers.items()},
     )
 
 

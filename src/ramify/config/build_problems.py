@@ -1,6 +1,6 @@
 """Builds the problems of a checked recipe: from a file of the user's own, or a benchmark by name."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,43 +9,90 @@ from ramify.config.other_runs import dialect_notes, training_overlap_notes
 from ramify.config.schema_eval import EvalDataSection
 from ramify.config.schema_parts import ModelSection
 from ramify.config.schema_synth import SynthDataSection
-from ramify.config.schema_train import TrainDataSection
+from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
+from ramify.rewards.configs import EnvironmentRewardConfig
 
 if TYPE_CHECKING:
     from ramify.chat.renderer import ChatRenderer
 
 
+_MOST_NUMBERED = 100_000
+"""Most problems that an environment brings before they come again; a problem that comes again is drawn anew."""
+
+
 def build_problems(
-    section: TrainDataSection, renderer: "ChatRenderer", tools: Collection[str], dialect: str
+    recipe: TrainRecipe, shown: Mapping[str, "Shown"]
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """Read problems and drop those whose prompt is too long; returns the problems and one-line notes.
 
     Args:
-        section: The recipe's data section.
-        renderer: Renders the prompts and counts their tokens.
-        tools: Names of the agent's tools, for the instructions.
-        dialect: The recipe's `model.dialect`.
+        recipe: The recipe.
+        shown: By the name of an environment what its prompts show; "" if the recipe does not name any.
 
     Raises:
-        DataError: Something cannot be read, or no problem is left.
+        DataError: Something cannot be read, a row names no environment of the recipe, or no problem is left.
     """
     from ramify.data.benchmarks import instructed
-    from ramify.data.overlap import duplicate_notes
-    from ramify.data.problems import load_problems
+    from ramify.data.problems import ENVIRONMENT, numbered_problems
 
-    path = section.train
-    loaded = load_problems(path)
+    notes: list[str] = []
+    problems: Sequence[Problem]
+    place: Path | str = recipe.data.train or "environment"
+    if recipe.data.train is None:
+        count = (recipe.run.steps or 1) * recipe.rollout.problems_per_step
+        problems = numbered_problems(min(count, _MOST_NUMBERED), tuple(recipe.environments))
+    else:
+        problems = _read_rows(recipe, recipe.data.train, notes)
+    kept: dict[str, Problem] = {}
+    for name, one in shown.items():
+        own = [problem for problem in problems if not name or problem.info.get(ENVIRONMENT) == name]
+        if recipe.data.instructions:
+            own = list(instructed(own, one.tools, recipe.model.dialect))
+        if own:
+            fitting, too_long = _fitting(place, own, one.renderer, recipe.data.max_prompt_tokens)
+            kept |= {problem.id: problem for problem in fitting}
+            notes += too_long
+    return tuple(kept[problem.id] for problem in problems if problem.id in kept), tuple(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the prompts of an environment show: its renderer, and the names of its tools."""
+
+    renderer: "ChatRenderer"
+    tools: Collection[str]
+
+
+def _read_rows(recipe: TrainRecipe, path: Path, notes: list[str]) -> Sequence[Problem]:
+    """The problems of a file; adds to `notes`.
+
+    Raises:
+        DataError: The file cannot be read, a row names no environment of the recipe, or no problem is left.
+    """
+    from ramify.data.overlap import duplicate_notes
+    from ramify.data.problems import ENVIRONMENT, load_problems
+
+    reward = recipe.reward
+    is_paid = isinstance(reward, EnvironmentRewardConfig) and reward.judge is None
+    loaded = load_problems(path, bare=is_paid)
     problems = loaded.problems
-    notes = [f"{path}: {note}" for note in (*loaded.notes, *duplicate_notes(problems))]
-    if section.exclude:
-        problems, dropped = _without(path, problems, section.exclude)
+    # The environments' own problems have no text that could be there twice.
+    said = duplicate_notes([problem for problem in problems if problem.answer])
+    notes += [f"{path}: {note}" for note in (*loaded.notes, *said)]
+    names = recipe.environments
+    for problem in problems:
+        name = problem.info.get(ENVIRONMENT)
+        if names and name not in names:
+            raise DataError(
+                f"{path}: problem {problem.id!r}: expected its environment, one of {', '.join(names)}, in the column "
+                f"{ENVIRONMENT!r}, got {name!r:.60}"
+            )
+    if recipe.data.exclude:
+        problems, dropped = _without(path, problems, recipe.data.exclude)
         notes.append(f"{path}: {dropped}")
-    if section.instructions:
-        problems = instructed(problems, tools, dialect)
-    kept, too_long = _fitting(path, problems, renderer, section.max_prompt_tokens)
-    return kept, (*notes, *too_long)
+    return problems
 
 
 def build_eval_problems(

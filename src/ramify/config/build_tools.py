@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ramify.config.build_services import build_cache, build_provider, chat_model, http_client, page_source
 from ramify.config.schema_tools import EnvironmentSection, SandboxSection, ToolsSection
@@ -28,13 +29,14 @@ _SERVICE_SECONDS = 5.0
 class Toolbox:
     """What an agent acts in, the resources that it uses, and notes about the user's own files.
 
-    `identities` holds for each tool what its answers depend on besides the recipe: corpus, file, level of the sandbox.
+    `environment` is the only one, or the first of several `environments` by name. `identities` holds for each tool what its answers depend on besides the recipe: corpus, file, level of the sandbox.
     """
 
     environment: Environment
     resources: tuple[Closable, ...] = ()
     notes: tuple[str, ...] = ()
     identities: Mapping[str, Json] = field(default_factory=dict)
+    environments: Mapping[str, Environment] = field(default_factory=dict)
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -51,8 +53,9 @@ def build_tools(
     sandbox: SandboxSection,
     environment: EnvironmentSection | None = None,
     note: Callable[[str], None] = lambda _: None,
+    environments: Mapping[str, EnvironmentSection] = MappingProxyType({}),
 ) -> Toolbox:
-    """Open the environment of the recipe, or its tools; `note` receives a note when an index is built.
+    """Open the environment of the recipe, or its environments by name, or its tools; `note` receives a note when an index is built.
 
     Raises:
         ConfigError: There is no tool, two have the same name, or a file of the user's own cannot be used.
@@ -61,6 +64,8 @@ def build_tools(
     """
     from ramify.rollout.tool_set import ToolSet
 
+    if environments:
+        return _build_environments(environments)
     if environment is not None:
         return _build_environment(environment)
     built = _Build(note)
@@ -119,6 +124,16 @@ def _build_environment(section: EnvironmentSection) -> Toolbox:
     from ramify.tools.mcp_environment import open_mcp
 
     return _served(open_mcp(section), section.url or shlex.join(section.command))
+
+
+def _build_environments(sections: Mapping[str, EnvironmentSection]) -> Toolbox:
+    built = {name: _build_environment(section) for name, section in sections.items()}
+    return Toolbox(
+        next(iter(built.values())).environment,
+        notes=tuple(f"{name}: {note}" for name, toolbox in built.items() for note in toolbox.notes),
+        identities={"environments": {name: dict(toolbox.identities) for name, toolbox in built.items()}},
+        environments={name: toolbox.environment for name, toolbox in built.items()},
+    )
 
 
 def _served(environment: Environment, server: str) -> Toolbox:

@@ -38,6 +38,7 @@ class SelfCriticRecipe(TrainRecipe):
     """A whole self-critic run: a recipe of `ramify train` with two more tables."""
 
     command: ClassVar[str] = "selfcritic"
+    sets_steps: ClassVar[bool] = False
 
     selfcritic: SelfCriticSection
     dpo: CycleDpoSection
@@ -49,6 +50,7 @@ class SelfCriticRecipe(TrainRecipe):
             self._one_adapter,
             self._tells_right_in_pairs,
             self._own_servers,
+            self._one_environment,
             lambda: refuse_idle_rates(
                 self.dpo.optimizer, self.dpo.lora is not None or self.model.lora is not None
             ),
@@ -70,6 +72,10 @@ class SelfCriticRecipe(TrainRecipe):
             raise ValueError(
                 f'reward.name: pairs take a reward that tells right from wrong, "{self.reward.name}" does not'
             )
+
+    def _one_environment(self) -> None:
+        if self.environments:
+            raise ValueError("environments: DPO shows the tools of one only. Use [environment].")
 
     def _own_servers(self) -> None:
         if isinstance(self.engine, VllmEngineSection) and self.engine.urls:

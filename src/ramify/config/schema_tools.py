@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from ramify.config.schema_parts import Section
-from ramify.core.config import Level, ServiceUrl, Variable
+from ramify.core.config import Level, Name, ServiceUrl, Variable
 from ramify.tools.configs import (
     BrightDataSearchConfig,
     BrowserConfig,
@@ -79,6 +79,16 @@ EnvironmentSection = Annotated[
     Discriminator(_type),
 ]
 """What the agent acts in, in place of a set of tools."""
+
+
+Environments = Annotated[dict[Name, EnvironmentSection], Field(max_length=100)]
+"""Several environments by name: each problem names its own in the column `environment`."""
+
+
+def refuse_two_kinds(environment: EnvironmentSection | None, environments: Environments) -> None:
+    """Refuse [environments.NAME] beside [environment] (ValueError)."""
+    if environment is not None and environments:
+        raise ValueError("environments: there is an [environment] too. Give it a name among them.")
 
 
 def refuse_tools_beside(tools: ToolsSection, environment: EnvironmentSection | None) -> None:

@@ -26,11 +26,13 @@ from ramify.config.schema_reward import (
 )
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_tools import (
+    Environments,
     EnvironmentSection,
     SandboxSection,
     ToolsSection,
     refuse_idle_sandbox,
     refuse_tools_beside,
+    refuse_two_kinds,
 )
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.config import PositiveInt, Switch, Tokens, UserPath
@@ -48,13 +50,13 @@ def _usable(place: str) -> str:
 
 
 class TrainDataSection(Section):
-    """Problems to learn from; problems whose prompt is longer than `max_prompt_tokens` are dropped and counted.
+    """Problems to learn from; without `train` the environment brings them, and `run.steps` says how many. Problems whose prompt is longer than `max_prompt_tokens` are dropped and counted.
 
     So are problems whose question is in `exclude`: files, folders of benchmarks, or data sets of the hub
     ("hf:org/name"). With `instructions` a system message about the tools' tags stands in front of each question that has none.
     """
 
-    train: UserPath
+    train: UserPath | None = None
     instructions: Switch = False
     exclude: Annotated[tuple[Annotated[str, AfterValidator(_usable)], ...], Field(max_length=100)] = ()
     epochs: PositiveInt = 1
@@ -89,6 +91,8 @@ class TrainRecipe(Section):
     """A whole reinforcement-learning run."""
 
     command: ClassVar[str] = "train"
+    sets_steps: ClassVar[bool] = True
+    """Whether `run.steps` may say how long the run is."""
 
     model: TrainedModelSection
     data: TrainDataSection
@@ -97,6 +101,7 @@ class TrainRecipe(Section):
     engine: TrainingEngine
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None
+    environments: Environments = Field(default_factory=dict)
     sandbox: SandboxSection = SandboxSection()
     repair: RepairSection | None = None
     reward: RewardSection
@@ -129,8 +134,10 @@ class TrainRecipe(Section):
             rollout.refuse_idle_rule,
             lambda: self.algorithm.refuse_idle(rollout, self.engine.computes_here),
             lambda: refuse_compat_reward(self.model, self.reward),
-            lambda: refuse_tools_beside(self.tools, self.environment),
-            lambda: refuse_absent_environment(self.reward, self.environment),
+            lambda: refuse_two_kinds(self.environment, self.environments),
+            lambda: refuse_tools_beside(self.tools, self.any_environment),
+            lambda: refuse_absent_environment(self.reward, self.any_environment),
+            self._has_problems,
             self._tells_right,
             lambda: refuse_idle_bonus(self.reward, self.tools),
             lambda: refuse_idle_rates(self.learner.optimizer, self.model.lora is not None),
@@ -142,6 +149,27 @@ class TrainRecipe(Section):
         )
         return self
 
+    @property
+    def any_environment(self) -> EnvironmentSection | None:
+        """The environment, or the first of several."""
+        return next(iter(self.environments.values()), self.environment)
+
+    def _has_problems(self) -> None:
+        data = self.data
+        if data.train is not None:
+            return
+        if self.any_environment is None or not self.sets_steps:
+            raise ValueError(
+                "data.train: expected a file of problems. Only an [environment] of a run can bring its own."
+            )
+        if self.run.steps is None:
+            raise ValueError(
+                "run.steps: without data.train nothing says how long the run is. Set the number of steps."
+            )
+        if data.exclude or data.epochs != 1:
+            key = "exclude" if data.exclude else "epochs"
+            raise ValueError(f"data.{key}: has no effect without data.train. Remove it.")
+
     def _tells_right(self) -> None:
         if self.rollout.dynamic_sampling is not None and not self.reward.tells_right:
             raise ValueError(
@@ -152,3 +180,5 @@ class TrainRecipe(Section):
     def _repairs(self) -> None:
         names = tuple(own.name or own.function for own in self.rollout.rewriters)
         refuse_idle_repairs(self.repair, self.tools, names, has_environment=self.environment is not None)
+        if self.repair is not None and self.environments:
+            raise ValueError("repair: acts with [tools] or one [environment] only. Remove it.")

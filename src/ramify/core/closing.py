@@ -28,7 +28,7 @@ class LiveCount:
     """The number of living trajectories. An engine may step when as many requests are waiting.
 
     A trajectory enters when it is spawned, before its task first runs, and leaves when it ends. In between it is
-    either inside the engine or about to return to it.
+    either inside the engine or about to return to it. So does a tree while its environment opens.
     """
 
     def __init__(self) -> None:

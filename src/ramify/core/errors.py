@@ -53,6 +53,10 @@ class ServiceDownError(MachineError):
     """
 
 
+class ContentError(RamifyError):
+    """The content of one problem cannot be used; its tree or its trajectory fails, and the run goes on."""
+
+
 class EngineError(RamifyError):
     """An engine returned something that breaks its contract."""
 

@@ -53,7 +53,7 @@ class StopReason(StrEnum):
     ENDED = "ended"
     """The environment ended it."""
     FAILED = "failed"
-    """Cut: the environment failed, or took too long."""
+    """Cut: the environment failed or took too long, or the content of the problem could not be used."""
 
     @property
     def truncated(self) -> bool:
@@ -355,6 +355,11 @@ class Tree:
         return tuple(
             Trajectory(self.problem, self.path_to(node)) for node in self.nodes if not self.children[node.id]
         )
+
+    @cached_property
+    def has_failed(self) -> bool:
+        """True if every trajectory failed, so that the tree says nothing about the policy."""
+        return all(trajectory.stop is StopReason.FAILED for trajectory in self.trajectories)
 
     def path_to(self, node: Node) -> tuple[Node, ...]:
         """The nodes from the prompt to `node`."""

@@ -30,19 +30,36 @@ class ProblemSet:
     notes: tuple[str, ...] = ()
 
 
-def load_problems(path: Path) -> ProblemSet:
+ENVIRONMENT = "environment"
+"""The column that names a problem's environment, where a recipe has several."""
+
+
+def numbered_problems(count: int, environments: Sequence[str] = ()) -> tuple[Problem, ...]:
+    """Return problems that their environment brings: without text, "env-1" and so on; several take turns."""
+    return tuple(
+        Problem(
+            f"env-{number + 1}",
+            (Message.of("user", ""),),
+            (),
+            {ENVIRONMENT: environments[number % len(environments)]} if environments else {},
+        )
+        for number in range(count)
+    )
+
+
+def load_problems(path: Path, *, bare: bool = False) -> ProblemSet:
     r"""Read `path`: rows of `prompt` (messages or text), `answer` (text, number or a list), optional `id`.
 
     Other columns go to `Problem.info`, without nulls and NaN; they must be JSON values, because traces contain them. A
     verl-style parquet is read as it is, and its rows with a blank gold are dropped. A backspace before "oxed" in a
     prompt is repaired to "\boxed". The notes count both. A row without an id gets "<file stem>-<row>"; rows count
-    from 1 in JSONL and from 0 in parquet.
+    from 1 in JSONL and from 0 in parquet. If `bare`, rows may lack prompt and answer, which the environment brings.
 
     Raises:
         DataError: The file cannot be read or is empty, a row is broken or has no answer, or two rows share an
             id; names file and row.
     """
-    rows, counting, verl = _open(path)
+    rows, counting, verl = _open(path, bare)
     problems: list[Problem] = []
     row_of_id: dict[str, int] = {}
     repaired = 0
@@ -53,11 +70,12 @@ def load_problems(path: Path) -> ProblemSet:
                 raise ValueError(f"expected an object, got {type(row).__name__}")
             if verl:
                 row = plain_row(row)
-            stored = read_messages(row)
+            stored = (Message.of("user", ""),) if bare and row.get("prompt") is None else read_messages(row)
             messages = tuple(Message.of(message.role, repair_boxed(message.text)) for message in stored)
             repaired += messages != stored
-            golds = _answer(row, drop_blanks=verl)
-            if not golds:
+            is_bare = bare and row.get("answer") is None
+            golds = () if is_bare else _answer(row, drop_blanks=verl)
+            if not golds and not is_bare:
                 dropped.append(number)
                 continue
             identifier = read_identifier(row, f"{path.stem}-{number}")
@@ -88,7 +106,7 @@ def listed(values: Sequence[object], most: int = 10) -> str:
     return ", ".join(map(str, values[:most])) + ", ..." * (len(values) > most)
 
 
-def _open(path: Path) -> tuple[Iterator[tuple[int, Any]], str, bool]:
+def _open(path: Path, bare: bool) -> tuple[Iterator[tuple[int, Any]], str, bool]:
     """The numbered rows of a file, how they are numbered, and whether they are in the verl style."""
     if path.suffix not in (".jsonl", ".parquet"):
         raise DataError(f"{path}: unknown kind of file {path.suffix!r}; expected .jsonl or .parquet")
@@ -99,7 +117,7 @@ def _open(path: Path) -> tuple[Iterator[tuple[int, Any]], str, bool]:
     columns, rows = read_parquet(path)
     verl = is_verl(columns)
     asks = "question" if verl and "prompt" not in columns and "question" in columns else "prompt"
-    for needed in (asks, "reward_model" if verl else "answer"):
+    for needed in () if bare else (asks, "reward_model" if verl else "answer"):
         if needed not in columns:
             raise DataError(f"{path}: no column {needed!r}; found {', '.join(columns) or 'none'}")
     return rows, PARQUET_COUNTING, verl

@@ -9,6 +9,7 @@ from typing import Any
 
 from ramify.actor.actor import Actor, Task, open_task
 from ramify.actor.groups import done_of, group_size, grow_in_groups, in_groups, line_key
+from ramify.actor.scoring import Scoring
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.config.build import build_agent, build_limits
 from ramify.config.build_model import build_model
@@ -49,7 +50,6 @@ from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.metrics import TimingLog
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.configs import ScoreName
-from ramify.rewards.trajectory_rewards import score_tree
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.plan import Planned
 
@@ -119,7 +119,7 @@ class _Run:
             recipe,
             build_reward(recipe.reward, REPORTED),
             data.max_prompt_tokens + recipe.sampling.max_tokens,
-            lambda renderer, toolbox: build_eval_problems(
+            lambda renderer, toolbox, _: build_eval_problems(
                 data, renderer, toolbox.environment.tools, recipe.model
             ),
             console,
@@ -185,6 +185,8 @@ class _Run:
                 await grow_in_groups(actor, groups, self._recorder(actor, phase), phase, whole=whole)
             for note in actor.timing.failure_notes():
                 self.console.note(note)
+            if not self.done:
+                actor.scoring.require_success()
         if self.task.reward.judge is not None:
             self.console.note(self.task.reward.judge.counts.line())
 
@@ -224,10 +226,11 @@ class _Run:
         """Score the attempts without a verdict again, from their saved trees."""
         trees = tree_lines(self.folder)
         read = {key: parse_tree(trees.path, *found).tree for key, found in trees.texts(self.unjudged).items()}
+        scoring = Scoring(self.task.reward.fn, TimingLog())
         with self.console.phase("judging again", len(read)) as phase:
 
             async def score(key: Key, tree: Tree) -> tuple[Key, ScoredTree]:
-                scored = await score_tree(self.task.reward.fn, tree)
+                scored = await scoring.score(tree)
                 phase.advance(1)
                 return key, scored
 
@@ -257,7 +260,7 @@ class _Run:
             repairs=self.task.repairs,
             note=self._note_of_engine,
         )
-        return Actor(self.task, agent, timing, self.task.reward.fn)
+        return Actor(self.task, agent, timing, Scoring(self.task.reward.fn, timing))
 
     def _note_of_engine(self, note: str) -> None:
         self.console.note(note)

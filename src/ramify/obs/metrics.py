@@ -20,6 +20,8 @@ MetricsRow: TypeAlias = Mapping[str, float | None]
 Curve: TypeAlias = tuple[tuple[float, float], ...]
 
 _KEYS = ("step", "time")
+_SHOWN = 5
+"""Most failed problems that a note lists."""
 
 
 def finite(value: float) -> float | None:
@@ -128,9 +130,14 @@ def _number(row: MetricsRow, name: str) -> float:
 
 
 class TimingLog:
-    """Collects events (an `EventSink`) until they are written."""
+    """Collects events (an `EventSink`) until they are written.
+
+    Attributes:
+        failed_problems: The problems that failed as a whole, each with its reason.
+    """
 
     def __init__(self) -> None:
+        self.failed_problems: list[str] = []
         self._events: list[Event] = []
         self._rewritten: Counter[str] = Counter()
         self._failures: dict[str, list[str]] = {}
@@ -138,23 +145,30 @@ class TimingLog:
     def emit(self, event: Event) -> None:
         """Keep one event in memory."""
         self._events.append(event)
-        if "reason" in event.fields:
+        if event.kind == "problem/failed":
+            place, reason = f"problem {event.fields['problem']!r}", str(event.fields["reason"])
+            self.failed_problems.append(reason if reason.startswith(place) else f"{place}: {reason}")
+        elif "reason" in event.fields:
             self._failures.setdefault(event.kind, []).append(str(event.fields["reason"]))
         elif event.kind.startswith("rewriter/"):
             self._rewritten[event.kind] += 1
 
     def failure_notes(self) -> tuple[str, ...]:
-        """A line for each rewriter of the run, and each method of its environment, that failed at times."""
+        """A line for the problems that failed, and for each rewriter, and method of the environment, that did at times."""
         told = []
+        if failed := self.failed_problems:
+            left_out = len(failed) - _SHOWN
+            more = f"; and {left_out} more" if left_out > 0 else ""
+            told.append(f"failed and left out: {'; '.join(failed[:_SHOWN])}{more}")
         for kind, reasons in self._failures.items():
             what, _, name = kind.partition("/")
-            failed = f"failed {len(reasons)} times; the first: {reasons[0]}"
+            line = f"failed {len(reasons)} times; the first: {reasons[0]}"
             if what == "rewriter":
-                failed = (
+                line = (
                     f"{len(reasons)} of {len(reasons) + self._rewritten[kind]} answers could not be used; "
                     f"the first: {reasons[0]}"
                 )
-            told.append(f"{what} {name}: {failed}")
+            told.append(f"{what} {name}: {line}")
         return tuple(told)
 
     def take(self, tree: tuple[int, int]) -> tuple[Event, ...]:

@@ -28,7 +28,7 @@ def tree_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
 
     `reward/mean` weighs each leaf with its mass (see `leaf_masses`). It is an unbiased estimate of the policy's mean reward if
     branching depends on the prefix only; the plain `reward/leaf_mean` is not, because the leaves of a tree are not
-    independent.
+    independent. `group/failed` counts problems of which every trajectory failed.
 
     Raises:
         ValueError: No tree.
@@ -98,6 +98,7 @@ def _group_metrics(batch: Sequence[ScoredTree]) -> dict[str, float]:
         if len(tree.rewards) >= min(2, len(scored.rewards))
     ]
     return {
+        "group/failed": float(sum(scored.tree.has_failed for scored in batch)),
         **({"group/zero_variance": _mean(dead)} if dead else {}),
         "group/effective_size": _mean([effective_leaves(leaf_masses(each.tree)) for _, each in pairs]),
         "group/roots": _mean([len(each.tree.roots) for _, each in pairs]),

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from ramify.core.call_clock import CallClock, set_clock
 from ramify.core.cut_text import cut_to
-from ramify.core.errors import RamifyError
+from ramify.core.errors import ContentError, RamifyError
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession, Event
 from ramify.core.tree import TreeKey
@@ -32,6 +32,8 @@ class Failure:
         """In words, for the policy."""
         if self.raised is None:
             return "it did not answer in time"
+        if isinstance(self.raised, ContentError):
+            return str(self.raised)
         name = type(self.raised).__name__
         try:
             return f"{name}: {self.raised}"
@@ -41,7 +43,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Issued(Generic[Value]):
-    """A call in progress. The task returns a value or a failure; only ramify's own errors are raised."""
+    """A call in progress. The task returns a value or a failure; only errors of the run are raised."""
 
     task: "asyncio.Task[Value | Failure]"
     clock: CallClock
@@ -102,6 +104,8 @@ async def _caught(ask: Callable[[], Awaitable[Value]], clock: CallClock) -> Valu
     set_clock(clock)
     try:
         return await ask()
+    except ContentError as error:
+        return Failure(error)
     except (RamifyError, KeyboardInterrupt):
         raise
     # Also SystemExit, a library's panic, or a call that cancels itself: the policy reads it and the run goes on.

@@ -27,7 +27,7 @@ async def grow_trees(parts: AgentParts, problems: Sequence[Problem], step: int) 
     """Grow one tree for each problem of a step, concurrently; returns them in the order of the problems.
 
     Raises:
-        EngineError: The engine broke its contract, or a prompt does not fit its context.
+        EngineError: The engine broke its contract.
         ConfigError: The branching rule's numbers do not fit n or each other.
     """
 
@@ -46,7 +46,7 @@ async def grow_planned(
     Returns what it returned, in the order of `planned`. `limits.step_seconds` counts from this call.
 
     Raises:
-        EngineError: The engine broke its contract, or a prompt does not fit its context.
+        EngineError: The engine broke its contract.
         ConfigError: The branching rule's numbers do not fit n or each other.
     """
     gate, loop = SlotGate(parts.slots), asyncio.get_running_loop()
@@ -56,7 +56,8 @@ async def grow_planned(
     async def grow(one: Planned) -> Value:
         async with gate.tree(parts.limits.n) as trajectory_ended:
             began = loop.time()
-            tree = await TreeGrower(parts, one, ends, trajectory_ended).grow()
+            agent = parts.for_problem(one.problem)
+            tree = await TreeGrower(agent, one, ends, trajectory_ended).grow()
             grown = Grown(tree, loop.time() - began)
         return await then(grown)
 

@@ -6,6 +6,7 @@ from ramify.core.messages import Calls, Final, Message, ToolResult
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Node, StopReason
 from ramify.rollout.calls import Failure, run_calls
+from ramify.rollout.content import content_errors
 from ramify.rollout.rewriting import Rewritten
 from ramify.rollout.sessions import World
 from ramify.rollout.turn import TrajectoryState
@@ -34,7 +35,8 @@ async def answered(world: World, state: TrajectoryState, node: Node) -> Reply:
     paid = sum(result.reward for result in results)
     if any(result.ends for result in results):
         return Reply(StopReason.ENDED, results, reward=paid)
-    return Reply(None, results, reward=paid, token_ids=world.parts.renderer.after(results))
+    with content_errors("the results cannot be rendered"):
+        return Reply(None, results, reward=paid, token_ids=world.parts.renderer.after(results))
 
 
 async def _said(world: World, state: TrajectoryState, session: EnvironmentSession, node: Node) -> Reply:
@@ -52,5 +54,6 @@ async def _said(world: World, state: TrajectoryState, session: EnvironmentSessio
     if said.ends or not said.messages:
         ended = StopReason.ENDED if said.ends and usual is StopReason.MALFORMED else usual
         return Reply(ended, messages=said.messages, reward=said.reward)
-    heard = world.parts.renderer.hear(state.shared_text + node.text, said.messages)
+    with content_errors("the environment's reply cannot be rendered"):
+        heard = world.parts.renderer.hear(state.shared_text + node.text, said.messages)
     return Reply(None, messages=said.messages, reward=said.reward, token_ids=heard)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ramify.core.errors import ConfigError, RamifyError
+from ramify.core.errors import ConfigError, DataError, RamifyError
 from ramify.core.protocols import ContextRewriter, Event
 from ramify.core.records import Afresh, GoOn
 from ramify.core.tree import Context, Cut, Node, Segment, Source, Trajectory, TreeKey
@@ -159,7 +159,7 @@ async def _asked(
             found = Rewritten(rewriter.name, asked, "fresh", (), parts.renderer.start(problem))
         else:
             found = _gone_on(parts, rewriter.name, asked, trajectory)
-    except _CannotBeError as error:
+    except (_CannotBeError, DataError) as error:
         return str(error)
     except RamifyError:
         raise

@@ -64,7 +64,7 @@ class SessionKeeper:
         """What a method of the environment gives within its deadline.
 
         Raises:
-            RamifyError: One of ramify's own errors, which ends the run.
+            RamifyError: An error of the run.
         """
         task, seconds = issue(ask), self.environment.seconds
         if seconds is not None:
@@ -111,11 +111,15 @@ async def _close(session: EnvironmentSession) -> None:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What one tree asks of its environment besides calls; each failure is an event with its reason."""
+    """What one tree asks of its environment besides calls; each failure is an event with its reason.
+
+    `failures` collects why trajectories failed, in order.
+    """
 
     parts: AgentParts
     key: TreeKey
     keeper: SessionKeeper
+    failures: list[str] = field(default_factory=list)
 
     async def step(self, session: EnvironmentSession, node: Node, turn: ParsedTurn) -> Observation | Failure:
         """The reply to a turn that is no call, with its texts cut and without keys."""
@@ -158,6 +162,9 @@ class World:
         """The answer, after an event if it is a failure."""
         if isinstance(answer, Failure):
             self._event(method, node, answer.reason)
+            # A branch that fails is dropped, and another trajectory takes its place.
+            if method != "branch":
+                self.failures.append(answer.reason)
         return answer
 
     def _event(self, method: str, node: str, reason: str) -> None:

@@ -1,10 +1,12 @@
 """The settings of a rollout: its limits, and the parts it runs on."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from ramify.core.closing import LiveCount
 from ramify.core.errors import ConfigError
+from ramify.core.messages import Problem
 from ramify.core.protocols import Brancher, ContextRewriter, Engine, Environment, EventSink, Renderer
 from ramify.rollout.waits import WaitBoard
 
@@ -55,6 +57,9 @@ class AgentParts:
     A problem's tree starts when all of its trajectories fit into `slots` (None: all trees start at once), so that no
     waiting trajectory loses its slot in the engine to a new tree.
 
+    `environments`: if there are several, by name, each with the renderer that shows its tools; a problem's column
+    `environment` names its own.
+
     `all_entropies`: the nodes keep the exact entropy of every token, not only the mean of the first k.
 
     Raises:
@@ -75,6 +80,7 @@ class AgentParts:
     all_entropies: bool = False
     live: LiveCount = field(default_factory=LiveCount)
     waits: WaitBoard = field(default_factory=WaitBoard)
+    environments: Mapping[str, tuple[Environment, Renderer]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         info = self.engine.info()
@@ -88,3 +94,10 @@ class AgentParts:
                 f"engine {info.name!r} gives entropies as brackets, and the advantages need those of all tokens "
                 'exactly; set algorithm.entropy_advantage.source to "annotate"'
             )
+
+    def for_problem(self, problem: Problem) -> "AgentParts":
+        """Return the agent in the environment that the problem names; itself if there is only one."""
+        if not self.environments:
+            return self
+        environment, renderer = self.environments[problem.info["environment"]]
+        return replace(self, environment=environment, renderer=renderer)

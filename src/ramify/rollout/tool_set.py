@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+from ramify.core.errors import ContentError
 from ramify.core.messages import Observation, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession, Tool, ToolSession
 from ramify.core.tree import Trajectory
@@ -110,6 +111,9 @@ class ToolSetSession:
 
         answer = await within(self._seconds(name), taken)
         if isinstance(answer, Failure):
+            if isinstance(answer.raised, ContentError):
+                # Without this tool the trajectory would be another task.
+                raise answer.raised
             self.sessions[name] = BrokenSession(answer.reason)
 
     def _seconds(self, name: str) -> float:

@@ -6,10 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ramify.core.cut_text import cut_to
 from ramify.core.draws import stream
-from ramify.core.errors import EngineError
-from ramify.core.messages import Calls, Malformed, Message, ParsedTurn, TextPart
+from ramify.core.errors import ContentError
+from ramify.core.messages import Calls, Malformed, ParsedTurn
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.records import Finish
 from ramify.core.tree import (
@@ -26,6 +25,7 @@ from ramify.core.tree import (
 )
 from ramify.rollout.branching import Branching
 from ramify.rollout.calls import Failure
+from ramify.rollout.content import content_errors, failed_tree, prompt_of, report_failed_problem, with_opening
 from ramify.rollout.plan import Planned, state_after
 from ramify.rollout.replies import Reply, answered
 from ramify.rollout.rewriting import Rewritten, rewritten
@@ -34,6 +34,9 @@ from ramify.rollout.settings import AgentParts
 from ramify.rollout.turn import BranchKey, TrajectoryState, Turn, turn_request, write, write_probed
 
 Value = TypeVar("Value")
+
+_OPENING_ATTEMPTS = 3
+"""How often the first session of a tree is opened before its problem fails."""
 
 
 class TreeGrower:
@@ -48,6 +51,7 @@ class TreeGrower:
     ) -> None:
         """Prepare one tree; `ends` is the step's deadline on the event loop's clock."""
         self._parts = parts
+        self._planned = planned
         self._problem = planned.problem
         self._key = planned.key
         self._above = planned.above
@@ -60,7 +64,11 @@ class TreeGrower:
         self._opening = ""
 
     async def grow(self) -> Tree:
-        """Run until every trajectory has ended."""
+        """Run until every trajectory has ended; the tree of a problem whose content cannot be used has failed.
+
+        Raises:
+            RamifyError: An error of the run.
+        """
         environment, key = self._parts.environment, self._key
         # Without the attempt: a tree that goes on from a node of this one begins in the same world.
         seed = stream(self._parts.run_seed, key.step, key.slot, self._problem.id, "environment")
@@ -69,18 +77,18 @@ class TreeGrower:
         try:
             if environment.opens and not self._above:
                 await self._open_first()
-            return await self._grown()
+            tree = await self._grown(prompt_of(self._parts, self._problem, self._above))
+        except ContentError as error:
+            self._world.failures.append(str(error))
+            tree = failed_tree(self._planned.problem, key, self._above, self._parts.limits.n)
         finally:
             # Trajectories close their sessions when they end; after a failure some are still open.
             await self._keeper.close_all()
+        if tree.has_failed:
+            report_failed_problem(self._parts.events, key, self._problem, self._world.failures[0])
+        return tree
 
-    async def _grown(self) -> Tree:
-        prompt = self._above[0].token_ids if self._above else self._parts.renderer.start(self._problem)
-        if len(prompt) >= self._parts.engine.info().context_tokens:
-            raise EngineError(
-                f"problem {self._problem.id!r}: the prompt has {len(prompt)} tokens, the engine's context "
-                f"{self._parts.engine.info().context_tokens}"
-            )
+    async def _grown(self, prompt: tuple[int, ...]) -> Tree:
         if self._above:
             self._start, state = self._above[-1].path, state_after(self._parts, self._problem, self._above)
             contexts = Trajectory(self._problem, self._above).contexts
@@ -112,16 +120,27 @@ class TreeGrower:
         return tree
 
     async def _open_first(self) -> None:
-        """Learn what the environment adds to the prompt, from the session of the first root."""
-        session = await self._keeper.open()
+        """Add what the environment says first to the prompt; the session is that of the first root.
+
+        Raises:
+            ContentError: No session can be opened, or what it says cannot be used.
+        """
+        # The roots are about to ask the engine, which must not step without them in a deterministic run.
+        self._parts.live.enter()
+        try:
+            session = await self._keeper.open()
+            for _ in range(_OPENING_ATTEMPTS - 1):
+                # A late one is not opened again: whatever hangs would hold another thread.
+                if not isinstance(session, Failure) or session.raised is None:
+                    break
+                session = await self._keeper.open()
+        finally:
+            self._parts.live.leave()
         if isinstance(session, Failure):
-            # Each root meets the same, and ends with its reason.
-            return
+            self._world.told("open", "", session)
+            raise ContentError(session.reason)
         self._first, self._opening = session, session.opening
-        said = cut_to(self._parts.limits.max_result_chars, self._opening)
-        *before, last = self._problem.messages
-        opened = Message(last.role, (*last.content, TextPart(said)))
-        self._problem = replace(self._problem, messages=(*before, opened))
+        self._problem = with_opening(self._problem, self._opening, self._parts.limits.max_result_chars)
 
     def _start_root(
         self, group: asyncio.TaskGroup, begin: TrajectoryState, root: int, key: BranchKey | None
@@ -174,8 +193,7 @@ class TreeGrower:
     def _is_opening(self, text: str) -> bool:
         """Whether the prompt holds this opening."""
         if self._above:
-            said = cut_to(self._parts.limits.max_result_chars, text)
-            return self._problem.messages[-1].text.endswith(said)
+            return self._problem.messages[-1].text.endswith(text)
         return text == self._opening
 
     async def _until_end(self, state: TrajectoryState) -> Node:
@@ -232,10 +250,15 @@ class TreeGrower:
             # The turn ended within the tokens that branches would share, so there is nothing to branch from.
             self._branching.skip(state)
             state = replace(state, decided=state.depth)
-        parsed = self._parts.renderer.parse(state.shared_text + node.text)
-        node = replace(node, turn=_with_ids(parsed, node.id))
-        is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, Malformed)
-        reply = await self._in_time(state, self._reply(state, node, is_cut, room))
+        try:
+            with content_errors("the turn cannot be parsed"):
+                parsed = self._parts.renderer.parse(state.shared_text + node.text)
+            node = replace(node, turn=_with_ids(parsed, node.id))
+            is_cut = turn.finish is Finish.LENGTH and isinstance(parsed, Malformed)
+            reply = await self._in_time(state, self._reply(state, node, is_cut, room))
+        except ContentError as error:
+            self._world.told("turn", node.id, Failure(error))
+            reply = Reply(StopReason.FAILED)
         reply = reply or Reply(StopReason.DEADLINE)
         return self._go_on(state, replace(node, reward=reply.reward), reply)
 

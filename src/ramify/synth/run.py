@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ramify.actor.actor import Actor, Task, open_task
+from ramify.actor.actor import Actor, Renderers, Task, open_task
 from ramify.actor.groups import group_size
 from ramify.actor.identity import agent_identity, without_reach
 from ramify.actor.recorded import Sampler
+from ramify.actor.scoring import Scoring
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.build import build_agent, build_limits, build_renderer, engine_without_tools
@@ -84,7 +85,9 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
 def _open(recipe: SynthRecipe, console: RunConsole, direct: list[Problem]) -> Task:
     """The task of the recipe; fills `direct` with its questions under the prompt without tools."""
 
-    def read(renderer: ChatRenderer, toolbox: Toolbox) -> tuple[Sequence[Problem], Sequence[str]]:
+    def read(
+        renderer: ChatRenderer, toolbox: Toolbox, _: Renderers
+    ) -> tuple[Sequence[Problem], Sequence[str]]:
         questions = build_questions(
             recipe.data,
             renderer,
@@ -200,7 +203,7 @@ def _actor(recipe: SynthRecipe, task: Task, console: RunConsole) -> Actor:
         repairs=task.repairs,
         note=console.note,
     )
-    return Actor(task, agent, timing, task.reward.fn)
+    return Actor(task, agent, timing, Scoring(task.reward.fn, timing))
 
 
 def _unanswered(folder: Path, right_at: float) -> frozenset[str]:

@@ -16,14 +16,13 @@ Only `reset` must be there. Without `fork`, a branch gets a new object, in which
 import copy
 import inspect
 import math
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from typing import Any, Literal
 
-from ramify.core.errors import ConfigError, RamifyError
+from ramify.core.errors import ConfigError, ContentError
 from ramify.core.messages import (
     Final,
     Message,
@@ -38,10 +37,12 @@ from ramify.core.messages import (
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory
 from ramify.daemon_threads import DaemonThreads
+from ramify.tools import session_random
 from ramify.tools.configs import OwnEnvironmentConfig
-from ramify.tools.own_objects import OwnObject, read_constructor, read_method
+from ramify.tools.own_objects import Constructor, OwnObject, read_constructor, read_method
+from ramify.tools.session_random import SessionRandom
 from ramify.tools.signatures import Callee
-from ramify.user_files import load_function, one_line
+from ramify.user_files import load_function
 
 _OURS = frozenset({"reset", "step", "fork", "get_reward", "close"})
 
@@ -62,7 +63,6 @@ class ClassEnvironment:
         threads: Where blocking methods run.
         place: Names the class in messages.
         opens: What `reset` returns ends the prompt.
-        has_made: Set once an object was created.
     """
 
     tools: Mapping[str, ToolSpec]
@@ -70,41 +70,31 @@ class ClassEnvironment:
     branches: Literal["fork", "replay"]
     max_observations: int
     scores: bool
-    make: Callable[[Problem], Any]
+    make: Constructor
     callees: Mapping[str, Callee]
     wanted: frozenset[str] | None
     threads: DaemonThreads
     place: str
     opens: bool = field(default=True, init=False)
-    has_made: threading.Event = field(default_factory=threading.Event, init=False)
 
     async def open(self, problem: Problem, seed: int) -> EnvironmentSession:
         """Create the object of a root trajectory, and reset it with the columns of the problem's row.
 
         Raises:
-            ConfigError: No object could ever be made, or `reset` wants a column that the problem lacks.
+            ConfigError: No object could ever be made.
+            ContentError: `reset` wants a column that the problem lacks.
         """
         row = {**problem.info, **_row(problem), "seed": seed}
         named = row if self.wanted is None else {key: row[key] for key in self.wanted & row.keys()}
         # A copy, so that a trajectory that changes a list of the row does not affect other trajectories.
         given = copy.deepcopy(named)
-        held = OwnObject(None, self.threads)
-        try:
-            held.state = await held.do(partial(self.make, problem))
-        except RamifyError:
-            raise
-        except (Exception, SystemExit) as error:
-            if self.has_made.is_set():
-                raise
-            raise ConfigError(
-                f"{self.place}: no object could be made: {one_line(error)}; mend __init__"
-            ) from error
-        self.has_made.set()
+        held = OwnObject(None, self.threads, SessionRandom.of(seed))
+        held.state = await held.do(partial(self.make, problem))
         try:
             inspect.signature(held.state.reset).bind(**given)
         except TypeError as error:
             has = ", ".join(sorted(row))
-            raise ConfigError(f"{self.place}.reset: {error}; problem {problem.id!r} has {has}") from None
+            raise ContentError(f"{self.place}.reset: {error}; problem {problem.id!r} has {has}") from None
         said = await held.do(partial(held.state.reset, **given))
         if said is not None and not isinstance(said, str):
             await held.close()
@@ -157,7 +147,7 @@ class ClassSession:
         return Observation(messages, self._earned(), self._is_done)
 
     async def fork(self, seed: int) -> EnvironmentSession:
-        """A session with the copy that the object's `fork` gives.
+        """A session with the copy that the object's `fork` gives, and with generators that begin at `seed`.
 
         Raises:
             TypeError: It gives no copy.
@@ -167,7 +157,7 @@ class ClassSession:
         copied = await self.held.do(partial(fork, seed=seed) if wants_seed else fork)
         if (wrong := self.held.no_copy(copied)) is not None:
             raise TypeError(f"fork gave {wrong}, expected a copy of the object")
-        return replace(self, held=OwnObject(copied, self.environment.threads))
+        return replace(self, held=OwnObject(copied, self.environment.threads, SessionRandom.of(seed)))
 
     async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - the object has seen it all
         """What `get_reward` gives."""
@@ -209,6 +199,8 @@ def load_environment(config: OwnEnvironmentConfig) -> tuple[ClassEnvironment, st
     Raises:
         ConfigError: The file cannot be run, or has no such class; the message begins with its path.
     """
+    # Before the file imports functions of these modules by name.
+    session_random.install()
     loaded = load_function(config.path, config.function)
     settings = config.values()
     for key in ("type", "path", "function"):
@@ -244,12 +236,13 @@ def environment_from(
     Raises:
         ConfigError: The class has no `reset`, no tool and no `step`, or a method that no model can call.
     """
+    session_random.install()
     if not inspect.isclass(source):
         raise ConfigError(f"environment: expected a class, got {type(source).__name__}")
     place = source.__name__
     if not callable(getattr(source, "reset", None)):
         raise ConfigError(f"{place}: expected a method reset, which begins a trajectory")
-    make = read_constructor(source, args or {}, place)
+    make = read_constructor(source, args or {}, place, place)
     names = [
         name
         for name, _ in inspect.getmembers(source, inspect.isfunction)

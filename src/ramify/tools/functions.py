@@ -9,19 +9,18 @@ import inspect
 import math
 import re
 import sys
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ramify.core.errors import ConfigError, RamifyError
+from ramify.core.errors import ConfigError, ContentError, RamifyError
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.protocols import Tool, ToolSession
 from ramify.daemon_threads import DaemonThreads
 from ramify.tools.configs import OwnToolConfig
-from ramify.tools.own_objects import OwnObject, read_constructor, read_method
+from ramify.tools.own_objects import Constructor, OwnObject, read_constructor, read_method
 from ramify.tools.signatures import Callee
 from ramify.tools.stateless import StatelessSession
 from ramify.user_files import load_function, one_line
@@ -42,33 +41,19 @@ def _call_method(source: type, name: str) -> str:
 class ClassTool:
     """Implements `core.protocols.Tool` with a class; `method` names the method that calls run.
 
-    `place` names the class in messages; `has_made` is set once an object was created.
+    `place` names the class in messages.
     """
 
     spec: ToolSpec
     method: str
-    make: Callable[[Problem], Any]
+    make: Constructor
     callee: Callee
     threads: DaemonThreads
     place: str
-    has_made: threading.Event = field(default_factory=threading.Event)
 
     async def open(self, problem: Problem) -> ToolSession:
-        """Create the object of a root trajectory.
-
-        Raises:
-            ConfigError: `__init__` failed and has never succeeded; the run would only train on error messages.
-        """
-        try:
-            state = await self.threads.result(self.threads.submit(partial(self.make, problem)))
-        except RamifyError:
-            raise
-        except (Exception, SystemExit) as error:
-            if self.has_made.is_set():
-                raise
-            told = f"{self.place}: no object could be made: {one_line(error)}; mend __init__"
-            raise ConfigError(told) from error
-        self.has_made.set()
+        """Create the object of a root trajectory; raises as the constructor does."""
+        state = await self.threads.result(self.threads.submit(partial(self.make, problem)))
         return ObjectSession(self, OwnObject(state, self.threads))
 
 
@@ -91,7 +76,7 @@ class ObjectSession:
         """A session with the copy that the object's `fork` returns.
 
         Raises:
-            ConfigError: `fork` failed, or returned no copy. Otherwise branches would silently go on without the tool.
+            ContentError: `fork` failed, or returned no copy. Otherwise the branch would silently go on without the tool.
         """
         place = self.tool.place
         try:
@@ -99,9 +84,9 @@ class ObjectSession:
         except RamifyError:
             raise
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"{place}: fork failed: {one_line(error)}; mend it or leave it out") from error
+            raise ContentError(f"{place}: fork failed: {one_line(error)}") from error
         if (wrong := self.held.no_copy(copied)) is not None:
-            raise ConfigError(f"{place}: fork gave {wrong}, expected a copy of the object")
+            raise ContentError(f"{place}: fork gave {wrong}, expected a copy of the object")
         return ObjectSession(self.tool, OwnObject(copied, self.tool.threads))
 
     async def close(self) -> None:
@@ -158,10 +143,10 @@ def tool_from(
         raise ConfigError(f"{name}: hedge_seconds: an object's call cannot be made twice; leave it out")
     method = _call_method(source, name)
     callee = read_method(source, method, name)
-    make = read_constructor(source, args or {}, f"{name}: {source.__name__}")
-    forks = callable(getattr(source, "fork", None))
     module = sys.modules.get(source.__module__)
     place = f"{getattr(module, '__file__', None) or source.__module__}: {source.__name__}"
+    make = read_constructor(source, args or {}, f"{name}: {source.__name__}", place)
+    forks = callable(getattr(source, "fork", None))
     return ClassTool(spec(callee, forks), method, make, callee, threads, place)
 
 

@@ -3,16 +3,20 @@
 import asyncio
 import copy
 import inspect
+import threading
 import types
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, ContentError, RamifyError
 from ramify.core.messages import Problem, ToolCall, ToolResult
 from ramify.daemon_threads import DaemonThreads, Job
+from ramify.tools.session_random import SessionRandom
 from ramify.tools.signatures import Callee, bind, read_docstring, read_parameters
+from ramify.user_files import one_line
 
 Value = TypeVar("Value")
 
@@ -35,31 +39,67 @@ def read_method(source: type, method: str, name: str) -> Callee:
         raise ConfigError(f"{name}: {error}") from None
 
 
-def read_constructor(source: type, args: Mapping[str, Any], name: str) -> Callable[[Problem], Any]:
-    """A function that creates the object of a trajectory; `__init__` gets the problem if it has a parameter for it.
+@dataclass(frozen=True, slots=True)
+class Constructor:
+    """Creates the object of a trajectory; `__init__` gets the problem if it has a parameter for it.
+
+    Attributes:
+        source: The class.
+        values: Values for parameters of `__init__`.
+        reads_problem: Whether `__init__` gets the problem.
+        place: Names the class in messages.
+        has_made: Set once an object was created.
+    """
+
+    source: type
+    values: Mapping[str, Any]
+    reads_problem: bool
+    place: str
+    has_made: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, problem: Problem) -> Any:  # noqa: ANN401 - an object of the user's own
+        """Return a new object.
+
+        Raises:
+            ConfigError: `__init__` failed, does not depend on the problem, and has never succeeded.
+            ContentError: `__init__` failed on this problem, and has never succeeded.
+        """
+        given = {_PROBLEM: problem} if self.reads_problem else {}
+        try:
+            # A copy, so that a trajectory that changes a list from the recipe does not affect other trajectories.
+            made = self.source(**given, **copy.deepcopy(dict(self.values)))
+        except RamifyError:
+            raise
+        except (Exception, SystemExit) as error:
+            if self.has_made.is_set():
+                raise
+            reason = f"{self.place}: no object could be made: {one_line(error)}; mend __init__"
+            raise (ContentError if self.reads_problem else ConfigError)(reason) from error
+        self.has_made.set()
+        return made
+
+
+def read_constructor(source: type, args: Mapping[str, Any], name: str, place: str) -> Constructor:
+    """Return what creates objects of a class; `place` names the class in its errors.
 
     Raises:
         ConfigError: A parameter of `__init__` has no value, or a value is wrong; the message begins with `name`.
     """
-    place = f"{name}.__init__"
-    parameters = read_parameters(source, place)
-    wants_problem = parameters.pop(_PROBLEM, None) is not None
-    bound = bind(parameters, args, place)
+    method = f"{name}.__init__"
+    parameters = read_parameters(source, method)
+    reads_problem = parameters.pop(_PROBLEM, None) is not None
+    bound = bind(parameters, args, method)
     for key, parameter in parameters.items():
         if key not in bound and parameter.default is inspect.Parameter.empty:
-            raise ConfigError(f"{place}: args: expected a value for {key!r}")
-
-    def make(problem: Problem) -> object:
-        given = {_PROBLEM: problem} if wants_problem else {}
-        # A copy, so that a trajectory that changes a list from the recipe does not affect other trajectories.
-        return source(**given, **copy.deepcopy(bound))
-
-    return make
+            raise ConfigError(f"{method}: args: expected a value for {key!r}")
+    return Constructor(source, bound, reads_problem, place)
 
 
 @dataclass(slots=True)
 class OwnObject:
     """The object of one trajectory. Its methods run one at a time, in the order of the requests.
+
+    If it has `random`, they draw from it where they draw from the global generators.
 
     A blocking method runs in a thread. One that was given up may still run there; the next request waits until it has
     ended.
@@ -67,6 +107,7 @@ class OwnObject:
 
     state: Any
     threads: DaemonThreads
+    random: SessionRandom | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _late: Job[Any] | None = None
     _is_closed: bool = False
@@ -100,17 +141,22 @@ class OwnObject:
     async def _await(self, action: Callable[[], Awaitable[Value]]) -> Value:
         async with self._lock:
             await self._settled()
-            return await action()
+            with self._drawing():
+                return await action()
 
     async def _run(self, action: Callable[[], Value]) -> Value:
         async with self._lock:
             await self._settled()
-            job = self.threads.submit(action)
+            with self._drawing():
+                job = self.threads.submit(action)
             try:
                 return await self.threads.result(job)
             except asyncio.CancelledError:
                 self._late = job
                 raise
+
+    def _drawing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.random is None else self.random.active()
 
     async def _settled(self) -> None:
         """Wait for the thread of a call that was cancelled."""

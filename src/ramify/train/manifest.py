@@ -18,13 +18,13 @@ from ramify.obs.manifest import file_sha256, made_with, model_files
 
 
 def make_manifest(
-    model: TrainedModelSection, data: Path, tokenizer: str, own: Mapping[str, Any] | None = None
+    model: TrainedModelSection, data: Path | None, tokenizer: str, own: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """`made_from` and `made_with`.
 
     Args:
         model: The recipe's model; its weights are the policy's start and the reference.
-        data: File of problems, demonstrations or pairs.
+        data: File of problems, demonstrations or pairs; None: the environment brings the problems.
         tokenizer: Fingerprint of the tokenizer.
         own: What else this kind of training is made from.
 
@@ -35,7 +35,7 @@ def make_manifest(
         "weights": checksums(model.folder),
         "model": model_files(model.folder),
         "tokenizer": tokenizer,
-        "data": {"sha256": file_sha256(data)},
+        "data": None if data is None else {"sha256": file_sha256(data)},
         **(own or {}),
     }
     return {"made_from": made_from, "made_with": [made_with(device_name(model.device))]}

@@ -93,6 +93,7 @@ def run_preflight(
 
     Raises:
         ConfigError: No trajectory counts, or all rewards are equal, and the recipe does not allow that.
+        DataError: No problem worked.
         Interrupted: A stop was asked for.
     """
     problems = actor.task.problems
@@ -102,6 +103,7 @@ def run_preflight(
     with console.phase("preflight", len(indices)) as phase:
         batch = stop.run(actor.grow(planned, phase))
         phase.advance(len(indices), waiting="")
+    actor.scoring.require_success()
     # A rule that learns from candidates must start training as if there had been no preflight.
     actor.agent.brancher.restore(remembered)
     where = folder.preflight

@@ -30,7 +30,7 @@ def run_rl(
     """Train to the end of the recipe on `ranks`; returns the last checkpoint.
 
     Raises:
-        UserError: The recipe, the data, the machine or the run folder is wrong.
+        UserError: The recipe, the data, the machine or the run folder is wrong, or no problem of a new run worked.
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
         TrainingError: Training cannot go on; the message says why.
     """
@@ -50,7 +50,10 @@ def run_rl(
             console.note(line)
         if note := run.saver.best_note(state):
             console.note(note)
-        return run.saver.save(state)
+        saved = run.saver.save(state)
+        if run.is_new:
+            run.actor.scoring.require_success()
+        return saved
 
 
 def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:

@@ -8,6 +8,7 @@ from ramify.actor.actor import build_actor, build_task
 from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import DataError
+from ramify.core.tree import StopReason
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
@@ -38,7 +39,7 @@ def run_rollout(
     Nothing is trained.
 
     Raises:
-        UserError: The recipe, the data, the machine or the run folder is wrong.
+        UserError: The recipe, the data, the machine or the run folder is wrong, or no problem worked.
         Interrupted: Ctrl-C or SIGTERM; nothing was written.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
@@ -64,6 +65,15 @@ def run_rollout(
         folder.create(recipe)
         write_trees(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
         actor.timing.flush(folder.timing(1), held_up)
+        for note in actor.timing.failure_notes():
+            console.note(note)
+        failed = sum(
+            trajectory.stop is StopReason.FAILED for s in batch for trajectory in s.tree.trajectories
+        )
+        if failed:
+            total = sum(len(s.rewards) for s in batch)
+            console.note(f"{failed} of {total} trajectories failed")
+        actor.scoring.require_success()
     return tree_metrics(batch)
 
 

@@ -56,6 +56,11 @@ def learn(run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float]
     kept = batch.kept
     passed = state.guard.passed if state.guard else None
     found = run.guard.look(grown, passed) if run.guard else None
+    if not kept and all(scored.tree.has_failed for scored in batch.trees):
+        run.console.note(
+            f"step {state.step + 1}: all {len(batch.trees)} problems failed; nothing was learned"
+        )
+        return Learned(violation=found)
     if not kept:
         run.console.note(
             f"step {state.step + 1}: none of {len(batch.trees)} problems had both right and wrong answers in "
@@ -206,6 +211,8 @@ def _why_no_step(row: MetricsRow) -> str:
         return "loss or gradient was not finite, lower learner.optimizer.rate"
     if row.get("guard/violated"):
         return "the guard refused to train on it"
+    if row.get("stop/failed") == 1:
+        return "every trajectory failed"
     if row.get("sampling/empty"):
         return "dynamic sampling kept no problem, since none had both right and wrong answers"
     if row.get("group/zero_variance") == 1:

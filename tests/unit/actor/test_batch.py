@@ -1,11 +1,10 @@
 """Dynamic sampling: which problems a step learns from, in the order of the data and not of who was ready first."""
 
-from dataclasses import replace
-
 import pytest
 
 from ramify.actor.actor import Actor, Task
 from ramify.actor.batch import is_mixed, take_batch
+from ramify.actor.scoring import Scoring
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.config.build_reward import BuiltReward
 from ramify.config.build_tools import Toolbox
@@ -56,7 +55,8 @@ def rollout_of(folder, latency_seed=0):
         400,
         BuiltReward(LengthReward()),
     )
-    return Actor(task, parts, TimingLog(), AnswerReward(AnswerRewardConfig(score="em")))
+    timing = TimingLog()
+    return Actor(task, parts, timing, Scoring(AnswerReward(AnswerRewardConfig(score="em")), timing))
 
 
 def taken(rollout, *, size=4, max_attempts=3, cursor=START):
@@ -158,9 +158,17 @@ class NoNumber:
         ]
 
 
-def test_a_correct_that_is_no_number_is_told_with_its_problem_and_not_refused(model_folder):
-    rollout = replace(rollout_of(model_folder), reward=NoNumber())
-    with pytest.raises(DataError, match=r"problem 'p\d+', trajectory '.*': .* correct = nan"):
+def test_a_correct_that_is_no_number_fails_its_problem(model_folder):
+    """Only a reward that never works is the run's mistake."""
+    rollout = rollout_of(model_folder)
+    rollout.scoring.reward = NoNumber()
+    batch = taken(rollout, max_attempts=1)
+    assert batch.kept == ()
+    assert all(scored.tree.has_failed for scored in batch.trees)
+    told = r"none of \d+ problems worked; the first: problem 'p\d+', trajectory '.*': .* correct = nan"
+    with pytest.raises(DataError, match=told):
+        rollout.scoring.require_success()
+    with pytest.raises(DataError, match=told):
         taken(rollout)
 
 

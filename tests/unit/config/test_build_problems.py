@@ -1,13 +1,15 @@
 import json
+import tomllib
 
 import pytest
 from pydantic import ValidationError
+from train_recipes import RECIPE
 
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.commands.check_files import require_excluded
 from ramify.config.build_model import build_tokenizer
-from ramify.config.build_problems import build_problems
-from ramify.config.schema_train import TrainDataSection
+from ramify.config.build_problems import Shown, build_problems
+from ramify.config.schema_train import TrainDataSection, TrainRecipe
 from ramify.core.errors import ConfigError, DataError
 
 
@@ -22,8 +24,10 @@ def write(path, *rows):
 
 
 def read(path, renderer, most=1000, **more):
-    section = TrainDataSection(train=path, max_prompt_tokens=most, **more)
-    return build_problems(section, renderer, ("search", "python"), "tags")
+    table = tomllib.loads(RECIPE)
+    table["data"] = {"train": str(path), "max_prompt_tokens": most, **more}
+    recipe = TrainRecipe.model_validate(table)
+    return build_problems(recipe, {"": Shown(renderer, ("search", "python"))})
 
 
 def test_excluded_questions_are_dropped_and_counted(tmp_path, renderer):

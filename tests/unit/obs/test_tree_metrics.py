@@ -34,6 +34,7 @@ def test_small_tree_by_hand():
             "group/zero_variance": 0.0,
             "group/effective_size": 4 / 1.5,
             "group/roots": 2.0,
+            "group/failed": 0.0,
             "tokens/written": 10.0,
             "tokens/unique": 18.0,
             "tokens/shared_ratio": (14 + 15 + 6) / 18,

@@ -8,7 +8,6 @@ import pytest
 from ramify.algos.branch_arpo import ThresholdBrancher
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.tag_renderer import TagRenderer
-from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason
@@ -145,11 +144,17 @@ class Broken(Notes):
 
 
 @pytest.mark.parametrize(("part", "told"), [("init", "no object could be made"), ("fork", "fork failed")])
-def test_an_object_that_cannot_be_made_or_copied_ends_the_run(tokenizer_folder, part, told):
+def test_an_object_that_cannot_be_made_or_copied_costs_its_problem_or_its_branches(
+    tokenizer_folder, part, told
+):
     brancher = ThresholdBrancher(m=2, min_entropy_delta=0.5, children=2, probe_tokens=3)
     parts = own_agent(
         tokenizer_folder, tool_from(Broken, name="notes", args={"part": part}), note, brancher, 6
     )
-    with pytest.raises(ConfigError, match=f"Broken: {told}: OSError: no room"):
-        asyncio.run(grow_trees(parts, [problem(), problem("p1")], 0))
+    trees = asyncio.run(grow_trees(parts, [problem(), problem("p1")], 0))
+    assert [tree.has_failed for tree in trees] == [part == "init"] * 2
+    assert sum(decision.taken for tree in trees for decision in tree.decisions) == 0
+    reasons = [event.fields["reason"] for event in parts.events.events if "reason" in event.fields]
+    assert reasons
+    assert all(f"Broken: {told}: OSError: no room" in reason for reason in reasons)
     assert parts.live.value == 0

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ramify.actor.actor import Actor, Task
+from ramify.actor.scoring import Scoring
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.messages import Message, Problem
 from ramify.engines.scripted import ScriptedTurn
@@ -38,7 +39,7 @@ def actor_of(folder, play, n=4, **options):
     parts = agent(folder, FLAT, turn, n=n, **options)
     parts = replace(parts, engine=SeesAll(parts.engine.inner), events=TimingLog())
     task = Task((), None, parts.renderer, 0, None)
-    return Actor(task, parts, parts.events, AnswerReward(AnswerRewardConfig()))
+    return Actor(task, parts, parts.events, Scoring(AnswerReward(AnswerRewardConfig()), parts.events))
 
 
 def grow(actor, planned):

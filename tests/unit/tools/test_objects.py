@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ramify import daemon_threads
-from ramify.core.errors import ConfigError, MachineError
+from ramify.core.errors import ConfigError, ContentError, MachineError
 from ramify.core.messages import Message, Problem, ToolCall, ToolStatus
 from ramify.daemon_threads import DaemonThreads
 from ramify.tools.functions import tool_from
@@ -150,7 +150,7 @@ def test_a_fork_that_is_no_copy_is_an_error(what, told):
         session = await tool_from(BadFork, name="plain", args={"what": what}).open(PROBLEM)
         await session.fork()
 
-    with pytest.raises(ConfigError, match=f"{Path(__file__).name}: BadFork: {told}"):
+    with pytest.raises(ContentError, match=f"{Path(__file__).name}: BadFork: {told}"):
         asyncio.run(main())
 
 
@@ -163,11 +163,22 @@ class Picky(Plain):
 
 
 @pytest.mark.parametrize(("key", "told"), [("bad", "ValueError: no such problem"), ("exit", "SystemExit: 3")])
-def test_a_class_of_which_no_object_could_ever_be_made_is_an_error_of_the_recipe(key, told):
+def test_an_object_that_cannot_be_made_of_a_problem_fails_that_problem(key, told):
     tool = tool_from(Picky, name="plain")
     message = f"{Path(__file__).name}: Picky: no object could be made: {told}"
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ContentError, match=message):
         asyncio.run(tool.open(replace(PROBLEM, id=key)))
+
+
+class Never(Plain):
+    def __init__(self):
+        raise OSError("no licence")
+
+
+def test_a_class_of_which_no_object_could_ever_be_made_is_an_error_of_the_recipe():
+    message = f"{Path(__file__).name}: Never: no object could be made: OSError: no licence"
+    with pytest.raises(ConfigError, match=message):
+        asyncio.run(tool_from(Never, name="plain").open(PROBLEM))
 
 
 def test_a_class_that_fails_later_fails_in_its_own_words():

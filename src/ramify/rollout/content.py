@@ -1,0 +1,102 @@
+"""Errors about the content of one problem, which never end a run; and the tree of a problem that failed."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from ramify.core.errors import ContentError, DataError, RamifyError
+from ramify.core.messages import Message, Problem, TextPart
+from ramify.core.protocols import Event, EventSink
+from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
+from ramify.net.secrets import redact
+from ramify.rollout.settings import AgentParts
+from ramify.user_files import one_line
+
+FAILED_PROBLEM = "problem/failed"
+"""Kind of the event of a problem that failed as a whole; its field `reason` says why."""
+
+
+@contextmanager
+def content_errors(work: str) -> Iterator[None]:
+    """Raise a `ContentError` in place of an error about the text at hand; `work` says what was done with it.
+
+    Wrap only code that reads texts. Errors of the engine, the machine or the recipe are those of the run.
+    """
+    try:
+        yield
+    except DataError as error:
+        raise ContentError(str(error)) from error
+    except RamifyError:
+        raise
+    # A foreign text may make any library raise anything, a RecursionError for one.
+    except Exception as error:
+        raise ContentError(f"{work}: {one_line(error)}") from error
+
+
+def with_opening(problem: Problem, opening: str, most: int) -> Problem:
+    """Return the problem with what its environment says first at the end of its last message.
+
+    Args:
+        problem: The problem.
+        opening: What the environment says; "": nothing.
+        most: Most characters of it.
+
+    Raises:
+        ContentError: The opening is too long. Results are cut, and say so; an opening is the problem itself.
+    """
+    if len(opening) > most:
+        raise ContentError(
+            f"what the environment says first has {len(opening)} characters, max_result_chars is {most}"
+        )
+    if not opening:
+        return problem
+    *before, last = problem.messages
+    # As a paragraph of its own; a prompt without text is the opening alone.
+    text = f"\n\n{opening}" if last.text.strip() else opening
+    return replace(problem, messages=(*before, Message(last.role, (*last.content, TextPart(text)))))
+
+
+def prompt_of(parts: AgentParts, problem: Problem, above: Sequence[Node]) -> tuple[int, ...]:
+    """Return the tokens of the problem's prompt: the recorded ones if a tree goes on from a path.
+
+    Raises:
+        ContentError: It cannot be rendered, or leaves the policy no room.
+    """
+    with content_errors("the prompt cannot be rendered"):
+        prompt = above[0].token_ids if above else parts.renderer.start(problem)
+    most = parts.engine.info().context_tokens
+    if len(prompt) >= most:
+        raise ContentError(f"the prompt has {len(prompt)} tokens, the engine's context {most}")
+    return prompt
+
+
+def failed_tree(problem: Problem, key: TreeKey, above: Sequence[Node], leaves: int) -> Tree:
+    """Return the tree of a problem that failed: no tokens, and `leaves` trajectories that all failed.
+
+    Args:
+        problem: The problem.
+        key: Key of the tree.
+        above: The recorded path that the tree goes on from; empty: it has an empty prompt.
+        leaves: Number of trajectories.
+    """
+    nodes = tuple(above) or (Node("", (), None, Source.PROMPT, (), ""),)
+    start = nodes[-1].path
+    failed = [
+        Node(
+            node_id((*start, index)),
+            (*start, index),
+            node_id(start),
+            Source.POLICY,
+            (),
+            "",
+            stop=StopReason.FAILED,
+        )
+        for index in range(leaves)
+    ]
+    return make_tree(problem, key, [*nodes, *failed], start=node_id(start))
+
+
+def report_failed_problem(events: EventSink, key: TreeKey, problem: Problem, reason: str) -> None:
+    """Emit the event of a problem that failed as a whole."""
+    fields = {"problem": problem.id, "reason": redact(reason)[:500]}
+    events.emit(Event(FAILED_PROBLEM, (key.step, key.slot), "", 0.0, fields))
