@@ -11,6 +11,7 @@ import threading
 import zlib
 from collections.abc import Coroutine
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 import httpx
@@ -139,6 +140,18 @@ def open_connections(
         f"the environment variable {' or '.join(proxies)} names a proxy that cannot be used; "
         "expected http://HOST:PORT, or unset it"
     )
+
+
+def socket_transport(path: Path, in_flight: int) -> httpx.AsyncBaseTransport:
+    """Return a transport that sends every request to the Unix socket at `path`, whatever host its address names.
+
+    Args:
+        path: The socket; it need not exist yet.
+        in_flight: Most concurrent connections.
+    """
+    # With a transport of its own, a client of httpx ignores its limits.
+    limits = httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight)
+    return httpx.AsyncHTTPTransport(verify=trusted(by_environment=False), uds=str(path), limits=limits)
 
 
 Result = TypeVar("Result")
