@@ -42,7 +42,7 @@ class StandIn:
         self.dev_mode = True
         self.version = "0.32.0"
         self._lock = threading.Lock()
-        self.loads = 0
+        self.loads = self.loads_asleep = 0
 
     def restart(self) -> None:
         """As after kill -9 and a start: the first weights, and their label."""
@@ -143,6 +143,7 @@ class StandIn:
         except Exception as error:  # noqa: BLE001 - as vLLM: the engine's process ends
             self.is_dead = True
             return _error(f"Worker failed with error '{error}'", 500)
+        self.loads_asleep += self.asleep
         with self._lock, torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 if name in found and not (name == "lm_head.weight" and self.keeps_tied_head):
@@ -252,7 +253,15 @@ def run(arguments: list[str], log: str) -> None:
     torch.set_num_threads(1)
     here = StandIn(Path(options["--model"]))
     here.served = options["--served-model-name"]
+    # A test writes the paths there that this server fails at.
+    failing = Path(log).with_name("failing.txt")
+
+    def answer(asked: Asked) -> Reply:
+        path = urlsplit(asked.path).path
+        fails = failing.is_file() and path in failing.read_text().split()
+        return _error("an assertion failed", 500) if fails else here.answer(asked)
+
     assert options["--middleware"] == "ramify_auth.RequireKey"
     here.key = os.environ["RAMIFY_SERVER_KEY"]
-    with serve(here.answer, socket=Path(options["--uds"])):
+    with serve(answer, socket=Path(options["--uds"])):
         threading.Event().wait()

@@ -247,11 +247,15 @@ class VllmEngine:
         """Keep a server until it is given up."""
         if replica.failed is None:
             await replica.keep(self._sync)
-            others = sum(other.state is not ServerState.LOST for other in self._replicas)
-            if others and self._has_opened:
-                self._note(
-                    f"{replica.failed}; it is left out, and {others} of {len(self._replicas)} servers go on"
-                )
+            self._note_lost(replica)
+
+    def _note_lost(self, replica: Replica) -> None:
+        others = sum(other.failed is None for other in self._replicas)
+        # The error of the last one ends the run, and is told then.
+        if replica.failed is not None and others and self._has_opened:
+            self._note(
+                f"{replica.failed}; it is left out, and {others} of {len(self._replicas)} servers go on"
+            )
 
     async def _stop_keeping(self) -> None:
         for keeper in self._keepers:

@@ -344,10 +344,17 @@ class Replica:
                 f"engine 'vllm': {self.url} does not sleep ({failure.detail}). Its process was ended, and starts again for "
                 "the next rollout."
             )
-        elif failure.kind is FailureKind.CONNECTION:
-            self._missed(failure.detail)
-        else:
+        elif await self._is_healthy():
             self._give_up(EngineError(f"engine 'vllm': {self.url} does not sleep: {failure.detail}"))
+        else:
+            self._missed(failure.detail)
+
+    async def _is_healthy(self) -> bool:
+        try:
+            await self._within_limit(self.server.health())
+        except RequestFailedError:
+            return False
+        return True
 
     async def _fall_asleep(self) -> RequestFailedError | None:
         """Put it to sleep once; return the failure, if any."""
