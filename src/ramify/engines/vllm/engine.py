@@ -205,7 +205,10 @@ class VllmEngine:
         """Have the servers release their memory until the next `load_weights`, if the recipe says so."""
         if self._sleeps:
             await self._stop_keeping()
-            await asyncio.gather(*(replica.sleep() for replica in self._replicas))
+            living = [replica for replica in self._replicas if replica.failed is None]
+            await asyncio.gather(*(replica.sleep() for replica in living))
+            for replica in living:
+                self._note_lost(replica)
 
     def info(self) -> EngineInfo:
         """Sizes and version."""

@@ -83,7 +83,7 @@ class Replica:
         prefixes: Contexts that it has cached.
         in_flight: Requests that it is answering.
         label: Label of its weights; None: not known.
-        is_blank: It slept, so it has no weights, whatever its label says.
+        needs_weights: It slept, or a hand-over to it failed: its weights are not those of its label.
         failed: Why it was given up; None: it was not.
         handing_over: Held while weights are loaded.
     """
@@ -112,7 +112,7 @@ class Replica:
         self.prefixes = CachedPrefixes()
         self.in_flight = 0
         self.label: str | None = None
-        self.is_blank = False
+        self.needs_weights = False
         self.failed: RamifyError | None = None
         self.handing_over = asyncio.Lock()
         self._down = asyncio.Event()
@@ -302,7 +302,7 @@ class Replica:
         try:
             if not await self._within_limit(self.server.is_asleep()):
                 return
-            self.is_blank = True
+            self.needs_weights = True
             await self._within_limit(self.server.wake())
             if await self._within_limit(self.server.is_asleep()):
                 raise RequestFailedError(FailureKind.SERVER, f"{self.url} sleeps after /wake_up")

@@ -58,7 +58,7 @@ class WeightSync:
 
     def is_current(self, replica: Replica) -> bool:
         """Return True if a server has the current weights."""
-        return replica.label == self.current and not replica.is_blank
+        return replica.label == self.current and not replica.needs_weights
 
     async def hand_over(self, replica: Replica) -> None:
         """Load the current weights into a server that takes requests; one that fails is looked at, and prepared again."""
@@ -75,8 +75,10 @@ class WeightSync:
         assert self._folder is not None
         assert label is not None
         replica.prefixes.clear()
+        # Until all of it has succeeded: a server that lost only the last answer would count as right, and stay paused.
+        replica.needs_weights = True
         await replica.server.load(version_folder(self._folder, self.version), label)
-        replica.label, replica.is_blank = label, False
+        replica.label, replica.needs_weights = label, False
         self.changed()
 
     async def prepare(self, replica: Replica) -> None:
@@ -123,5 +125,7 @@ class WeightSync:
         label = await replica.server.label()
         if not self.knows(label) or (self.current is not None and label != self.current):
             raise RequestFailedError(FailureKind.SERVER, f"its weights are {label!r}, so it started again")
+        if self.current is not None and not self.is_current(replica):
+            raise RequestFailedError(FailureKind.SERVER, "a hand-over of weights to it failed")
         if self._fit.sleeps and await replica.server.is_asleep():
             raise RequestFailedError(FailureKind.SERVER, "it sleeps, or was paused")
