@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback whose answers a test writes down."""
+"""A real HTTP server, on loopback or on a Unix socket, whose answers a test writes down."""
 
 import json
 import threading
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
 from typing import Any
 
 
@@ -45,8 +47,11 @@ class Loopback:
 
 
 @contextmanager
-def serve(answer: Callable[[Asked], Reply], port: int = 0) -> Iterator[Loopback]:
-    """Serve until the block ends; `answer` runs in a thread for each connection. Port 0 is any that is free."""
+def serve(answer: Callable[[Asked], Reply], port: int = 0, socket: Path | None = None) -> Iterator[Loopback]:
+    """Serve until the block ends; `answer` runs in a thread for each connection.
+
+    Port 0 is any that is free. With `socket` the server listens there.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -85,8 +90,13 @@ def serve(answer: Callable[[Asked], Reply], port: int = 0) -> Iterator[Loopback]
         def handle_error(self, *arguments: object) -> None:
             """A client that goes away early is no fault of a test."""
 
-    server = Server(("127.0.0.1", port), Handler)
-    here = Loopback(f"http://127.0.0.1:{server.server_address[1]}")
+    class SocketServer(ThreadingUnixStreamServer):
+        request_queue_size = 128
+        daemon_threads = True
+        handle_error = Server.handle_error
+
+    server = Server(("127.0.0.1", port), Handler) if socket is None else SocketServer(str(socket), Handler)
+    here = Loopback("http://server" if socket else f"http://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

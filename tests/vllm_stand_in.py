@@ -42,13 +42,13 @@ class StandIn:
         self.dev_mode = True
         self.version = "0.32.0"
         self._lock = threading.Lock()
-        self.loads = 0
+        self.loads = self.loads_asleep = 0
 
     def restart(self) -> None:
         """As after kill -9 and a start: the first weights, and their label."""
         with self._lock:
             self.model, self.label = deepcopy(self._first), START
-            self.is_dead = self.paused = False
+            self.is_dead = self.paused = self.asleep = False
 
     def answer(self, asked: Asked) -> Reply:
         path = urlsplit(asked.path).path
@@ -57,11 +57,7 @@ class StandIn:
         fault = self.faults.get(path)
         if fault is not None and (reply := fault(asked)) is not None:
             return reply
-        if (
-            self.key is not None
-            and asked.headers.get("authorization") != f"Bearer {self.key}"
-            and path != "/health"
-        ):
+        if self.key is not None and asked.headers.get("authorization") != f"Bearer {self.key}":
             return as_json({"error": "Unauthorized"}, 401)
         if path in _DEV and not self.dev_mode:
             return as_json({"detail": "Not Found"}, 404)
@@ -147,6 +143,7 @@ class StandIn:
         except Exception as error:  # noqa: BLE001 - as vLLM: the engine's process ends
             self.is_dead = True
             return _error(f"Worker failed with error '{error}'", 500)
+        self.loads_asleep += self.asleep
         with self._lock, torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 if name in found and not (name == "lm_head.weight" and self.keeps_tied_head):
@@ -175,7 +172,7 @@ class StandIn:
         return Reply()
 
     def _wake(self, asked: Asked) -> Reply:
-        self.asleep = False
+        self.asleep = self.paused = False
         return Reply()
 
     def _tokenize(self, asked: Asked) -> Reply:
@@ -208,10 +205,11 @@ _ROUTES = {
     ("POST", "/update_weight_version"): StandIn._label,
     ("POST", "/sleep"): StandIn._sleep,
     ("POST", "/wake_up"): StandIn._wake,
+    ("GET", "/is_sleeping"): lambda here, asked: as_json({"is_sleeping": here.asleep or here.paused}),
 }
 _DEV = {
     *("/server_info", "/weight_info", "/pause", "/resume", "/collective_rpc", "/reset_prefix_cache"),
-    *("/update_weight_version", "/sleep", "/wake_up"),
+    *("/update_weight_version", "/sleep", "/wake_up", "/is_sleeping"),
 }
 
 
@@ -249,11 +247,21 @@ def install(folder: Path) -> tuple[str, Path]:
 
 def run(arguments: list[str], log: str) -> None:
     """What the package's server does, until it is killed."""
-    given = dict(pairwise(arguments))
+    options = dict(pairwise(arguments))
     with Path(log).open("a") as file:
-        file.write(given["--model"] + "\n")
+        file.write(options["--model"] + "\n")
     torch.set_num_threads(1)
-    here = StandIn(Path(given["--model"]))
-    here.served = given["--served-model-name"]
-    with serve(here.answer, int(given["--port"])):
+    here = StandIn(Path(options["--model"]))
+    here.served = options["--served-model-name"]
+    # A test writes the paths there that this server fails at.
+    failing = Path(log).with_name("failing.txt")
+
+    def answer(asked: Asked) -> Reply:
+        path = urlsplit(asked.path).path
+        fails = failing.is_file() and path in failing.read_text().split()
+        return _error("an assertion failed", 500) if fails else here.answer(asked)
+
+    assert options["--middleware"] == "ramify_auth.RequireKey"
+    here.key = os.environ["RAMIFY_SERVER_KEY"]
+    with serve(answer, socket=Path(options["--uds"])):
         threading.Event().wait()

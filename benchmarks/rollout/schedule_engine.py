@@ -124,7 +124,7 @@ class _Player:
         """There are no weights."""
         raise NotImplementedError(f"no weights to load as version {version}")
 
-    async def rest(self) -> None:
+    async def sleep(self) -> None:
         """Nothing."""
 
     def info(self) -> EngineInfo:

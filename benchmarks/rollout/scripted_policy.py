@@ -67,7 +67,7 @@ class ScriptedPolicy:
         """Drop what is cached, as after an update."""
         await self.engine.load_weights(version)
 
-    async def rest(self) -> None:
+    async def sleep(self) -> None:
         """Nothing."""
 
     def info(self) -> EngineInfo:

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from real_servers import CONTEXT, FLAGS
+from real_servers import CONTEXT, FLAGS, NamedServer
 
 from ramify.cli import main
-from ramify.engines.vllm.process import Command, ServerProcess
+from ramify.engines.vllm.process import Command
 
 
 @pytest.fixture(scope="session")
@@ -42,14 +42,12 @@ def start_server(tmp_path_factory, vllm_python):
 
     def start(folder, *flags):
         command = Command(vllm_python, folder, "float32", CONTEXT, 40, (*FLAGS, *flags))
-        process = ServerProcess(command, tmp_path_factory.mktemp("logs") / "server.log")
-        process.start()
-        started.append(process)
-        return process
+        started.append(NamedServer(command, tmp_path_factory.mktemp("logs") / "server.log"))
+        return started[-1]
 
     yield start
-    for process in started:
-        process.stop()
+    for server in started:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,59 @@
 """How the tests start and use real vLLM servers."""
 
 import asyncio
+import os
+import signal
+import socket
+import subprocess
+import tempfile
 from pathlib import Path
+
+import httpx
 
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.build_vllm import build_vllm
 from ramify.config.schema_vllm import VllmEngineSection
+from ramify.engines.vllm.process import Command
 
 FLAGS = ("--enforce-eager", "--gpu-memory-utilization", "0.08", "--no-enable-chunked-prefill")
 """On a CPU: no compiler, a small share of its memory, and prompts in one piece (engines/vllm/server.py says why)."""
 CONTEXT = 240
+
+
+KEY, KEY_VARIABLE = "a-key-of-the-engine-tests", "RAMIFY_TEST_SERVER_KEY"
+
+
+class NamedServer:
+    """A server as docs/vllm.md has users start it: on a port, with the middleware and a key. Recipes name its address."""
+
+    def __init__(self, command: Command, log: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._folder = tempfile.TemporaryDirectory()
+        unused = Path(self._folder.name) / "socket"
+        arguments = command.arguments(unused)
+        place = arguments.index("--uds")
+        arguments[place : place + 2] = ["--host", "127.0.0.1", "--port", str(port)]
+        with log.open("ab") as file:
+            self._running = subprocess.Popen(
+                [command.python, *arguments],
+                stdout=file,
+                stderr=file,
+                env=command.environment(unused, KEY),
+                start_new_session=True,
+            )
+
+    def ask(self, method: str, path: str, key: str | None = KEY, **body: object) -> httpx.Response:
+        """The answer to a request with the key, or without."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return httpx.request(method, self.url + path, headers=headers, timeout=60, trust_env=False, **body)
+
+    def stop(self) -> None:
+        os.killpg(self._running.pid, signal.SIGKILL)
+        self._running.wait()
+        self._folder.cleanup()
 
 
 def engine_of(folder, *servers, **settings):
@@ -17,8 +61,10 @@ def engine_of(folder, *servers, **settings):
         "name": "vllm",
         "urls": tuple(s.url for s in servers),
         "dtype": "float32",
-        "start_seconds": 240.0,
+        "start_seconds": 400.0,
+        "key_variable": KEY_VARIABLE,
     }
+    os.environ[KEY_VARIABLE] = KEY
     hands_over = settings.pop("hands_over", False)
     return build_vllm(
         VllmEngineSection(**{**section, **settings}),

@@ -1,8 +1,6 @@
 """Single requests to a real server: ids, logprobs, entropies, stops, seeds, refusals."""
 
 import asyncio
-import json
-import urllib.request
 from dataclasses import replace
 
 import numpy as np
@@ -53,14 +51,9 @@ def test_the_server_reads_the_ids_that_it_is_sent(taught, server):
         "return_token_ids": True,
         "sampling_params": {"max_tokens": 1},
     }
-    request = urllib.request.Request(
-        f"{server.url}/inference/v1/generate",
-        json.dumps(body).encode(),
-        {"content-type": "application/json"},
-    )
     play(engine_of(taught, server), lambda e: e.score(ids[:9]))
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        assert json.load(answer)["prompt_token_ids"] == ids
+    answer = server.ask("POST", "/inference/v1/generate", json=body)
+    assert answer.json()["prompt_token_ids"] == ids
 
 
 def test_scores_are_at_temperature_one(taught, server):
@@ -140,8 +133,7 @@ def test_a_cancelled_request_frees_the_server(taught, server):
                 async with asyncio.timeout(0.05):
                     await asyncio.gather(*(engine.generate(replace(long, seed=i)) for i in range(20)))
         await asyncio.sleep(1.0)
-        with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = server.ask("GET", "/metrics").text.splitlines()
         return [float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running")]
 
     assert play(engine_of(taught, server), work) == [0.0]

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -163,8 +162,7 @@ def requests_in(run):
 
 
 def hits(server):
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = server.ask("GET", "/metrics").text.splitlines()
     found = {
         line.partition("{")[0]: float(line.split()[-1])
         for line in lines

@@ -1,6 +1,7 @@
 """Builds the vLLM engine of a checked recipe: its servers, given or started, and the folder of their weights."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from ramify.engines.vllm.replica import Replica
 
 _MEMORY = Path("/dev/shm")
-_MOST_BYTES = 256_000_000
-"""Of an answer; one with the most likely tokens of long turns has some megabytes."""
 
 
 def build_vllm(
@@ -28,7 +27,7 @@ def build_vllm(
     *,
     hands_over: bool,
 ) -> "VllmEngine":
-    """The engine; with `hands_over` its servers get new weights.
+    """Return the engine; with `hands_over` its servers get new weights.
 
     Raises:
         ConfigError: The model is an adapter and its weights are not handed over; servers on other machines and no folder
@@ -37,65 +36,125 @@ def build_vllm(
     """
     from ramify.engines.vllm.engine import VllmEngine
     from ramify.engines.vllm.folder import WeightsFolder
-    from ramify.engines.vllm.process import Command, ServerProcess, own_python
     from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
-    from ramify.net.secrets import read_key
 
-    key = None if section.key_variable is None else read_key(section.key_variable)
     if is_adapter_folder(tokenizer.folder) and not hands_over:
         raise ConfigError(
             f"model.path: {tokenizer.folder} is an adapter, which a vLLM server here does not load; merge it first "
             "(ramify merge lora)"
         )
     whole = whole_folder(tokenizer.folder)
+    vocab_size = int(read_model_config(whole)["vocab_size"])
     weights = None
     if hands_over:
         weights = WeightsFolder(_parent(section, run_folder))
         if section.weights_dir is not None:
             weights.share()
-    replicas: list[Replica]
-    if section.launch:
-        logs = run_folder / "engine"
-        processes = [
-            ServerProcess(
-                Command(
-                    python=section.python or own_python(),
-                    model=whole.absolute(),
-                    dtype=section.dtype,
-                    context_tokens=context_tokens,
-                    max_logprobs=section.top_k + 1,
-                    flags=section.flags,
-                    gpus=gpus,
-                    batch_invariant=section.batch_invariant,
-                    sleeps=section.sleep,
-                    key=key,
-                ),
-                logs / f"server-{number}.log",
-            )
-            for number, gpus in enumerate(section.gpus)
-        ]
-        several = f"{len(processes)} servers" if len(processes) > 1 else "a server"
-        note(f"engine 'vllm': starts {several}; logs in {logs}")
-        replicas = [_replica(section, process.url, process, key, note) for process in processes]
-    else:
-        replicas = [_replica(section, url, None, key, note) for url in section.urls]
+    servers = (
+        _launched(section, whole.absolute(), context_tokens, run_folder / "engine", note)
+        if section.launch
+        else _named(section)
+    )
+    sleeps = section.sleep and hands_over
     return VllmEngine(
-        replicas,
+        [_replica(section, server, vocab_size, context_tokens, note, sleeps=sleeps) for server in servers],
         tokenizer,
-        vocab_size=int(read_model_config(whole)["vocab_size"]),
+        vocab_size=vocab_size,
         context_tokens=context_tokens,
-        slots=section.slots * len(replicas),
+        slots=section.slots * len(servers),
         dtype=section.dtype,
         entropy_top_k=section.top_k,
         model=section.model,
         weights=weights,
-        sleeps=section.sleep,
+        sleeps=sleeps,
+        note=note,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A server's address and key, and its process if ramify starts it."""
+
+    url: str
+    key: str | None
+    process: "ServerProcess | None" = None
+
+
+def _named(section: VllmEngineSection) -> list[_Server]:
+    from ramify.net.secrets import read_key
+
+    key = None if section.key_variable is None else read_key(section.key_variable)
+    return [_Server(url, key) for url in section.urls]
+
+
+def _launched(
+    section: VllmEngineSection, model: Path, context_tokens: int, logs: Path, note: Callable[[str], None]
+) -> list[_Server]:
+    from ramify.engines.vllm.process import Command, ServerProcess, own_python
+
+    processes = [
+        ServerProcess(
+            Command(
+                python=section.python or own_python(),
+                model=model,
+                dtype=section.dtype,
+                context_tokens=context_tokens,
+                max_logprobs=section.top_k + 1,
+                flags=section.flags,
+                gpus=gpus,
+                batch_invariant=section.batch_invariant,
+                sleeps=section.sleep,
+            ),
+            logs / f"server-{number}.log",
+        )
+        for number, gpus in enumerate(section.gpus)
+    ]
+    several = f"{len(processes)} servers" if len(processes) > 1 else "a server"
+    note(f"engine 'vllm': starts {several}; logs in {logs}")
+    return [_Server(process.url, process.key, process) for process in processes]
+
+
+def _replica(
+    section: VllmEngineSection,
+    server: _Server,
+    vocab_size: int,
+    context_tokens: int,
+    note: Callable[[str], None],
+    *,
+    sleeps: bool,
+) -> "Replica":
+    from ramify.engines.vllm.answers import max_answer_bytes
+    from ramify.engines.vllm.replica import Replica
+    from ramify.engines.vllm.server import VllmServer
+    from ramify.net.client import HttpClient, HttpSettings
+    from ramify.net.connections import HttpxTransport
+
+    settings = HttpSettings(
+        timeout_seconds=section.request_seconds,
+        attempts=1,
+        in_flight=section.slots + 8,  # also while all slots are in use, health is asked for
+        max_bytes=max_answer_bytes(context_tokens, section.top_k),
+    )
+    process = server.process
+    client = HttpClient(
+        f"engine {server.url}",
+        settings,
+        secrets=[server.key] if server.key else [],
+        transport=None if process is None else HttpxTransport(settings.in_flight, uds=process.socket),
+        # A refusal then concerns one request, and no number of failures makes the client give up: servers return.
+        many_hosts=True,
+    )
+    return Replica(
+        VllmServer(client, server.url, vocab_size, server.key),
+        process,
+        patience_seconds=section.start_seconds,
+        sleeps=sleeps,
         note=note,
     )
 
 
 def _parent(section: VllmEngineSection, run_folder: Path) -> Path:
-    """Where the weights are handed over."""
+    """Return the folder below which the weights are handed over."""
     if section.weights_dir is not None:
         return section.weights_dir
     away = [url for url in section.urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")]
@@ -104,25 +163,3 @@ def _parent(section: VllmEngineSection, run_folder: Path) -> Path:
             f"engine.weights_dir: {away[0]} is on another machine; name a folder that both see (a shared disk)"
         )
     return _MEMORY if _MEMORY.is_dir() else run_folder / "weights"
-
-
-def _replica(
-    section: VllmEngineSection,
-    url: str,
-    process: "ServerProcess | None",
-    key: str | None,
-    note: Callable[[str], None],
-) -> "Replica":
-    from ramify.engines.vllm.replica import Replica
-    from ramify.engines.vllm.server import VllmServer
-    from ramify.net.client import HttpClient, HttpSettings
-
-    settings = HttpSettings(
-        timeout_seconds=section.request_seconds,
-        attempts=1,
-        in_flight=section.slots + 8,  # also while all slots are in use, health is asked for
-        max_bytes=_MOST_BYTES,
-    )
-    # With many_hosts a refusal concerns one request, and no number of failures makes the client give up: servers return.
-    client = HttpClient(f"engine {url}", settings, secrets=[key] if key else [], many_hosts=True)
-    return Replica(VllmServer(client, url, key), process, patience_seconds=section.start_seconds, note=note)

@@ -16,6 +16,7 @@ _OURS = (
         "--enable-sleep-mode",
         "--api-key",
         "--uds",
+        "--grpc-port",
     ),
     *("--no-enable-prefix-caching", "--hf-overrides", "--tokenizer", "--skip-tokenizer-init"),
 )
@@ -32,7 +33,8 @@ class VllmEngineSection(Section):
 
     An entry of `gpus` names the GPUs of a server as CUDA_VISIBLE_DEVICES does, such as "0,1" (then also flags =
     ["--tensor-parallel-size", "2"]); "" leaves them to vLLM. `python` is the interpreter of an environment with vLLM, if it
-    is not ramify's own; `flags` are more flags of the server. `batch_invariant` asks for vLLM's batch-invariant mode, in
+    is not ramify's own; `flags` are more flags of the server. Such servers listen on a Unix socket and ask for a key of their
+    own; `key_variable` holds that of servers at `urls`. `batch_invariant` asks for vLLM's batch-invariant mode, in
     which logprobs do not depend on what is computed beside them. With `sleep` the servers hand back their memory while
     the learner computes, for GPUs that both share. The last two are untested on a GPU.
 
@@ -68,8 +70,9 @@ class VllmEngineSection(Section):
         for key in _LAUNCHED:
             if not self.launch and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key}: acts with launch = true only; leave it out")
-        if self.launch and self.model is not None:
-            raise ValueError("model: acts with urls only; leave it out")
+        for key in ("model", "key_variable"):
+            if self.launch and getattr(self, key) is not None:
+                raise ValueError(f"{key}: has no effect with launch = true. Remove it.")
         for flag in self.flags:
             if flag.partition("=")[0] in _OURS:
                 raise ValueError(f"flags: {flag.partition('=')[0]} is set by ramify; leave it out")

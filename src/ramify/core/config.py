@@ -152,6 +152,11 @@ Name = Annotated[str, Length(1, 200)]
 _VARIABLE = re.compile(r"(?=.*(KEY|TOKEN|SECRET|PASSWORD))[A-Z][A-Z0-9_]{0,63}")
 
 
+def may_hold_key(variable: str) -> bool:
+    """Return True if an environment variable may hold a key: a recipe can name no other for one."""
+    return any(word in variable.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
+
+
 def _variable(name: Any) -> str:  # noqa: ANN401 - any TOML value
     """The name of an environment variable; anything that may be a key is refused and not shown."""
     if isinstance(name, str) and _VARIABLE.fullmatch(name):

@@ -55,11 +55,11 @@ class Engine(Protocol):
         ...
 
     async def load_weights(self, version: int) -> None:
-        """Its weights are now those of `version`, put where it reads them: drop all that was computed from older ones."""
+        """Load the weights of `version`, and clear every cache computed with older ones."""
         ...
 
-    async def rest(self) -> None:
-        """Until the next `load_weights` nothing is asked of it: hand back the memory that somebody else could use."""
+    async def sleep(self) -> None:
+        """Release memory until the next `load_weights`. Never raises: what was sampled is in the caller's hands."""
         ...
 
     def info(self) -> EngineInfo:

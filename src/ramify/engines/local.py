@@ -186,7 +186,7 @@ class LocalEngine:
         self._model_step.weights_changed()
         self._version = version
 
-    async def rest(self) -> None:
+    async def sleep(self) -> None:
         """Nothing: the learner's process has the memory anyway."""
 
     def info(self) -> EngineInfo:

@@ -117,7 +117,7 @@ class ScriptedEngine:
         """Take the version number; a script has no weights."""
         self._version = version
 
-    async def rest(self) -> None:
+    async def sleep(self) -> None:
         """Nothing: a script has no memory."""
 
     def info(self) -> EngineInfo:

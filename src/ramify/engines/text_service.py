@@ -114,7 +114,7 @@ class TextService:
         """
         raise EngineError(f"engine 'openai' takes no weights (version {version}); train with another engine")
 
-    async def rest(self) -> None:
+    async def sleep(self) -> None:
         """Nothing: a service has memory of its own."""
 
     def info(self) -> EngineInfo:

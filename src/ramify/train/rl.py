@@ -104,7 +104,7 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
     """
     stop.run(run.publisher.publish(state.step))
     batch = stop.run(take_batch(run.actor, run.order, run.recipe.rollout, state.cursor, state.step, phase))
-    stop.run(run.actor.agent.engine.rest())
+    stop.run(run.actor.agent.engine.sleep())
     state, grown = watched(state, batch, tree_metrics(batch.trees))
     learned = learn(run, state, batch, grown)
     state, action = after_step(run, state, batch, grown, learned)

@@ -310,7 +310,7 @@ def broken(**changes):
 
 WRONG = {
     "no ids": (broken(token_ids=None), "expected token_ids"),
-    "no logprobs": (broken(logprobs=None), "expected a logprob for each of 1 tokens, found 0"),
+    "no logprobs": (broken(logprobs=None), "expected a logprob for each of 1 tokens, got 0"),
     "other tokens": (
         broken(logprobs={"content": [{"token_id": 41, "logprob": -1.0}]}),
         "expected a logprob for each",
@@ -494,7 +494,7 @@ def test_memory_is_handed_back_until_the_next_weights(folder):
     async def work(engine):
         model = new_weights(folder, engine, 1)
         await engine.load_weights(1)
-        await engine.rest()
+        await engine.sleep()
         asleep = here.asleep
         await engine.load_weights(1)
         return asleep, here.asleep, await engine.score(IDS), plain_scores(model, IDS)

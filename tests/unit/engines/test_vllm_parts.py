@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from ramify.core.errors import MachineError
 from ramify.engines.vllm import routing
-from ramify.engines.vllm.folder import WeightsFolder
+from ramify.engines.vllm.folder import SocketFolder, WeightsFolder
 from ramify.engines.vllm.process import Command, ServerProcess
 from ramify.engines.vllm.routing import BLOCK_TOKENS, CachedPrefixes, blocks_of, least_work
 
@@ -110,27 +112,66 @@ def command(python, **changes):
 
 
 def test_the_command_names_all_that_the_engine_relies_on():
-    words = command(Path("py"), flags=("--tensor-parallel-size", "2"), sleeps=True).arguments(8123)
+    flags = ("--tensor-parallel-size", "2", "--middleware", "theirs.Own")
+    words = command(Path("py"), flags=flags, sleeps=True).arguments(Path("/run/s/server-0.sock"))
     told = " ".join(words)
     for part in (
         "--model /models/m --served-model-name m --dtype bfloat16",
         "--max-model-len 4096 --max-logprobs 21",
         "--logprobs-mode processed_logprobs --generation-config vllm",
         "--enable-prefix-caching --enable-scale-out --enable-sleep-mode",
-        "--port 8123",
+        "--uds /run/s/server-0.sock",
+        "--tensor-parallel-size 2",
     ):
         assert part in told
-    assert words[-2:] == ["--tensor-parallel-size", "2"]
+    # vLLM asks the last one first.
+    assert words[-4:] == ["--middleware", "theirs.Own", "--middleware", "ramify_auth.RequireKey"]
+    assert not {"--host", "--port"} & set(words)
 
 
 def test_the_environment_opens_the_routes_and_places_the_server(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    plain = command(Path("py")).environment()
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    where = (Path("/run/s/server-0.sock"), "the-key")
+    plain = command(Path("py")).environment(*where)
     assert (plain["VLLM_SERVER_DEV_MODE"], plain["CUDA_VISIBLE_DEVICES"]) == ("1", "5")
     assert "VLLM_BATCH_INVARIANT" not in plain
-    placed = command(Path("py"), gpus="0,1", batch_invariant=True, key="k").environment()
+    assert (plain["RAMIFY_SERVER_KEY"], plain["VLLM_RPC_BASE_PATH"]) == ("the-key", "/run/s")
+    first, second = plain["PYTHONPATH"].split(os.pathsep)
+    assert ((Path(first) / "ramify_auth.py").is_file(), second) == (True, "/theirs")
+    placed = command(Path("py"), gpus="0,1", batch_invariant=True).environment(*where)
     assert (placed["CUDA_VISIBLE_DEVICES"], placed["VLLM_BATCH_INVARIANT"]) == ("0,1", "1")
-    assert placed["VLLM_API_KEY"] == "k"
+
+
+TRAINERS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RESTART_COUNT", "RAMIFY_SECRET", "RAMIFY_VLLM_PYTHON", "VLLM_API_KEY", "JUDGE_API_KEY", "HF_TOKEN",
+    "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "search_api_key",
+)  # fmt: skip
+
+
+def test_a_server_gets_neither_keys_nor_what_torchrun_set(monkeypatch):
+    """torch waits for ever on torchrun's store where TORCHELASTIC_USE_AGENT_STORE is set."""
+    for name in TRAINERS:
+        monkeypatch.setenv(name, "theirs")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    variables = command(Path("py")).environment(Path("/run/s/server-0.sock"), "the-key")
+    assert not set(TRAINERS) & set(variables)
+    assert "theirs" not in variables.values()
+    assert variables["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize("length", [0, 90], ids=["short", "long"])
+def test_the_socket_lies_in_a_folder_of_this_user_whose_path_is_short(tmp_path, monkeypatch, length):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("n" * length)) if length else None)
+    folder = SocketFolder()
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    longest = folder.path / "01234567-0123-0123-0123-0123456789ab"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(longest))
+    folder.remove()
+    assert not folder.path.exists()
 
 
 SLEEPER = """#!/bin/sh

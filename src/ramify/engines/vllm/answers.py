@@ -1,20 +1,42 @@
-"""What is asked of a vLLM server and what it answers: records, and how JSON becomes them.
+"""Requests to a vLLM server and its answers: records, and the checks that turn JSON into them.
 
-Whatever an answer lacks is a RequestFailedError of the kind MALFORMED, which ends the run: nothing is guessed.
+A server may be broken, or not vLLM at all. So every value is checked against what was asked: an answer that passes could have
+come from a sound server. Any other raises RequestFailedError of the kind MALFORMED, which says what was expected.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ramify.core.protocols import Json
 from ramify.net.client import Answer
 from ramify.net.failures import FailureKind, RequestFailedError
 
+_MIN_LOGPROB = -9999.0
+"""vLLM's floor for a logprob: it sends -inf and NaN as this."""
+_MAX_LOGPROB = 0.01
+"""Rounding can give a token of probability 1 a little more than that."""
+_MAX_PROBABILITY = 1.01
+_MAX_TEXT = 200
+"""Characters of a name or a label."""
+_MAX_NUMBER = 2**53
+
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request for tokens: ids, what stops it, and how many of the most likely tokens are told with each (0: none)."""
+class GenerateRequest:
+    """A request for tokens.
+
+    Attributes:
+        token_ids: The context. [T]
+        max_tokens: Most tokens to write.
+        seed: Seed of the draws.
+        temperature: Divides the logits.
+        top_p: Probability of the tokens that may be drawn.
+        stops: Texts that end it.
+        stop_ids: Tokens that end it.
+        top_k: Most likely tokens whose logprobs come with each token; 0: none.
+    """
 
     token_ids: tuple[int, ...]
     max_tokens: int
@@ -27,15 +49,15 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """What a server wrote.
+class GenerateResponse:
+    """The tokens that a server wrote.
 
     Attributes:
         token_ids: New tokens. [N]
         logprobs: Their logprobs, nats. [N]
         tops: For each token the logprobs of the most likely ones, nats; empty if not asked for. [N][K]
         finish_reason: "stop" or "length".
-        labels: (label of the weights, number of tokens) in order.
+        labels: (label of the weights, number of tokens) in order; the numbers add up to N.
     """
 
     token_ids: tuple[int, ...]
@@ -45,59 +67,119 @@ class Served:
     labels: tuple[tuple[str, int], ...]
 
 
-def read_served(read: Mapping[str, Json], answer: Answer, asked: Asked) -> Served:
-    """What a server wrote for a request; raises RequestFailedError if the answer lacks a part or was dropped."""
-    choices = listed(read, "choices", answer)
-    choice = choices[0] if choices and isinstance(choices[0], Mapping) else {}
-    ids = tuple(id_list(choice, "token_ids", answer))
+def max_answer_bytes(tokens: int, top_k: int) -> int:
+    """Return how large an answer with logprobs of `tokens` tokens may be; what a server says about itself is less."""
+    # Of vLLM 0.32 an entry has 70 bytes, and 200 in a prompt.
+    return 1_000_000 + tokens * (512 + 128 * (top_k + 1))
+
+
+def read_generated(
+    answer: Answer, request: GenerateRequest, vocab_size: int, prompt: Mapping[str, Json]
+) -> GenerateResponse:
+    """Check the object `prompt` that an answer holds, and return the tokens.
+
+    Raises:
+        RequestFailedError: MALFORMED if it is no answer to `request`; SERVER if the server dropped the request.
+    """
+    choice = _only_choice(prompt, answer)
     reason = choice.get("finish_reason")
+    if reason == "abort":  # by a restart, or by somebody else's pause
+        raise RequestFailedError(FailureKind.SERVER, f"{answer.where}: the server dropped the request")
     if reason not in ("stop", "length"):
-        # "abort": the server dropped it, as a restart or somebody else's pause does.
-        raise RequestFailedError(FailureKind.SERVER, f"{answer.where}: finish_reason {reason!r}")
-    logprobs = choice.get("logprobs")
-    content = listed(logprobs, "content", answer) if isinstance(logprobs, Mapping) else []
-    told = [entry for entry in content if isinstance(entry, Mapping)]
-    if (
-        not ids
-        or len(told) != len(ids)
-        or any(e.get("token_id") != i for e, i in zip(told, ids, strict=True))
+        raise answer.malformed('expected finish_reason "stop" or "length"')
+    ids = tuple(id_list(choice, "token_ids", answer, vocab_size))
+    if not 1 <= len(ids) <= request.max_tokens:
+        raise answer.malformed(f"expected 1 to {request.max_tokens} tokens, got {len(ids)}")
+    logprobs = part_of(choice, "logprobs")
+    content = _objects(logprobs, "content", answer) if logprobs else []
+    if len(content) != len(ids) or any(
+        entry.get("token_id") != i for entry, i in zip(content, ids, strict=True)
     ):
-        raise answer.malformed(f"expected a logprob for each of {len(ids)} tokens, found {len(told)}")
-    tops = tuple(_tops(entry, asked.top_k, answer) for entry in told) if asked.top_k else ()
-    return Served(
-        ids, tuple(_logprob(e, answer) for e in told), tops, reason, _labels(choice, len(ids), answer)
-    )
+        raise answer.malformed(f"expected a logprob for each of {len(ids)} tokens, got {len(content)}")
+    tops = tuple(_tops(e, request.top_k, vocab_size, answer) for e in content) if request.top_k else ()
+    values = tuple(drawn_logprob(entry.get("logprob"), answer) for entry in content)
+    return GenerateResponse(ids, values, tops, str(reason), _labels(choice, len(ids), answer))
 
 
-def _tops(entry: Mapping[str, Json], most: int, answer: Answer) -> tuple[float, ...]:
-    """Logprobs of the `most` most likely tokens; one more entry is there, for the sampled token or the next likely one."""
-    found = [top for top in listed(entry, "top_logprobs", answer) if isinstance(top, Mapping)]
-    ranked = {top.get("token_id"): _logprob(top, answer) for top in found}
-    if len(ranked) < most:
-        raise answer.malformed(f"expected the logprobs of {most} tokens, found {len(ranked)}")
-    return tuple(sorted(ranked.values(), reverse=True)[:most])
+def _only_choice(read: Mapping[str, Json], answer: Answer) -> Mapping[str, Json]:
+    choices = _objects(read, "choices", answer)
+    if len(choices) != 1:
+        raise answer.malformed(f"expected 1 entry in choices, got {len(choices)}")
+    return choices[0]
 
 
-def _logprob(entry: Mapping[str, Json], answer: Answer) -> float:
-    value = entry.get("logprob")
-    if isinstance(value, bool) or not isinstance(value, float | int):
-        raise answer.malformed("expected a logprob that is a number")
-    # Rounding can give a token of probability 1 a little more than that.
-    return min(float(value), 0.0) if math.isfinite(value) else float(value)
+def _tops(entry: Mapping[str, Json], top_k: int, vocab_size: int, answer: Answer) -> tuple[float, ...]:
+    """Return the logprobs of the `top_k` most likely tokens.
+
+    One more entry comes with them, for the sampled token or the next likely one.
+    """
+    tops = _objects(entry, "top_logprobs", answer)
+    ids = {_id_of(top.get("token_id"), "top_logprobs", vocab_size, answer) for top in tops}
+    if len(ids) != len(tops) or not top_k <= len(tops) <= top_k + 1:
+        raise answer.malformed(f"expected the logprobs of {top_k} tokens, got {len(ids)} of {len(tops)}")
+    ranked = sorted((_logprob(top.get("logprob"), answer) for top in tops), reverse=True)
+    if math.fsum(map(math.exp, ranked)) > _MAX_PROBABILITY:
+        raise answer.malformed("expected probabilities in top_logprobs that add up to at most 1")
+    return tuple(ranked[:top_k])
+
+
+def drawn_logprob(value: Json, answer: Answer) -> float:
+    """Return the logprob of a token that was written; such a token has a probability, so vLLM's floor means NaN.
+
+    Raises:
+        RequestFailedError: It is no such number.
+    """
+    logprob = _logprob(value, answer)
+    if logprob <= _MIN_LOGPROB:
+        raise answer.malformed(f"expected logprobs above {_MIN_LOGPROB:g} (vLLM writes that for NaN)")
+    return logprob
+
+
+def _logprob(value: Json, answer: Answer) -> float:
+    # Compared before it is converted: 10**400 is a number in JSON. NaN fails both comparisons.
+    is_number = isinstance(value, float | int) and not isinstance(value, bool)
+    if not is_number or not _MIN_LOGPROB <= value <= _MAX_LOGPROB:  # type: ignore[operator]
+        raise answer.malformed(f"expected a logprob that is a number from {_MIN_LOGPROB:g} to 0")
+    return min(float(value), 0.0)  # type: ignore[arg-type]
 
 
 def _labels(choice: Mapping[str, Json], size: int, answer: Answer) -> tuple[tuple[str, int], ...]:
-    spans = [span for span in listed(choice, "weight_versions", answer) if isinstance(span, Mapping)]
-    labels = tuple(
-        (text_of(span, "version"), number_of(span, "end") - number_of(span, "start")) for span in spans
+    """Return the labels with their numbers of tokens. Spans follow each other from 0 to `size`."""
+    spans = _objects(choice, "weight_versions", answer)
+    ends = [0, *(number_of(span, "end", answer) for span in spans)]
+    starts = [*(number_of(span, "start", answer) for span in spans), size]
+    if ends != starts or any(start >= end for start, end in pairwise(ends)):
+        raise answer.malformed(f"expected weight_versions whose spans cover {size} tokens in order")
+    return tuple(
+        (text_of(span, "version", answer), end - start)
+        for span, (start, end) in zip(spans, pairwise(ends), strict=True)
     )
-    if sum(count for _, count in labels) != size:
-        raise answer.malformed(f"expected weight_versions of {size} tokens")
-    return labels
 
 
-def as_mapping(answer: Answer) -> Mapping[str, Json]:
-    """The object that an answer holds."""
+def read_prompt_logprobs(read: Mapping[str, Json], answer: Answer, token_ids: Sequence[int]) -> list[float]:
+    """Return the logprob of each token of a prompt after the first. [T] -> [T - 1]
+
+    Raises:
+        RequestFailedError: One of them is missing, or no logprob.
+    """
+    rows = listed(read, "prompt_logprobs", answer)
+    if len(rows) != len(token_ids):
+        raise answer.malformed(f"expected prompt_logprobs of {len(token_ids)} tokens, got {len(rows)}")
+    return [
+        drawn_logprob(part_of(row, str(token)).get("logprob"), answer)
+        for row, token in zip(rows[1:], token_ids[1:], strict=True)
+    ]
+
+
+def as_mapping(answer: Answer, max_bytes: int) -> Mapping[str, Json]:
+    """Return the object that an answer of at most `max_bytes` holds.
+
+    Raises:
+        RequestFailedError: It holds none, or is larger.
+    """
+    # Before it is parsed: small texts can become large objects.
+    if len(answer.body) > max_bytes:
+        raise answer.malformed(f"expected at most {max_bytes} bytes, got {len(answer.body)}")
     read = answer.json()
     if not isinstance(read, Mapping):
         raise answer.malformed("expected an object")
@@ -105,45 +187,55 @@ def as_mapping(answer: Answer) -> Mapping[str, Json]:
 
 
 def part_of(read: Json, key: str) -> Mapping[str, Json]:
-    """An object inside another; empty if there is none."""
-    found = read.get(key) if isinstance(read, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    """Return an object inside another; empty if there is none."""
+    part = read.get(key) if isinstance(read, Mapping) else None
+    return part if isinstance(part, Mapping) else {}
 
 
-def _wrong(key: str, answer: Answer | None) -> RequestFailedError:
-    if answer is not None:
-        return answer.malformed(f"expected {key}")
-    return RequestFailedError(FailureKind.MALFORMED, f"expected {key}: is this a vLLM server?")
+def listed(read: Json, key: str, answer: Answer) -> Sequence[Json]:
+    """Return the list under a key; RequestFailedError if there is none."""
+    values = read.get(key) if isinstance(read, Mapping) else None
+    if not isinstance(values, list):
+        raise _missing(key, answer)
+    return values
 
 
-def listed(read: Json, key: str, answer: Answer | None = None) -> Sequence[Json]:
-    """The list under a key."""
-    found = read.get(key) if isinstance(read, Mapping) else None
-    if not isinstance(found, list):
-        raise _wrong(key, answer)
-    return found
+def _objects(read: Json, key: str, answer: Answer) -> list[Mapping[str, Json]]:
+    values = listed(read, key, answer)
+    objects = [value for value in values if isinstance(value, Mapping)]
+    if len(objects) != len(values):
+        raise answer.malformed(f"expected objects in {key}")
+    return objects
 
 
-def id_list(read: Json, key: str, answer: Answer | None = None) -> list[int]:
-    """The token ids under a key."""
-    found = listed(read, key, answer)
-    ids = [i for i in found if isinstance(i, int) and not isinstance(i, bool)]
-    if len(ids) != len(found):
-        raise _wrong(key, answer)
-    return ids
+def id_list(read: Json, key: str, answer: Answer, vocab_size: int) -> list[int]:
+    """Return the token ids under a key; RequestFailedError if one is none, or outside the vocabulary."""
+    return [_id_of(value, key, vocab_size, answer) for value in listed(read, key, answer)]
 
 
-def text_of(read: Json, key: str) -> str:
-    """The text under a key."""
-    found = read.get(key) if isinstance(read, Mapping) else None
-    if not isinstance(found, str):
-        raise _wrong(key, None)
-    return found
+def _id_of(value: Json, key: str, vocab_size: int, answer: Answer) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
+        raise answer.malformed(f"expected token ids from 0 to {vocab_size - 1} in {key}")
+    return value
 
 
-def number_of(read: Json, key: str) -> int:
-    """The whole number under a key."""
-    found = read.get(key) if isinstance(read, Mapping) else None
-    if not isinstance(found, int):
-        raise _wrong(key, None)
-    return found
+def text_of(read: Json, key: str, answer: Answer) -> str:
+    """Return the text under a key; RequestFailedError if there is none, or one that is no name."""
+    text = read.get(key) if isinstance(read, Mapping) else None
+    if not isinstance(text, str):
+        raise _missing(key, answer)
+    if len(text) > _MAX_TEXT or (text and not text.isprintable()):
+        raise answer.malformed(f"expected {key} of at most {_MAX_TEXT} printable characters")
+    return text
+
+
+def number_of(read: Json, key: str, answer: Answer) -> int:
+    """Return the whole number under a key; RequestFailedError if there is none, or one of no sane size."""
+    number = read.get(key) if isinstance(read, Mapping) else None
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MAX_NUMBER:
+        raise _missing(key, answer)
+    return number
+
+
+def _missing(key: str, answer: Answer) -> RequestFailedError:
+    return answer.malformed(f"expected {key}: is this a vLLM server?")

@@ -7,10 +7,11 @@ matched again on our side, on the bytes of the whole turn: one may begin in the 
 Every answer says which weights wrote it. An answer by other weights than those that were handed over (a server that
 started again has those of its first day) is dropped and asked for again, once the server has the right ones. A request
 that is repeated has the same ids and seed, and nothing of a failed answer is kept, so none is lost or counted twice.
+
+A server that cannot be brought back, or answers wrongly, is given up. The others go on; the run ends when none is left.
 """
 
 import asyncio
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -23,18 +24,18 @@ from ramify.core.draws import stream
 from ramify.core.errors import EngineError, ServiceDownError
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request, version_folder
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS, top_k_bracket
-from ramify.engines.vllm.answers import Asked, Served
-from ramify.engines.vllm.fit import Fit, release_note
+from ramify.engines.vllm.answers import GenerateRequest, GenerateResponse
+from ramify.engines.vllm.fit import Fit
 from ramify.engines.vllm.folder import WeightsFolder
-from ramify.engines.vllm.replica import LostServerError, Replica
+from ramify.engines.vllm.replica import LostServerError, Replica, ServerState
 from ramify.engines.vllm.routing import blocks_of, least_work
+from ramify.engines.vllm.weight_sync import WeightSync
 from ramify.net.failures import FailureKind, RequestFailedError
 
 _MOST_FAILURES = 10
 """Failed attempts after which a request counts as what kills the servers."""
 _PAUSE_SECONDS = 0.2
-_UNTOUCHED = "default"
-"""Label of weights that a server read when it started."""
+_SETTLED = (ServerState.AWAKE, ServerState.LOST)
 
 
 class VllmEngine:
@@ -76,8 +77,7 @@ class VllmEngine:
         self._stop_ids = tuple(sorted(tokenizer.eos_ids))
         # One more is asked for.
         self._top_k = min(entropy_top_k, vocab_size - 1)
-        self._route, self._note, self._sleeps = route, note, sleeps
-        self._fit = Fit(model, tokenizer, context_tokens, dtype, self._top_k + 1, weights is not None)
+        self._route, self._note = route, note
         self._info = EngineInfo(
             "vllm",
             vocab_size,
@@ -89,16 +89,14 @@ class VllmEngine:
             logprob_tolerance=TOLERANCE if dtype == "float32" else TOLERANCE_16_BITS,
             weights_folder=None if weights is None else weights.path,
         )
-        self._weights = weights
+        self._weights, self._sleeps = weights, sleeps and weights is not None
+        fit = Fit(model, tokenizer, context_tokens, dtype, self._top_k + 1, weights is not None, self._sleeps)
+        self._sync = WeightSync(fit, self._info.weights_folder, self._wake_waiters, note)
         self._matchers: dict[tuple[str, ...], StopMatcher] = {}
-        # Labels of weights whose answers count, and their versions; empty before the first server was asked.
-        self._versions: dict[str, int] = {}
-        # The label of the weights that were handed over last; None: none were.
-        self._current: str | None = None
-        self._name, self._handed = f"ramify-{secrets.token_hex(4)}", 0
         self._keepers: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
-        self._is_open = self._closed = False
+        # Set when all servers were up for the first time: until then one that is given up ends the run.
+        self._has_opened = self._closed = False
         for replica in self._replicas:
             if replica.process is not None:
                 replica.process.start()
@@ -143,33 +141,43 @@ class VllmEngine:
                 f"expected 2 to {most} token ids from 0 to {vocab - 1} to score, got {len(token_ids)}"
             )
         await self._open()
-        living = [replica for replica in self._replicas if replica.failed is None]
-        found = await asyncio.gather(*(self._scored(replica, token_ids) for replica in living))
-        tolerance = self._info.logprob_tolerance
-        for replica, scores in zip(living[1:], found[1:], strict=True):
-            difference = float(np.abs(scores - found[0]).max())
-            if not (tolerance is not None and difference <= tolerance):
-                raise EngineError(
-                    f"{replica.url} computes other logprobs than {living[0].url}, by up to {difference:.2g} nats on a "
-                    "fixed prompt: their weights differ"
-                )
-        return found[0]
+        living = [replica for replica in self._replicas if replica.state is not ServerState.LOST]
+        scores = await asyncio.gather(*(self._scored(replica, token_ids) for replica in living))
+        first: tuple[Replica, Floats] | None = None
+        for replica, logprobs in zip(living, scores, strict=True):
+            if logprobs is not None:
+                first = first or (replica, logprobs)
+                self._compare(replica, logprobs, *first)
+        assert first is not None  # `_until` raises when no server is left
+        return first[1]
 
-    async def _scored(self, replica: Replica, token_ids: Sequence[int]) -> Floats:
-        last = ""
-        for attempt in range(_MOST_FAILURES):
-            await self._until(lambda: replica.is_up)
+    def _compare(self, replica: Replica, logprobs: Floats, other: Replica, expected: Floats) -> None:
+        tolerance = self._info.logprob_tolerance
+        difference = float(np.abs(logprobs - expected).max())
+        if not (tolerance is not None and difference <= tolerance):
+            raise EngineError(
+                f"{replica.url} computes other logprobs than {other.url}, by up to {difference:.2g} nats on a "
+                "fixed prompt: their weights differ"
+            )
+
+    async def _scored(self, replica: Replica, token_ids: Sequence[int]) -> Floats | None:
+        """Return the logprobs by one server; None if it was given up."""
+        last, failures = "", 0
+        while failures < _MOST_FAILURES:
+            await self._until(lambda: replica.state in _SETTLED)
+            if not replica.is_up:
+                return None
             try:
                 return await replica.while_up(replica.server.prompt_logprobs(token_ids))
             except LostServerError:
-                last = "it went down"
+                last, failures = "it went down", failures + 1
             except RequestFailedError as failed:
                 last = failed.detail
-                await self._after_failure(replica, failed, attempt)
+                failures += await self._after_failure(replica, failed, failures)
         raise EngineError(f"engine 'vllm': {replica.url} does not score a prompt: {last}")
 
     async def load_weights(self, version: int) -> None:
-        """Have every server load the weights of `version` from the weights folder.
+        """Wake the servers, and have each load the weights of `version` from the weights folder.
 
         Raises:
             EngineError: There is no such folder, or no server comes back with these weights.
@@ -179,39 +187,28 @@ class VllmEngine:
             raise EngineError("engine 'vllm' takes no weights here: it has no folder to read them from")
         if not version_folder(folder, version).is_dir():
             raise EngineError(f"engine 'vllm': there are no weights of version {version} in {folder}")
-        await self._open()
-        self._handed += 1
-        label = f"{self._name}-{self._handed}"
-        kept = {old: number for old, number in self._versions.items() if old.startswith(self._name)}
-        self._current, self._versions = label, {**kept, label: version}
+        if not self._has_opened:
+            await self._open()
+        self._sync.advance(version)
         self._info = replace(self._info, policy_version=version)
-        await asyncio.gather(*(self._hand_over(replica) for replica in self._replicas if replica.is_up))
-        # A server that is down gets them when it is back.
+        # Servers that sleep get these weights when they wake.
+        await self._open()
+        await asyncio.gather(*(self._sync.hand_over(replica) for replica in self._replicas))
         for replica in self._replicas:
-            await self._until(lambda replica=replica: replica.is_up and replica.label == label)  # type: ignore[misc]
+            await self._until(
+                lambda replica=replica: (  # type: ignore[misc]
+                    replica.state is ServerState.LOST or (replica.is_up and self._sync.is_current(replica))
+                )
+            )
 
-    async def _hand_over(self, replica: Replica) -> None:
-        async with replica.handing_over:
-            try:
-                if self._sleeps:
-                    await replica.server.wake()
-                await self._load(replica)
-            except RequestFailedError:
-                replica.suspect()
-
-    async def _load(self, replica: Replica) -> None:
-        folder, label = self._info.weights_folder, self._current
-        assert folder is not None
-        assert label is not None
-        replica.prefixes.clear()
-        await replica.server.load(version_folder(folder, self._info.policy_version), label)
-        replica.label = label
-        self.changed()
-
-    async def rest(self) -> None:
-        """Hand back the servers' memory until the next `load_weights`, if they sleep."""
+    async def sleep(self) -> None:
+        """Have the servers release their memory until the next `load_weights`, if the recipe says so."""
         if self._sleeps:
-            await asyncio.gather(*(replica.server.sleep() for replica in self._replicas if replica.is_up))
+            await self._stop_keeping()
+            living = [replica for replica in self._replicas if replica.failed is None]
+            await asyncio.gather(*(replica.sleep() for replica in living))
+            for replica in living:
+                self._note_lost(replica)
 
     def info(self) -> EngineInfo:
         """Sizes and version."""
@@ -220,9 +217,7 @@ class VllmEngine:
     async def close(self) -> None:
         """Stop the servers that ramify started, and free connections; closing twice is allowed."""
         self._closed = True
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await self._stop_keeping()
         await close_all((*self._replicas, *(() if self._weights is None else (self._weights,))))
 
     def _check(self, request: Request) -> None:
@@ -240,78 +235,59 @@ class VllmEngine:
             )
 
     async def _open(self) -> None:
-        """Begin to keep the servers, and wait until all of them are up or given up."""
-        if not self._keepers:
-            self._keepers = [asyncio.create_task(replica.keep(self)) for replica in self._replicas]
-        if not self._is_open:
-            for replica in self._replicas:
-                await self._until(lambda replica=replica: replica.is_up)  # type: ignore[misc]
-            self._is_open = True
+        """Begin to keep the servers, and wait until each is up or given up.
 
-    def changed(self) -> None:
-        """Wake those who wait for a server."""
+        Raises:
+            RamifyError: No server is left, or one of them never came up.
+        """
+        if not self._keepers:
+            self._keepers = [asyncio.create_task(self._keep(replica)) for replica in self._replicas]
+        for replica in self._replicas:
+            await self._until(lambda replica=replica: self._has_opened or replica.is_up)  # type: ignore[misc]
+        self._has_opened = True
+
+    async def _keep(self, replica: Replica) -> None:
+        """Keep a server until it is given up."""
+        if replica.failed is None:
+            await replica.keep(self._sync)
+            self._note_lost(replica)
+
+    def _note_lost(self, replica: Replica) -> None:
+        others = sum(other.failed is None for other in self._replicas)
+        # The error of the last one ends the run, and is told then.
+        if replica.failed is not None and others and self._has_opened:
+            self._note(
+                f"{replica.failed}; it is left out, and {others} of {len(self._replicas)} servers go on"
+            )
+
+    async def _stop_keeping(self) -> None:
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        self._keepers = []
+
+    def _wake_waiters(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
     async def _until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds.
+        """Wait until `holds` returns True.
 
         Raises:
-            RamifyError: A server was given up: the engine cannot do what it was built for.
+            RamifyError: No server is left, or one of them never came up.
         """
         while True:
-            for replica in self._replicas:
-                if replica.failed is not None:
-                    raise replica.failed
+            lost = [replica.failed for replica in self._replicas if replica.failed is not None]
+            if lost and (not self._has_opened or len(lost) == len(self._replicas)):
+                raise lost[-1]
             if holds():
                 return
             await self._news.wait()
 
-    async def prepare(self, replica: Replica) -> None:
-        """Check a server that has just answered, and give it the weights of this step.
-
-        Raises:
-            ConfigError: It is not the server that the recipe describes.
-            EngineError: Its weights are none of this run.
-            RequestFailedError: It does not answer.
-        """
-        info = await self._fit.look(replica.server)
-        if not self._versions and (note := release_note(replica.url, info.version)):
-            self._note(note)
-        if not self._versions or (self._current is None and self._weights is not None):
-            # What servers hold before the first hand-over does not matter if there will be one.
-            self._versions[info.label] = 0
-        replica.label = info.label
-        if self._current in (None, info.label):
-            if info.label not in self._versions:
-                known = next(iter(self._versions))
-                raise EngineError(
-                    f"engine 'vllm': {replica.url} has the weights {info.label!r}, others have {known!r}: somebody else "
-                    "loads weights into it"
-                )
-            return
-        if info.label != _UNTOUCHED and not info.label.startswith(self._name):
-            raise EngineError(
-                f"engine 'vllm': {replica.url} has the weights {info.label!r} of another run; give each run servers of "
-                "its own"
-            )
-        await self._load(replica)
-
-    async def check(self, replica: Replica) -> None:
-        """Return if a server is healthy and has the weights of this step.
-
-        Raises:
-            RequestFailedError: It is not, or it started again.
-        """
-        await replica.server.health()
-        label = await replica.server.label()
-        if label not in self._versions or (self._current is not None and label != self._current):
-            raise RequestFailedError(FailureKind.SERVER, f"its weights are {label!r}, so it started again")
-
     async def _part(self, request: Request, written: tuple[int, ...], most: int, tops: bool) -> Completion:
         """Have up to `most` tokens written after those that were; what fails is repeated until a server answers."""
         ids = request.token_ids + written
-        asked = Asked(
+        part = GenerateRequest(
             ids,
             most,
             stream(request.seed, len(ids)),
@@ -322,38 +298,42 @@ class VllmEngine:
             self._top_k if tops else 0,
         )
         blocks = blocks_of(ids)
-        last = ""
-        for attempt in range(_MOST_FAILURES):
+        last, failures = "", 0
+        while failures < _MOST_FAILURES:
             await self._until(lambda: any(replica.is_up for replica in self._replicas))
             replica = self._route([replica for replica in self._replicas if replica.is_up], blocks)
             replica.prefixes.add(blocks)
             try:
                 with replica.carrying():
-                    served = await replica.while_up(replica.server.generate(asked))
+                    response = await replica.while_up(replica.server.generate(part))
             except LostServerError:
-                last = f"{replica.url} went down"
+                last, failures = f"{replica.url} went down", failures + 1
                 continue
             except RequestFailedError as failed:
                 last = failed.detail
-                await self._after_failure(replica, failed, attempt)
+                failures += await self._after_failure(replica, failed, failures)
                 continue
-            if any(label not in self._versions for label, _ in served.labels):
-                last = f"{replica.url} wrote with other weights than those of this step"
+            if not all(self._sync.knows(label) for label, _ in response.labels):
+                last, failures = (
+                    f"{replica.url} wrote with other weights than those of this step",
+                    failures + 1,
+                )
                 replica.suspect()
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            done = self._completion(served, request, written)
+            done = self._completion(response, request, written)
             replica.prefixes.add(blocks_of(ids + done.token_ids))
             return done
         raise EngineError(
             f"engine 'vllm': a request failed {_MOST_FAILURES} times, the last time because {last}"
         )
 
-    async def _after_failure(self, replica: Replica, failed: RequestFailedError, attempt: int) -> None:
-        """After a failed request: have the server looked at, and wait a moment.
+    async def _after_failure(self, replica: Replica, failed: RequestFailedError, failures: int) -> int:
+        """Have the server looked at, and wait a moment; return 1 if the request has one attempt less.
+
+        A wrong answer takes none of them: the number of those is limited for each server.
 
         Raises:
-            EngineError: Another attempt could not mend it.
             ServiceDownError: The key is refused.
         """
         if failed.kind is FailureKind.REFUSED:
@@ -361,31 +341,37 @@ class VllmEngine:
                 f"{failed.detail}: the server refuses the key; look at engine.key_variable"
             )
         if not failed.kind.retriable:
-            raise EngineError(f"engine 'vllm': {failed.detail}")
+            replica.count_wrong_answer(failed.detail)
+            self._wake_waiters()
+            await asyncio.sleep(_PAUSE_SECONDS)
+            return 0
         replica.suspect()
-        await asyncio.sleep(_PAUSE_SECONDS * 2 ** min(attempt, 5))
+        await asyncio.sleep(_PAUSE_SECONDS * 2 ** min(failures, 5))
+        return 1
 
-    def _completion(self, served: Served, request: Request, written: tuple[int, ...]) -> Completion:
-        """What was served, up to the token that ends the turn by our own reading of it."""
+    def _completion(
+        self, response: GenerateResponse, request: Request, written: tuple[int, ...]
+    ) -> Completion:
+        """Return the tokens up to the one that ends the turn by our own reading of it."""
         start = len(request.token_ids) - request.stop_context
         turn = [*request.token_ids[start:], *written]
         matcher = self._matcher(request.stops)
-        finish, size = Finish.LENGTH, len(served.token_ids)
-        for place, token in enumerate(served.token_ids, start=1):
+        finish, size = Finish.LENGTH, len(response.token_ids)
+        for size_now, token in enumerate(response.token_ids, start=1):
             turn.append(token)
             if token in self._tokenizer.eos_ids:
-                finish, size = Finish.EOS, place
+                finish, size = Finish.EOS, size_now
                 break
             if matcher.completes(turn):
-                finish, size = Finish.STOP, place
+                finish, size = Finish.STOP, size_now
                 break
-        entropies = tuple(top_k_bracket(top, self._info.vocab_size) for top in served.tops[:size])
+        entropies = tuple(top_k_bracket(top, self._info.vocab_size) for top in response.tops[:size])
         return Completion(
-            served.token_ids[:size],
-            served.logprobs[:size],
+            response.token_ids[:size],
+            response.logprobs[:size],
             entropies,
             finish,
-            self._runs(served.labels, size),
+            self._runs(response.labels, size),
         )
 
     def _runs(self, labels: Sequence[tuple[str, int]], size: int) -> tuple[tuple[int, int], ...]:
@@ -395,7 +381,7 @@ class VllmEngine:
             count = min(count, size)
             size -= count
             if count:
-                runs.append((self._versions[label], count))
+                runs.append((self._sync.version_of(label), count))
         return tuple(runs)
 
     def _matcher(self, stops: tuple[str, ...]) -> StopMatcher:

@@ -1,5 +1,6 @@
-"""Whether a server is the one that the recipe describes."""
+"""Checks that a server is the one that the recipe describes."""
 
+import re
 from dataclasses import dataclass
 
 from ramify.chat.tokenizer import ChatTokenizer
@@ -8,6 +9,8 @@ from ramify.engines.vllm.server import TESTED, ServerInfo, VllmServer
 
 _PROBE = "Paris, 12 plus 30 is 42; <search> caf\u00e9 \u4e2d\u6587 (x < y)"
 """A text on which our tokenizer and the server's are compared."""
+_SHORT_NUMBER = re.compile(r"[0-9]{1,6}")
+"""int() refuses text of thousands of digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,8 @@ class Fit:
         context_tokens: Tokens that a sequence may have.
         dtype: In which it computes.
         logprobs: Logprobs that are asked for with a token.
-        takes_weights: Whether it gets new weights.
+        takes_weights: It gets new weights.
+        sleeps: It hands back its memory between rollouts.
     """
 
     model: str | None
@@ -29,18 +33,19 @@ class Fit:
     dtype: str
     logprobs: int
     takes_weights: bool
+    sleeps: bool = False
 
     async def look(self, server: VllmServer) -> ServerInfo:
-        """What the server says about itself.
+        """Return what the server says about itself.
 
         Raises:
             ConfigError: It is not what it has to be; says which flag or key to change.
             RequestFailedError: It does not answer, or not as vLLM does.
         """
         info = await server.look(self.model)
-        for is_wrong, told in self._findings(info):
+        for is_wrong, message in self._findings(info):
             if is_wrong:
-                raise ConfigError(told.replace("{url}", server.url))
+                raise ConfigError(message.replace("{url}", server.url))
         if await server.encode(_PROBE) != self.tokenizer.encode(_PROBE):
             raise ConfigError(
                 f"engine: {server.url} has another tokenizer than model.path; serve the model of the recipe"
@@ -48,7 +53,7 @@ class Fit:
         return info
 
     def _findings(self, info: ServerInfo) -> tuple[tuple[bool, str], ...]:
-        """What may be wrong with a server: whether it is, and the message."""
+        """Return pairs of a test and the message for a server that fails it."""
         most = info.max_logprobs
         return (
             (
@@ -79,14 +84,19 @@ class Fit:
                 self.takes_weights and not info.label,
                 "engine: {url} takes no new weights; start it with VLLM_SERVER_DEV_MODE=1 in its environment",
             ),
+            (
+                self.sleeps and info.can_sleep is False,
+                # vLLM answers /sleep all the same, and keeps its memory.
+                "engine.sleep: {url} cannot sleep. Start it with --enable-sleep-mode, or set sleep = false.",
+            ),
         )
 
 
 def release_note(url: str, version: str) -> str | None:
-    """A line about a release that was not tested; None for those that were."""
-    release = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    """Return a line about a release that was not tested; None for those that were."""
+    release = tuple(int(part) for part in version.split(".")[:2] if _SHORT_NUMBER.fullmatch(part))
     if TESTED[0] <= release <= TESTED[1]:
         return None
     oldest, newest = (".".join(map(str, end)) for end in TESTED)
-    told = oldest if oldest == newest else f"{oldest} to {newest}"
-    return f"engine 'vllm': {url} is vLLM {version}; ramify is tested with {told}"
+    releases = oldest if oldest == newest else f"{oldest} to {newest}"
+    return f"engine 'vllm': {url} is vLLM {version}; ramify is tested with {releases}"

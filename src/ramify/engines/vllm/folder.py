@@ -1,4 +1,7 @@
-"""The folder through which weights reach the servers: one a run, removed at its end, or by the next run if that was killed."""
+"""Folders of one run: of the weights that reach the servers, and of the servers' sockets.
+
+Each is locked while its process lives and removed at the end, or by the next run if that process was killed.
+"""
 
 import fcntl
 import os
@@ -9,30 +12,54 @@ from pathlib import Path
 
 from ramify.core.errors import MachineError
 
-_PREFIX = "ramify-weights-"
 _LOCK = ".lock"
+_NEW_LOCK = ".lock.new"
+_MAX_SOCKET_BYTES = 103
+"""Longest path of a Unix socket on macOS; Linux takes 107."""
+_LONGEST_NAME = 40
+"""vLLM's own sockets are named by 36 characters."""
 
 
-class WeightsFolder:
-    """A new folder, held by this process.
+class LockedFolder:
+    """A new folder for this user alone, locked by this process.
 
     Attributes:
         path: The folder.
     """
 
+    def __init__(self, parent: Path, prefix: str) -> None:
+        """Make it below `parent`, and remove those of the same prefix that killed processes left there; may raise OSError."""
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(parent, prefix)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute()  # mode 0700
+        self._lock = os.open(self.path / _NEW_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        # Renamed once it is locked, or another process could take it for abandoned.
+        (self.path / _NEW_LOCK).rename(self.path / _LOCK)
+
+    async def close(self) -> None:
+        """Remove the folder; closing twice is allowed."""
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the folder; a second time does nothing."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):
+            os.close(self._lock)
+        self._lock = -1
+
+
+class WeightsFolder(LockedFolder):
+    """The folder through which weights reach the servers."""
+
     def __init__(self, parent: Path) -> None:
-        """Make it below `parent`, and remove what runs that were killed left there.
+        """Make it below `parent`.
 
         Raises:
             MachineError: Nothing can be written there.
         """
         try:
-            parent.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(parent)
-            # mkdtemp's folder is for this user alone; in a folder that the user named, others may read.
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)).absolute()
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            super().__init__(parent, "ramify-weights-")
         except OSError as error:
             raise MachineError(
                 f"engine.weights_dir: nothing can be written into {parent} ({error.strerror}); name another folder"
@@ -42,20 +69,36 @@ class WeightsFolder:
         """Let servers of other users read it."""
         self.path.chmod(0o755)
 
-    async def close(self) -> None:
-        """Remove the folder; closing twice is allowed."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        with suppress(OSError):
-            os.close(self._lock)
+
+class SocketFolder(LockedFolder):
+    """The folder of a server's sockets. No other user can reach what listens there."""
+
+    def __init__(self) -> None:
+        """Make it where temporary files are, or in /tmp if that path is too long for a socket.
+
+        Raises:
+            MachineError: Nothing can be written there.
+        """
+        parent, prefix = Path(tempfile.gettempdir()), "ramify-sockets-"
+        longest = parent / f"{prefix}12345678" / ("n" * _LONGEST_NAME)
+        if len(os.fsencode(longest)) > _MAX_SOCKET_BYTES:
+            parent = Path("/tmp")
+        try:
+            super().__init__(parent, prefix)
+        except OSError as error:
+            raise MachineError(
+                f"TMPDIR: no folder for the servers' sockets can be made in {parent} ({error.strerror}). Set TMPDIR to a "
+                "folder with a short path."
+            ) from None
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """Remove folders of ours that no living process holds."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        about = folder.lstat()
-        if folder.is_symlink() or not folder.is_dir() or about.st_uid != os.getuid():
-            continue
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    """Remove this user's folders that no living process holds."""
+    for folder in parent.glob(f"{prefix}*"):
         with suppress(OSError):
+            about = folder.lstat()
+            if folder.is_symlink() or not folder.is_dir() or about.st_uid != os.getuid():
+                continue
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

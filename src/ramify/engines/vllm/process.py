@@ -1,4 +1,7 @@
-"""A vLLM server that ramify starts: its command, its log, and its end.
+"""A vLLM server that ramify starts: its command, its environment, its log, and its end.
+
+It listens on a Unix socket in a folder of this user alone, and every route asks for a key drawn for this server: other users
+cannot reach the socket, and programs of the same user (tools, environments) do not have the key.
 
 The server and what it starts are a process group of their own, which is killed as one. If ramify itself is killed, the
 kernel ends the server (on Linux).
@@ -6,8 +9,8 @@ kernel ends the server (on Linux).
 
 import os
 import re
+import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ramify.core.config import may_hold_key
 from ramify.core.errors import MachineError
+from ramify.engines.vllm.folder import SocketFolder
 
 _GUARD = """
 import ctypes, os, signal, sys
@@ -30,7 +35,11 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 
 _PATIENCE_SECONDS = 10.0
 """How long a server may take to end before it is killed."""
-_TOLD_CHARACTERS = 300
+_MAX_CHARACTERS = 300
+_MIDDLEWARE = Path(__file__).parent / "middleware"
+_TRAINERS = ("RANK", "WORLD_SIZE")
+_TRAINERS_PREFIXES = ("TORCHELASTIC_", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "RAMIFY_")
+"""Variables of torchrun and ramify: a server that read them would join the trainer's processes."""
 _NO_VLLM = "No module named 'vllm'"
 _LOG_PREFIX = re.compile(r"^\([^)]*\) [A-Z]+ \S+ \S+ \[[^]]*\] ")
 """Of vLLM: (process) LEVEL date time [file:line]"""
@@ -50,7 +59,6 @@ class Command:
         gpus: CUDA_VISIBLE_DEVICES; "" leaves it as it is.
         batch_invariant: Have logprobs not depend on what is computed beside them (VLLM_BATCH_INVARIANT).
         sleeps: The server can hand back its memory.
-        key: What requests have to carry.
     """
 
     python: Path
@@ -62,51 +70,74 @@ class Command:
     gpus: str = ""
     batch_invariant: bool = False
     sleeps: bool = False
-    key: str | None = None
 
-    def arguments(self, port: int) -> list[str]:
-        """Of the interpreter."""
+    def arguments(self, socket: Path) -> list[str]:
+        """Return the arguments of the interpreter, for a server that listens on `socket`."""
         return [
-            *("-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)),
+            *("-m", "vllm.entrypoints.openai.api_server", "--uds", str(socket)),
             *("--model", str(self.model), "--served-model-name", self.model.name, "--dtype", self.dtype),
             *("--max-model-len", str(self.context_tokens), "--max-logprobs", str(self.max_logprobs)),
             *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
             *("--enable-prefix-caching", "--enable-scale-out"),
             *(("--enable-sleep-mode",) if self.sleeps else ()),
             *self.flags,
+            # The last one is asked first.
+            *("--middleware", "ramify_auth.RequireKey"),
         ]
 
-    def environment(self) -> Mapping[str, str]:
-        """Of the process."""
-        own = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    def environment(self, socket: Path, key: str) -> Mapping[str, str]:
+        """Return the variables of the process: this process's own without keys of services and what torchrun set."""
+        inherited = {name: value for name, value in os.environ.items() if not _is_trainers(name)}
+        own = {
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            # Messages between the server's own processes are pickles; their sockets lie beside ours.
+            "VLLM_RPC_BASE_PATH": str(socket.parent),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(_MIDDLEWARE), os.environ.get("PYTHONPATH")))),
+            "RAMIFY_SERVER_KEY": key,
+        }
         if self.gpus:
             own["CUDA_VISIBLE_DEVICES"] = self.gpus
         if self.batch_invariant:
             own["VLLM_BATCH_INVARIANT"] = "1"
-        if self.key is not None:
-            own["VLLM_API_KEY"] = self.key
-        return {**os.environ, **own}
+        return {**inherited, **own}
+
+
+def _is_trainers(variable: str) -> bool:
+    return (
+        variable in _TRAINERS
+        or variable.startswith(_TRAINERS_PREFIXES)
+        # VLLM_API_KEY among them: the server would ask for a second key.
+        or may_hold_key(variable)
+    )
 
 
 class ServerProcess:
     """One server that ramify started, or will start.
 
     Attributes:
-        log: What it and its predecessors printed.
+        log: Output of it and of its predecessors.
+        socket: The Unix socket on which it listens.
+        key: The key that its requests carry.
     """
 
     def __init__(self, command: Command, log: Path) -> None:
-        """Choose a free port on this machine; start nothing yet."""
+        """Make the folder of its socket and draw its key; start nothing yet.
+
+        Raises:
+            MachineError: There is no place for the socket.
+        """
         self._command, self.log = command, log
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        self._folder = SocketFolder()
+        self.socket = self._folder.path / f"{log.stem}.sock"
+        self.key = secrets.token_urlsafe(32)
         self._running: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        """Its address."""
-        return f"http://127.0.0.1:{self._port}"
+        """Its address behind the socket: its name in messages, the same as its log's."""
+        return f"http://{self.log.stem}"
 
     def start(self) -> None:
         """Start it, or start it again. Call it from a thread that lives as long as the server shall.
@@ -116,7 +147,9 @@ class ServerProcess:
         """
         self.kill()
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        arguments = ["-c", _GUARD, str(os.getpid()), *self._command.arguments(self._port)]
+        # A server that was killed leaves its socket, and no other can bind to that.
+        self.socket.unlink(missing_ok=True)
+        arguments = ["-c", _GUARD, str(os.getpid()), *self._command.arguments(self.socket)]
         try:
             with self.log.open("ab") as log:
                 self._running = subprocess.Popen(
@@ -124,7 +157,7 @@ class ServerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=self._command.environment(),
+                    env=self._command.environment(self.socket, self.key),
                     start_new_session=True,
                 )
         except OSError as error:
@@ -135,11 +168,11 @@ class ServerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is not running."""
+        """True while it is not running."""
         return self._running is None or self._running.poll() is not None
 
     def why_it_ended(self) -> str:
-        """In one line, for a message: what to do, or the last error of its log."""
+        """Return one line for a message: what to do, or the last error of its log."""
         try:
             lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
         except OSError:
@@ -147,15 +180,16 @@ class ServerProcess:
         errors = [line for line in lines if "Error" in line] or lines or ["it said nothing"]
         if _NO_VLLM in errors[-1]:
             return f"{self._command.python} has no vLLM: install it there, or name another Python as engine.python"
-        return f"its process ended: {_LOG_PREFIX.sub('', errors[-1])[:_TOLD_CHARACTERS]}"
+        return f"its process ended: {_LOG_PREFIX.sub('', errors[-1])[:_MAX_CHARACTERS]}"
 
     def stop(self) -> None:
-        """Ask it to end, and kill what is left of it."""
+        """Ask it to end, kill what is left of it, and remove its socket. It cannot be started again."""
         if self._running is not None and self._running.poll() is None:
             self._running.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self._running.wait(_PATIENCE_SECONDS)
         self.kill()
+        self._folder.remove()
 
     def kill(self) -> None:
         """Kill it, and what it started, at once."""
@@ -169,5 +203,5 @@ class ServerProcess:
 
 
 def own_python() -> Path:
-    """The interpreter of this process."""
+    """Return the interpreter of this process."""
     return Path(sys.executable)

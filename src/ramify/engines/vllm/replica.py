@@ -1,10 +1,17 @@
-"""A server with what the engine knows about it, and the task that keeps it: brings it up, watches it, brings it back."""
+"""A server with what the engine knows about it, and the task that keeps it: brings it up, watches it, brings it back.
+
+    STARTING --(answers, woken, has the step's weights)--> AWAKE --(sleep, verified)--> ASLEEP --(next rollout)--> STARTING
+    AWAKE --(went down)--> STARTING --(did not come back)--> LOST <--(does not sleep, answers wrongly)-- AWAKE
+
+`_enter` alone changes the state.
+"""
 
 import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from ramify.core.errors import EngineError, RamifyError, ServiceDownError
@@ -18,15 +25,32 @@ POLL_SECONDS = 0.5
 WATCH_SECONDS = 5.0
 """Between two looks at a server that is answering requests."""
 HEALTH_SECONDS = 30.0
-"""A server that does not say within this time that it is healthy hangs; a busy one takes seconds."""
+"""A server that does not answer /health, /sleep or /wake_up within this time hangs; a busy one takes seconds."""
 _MOST_STARTS = 3
 """A process that ends so often before it is ready will not start."""
+_MOST_CHANGES = 3
+"""Failed attempts to put a server to sleep, or to wake it, after which it is started again or given up."""
+_MOST_WRONG = 3
+"""Wrong answers after which a server is given up. A sound server gives none; a proxy before it may give one."""
 
 Value = TypeVar("Value")
 
 
+class ServerState(StrEnum):
+    """What a server is doing, as far as the engine has verified it."""
+
+    STARTING = "starting"
+    """It is down, starts, or gets its weights."""
+    AWAKE = "awake"
+    """It takes requests."""
+    ASLEEP = "asleep"
+    """It holds no memory for weights, because it sleeps or because its process was ended."""
+    LOST = "lost"
+    """It was given up."""
+
+
 class Checks(Protocol):
-    """What the engine wants of a server; both raise RequestFailedError if it does not answer as it should."""
+    """The engine's demands on a server; both requests raise RequestFailedError if it does not answer as it should."""
 
     async def prepare(self, replica: "Replica") -> None:
         """Check a server that has just answered, and give it the weights of this step."""
@@ -37,7 +61,7 @@ class Checks(Protocol):
         ...
 
     def changed(self) -> None:
-        """A server came up, went down or was given up."""
+        """Receive that a server changed its state."""
         ...
 
 
@@ -45,15 +69,21 @@ class LostServerError(Exception):
     """A server went down while it answered a request; another one, or the same later, can answer it."""
 
 
+class _NotAwakeError(RequestFailedError):
+    """A server did not wake up."""
+
+
 class Replica:
     """One of the engine's servers.
 
     Attributes:
         server: The server.
-        process: What ramify started; None if the server was given by its address.
-        prefixes: What it has cached.
+        process: The process that ramify started; None if the server was given by its address.
+        state: What it is doing.
+        prefixes: Contexts that it has cached.
         in_flight: Requests that it is answering.
-        label: Label of the weights that it has.
+        label: Label of its weights; None: not known.
+        needs_weights: It slept, or a hand-over to it failed: its weights are not those of its label.
         failed: Why it was given up; None: it was not.
         handing_over: Held while weights are loaded.
     """
@@ -64,26 +94,32 @@ class Replica:
         process: ServerProcess | None,
         *,
         patience_seconds: float,
+        sleeps: bool = False,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         """A server that counts as down until `keep` has brought it up.
 
         Args:
             server: The server.
-            process: What ramify started, if it did.
+            process: Its process, if ramify starts it.
             patience_seconds: How long it may take to start, or to come back.
+            sleeps: It can be put to sleep.
             note: Receives a line when it goes down and when it is back.
         """
         self.server, self.process = server, process
-        self._patience, self._note = patience_seconds, note
+        self._patience, self._sleeps, self._note = patience_seconds, sleeps, note
+        self.state = ServerState.STARTING
         self.prefixes = CachedPrefixes()
         self.in_flight = 0
         self.label: str | None = None
+        self.needs_weights = False
         self.failed: RamifyError | None = None
         self.handing_over = asyncio.Lock()
         self._down = asyncio.Event()
         self._down.set()
         self._suspected = asyncio.Event()
+        self._wrong_answers = 0
+        self._has_been_up = self._is_missed = False
 
     @property
     def url(self) -> str:
@@ -92,8 +128,18 @@ class Replica:
 
     @property
     def is_up(self) -> bool:
-        """Whether it takes requests."""
-        return not self._down.is_set()
+        """True while it takes requests."""
+        return self.state is ServerState.AWAKE
+
+    def _enter(self, state: ServerState) -> None:
+        self.state = state
+        if state is ServerState.AWAKE:
+            self._suspected.clear()
+            self._down.clear()
+            self._wrong_answers = 0
+        else:
+            self._down.set()
+            self.prefixes.clear()
 
     @contextmanager
     def carrying(self) -> Iterator[None]:
@@ -105,7 +151,7 @@ class Replica:
             self.in_flight -= 1
 
     async def while_up(self, work: Awaitable[Value]) -> Value:
-        """What `work` returns.
+        """Return what `work` returns.
 
         Raises:
             LostServerError: The server went down meanwhile; `work` was cancelled.
@@ -127,35 +173,58 @@ class Replica:
         """Have it looked at now: a request failed."""
         self._suspected.set()
 
+    def count_wrong_answer(self, detail: str) -> None:
+        """Count an answer that is none to its request; a server that gives several is given up."""
+        self._wrong_answers += 1
+        if self._wrong_answers >= _MOST_WRONG and self.failed is None:
+            self.failed = EngineError(f"engine 'vllm': {detail}")
+            self._enter(ServerState.LOST)
+            self._suspected.set()
+
     async def keep(self, checks: Checks) -> None:
         """Bring the server up, watch it, and bring it back, until it is given up or this is cancelled."""
-        has_been_up = False
         try:
             while True:
-                seconds = await self._come_up(checks, again=has_been_up)
-                self._suspected.clear()
-                self._down.clear()
-                if has_been_up:
+                self._enter(ServerState.STARTING)
+                seconds = await self._come_up(checks)
+                self._enter(ServerState.AWAKE)
+                if self._is_missed:
                     self._note(f"engine 'vllm': {self.url} is back after {seconds:.0f} s")
-                has_been_up = True
+                self._has_been_up, self._is_missed = True, False
                 checks.changed()
-                why = await self._went_down(checks)
-                self._down.set()
-                self.prefixes.clear()
-                self._note(
-                    f"engine 'vllm': {self.url} is down ({why}); its requests wait, or go to another server"
-                )
+                reason = await self._went_down(checks)
+                if self.failed is not None:  # a wrong answer came meanwhile
+                    raise self.failed
+                self._missed(reason)
                 checks.changed()
         except RamifyError as error:
-            self._down.set()
-            self.failed = error
+            self._give_up(error)
             checks.changed()
 
+    def _missed(self, reason: str) -> None:
+        self._enter(ServerState.STARTING)
+        self._is_missed = True
+        self._note(
+            f"engine 'vllm': {self.url} is down ({reason}); its requests wait, or go to another server"
+        )
+
+    def _give_up(self, error: RamifyError) -> None:
+        self.failed = error
+        self._enter(ServerState.LOST)
+        if self.process is not None:
+            self.process.kill()
+
     async def _went_down(self, checks: Checks) -> str:
-        """Wait until the server is down; returns why."""
+        """Wait until the server is down; return the reason.
+
+        Raises:
+            RamifyError: It was given up meanwhile.
+        """
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._suspected.wait(), WATCH_SECONDS)
+            if self.failed is not None:
+                raise self.failed
             if not self._suspected.is_set() and not self.in_flight:
                 continue
             self._suspected.clear()
@@ -169,54 +238,143 @@ class Replica:
                     if self.process is not None:
                         self.process.kill()
                     return f"it does not answer within {HEALTH_SECONDS:g} s"
-                except RequestFailedError as failed:
-                    return failed.detail
+                except RequestFailedError as failure:
+                    return failure.detail
 
-    async def _come_up(self, checks: Checks, *, again: bool) -> float:
-        """Wait until the server answers and is prepared, starting its process if that has ended; returns the seconds.
+    async def _come_up(self, checks: Checks) -> float:
+        """Wait until the server is awake and prepared, starting its process if that has ended; return the seconds.
 
         Raises:
             ServiceDownError: It did not come up in time, or refuses the key.
-            EngineError: It did not come back in time.
+            EngineError: It did not come back in time, or does not wake.
             RamifyError: It is not what the recipe asks for.
         """
         began = time.monotonic()
-        last, starts = "it did not answer", 0
+        reason, starts, wakes = "it did not answer", 0, 0
         while (seconds := time.monotonic() - began) < self._patience:
             if self.process is not None and self.process.has_ended:
                 starts += 1
                 if starts > 1:
-                    last = self.process.why_it_ended()
+                    reason = self.process.why_it_ended()
                 if starts > _MOST_STARTS:
                     break
                 self.process.start()
-            failure, may_pass = await self._readied(checks)
+            failure = await self._ready(checks)
             if failure is None:
                 return seconds
-            last = failure if self.process is None else last
-            if not may_pass:
+            if isinstance(failure, _NotAwakeError):
+                wakes, reason = wakes + 1, failure.detail
+                if not self._may_still_wake(wakes, reason):
+                    break
+            elif not failure.kind.retriable:
+                reason = failure.detail
+                break
+            elif self.process is None:
+                reason = failure.detail
+            await asyncio.sleep(POLL_SECONDS)
+        raise self._not_up(seconds, reason)
+
+    def _not_up(self, seconds: float, reason: str) -> RamifyError:
+        log = "" if self.process is None else f"; its log is {self.process.log}"
+        if self._has_been_up:
+            return EngineError(
+                f"engine 'vllm': {self.url} did not come back in {seconds:.0f} s ({reason}){log}"
+            )
+        return ServiceDownError(f"engine: {self.url} did not come up in {seconds:.0f} s ({reason}){log}")
+
+    async def _ready(self, checks: Checks) -> RequestFailedError | None:
+        """Check, wake and prepare the server once; return the failure, if any."""
+        try:
+            await self._within_limit(self.server.health())
+            if self._sleeps:
+                await self._wake()
+            await checks.prepare(self)
+        except RequestFailedError as failure:
+            if failure.kind is FailureKind.REFUSED:
+                raise ServiceDownError(
+                    f"engine.key_variable: {self.url} refuses the key ({failure.detail})"
+                ) from None
+            return failure
+        return None
+
+    async def _wake(self) -> None:
+        """Wake it if it sleeps. It is always asked: a /sleep or /wake_up that failed may have acted all the same."""
+        try:
+            if not await self._within_limit(self.server.is_asleep()):
+                return
+            self.needs_weights = True
+            await self._within_limit(self.server.wake())
+            if await self._within_limit(self.server.is_asleep()):
+                raise RequestFailedError(FailureKind.SERVER, f"{self.url} sleeps after /wake_up")
+        except RequestFailedError as failure:
+            raise _NotAwakeError(failure.kind, failure.detail, failure.status) from None
+
+    def _may_still_wake(self, failures: int, reason: str) -> bool:
+        """Return True if another attempt makes sense; a process that does not wake is ended, and started again."""
+        if failures == _MOST_CHANGES and self.process is not None:
+            self._note(f"engine 'vllm': {self.url} does not wake ({reason}); it is started again")
+            self.process.kill()
+        return failures < _MOST_CHANGES * (1 if self.process is None else 2)
+
+    async def sleep(self) -> None:
+        """Have it hand back its memory, while nothing keeps it.
+
+        This never raises, since a step's trees are in the caller's hands. A server that does not sleep is ended if ramify
+        started it (it starts again for the next rollout), and is given up if not.
+        """
+        if self.state is ServerState.STARTING and self.process is not None:
+            # In the middle of a start it would take the memory that the learner needs now.
+            self.process.kill()
+            self._enter(ServerState.ASLEEP)
+        if self.state is not ServerState.AWAKE:
+            return
+        failure = await self._fall_asleep()
+        for _ in range(_MOST_CHANGES - 1):
+            # One that hangs would do so again, while the learner waits.
+            if failure is None or failure.kind is FailureKind.TIMEOUT:
                 break
             await asyncio.sleep(POLL_SECONDS)
-        where = "" if self.process is None else f"; its log is {self.process.log}"
-        if not again:
-            raise ServiceDownError(f"engine: {self.url} did not come up in {seconds:.0f} s ({last}){where}")
-        raise EngineError(f"engine 'vllm': {self.url} did not come back in {seconds:.0f} s ({last}){where}")
+            failure = await self._fall_asleep()
+        if failure is None:
+            self._enter(ServerState.ASLEEP)
+        elif self.process is not None:
+            self.process.kill()
+            self._enter(ServerState.ASLEEP)
+            self._note(
+                f"engine 'vllm': {self.url} does not sleep ({failure.detail}). Its process was ended, and starts again for "
+                "the next rollout."
+            )
+        elif await self._is_healthy():
+            self._give_up(EngineError(f"engine 'vllm': {self.url} does not sleep: {failure.detail}"))
+        else:
+            self._missed(failure.detail)
 
-    async def _readied(self, checks: Checks) -> tuple[str | None, bool]:
-        """Why the server is not ready (None: it is), and whether that may pass."""
+    async def _is_healthy(self) -> bool:
+        try:
+            await self._within_limit(self.server.health())
+        except RequestFailedError:
+            return False
+        return True
+
+    async def _fall_asleep(self) -> RequestFailedError | None:
+        """Put it to sleep once; return the failure, if any."""
+        try:
+            await self._within_limit(self.server.sleep())
+            # Only after a /sleep that succeeded: a paused server says that it sleeps.
+            if await self._within_limit(self.server.is_asleep()):
+                return None
+        except RequestFailedError as failure:
+            return failure
+        return RequestFailedError(FailureKind.SERVER, f"{self.url} is awake after /sleep")
+
+    async def _within_limit(self, work: Awaitable[Value]) -> Value:
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
-                await self.server.health()
-            await checks.prepare(self)
+                return await work
         except TimeoutError:
-            return f"it does not answer within {HEALTH_SECONDS:g} s", True
-        except RequestFailedError as failed:
-            if failed.kind is FailureKind.REFUSED:
-                raise ServiceDownError(
-                    f"engine.key_variable: {self.url} refuses the key ({failed.detail})"
-                ) from None
-            return failed.detail, failed.kind.retriable
-        return None, True
+            raise RequestFailedError(
+                FailureKind.TIMEOUT, f"{self.url} does not answer within {HEALTH_SECONDS:g} s"
+            ) from None
 
     async def close(self) -> None:
         """Free connections, and end the process."""

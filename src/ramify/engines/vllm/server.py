@@ -1,4 +1,4 @@
-"""One vLLM server over HTTP: what it is asked, and how its answers are read.
+"""One vLLM server over HTTP: its routes.
 
 Tested with vLLM 0.32 (`TESTED`; outside of that range a run warns). What it relies on, to be looked at with each release:
 
@@ -12,7 +12,8 @@ Tested with vLLM 0.32 (`TESTED`; outside of that range a run warns). What it rel
 - A request that begins inside a character may be ended at once with "stop": the text that vLLM makes of it holds stop strings of
   the prompt. So whether a turn has ended is decided on our side.
 - The routes of VLLM_SERVER_DEV_MODE=1: /server_info?config_format=json, /pause, /resume, /reset_prefix_cache,
-  /collective_rpc with `reload_weights`, /update_weight_version, /weight_info, /sleep, /wake_up.
+  /collective_rpc with `reload_weights`, /update_weight_version, /weight_info, /sleep, /wake_up, /is_sleeping.
+- /is_sleeping is true of a paused server too, and /wake_up ends a pause. On a CPU /sleep and /wake_up change that answer and no memory.
 - `reload_weights` with tensors missing only warns. On a CPU a tied head keeps its old copy, unless the folder holds it under its
   own name. The publisher writes it, and its probe finds both faults.
 - On a CPU, 0.32 dies when the prompt of a request with a seed is computed in two pieces (its generators have no offset):
@@ -21,7 +22,7 @@ Tested with vLLM 0.32 (`TESTED`; outside of that range a run warns). What it rel
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +31,16 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.core.protocols import Json
 from ramify.core.records import Floats
 from ramify.engines.vllm.answers import (
-    Asked,
-    Served,
+    GenerateRequest,
+    GenerateResponse,
     as_mapping,
     id_list,
     listed,
+    max_answer_bytes,
     number_of,
     part_of,
-    read_served,
+    read_generated,
+    read_prompt_logprobs,
     text_of,
 )
 from ramify.net.client import Answer, HttpClient
@@ -46,6 +49,8 @@ from ramify.net.failures import FailureKind, RequestFailedError
 TESTED = ((0, 32), (0, 32))
 """Oldest and newest release, both included, that the tests ran against."""
 
+_MAX_NAMES = 5
+"""Models that a message lists."""
 _PLAIN = {
     "top_k": 0,
     "min_p": 0.0,
@@ -73,6 +78,7 @@ class ServerInfo:
         logprobs_mode: Such as "processed_logprobs".
         max_logprobs: Most logprobs for a token.
         splits_prompts_on_cpu: It runs on a CPU and computes long prompts in pieces.
+        can_sleep: It was started with --enable-sleep-mode.
     """
 
     version: str
@@ -83,24 +89,32 @@ class ServerInfo:
     logprobs_mode: str | None = None
     max_logprobs: int | None = None
     splits_prompts_on_cpu: bool = False
+    can_sleep: bool | None = None
 
 
 class VllmServer:
-    """Asks one server. Each request is tried once: what a failure means is the caller's business.
+    """The client of one server. Each request is tried once: the caller decides what a failure means.
 
     Attributes:
-        url: Its address.
+        url: Its address; of a server behind a Unix socket the host is its name.
     """
 
-    def __init__(self, client: HttpClient, url: str, key: str | None = None) -> None:
-        """Open no connection yet; `client` is for this server alone, with the key as one of its secrets."""
+    def __init__(self, client: HttpClient, url: str, vocab_size: int, key: str | None = None) -> None:
+        """Open no connection yet.
+
+        Args:
+            client: A client for this server alone, with the key as one of its secrets.
+            url: Its address.
+            vocab_size: Rows of the model's head; no token id is as large.
+            key: Sent with every request.
+        """
         self.url = url.rstrip("/")
-        self._client = client
+        self._client, self._vocab_size = client, vocab_size
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._model = ""
 
     async def look(self, model: str | None) -> ServerInfo:
-        """Ask what it is; from then on requests name the model that it serves.
+        """Return what it says about itself; from then on requests name the model that it serves.
 
         Args:
             model: Name of the model to ask for; None: the only one that it serves.
@@ -109,86 +123,65 @@ class VllmServer:
             ConfigError: It serves no such model.
             RequestFailedError: It does not answer, or not as vLLM does.
         """
-        version = text_of(await self._get("/version"), "version")
-        models = await self._get("/v1/models")
-        served = {text_of(entry, "id"): entry for entry in listed(models, "data")}
+        about, answer = await self._get("/version")
+        version = text_of(about, "version", answer)
+        models, answer = await self._get("/v1/models")
+        served = {text_of(entry, "id", answer): entry for entry in listed(models, "data", answer)}
         name = model if model is not None else next(iter(served), "")
         if name not in served:
-            raise ConfigError(
-                f"engine.model: {self.url} serves {', '.join(map(repr, served)) or 'no model'}, not {name!r}"
-            )
+            names = ", ".join(map(repr, list(served)[:_MAX_NAMES])) or "no model"
+            raise ConfigError(f"engine.model: {self.url} serves {names}, not {name!r}")
         self._model = name
-        context = number_of(served[name], "max_model_len")
+        context = number_of(served[name], "max_model_len", answer)
         try:
-            config = (await self._get("/server_info", config_format="json")).get("vllm_config")
-            label = text_of(await self._get("/weight_info"), "weight_version")
+            about, answer = await self._get("/server_info", config_format="json")
+            label = await self._label()
         except RequestFailedError as failed:
             if failed.status != 404:
                 raise
             return ServerInfo(version, name, context, "")  # no dev mode
-        about = part_of(config, "model_config")
-        most = about.get("max_logprobs")
-        chunks = part_of(config, "scheduler_config").get("enable_chunked_prefill")
-        device = str(part_of(config, "device_config").get("device"))
-        return ServerInfo(
-            version,
-            name,
-            context,
-            label,
-            str(about.get("dtype", "")).removeprefix("torch.") or None,
-            str(about.get("logprobs_mode", "")) or None,
-            most if isinstance(most, int) else None,
-            device == "cpu" and chunks is True,
-        )
+        return _described(ServerInfo(version, name, context, label), about.get("vllm_config"), answer)
 
     async def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of a text by the server's own tokenizer."""
+        """Return the ids of a text by the server's own tokenizer."""
         body: dict[str, Json] = {"model": self._model, "prompt": text, "add_special_tokens": False}
-        return tuple(id_list(await self._post("/tokenize", body), "tokens"))
+        read, answer = await self._post("/tokenize", body)
+        return tuple(id_list(read, "tokens", answer, self._vocab_size))
 
-    async def generate(self, asked: Asked) -> Served:
+    async def generate(self, request: GenerateRequest) -> GenerateResponse:
         """Have it write tokens.
 
         Raises:
-            EngineError: It refuses the request, or answers without ids, logprobs or versions.
-            RequestFailedError: It failed, or was too slow.
+            EngineError: It refuses the request.
+            RequestFailedError: It failed, was too slow, or its answer is none to this request.
         """
         sampling: dict[str, Json] = {
             **_PLAIN,
-            "max_tokens": asked.max_tokens,
-            "seed": asked.seed,
-            "temperature": asked.temperature,
-            "top_p": asked.top_p,
-            "stop": list(asked.stops),
-            "stop_token_ids": list(asked.stop_ids),
-            "logprobs": asked.top_k + 1 if asked.top_k else 0,
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "stop": list(request.stops),
+            "stop_token_ids": list(request.stop_ids),
+            "logprobs": request.top_k + 1 if request.top_k else 0,
         }
-        read, answer = await self._generate(asked.token_ids, sampling)
-        return read_served(read, answer, asked)
+        limit = max_answer_bytes(request.max_tokens, request.top_k)
+        read, answer = await self._generate(request.token_ids, sampling, limit)
+        return read_generated(answer, request, self._vocab_size, read)
 
     async def prompt_logprobs(self, token_ids: Sequence[int]) -> Floats:
-        """Logprob of each token after the first, at temperature 1, nats. [T] -> [T - 1]
+        """Return the logprob of each token after the first, at temperature 1, nats. [T] -> [T - 1]
 
         Raises:
             EngineError, RequestFailedError: As for `generate`.
         """
         sampling: dict[str, Json] = {**_PLAIN, "max_tokens": 1, "prompt_logprobs": 0}
-        read, answer = await self._generate(tuple(token_ids), sampling)
-        rows = read.get("prompt_logprobs")
-        if not isinstance(rows, list) or len(rows) != len(token_ids):
-            raise answer.malformed("expected prompt_logprobs for each token")
-        entries = [
-            row.get(str(i)) if isinstance(row, Mapping) else None
-            for row, i in zip(rows, token_ids, strict=True)
-        ]
-        found = [entry.get("logprob") if isinstance(entry, Mapping) else None for entry in entries[1:]]
-        values = [value for value in found if isinstance(value, float | int)]
-        if len(values) != len(token_ids) - 1:
-            raise answer.malformed("expected the logprob of each token of the prompt")
-        return np.array(values, np.float64)
+        limit = max_answer_bytes(len(token_ids), 0)
+        read, answer = await self._generate(tuple(token_ids), sampling, limit)
+        return np.array(read_prompt_logprobs(read, answer, token_ids), np.float64)
 
     async def _generate(
-        self, token_ids: tuple[int, ...], sampling: Mapping[str, Json]
+        self, token_ids: tuple[int, ...], sampling: Mapping[str, Json], max_bytes: int
     ) -> tuple[Mapping[str, Json], Answer]:
         body: dict[str, Json] = {
             "model": self._model,
@@ -209,11 +202,10 @@ class VllmServer:
                     f"the server refuses a request of {len(token_ids)} tokens: {failed.detail}"
                 ) from None
             raise
-        read = as_mapping(answer)
-        usage = read.get("usage")
-        seen = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
-        if seen != len(token_ids):
-            raise answer.malformed(f"it read {seen} tokens of a prompt of {len(token_ids)}")
+        read = as_mapping(answer, max_bytes)
+        size = number_of(part_of(read, "usage"), "prompt_tokens", answer)
+        if size != len(token_ids):
+            raise answer.malformed(f"it read {size} tokens of a prompt of {len(token_ids)}")
         return read, answer
 
     async def load(self, folder: Path, label: str) -> None:
@@ -227,7 +219,7 @@ class VllmServer:
             arguments: dict[str, Json] = {"weights_path": str(folder)}
             await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
             # Without the running requests their blocks would stay, and be found by new ones.
-            cleared = await self._post("/reset_prefix_cache", None, reset_running_requests="true")
+            cleared, _ = await self._post("/reset_prefix_cache", None, reset_running_requests="true")
             if cleared.get("success") is False:
                 raise RequestFailedError(FailureKind.SERVER, f"{self.url}: the prefix cache was not cleared")
             await self._post("/update_weight_version", {"new_version": label})
@@ -235,21 +227,38 @@ class VllmServer:
             await self._post("/resume", None)
 
     async def sleep(self) -> None:
-        """Hand back its memory: the weights are gone, `wake` and `load` bring it back."""
+        """Hand back its memory: the weights are gone until `wake` and `load`."""
         await self._post("/sleep", None, level="2")
 
     async def wake(self) -> None:
         """Take its memory again."""
         await self._post("/wake_up", None)
 
-    async def label(self) -> str:
-        """Label of its weights; "" without dev mode."""
+    async def is_asleep(self) -> bool:
+        """Return True if it sleeps, or was paused; False without dev mode."""
         try:
-            return text_of(await self._get("/weight_info"), "weight_version")
+            read, answer = await self._get("/is_sleeping")
+        except RequestFailedError as failed:
+            if failed.status == 404:
+                return False
+            raise
+        is_asleep = read.get("is_sleeping")
+        if not isinstance(is_asleep, bool):
+            raise answer.malformed("expected is_sleeping: is this a vLLM server?")
+        return is_asleep
+
+    async def label(self) -> str:
+        """Return the label of its weights; "" without dev mode."""
+        try:
+            return await self._label()
         except RequestFailedError as failed:
             if failed.status == 404:
                 return ""
             raise
+
+    async def _label(self) -> str:
+        read, answer = await self._get("/weight_info")
+        return text_of(read, "weight_version", answer)
 
     async def health(self) -> None:
         """Return if it is healthy.
@@ -263,9 +272,29 @@ class VllmServer:
         """Free connections; closing twice is allowed."""
         await self._client.close()
 
-    async def _get(self, path: str, **params: str) -> Mapping[str, Json]:
-        return as_mapping(await self._client.get(f"{self.url}{path}", params=params, headers=self._headers))
+    async def _get(self, path: str, **params: str) -> tuple[Mapping[str, Json], Answer]:
+        answer = await self._client.get(f"{self.url}{path}", params=params, headers=self._headers)
+        return as_mapping(answer, max_answer_bytes(0, 0)), answer
 
-    async def _post(self, path: str, body: Json, **params: str) -> Mapping[str, Json]:
+    async def _post(self, path: str, body: Json, **params: str) -> tuple[Mapping[str, Json], Answer]:
         answer = await self._client.post_json(f"{self.url}{path}", body, params=params, headers=self._headers)
-        return as_mapping(answer) if answer.body else {}
+        return (as_mapping(answer, max_answer_bytes(0, 0)) if answer.body else {}), answer
+
+
+def _described(info: ServerInfo, config: Json, answer: Answer) -> ServerInfo:
+    """Return `info` with what a server's configuration says; a value of another type counts as left out."""
+    about = part_of(config, "model_config")
+    most, can_sleep = about.get("max_logprobs"), about.get("enable_sleep_mode")
+    splits = part_of(config, "scheduler_config").get("enable_chunked_prefill") is True
+    return replace(
+        info,
+        dtype=_name(about, "dtype", answer).removeprefix("torch.") or None,
+        logprobs_mode=_name(about, "logprobs_mode", answer) or None,
+        max_logprobs=most if isinstance(most, int) else None,
+        splits_prompts_on_cpu=splits and part_of(config, "device_config").get("device") == "cpu",
+        can_sleep=can_sleep if isinstance(can_sleep, bool) else None,
+    )
+
+
+def _name(about: Mapping[str, Json], key: str, answer: Answer) -> str:
+    return text_of(about, key, answer) if isinstance(about.get(key), str) else ""
