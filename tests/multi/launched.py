@@ -35,7 +35,7 @@ def start(size, *arguments, restarts=0, program=("-m", "ramify"), launcher=None,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )  # fmt: skip
 
 
