@@ -249,8 +249,11 @@ def together(rank: Rank, same: Mapping[str, str], secret: str | None = None) -> 
             post = meeting.meet_all(rank, same, JOIN_SECONDS)
             ranks = Ranks(rank, post, meeting)
             post.send("go")
-            _join(rank, post)
             threading.Thread(target=_beat, args=(post.clone(), ranks, ended), daemon=True).start()
+            # Collectives begin with one in which a rank that has failed is waited for, too.
+            ranks.waits_since = time.monotonic()
+            _join(rank, post)
+            ranks.waits_since = None
         yield ranks
         is_done = True
     except BaseException:
