@@ -121,7 +121,7 @@ def test_before_its_end_a_job_is_told_and_queued_again(slurm, tmp_path):
 
 
 def test_a_signal_before_the_processes_run_is_passed_on_too(slurm, tmp_path):
-    early = "if [ \"$1\" = show ]; then kill -USR1 $PPID; fi\n" + HOSTS
+    early = 'if [ "$1" = show ]; then kill -USR1 $PPID; fi\n' + HOSTS
     slow = "for _ in $(seq 200); do sleep 0.05; done; exit 9"
     assert slurm(slow, "r.toml", str(tmp_path / "run"), hosts=early)[:2] == (0, ["scontrol requeue 77"])
 

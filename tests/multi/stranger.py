@@ -22,6 +22,11 @@ UID = 65534
 GUESS = bytes(32)
 
 
+def report(deed):
+    sys.stdout.write(f"{deed}\n")
+    sys.stdout.flush()
+
+
 class Evil:
     def __init__(self, canary):
         self._canary = canary
@@ -36,7 +41,7 @@ def join_as_rank_0(store, hello, canary):
     store.set(f"ramify/invite/{name}", "evil")
     evil = PrefixStore("evil", PrefixStore("ramify", store))
     evil.wait(["joined/1"], timedelta(seconds=10))
-    print("joined", flush=True)
+    report("joined")
     evil.set("go", "1")
     collectives = PrefixStore("collectives", evil)
     dist.init_process_group("gloo", store=collectives, rank=0, world_size=2, timeout=timedelta(seconds=10))
@@ -56,14 +61,14 @@ def disturb(store, seen, is_persistent):
         if key not in seen:
             with suppress(RuntimeError):
                 seen[key] = store.get(key)
-                print("read", flush=True)
+                report("read")
         for target in targets(key, is_persistent):
             for message in (GUESS + b"call", GUESS, b"evil", *list(seen.values())[-3:]):
                 if is_persistent:
                     store.set(target, message)
                 else:
                     store.compare_set(target, "", message)
-                print("wrote", flush=True)
+                report("wrote")
 
 
 def targets(key, is_persistent):
@@ -73,7 +78,9 @@ def targets(key, is_persistent):
     number, _, between = ends.partition(".")
     if number.isdigit():
         yield f"{generation}.{kind}.{int(number) + 1}.{between}"
-        yield from (f"{generation}.{end}" for end in ("ended.0.0.-1", "beat.0.0.-1", "go.0.0.-1", "command.1.0.-1"))
+        yield from (
+            f"{generation}.{end}" for end in ("ended.0.0.-1", "beat.0.0.-1", "go.0.0.-1", "command.1.0.-1")
+        )
     if is_persistent:
         yield key
 
@@ -84,7 +91,7 @@ def enter(folder):
         for name in ("secret", ""):
             with suppress(OSError):
                 (path / name).read_bytes() if name else list(path.iterdir())
-                print("entered", flush=True)
+                report("entered")
 
 
 def main(port, canary, folder, is_persistent):
@@ -94,7 +101,7 @@ def main(port, canary, folder, is_persistent):
     assert os.geteuid() == UID
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    print("ready", flush=True)
+    report("ready")
     store, seen, has_tried = None, {}, False
     while True:
         enter(folder)
@@ -107,7 +114,7 @@ def main(port, canary, folder, is_persistent):
                 join_as_rank_0(store, "ramify/hello/1", canary)
             disturb(store, seen, is_persistent)
         except (OSError, RuntimeError) as error:
-            print(f"failed: {str(error).splitlines()[0]:.80}", flush=True)
+            report(f"failed: {str(error).splitlines()[0]:.80}")
             store = None
         time.sleep(0.01)
 

@@ -38,9 +38,7 @@ def two_steps(ranks, made, name):
 
 
 def cosine(one, other):
-    a, b = (
-        np.concatenate([step.gradients[name].ravel() for name in one.gradients]) for step in (one, other)
-    )
+    a, b = (np.concatenate([step.gradients[name].ravel() for name in one.gradients]) for step in (one, other))
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 

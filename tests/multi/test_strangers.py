@@ -111,13 +111,15 @@ def test_who_takes_every_message_away_ends_the_run_in_a_line(attacked, undisturb
         assert_equal_weights(run, undisturbed)
     else:
         assert len(ours(texts[0])) <= 1
-        assert any("does not carry the run's secret" in text or "another rank is gone" in text for text in texts)
+        assert any(
+            "does not carry the run's secret" in text or "another rank is gone" in text for text in texts
+        )
 
 
 def listening(pid):
     """The addresses on which a process listens, as /proc writes them."""
     try:
-        sockets = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+        sockets = {str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
         return set()
     rows = []

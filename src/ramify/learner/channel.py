@@ -105,13 +105,17 @@ class Folder:
         self.wait(_SECRET_FILE, patience)
         secret = self.get(_SECRET_FILE)
         if secret is None:
-            raise ConfigError(f"{self._path}: rank 0 did not come within {patience:.0f} s. Look why it ended.")
+            raise ConfigError(
+                f"{self._path}: rank 0 did not come within {patience:.0f} s. Look why it ended."
+            )
         return secret
 
     def sweep(self, is_first: bool) -> None:
         """Delete what dead processes left; `is_first`: none of them belonged to this run, so that nothing outlives them."""
-        for name in os.listdir(self._folder):
-            outlives = name.startswith(f"{MEETING}.") and not (is_first and name.startswith(f"{MEETING}.begun"))
+        for name in [path.name for path in self._path.iterdir()]:
+            outlives = name.startswith(f"{MEETING}.") and not (
+                is_first and name.startswith(f"{MEETING}.begun")
+            )
             # A name with a dot in front is a message that another rank writes now.
             if outlives or name == _SECRET_FILE or name.startswith("."):
                 continue
@@ -177,9 +181,7 @@ class Folder:
             file.write(message)
 
 
-_REMEDY = (
-    "Ranks of one machine meet in a folder of their user: name another with XDG_RUNTIME_DIR or TMPDIR."
-)
+_REMEDY = "Ranks of one machine meet in a folder of their user: name another with XDG_RUNTIME_DIR or TMPDIR."
 
 
 class TcpStore:
@@ -243,7 +245,7 @@ class _SignedStore(Store):
     def check(self, keys: list[str]) -> bool:
         return self._store.check(keys)
 
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         if timeout is None:
             self._store.wait(keys)
         else:
@@ -311,7 +313,7 @@ def _keeps_others_out(place: Path) -> bool:
 
 def _network() -> str:
     try:
-        return os.readlink("/proc/self/ns/net")
+        return str(Path("/proc/self/ns/net").readlink())
     except OSError:
         return ""
 

@@ -172,7 +172,9 @@ class Ranks:
         """Return the answers of all ranks, and the error of this one."""
         number, others = self._number, range(1, self.rank.size)
         post.send("command", _CALL, number=number)
-        works = [work for other in others for work in post.start_object(other, number, (method, arguments[other]))]
+        works = [
+            work for other in others for work in post.start_object(other, number, (method, arguments[other]))
+        ]
         finish(works)
         own, mistake = _answer(partial(self.call, method, arguments[0]), self.rank, post)
         answers = [own]
@@ -408,9 +410,7 @@ def _beat(post: Post, ranks: Ranks, ended: threading.Event) -> None:
             return
 
 
-def _wait(
-    post: Post, kind: str, number: int, signalled: Sequence[float], patience: float
-) -> bytes | None:
+def _wait(post: Post, kind: str, number: int, signalled: Sequence[float], patience: float) -> bytes | None:
     """Return a message of rank 0; None if the run has ended, or it is silent."""
     beat, last = 0, time.monotonic()
     while True:

@@ -175,7 +175,9 @@ class Post:
     def _missing(self, number: int, rank: Rank, patience: float) -> str:
         text = f"rank {number} of {rank.size} did not join within {patience:.0f} s; "
         if Label("hello", self.generation, number).key in self.wrong:
-            return f"{text}what speaks in its name has another secret: give all ranks the same {SECRET_VARIABLE}"
+            return (
+                f"{text}what speaks in its name has another secret: give all ranks the same {SECRET_VARIABLE}"
+            )
         return f"{text}start it, or look why it ended"
 
 

@@ -53,9 +53,7 @@ class Seal:
     def mac(self, label: Label, content: bytes | bytearray | memoryview) -> bytes:
         """Return the `MAC_BYTES` bytes that go in front of a message."""
         # JSON keeps the fields apart; its length keeps it apart from the content.
-        head = json.dumps(
-            [label.kind, label.generation, label.number, label.sender, label.receiver]
-        ).encode()
+        head = json.dumps([label.kind, label.generation, label.number, label.sender, label.receiver]).encode()
         digest = hmac.new(self._key, len(head).to_bytes(8, "little") + head, hashlib.sha256)
         digest.update(content)
         return digest.digest()

@@ -71,7 +71,9 @@ def open_to_others(path):
 )
 def test_a_place_that_is_not_ours_alone_is_refused_in_a_line(environ, squat):
     squat(folder_path(environ))
-    with pytest.raises(ConfigError, match=r"ramify-ranks-.*: .*name another with XDG_RUNTIME_DIR or TMPDIR\.$"):
+    with pytest.raises(
+        ConfigError, match=r"ramify-ranks-.*: .*name another with XDG_RUNTIME_DIR or TMPDIR\.$"
+    ):
         opened(0, environ)
 
 
@@ -115,7 +117,9 @@ def test_messages_that_do_not_carry_the_secret_are_none_and_end_the_run_if_they_
         assert rank.read("go") is None
         with monkeypatch.context() as patched:
             patched.setattr(post, "FORGED_SECONDS", 0.0)
-            with pytest.raises(ForgedError, match="does not carry the run's secret. Close the port to others"):
+            with pytest.raises(
+                ForgedError, match=r"does not carry the run's secret\. Close the port to others"
+            ):
                 rank.wait("go", seconds=0.01)
 
 

@@ -46,11 +46,15 @@ def test_random_bytes_are_refused(label, message):
 
 
 def test_no_two_labels_share_a_key():
-    parts = [Label(k, g, s, r, n) for k in "ab" for g in "cd" for s in (0, 1) for r in (-1, 1) for n in (1, 11)]
+    parts = [
+        Label(k, g, s, r, n) for k in "ab" for g in "cd" for s in (0, 1) for r in (-1, 1) for n in (1, 11)
+    ]
     assert len({label.key for label in parts}) == len(parts)
 
 
-@pytest.mark.parametrize(("secret", "problem"), [(None, "is not set"), ("", "has 0 characters"), ("x" * 31, "has 31")])
+@pytest.mark.parametrize(
+    ("secret", "problem"), [(None, "is not set"), ("", "has 0 characters"), ("x" * 31, "has 31")]
+)
 def test_short_secrets_are_refused_and_not_shown(secret, problem):
     with pytest.raises(ConfigError, match=rf"^RAMIFY_SECRET: {problem}") as caught:
         checked_secret(secret)
