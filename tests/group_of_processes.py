@@ -1,7 +1,6 @@
-"""Processes that work as the ranks of one group, over gloo on the loopback device."""
+"""Processes that work as the ranks of one group, over gloo on the loopback device: fresh interpreters, as torchrun's are."""
 
 import datetime
-import multiprocessing
 import os
 import pickle
 
@@ -9,14 +8,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-LOADED_ONCE = ["ramify.learner.update", "transformers.models.qwen2.modeling_qwen2", "peft"]
-"""What takes seconds to import: each rank is a copy of a process that has imported it."""
-
 
 def on_ranks(num_ranks, work, scratch, *arguments):
     """What `work(rank, *arguments)` gave on each rank; `scratch` is an empty folder."""
-    multiprocessing.set_forkserver_preload(LOADED_ONCE)
-    mp.start_processes(_rank, (num_ranks, work, scratch, arguments), num_ranks, start_method="forkserver")
+    mp.start_processes(_rank, (num_ranks, work, scratch, arguments), num_ranks, start_method="spawn")
     return [pickle.loads((scratch / str(rank)).read_bytes()) for rank in range(num_ranks)]
 
 

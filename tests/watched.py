@@ -1,7 +1,7 @@
 """Workers whose gradients can be looked at, on tiny models that every rank can make for itself."""
 
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -25,7 +25,7 @@ class WatchedWorker(Worker):
 
     def step(self, factor, max_norm):
         self.seen = {
-            name: whole(p.grad).double().clone()
+            name: whole(p.grad).double().numpy().copy()
             for name, p in self.model.named_parameters()
             if p.grad is not None
         }
@@ -35,7 +35,7 @@ class WatchedWorker(Worker):
         return self.seen
 
     def weights(self):
-        return {name: whole(p.detach()).double().clone() for name, p in self.model.named_parameters()}
+        return {name: whole(p.detach()).double().numpy().copy() for name, p in self.model.named_parameters()}
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,15 @@ class Made:
     lora: bool = False
     optimizer: object = ADAMW
     reference: str | None = None
+
+    def description(self):
+        """As `learner.parallel.Plan` wants it; a type of torch goes by its name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**values, "dtype": str(self.dtype).removeprefix("torch.")}
+
+    @classmethod
+    def read(cls, description):
+        return cls(**{**description, "dtype": getattr(torch, description["dtype"])})
 
     def __call__(self, rank):
         wide = torch.promote_types(self.dtype, torch.float32)

@@ -68,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
     """The exit status and the message for the user, which may be empty."""
     from ramify.commands.parser import UsageError, make_parser, module_of
+    from ramify.core.rank import SECRET_VARIABLE
+    from ramify.net.secrets import take_secret
     from ramify.sandbox.kernel import forbid_inspection
 
     # Waiting threads that spin make a step six times slower on cores shared with other programs.
@@ -78,6 +80,7 @@ def _run(given: Sequence[str], command: str | None) -> tuple[int, str]:
         return 2, str(error)
     # This process holds keys and computes rewards, so no other program of the user may read or change its memory.
     forbid_inspection()
+    options.secret = take_secret(SECRET_VARIABLE)
     name = f"ramify {options.command}"
     try:
         module_of(options.command).run(options)

@@ -1,6 +1,7 @@
 """Templates for clusters: their syntax, and what the batch script asks of stand-ins for Slurm's commands."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -17,9 +18,22 @@ HOSTS = 'if [ "$1" = show ]; then printf "node-a\\nnode-b\\n"; else echo "scontr
 @pytest.fixture
 def job():
     """The command of the Kubernetes job's container, and the job."""
-    service, job = yaml.safe_load_all((TEMPLATES / "kubernetes.yaml").read_text())
+    service, _, job = yaml.safe_load_all((TEMPLATES / "kubernetes.yaml").read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     return container["args"][0], job, service
+
+
+def test_only_the_pods_of_the_job_reach_each_other_and_share_a_secret(job):
+    _, policy, _ = yaml.safe_load_all((TEMPLATES / "kubernetes.yaml").read_text())
+    pods = {"matchLabels": {"job-name": job[1]["metadata"]["name"]}}
+    assert policy["kind"] == "NetworkPolicy"
+    assert policy["spec"]["podSelector"] == pods
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": pods}]}]
+    (container,) = job[1]["spec"]["template"]["spec"]["containers"]
+    (secret,) = [entry for entry in container["env"] if entry["name"] == "RAMIFY_SECRET"]
+    assert "value" not in secret
+    assert secret["valueFrom"]["secretKeyRef"]["name"] in (TEMPLATES / "kubernetes.yaml").read_text()
 
 
 def test_the_job_is_indexed_and_its_pods_find_each_other(job):
@@ -51,10 +65,10 @@ def test_the_shell_takes_it(which, job):
 def slurm(tmp_path):
     """Runs the batch script with stand-ins for srun and scontrol; what these were asked."""
 
-    def run(srun, *words):
+    def run(srun, *words, hosts=HOSTS):
         told = tmp_path / "told"
         told.write_text("")
-        for name, text in (("srun", srun), ("scontrol", HOSTS)):
+        for name, text in (("srun", srun), ("scontrol", hosts)):
             (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
             (tmp_path / name).chmod(0o755)
         settings = {
@@ -84,7 +98,8 @@ def test_a_first_job_and_one_that_goes_on(slurm, tmp_path):
     status, (asked,), _ = slurm(ASKED, "r.toml", str(run), "-s", "run.seed=1")
     assert status == 0
     assert "--nnodes 2 --nproc-per-node 8 --max-restarts 3" in asked
-    assert "--rdzv-endpoint node-a:29500 --rdzv-id 77" in asked
+    port = int(re.search(r"--rdzv-endpoint node-a:(\d+) --rdzv-id 77", asked)[1])
+    assert 1024 < port < 65536
     assert asked.endswith(f"-m ramify train r.toml -s run.dir={run} -s run.seed=1")
     run.mkdir()
     (run / "recipe.toml").write_text("")
@@ -103,6 +118,20 @@ def test_before_its_end_a_job_is_told_and_queued_again(slurm, tmp_path):
     )
     status, told, _ = slurm(waits, "r.toml", str(tmp_path / "run"))
     assert (status, told) == (0, ["srun got TERM", "scontrol requeue 77"])
+
+
+def test_a_signal_before_the_processes_run_is_passed_on_too(slurm, tmp_path):
+    early = 'if [ "$1" = show ]; then kill -USR1 $PPID; fi\n' + HOSTS
+    slow = "for _ in $(seq 200); do sleep 0.05; done; exit 9"
+    assert slurm(slow, "r.toml", str(tmp_path / "run"), hosts=early)[:2] == (0, ["scontrol requeue 77"])
+
+
+def test_each_job_has_a_secret_of_its_own_that_no_command_line_shows(slurm, tmp_path):
+    show = f'{ASKED}; echo "$RAMIFY_SECRET" >> "$TOLD"'
+    (_, (asked, first), _), (_, (_, second), _) = (slurm(show, "r.toml", str(tmp_path / "run")) for _ in "ab")
+    assert re.fullmatch("[0-9a-f]{64}", first)
+    assert first != second
+    assert first not in asked
 
 
 def test_without_arguments_it_says_what_it_wants(slurm):

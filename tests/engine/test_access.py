@@ -13,7 +13,7 @@ from real_servers import CONTEXT, FLAGS, engine_of, play
 from ramify.engines.vllm.process import Command, ServerProcess
 from ramify.engines.vllm.server import VllmServer
 from ramify.net.client import HttpClient, HttpSettings
-from ramify.net.connections import socket_transport
+from ramify.net.connections import HttpxTransport
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -110,7 +110,7 @@ def links(folder):
 def test_sleep_and_wake_are_verified_by_the_servers_own_word(launched):
     """On a CPU the routes change what the server says of itself, and no memory."""
     settings = HttpSettings(attempts=1, in_flight=8)
-    client = HttpClient("engine", settings, transport=socket_transport(launched.socket, 8), many_hosts=True)
+    client = HttpClient("engine", settings, transport=HttpxTransport(8, uds=launched.socket), many_hosts=True)
     server = VllmServer(client, launched.url, 10_000, launched.key)
 
     async def main():

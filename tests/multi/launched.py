@@ -35,8 +35,27 @@ def start(size, *arguments, restarts=0, program=("-m", "ramify"), launcher=None,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )  # fmt: skip
+
+
+def start_by_hand(recipe, port, size, command="sft", **environment):
+    """Ranks that a person starts one by one; they cannot know that they are on one machine."""
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "ramify", command, str(recipe)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={
+                **os.environ, "OMP_NUM_THREADS": "1", "RANK": f"{number}", "WORLD_SIZE": f"{size}",
+                "LOCAL_RANK": f"{number}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
+                "GLOO_SOCKET_IFNAME": "lo", **environment,
+            },
+        )
+        for number in range(size)
+    ]  # fmt: skip
 
 
 def finish(process, seconds=SECONDS):

@@ -73,7 +73,10 @@ def test_two_nodes_of_one_process_each_start_again_together(tmp_path, model_fold
     recipe = write_task(tmp_path / "task", model_folder, COPY)
     run, endpoint = recipe.parent / "run", f"localhost:{free_port()}"
     nodes = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "7"]
-    agents = [start(1, "train", recipe, "--max-steps", 4, restarts=3, launcher=nodes) for _ in range(2)]
+    node = {"RAMIFY_SECRET": "1f" * 32, "GLOO_SOCKET_IFNAME": "lo"}
+    agents = [
+        start(1, "train", recipe, "--max-steps", 4, restarts=3, launcher=nodes, **node) for _ in range(2)
+    ]
     wait_until(lambda: steps_done(run) >= 2, agents[0])
     ranks = {number: pid for agent in agents for number, pid in ranks_of(agent).items()}
     assert ranks.keys() == {0, 1}

@@ -14,6 +14,9 @@ from e2e_runs import SFT, write_task
 from ramify.core.errors import ConfigError
 from ramify.core.rank import Rank
 from ramify.learner import parallel
+from ramify.learner.channel import TcpStore
+from ramify.learner.post import Post
+from ramify.learner.seal import Seal
 
 SMALL_FILES = str(Path(__file__).with_name("small_files.py"))
 LONG = SFT.replace('run"\n', 'run"\nthreads = 1\n')
@@ -24,8 +27,11 @@ def recipe(tmp_path, model_folder):
     return write_task(tmp_path / "task", model_folder, LONG)
 
 
-def by_hand(recipes, port, *, size=None, wait=60):
-    """Ranks that a person starts one by one, each with a recipe of its own; what each did."""
+SECRET = "1f" * 32
+
+
+def by_hand(recipes, port, *, size=None, wait=60, secrets=(SECRET, SECRET)):
+    """Ranks that a person starts one by one, each with a recipe and a secret of its own; what each did."""
     size = size or len(recipes)
     ranks = [
         subprocess.Popen(
@@ -38,9 +44,10 @@ def by_hand(recipes, port, *, size=None, wait=60):
                 **os.environ, "OMP_NUM_THREADS": "1", "RANK": f"{number}", "WORLD_SIZE": f"{size}",
                 "LOCAL_RANK": f"{number}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
                 "GLOO_SOCKET_IFNAME": "lo",
+                **({"RAMIFY_SECRET": secret} if secret is not None else {}),
             },
         )
-        for number, recipe in enumerate(recipes)
+        for number, (recipe, secret) in enumerate(zip(recipes, secrets, strict=False))
     ]  # fmt: skip
     return [finish(process, wait) for process in ranks]
 
@@ -75,6 +82,17 @@ def test_ranks_with_other_recipes(recipe, change, told):
     assert not (folder / "run" / "recipe.toml").exists()
 
 
+@pytest.mark.parametrize("secret", [None, "a1" * 15])
+def test_ranks_that_torchrun_did_not_start_here_need_a_secret(recipe, secret):
+    (status, said), (served, silence) = by_hand([recipe, recipe], free_port(), secrets=(secret, secret))
+    assert (status, served) == (2, 2)
+    (line,) = said.splitlines()
+    assert line.startswith("ramify sft: RAMIFY_SECRET: ")
+    assert "`openssl rand -hex 32`" in line
+    assert silence == ""
+    assert not (recipe.parent / "run").exists()
+
+
 def test_a_rank_that_never_comes(monkeypatch):
     """It does not even reach the store, or (under torchrun, which has one) does not say that it is there."""
     monkeypatch.setattr(parallel, "JOIN_SECONDS", 2)
@@ -84,11 +102,22 @@ def test_a_rank_that_never_comes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with (
         pytest.raises(ConfigError, match=r"^not all of the 2 ranks came to .* within 2 s"),
-        parallel.together(Rank(0, 2), {}),
+        parallel.together(Rank(0, 2), {}, SECRET),
     ):
         pass
-    with pytest.raises(ConfigError, match=r"^rank 1 of 2 did not join within 2 s"):
-        parallel._wait_for_all(Rank(0, 2), HashStore(), "1", {})
+    with (
+        pytest.raises(ConfigError, match=r"^rank 1 of 2 did not join within 2 s; start it"),
+        parallel.together(Rank(0, 2, local_size=2, is_supervised=True), {}),
+    ):
+        pass
+
+
+def test_a_rank_with_another_secret():
+    """Rank 0 takes no notice of it, and says so when it has waited long enough."""
+    channel = TcpStore(HashStore())
+    Post(channel, Seal(b"another", "run")).send("hello", b"name", sender=1)
+    with pytest.raises(ConfigError, match=r"another secret: give all ranks the same RAMIFY_SECRET$"):
+        Post(channel, Seal(b"secret", "run")).meet_all(Rank(0, 2), {}, 0.5)
 
 
 def test_a_port_in_use(recipe):

@@ -235,7 +235,7 @@ class Packed:
         self.world = world
         self.ranks = ranks or Ranks(Rank())
         if ranks is None:
-            self.ranks.build(lambda _: WatchedWorker(world.ours, STILL))
+            self.ranks.hold(WatchedWorker(world.ours, STILL))
         self._credits = cache(self._all_credits)
         self._rows = cache(self._all_rows)
 
@@ -254,7 +254,9 @@ class Packed:
         total = denominator(self.world.trees, case.weighting)
         report = learner.update_rows(rows, total, self._paths(case))
         gradients = self.ranks.all("gradients_of_step")[0]
-        caught = torch.cat([gradients[name].flatten() for name, _ in self.world.ours.named_parameters()])
+        caught = torch.cat(
+            [torch.from_numpy(gradients[name]).flatten() for name, _ in self.world.ours.named_parameters()]
+        )
         if case.whole_paths:
             counted = sum(len(tree.trajectories) for tree in self.world.trees)
         else:

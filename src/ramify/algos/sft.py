@@ -1,5 +1,7 @@
 """Supervised fine-tuning on trees: each token of a demonstration's assistant turns counts once."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ramify.algos.credit import Weighting
@@ -30,6 +32,7 @@ def _ones(size: int) -> NodeCredit:
     return NodeCredit(s_plus=ones, s_minus=np.zeros(size), weight=ones, num_paths=ones)
 
 
+@dataclass(frozen=True, slots=True)
 class NegativeLogLikelihood:
     """L = -sum W ln pi."""
 

@@ -41,9 +41,10 @@ def run(options: argparse.Namespace) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if rank.number:
         if not options.dry_run:
+            from ramify.config.build_worker import WorkerPlan
             from ramify.learner.parallel import serve
 
-            sys.exit(serve(rank, lambda: _alike(_read(options))))
+            sys.exit(serve(rank, lambda: _alike(_read(options)), WorkerPlan.read, options.secret))
         return
     recipe = _read(options)
     if not rank.is_supervised or options.dry_run:
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
 
     console = RunConsole()
     try:
-        with together(rank, _alike(recipe) if rank.size > 1 else {}) as ranks:
+        with together(rank, _alike(recipe) if rank.size > 1 else {}, options.secret) as ranks:
             # Processes that torchrun started again go on with what those before them saved.
             resume = options.resume or ranks.has_begun
             check_run_folder(recipe.run.dir, recipe, resume)

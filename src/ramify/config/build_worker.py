@@ -3,12 +3,12 @@
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ramify.config.build_model import build_model
 from ramify.config.schema_parts import TrainedModelSection, TrainingEngineSection
@@ -83,6 +83,17 @@ class WorkerPlan:
         model = _in_float32(build_model(whole, self.context_tokens, self.seed))
         self._split(model, mesh)
         return Worker(model, self.optimizer, self._reference(model, mesh))
+
+    def description(self) -> dict[str, Any]:
+        """Return the plan as values that ranks can send to each other."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**values, "model": self.model.model_dump(mode="json")}
+
+    @classmethod
+    def read(cls, description: Mapping[str, Any]) -> "WorkerPlan":
+        """Return the plan of a description."""
+        model = TrainedModelSection.model_validate(description["model"])
+        return cls(**{**description, "model": model})
 
     def engine_model(self) -> "PreTrainedModel":
         """The model again, whole and frozen, in the type that it computes in."""

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from ramify.core.errors import ConfigError
 
+SECRET_VARIABLE = "RAMIFY_SECRET"
+"""The environment variable with the secret that processes on several machines share."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rank:
@@ -14,19 +17,27 @@ class Rank:
         number: 0 <= number < size; rank 0 runs the loop and is the only one that speaks.
         size: Number of processes.
         local: Its number on its machine.
-        is_supervised: Whether torchrun started it.
+        local_size: Number of processes on its machine; 0: the launcher does not say.
+        is_supervised: True if torchrun started it.
     """
 
     number: int = 0
     size: int = 1
     local: int = 0
+    local_size: int = 0
     is_supervised: bool = False
+
+    @property
+    def on_one_machine(self) -> bool:
+        """True if torchrun started all of them on this machine."""
+        return self.is_supervised and self.local_size == self.size
 
 
 _VARIABLES = {
     "number": "RANK",
     "size": "WORLD_SIZE",
     "local": "LOCAL_RANK",
+    "local_size": "LOCAL_WORLD_SIZE",
 }
 
 

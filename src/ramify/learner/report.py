@@ -1,8 +1,7 @@
 """What an optimizer step measured, summed over its rows on all ranks."""
 
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -54,14 +53,21 @@ class UpdateReport:
     metrics: Mapping[str, float]
 
 
+@dataclass(slots=True)
 class Totals:
-    """Sums over the rows of one step, by name."""
+    """Sums over the rows of one step, by name.
 
-    def __init__(self) -> None:
-        self.loss = 0.0
-        self._sums: dict[str, float] = defaultdict(float)
-        self._mismatches: list[Floats] = []
-        self._log_weights: dict[int, float] = {}
+    Attributes:
+        loss: Sum of the losses.
+        counts: All other sums.
+        mismatches: |ln(policy / behavior)| of each row's written tokens. [W] each
+        log_weights: Sum of ln(policy / behavior) over the written tokens of each trajectory, by its index.
+    """
+
+    loss: float = 0.0
+    counts: dict[str, float] = field(default_factory=dict)
+    mismatches: list[Floats] = field(default_factory=list)
+    log_weights: dict[int, float] = field(default_factory=dict)
 
     def add(self, row: PackedRow, logprobs: torch.Tensor, entropies: torch.Tensor) -> None:
         """Add a row. `logprobs` and `entropies`: [W], nats, detached."""
@@ -77,11 +83,11 @@ class Totals:
             kl=float((ratio - 1.0 - difference).sum()),
             entropy=float(entropies.sum()),
         )
-        self._mismatches.append(np.abs(difference))
+        self.mismatches.append(np.abs(difference))
         for span in row.spans:
             part = float(difference[span.start : span.stop].sum())
             for path in span.paths.tolist():
-                self._log_weights[path] = self._log_weights.get(path, 0.0) + part
+                self.log_weights[path] = self.log_weights.get(path, 0.0) + part
 
     def add_token_loss(self, output: LossOutput) -> None:
         """Add the loss of a row."""
@@ -97,27 +103,27 @@ class Totals:
 
     def _count(self, **values: float) -> None:
         for name, value in values.items():
-            self._sums[name] += value
+            self.counts[name] = self.counts.get(name, 0.0) + value
 
     def join(self, other: "Totals") -> None:
         """Add what another rank measured on its rows."""
         self.loss += other.loss
-        self._count(**other._sums)
-        self._mismatches.extend(other._mismatches)
-        for path, weight in other._log_weights.items():
-            self._log_weights[path] = self._log_weights.get(path, 0.0) + weight
+        self._count(**other.counts)
+        self.mismatches.extend(other.mismatches)
+        for path, weight in other.log_weights.items():
+            self.log_weights[path] = self.log_weights.get(path, 0.0) + weight
 
     def sums(self, unevenness: float) -> "StepSums":
         """The sums over the rows of all ranks."""
-        weights = np.exp(np.clip(list(self._log_weights.values()), -MAX_LOG_RATIO, MAX_LOG_RATIO))
+        weights = np.exp(np.clip(list(self.log_weights.values()), -MAX_LOG_RATIO, MAX_LOG_RATIO))
         sums = {
-            **self._sums,
+            **self.counts,
             "loss": self.loss,
             "weights": float(weights.sum()),
             "weights.squared": float((weights**2).sum()),
             "weights.count": float(len(weights)),
         }
-        mismatches = np.concatenate([np.empty(0), *self._mismatches])
+        mismatches = np.concatenate([np.empty(0), *self.mismatches])
         return StepSums(
             sums,
             mismatch_max=float(mismatches.max(initial=0.0)),

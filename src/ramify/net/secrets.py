@@ -12,6 +12,7 @@ from ramify.core.errors import MachineError
 _names: dict[str, str] = {}
 """Each hidden text, and the name shown in its place."""
 _UNREAD = "key"
+_LEAST_SECRET = 8
 _CREDENTIALS = re.compile(r"(\w://|https?:/)[^\s/?#@]*(?:@[^\s/?#@]*)*@", re.IGNORECASE)
 """The credentials in an address: all before the last @ of its host. An address that was parsed as a path has one slash."""
 _LIBRARY_LOGGERS = (
@@ -39,6 +40,15 @@ def read_key(variable: str) -> str:
 def read_optional_key(variable: str) -> str | None:
     """As `read_key`, for a service that also answers without a key; None if the variable is unset or empty."""
     return read_key(variable) if os.environ.get(variable, "").strip() else None
+
+
+def take_secret(variable: str) -> str | None:
+    """Remove a secret from the environment, so that no program that this one starts inherits it; it is redacted from now on."""
+    secret = os.environ.pop(variable, None)
+    # Short texts, which are no secrets, would be redacted out of ordinary words.
+    if secret and len(secret) >= _LEAST_SECRET:
+        _hide(variable, secret)
+    return secret
 
 
 def hide(secrets: Sequence[str]) -> None:
