@@ -1,8 +1,6 @@
 """A server that ramify starts: who can reach it, what it inherits, and how it is started again. A stand-in plays vLLM."""
 
 import asyncio
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from learners import learner_with
 from model_folders import write_model
+from other_user import refuses_another_user
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.build_vllm import build_vllm
 from ramify.config.schema_vllm import VllmEngineSection
@@ -105,26 +104,9 @@ def test_a_launched_server_is_for_this_run_alone(folder, launch):
                 assert client.post(f"http://x{path}").status_code == 401
                 headers = {"authorization": "Bearer wrong"}
                 assert client.get(f"http://x{path}", headers=headers).status_code == 401
-        if os.getuid() == 0:
-            done = as_another_user(socket)
-            assert "PermissionError" in done.stderr
+        assert refuses_another_user(socket)
 
     play(engine, work)
     assert {"RAMIFY_SERVER_KEY", "VLLM_SERVER_DEV_MODE"} <= seen["names"]
     assert not {"RANK", "JUDGE_API_KEY"} & seen["names"]
     assert not seen["folder"].exists()
-
-
-def as_another_user(socket):
-    code = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
-    words = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "/usr/bin/env",
-        "python3",
-        "-c",
-        code,
-    ]
-    return subprocess.run([*words, str(socket)], capture_output=True, text=True)

@@ -251,3 +251,19 @@ def test_a_server_without_sleep_mode_is_refused(folder):
         here.config["enable_sleep_mode"] = False
         with pytest.raises(ConfigError, match=r"engine\.sleep: .* --enable-sleep-mode"):
             play(engine_of(folder, server), lambda e: e.score(IDS))
+
+
+def test_an_engine_can_be_closed_at_the_moment_in_which_a_server_is_suspected(folder):
+    """asyncio.wait_for of Python 3.11 swallows a cancellation then, and the engine used to wait for its keeper for ever."""
+
+    async def main():
+        engine = engine_of(folder, server)
+        await engine.generate(REQUEST)
+        for _ in range(3):
+            engine._replicas[0].suspect()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await engine.close()
+
+    with stand_in(folder) as (_, server):
+        asyncio.run(main())
