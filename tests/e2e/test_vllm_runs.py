@@ -113,6 +113,10 @@ def test_a_server_that_cannot_be_used_is_one_line(tmp_path, caller, refused, kin
         (["engine.name=vllm"], "expected the addresses of servers, or launch = true"),
         (["engine.name=vllm", "engine.launch=true", 'engine.flags=["--port=1"]'], "--port is set by ramify"),
         (
+            ["engine.name=vllm", "engine.launch=true", "engine.key_variable=VLLM_KEY"],
+            "key_variable: has no effect with launch = true",
+        ),
+        (
             ["engine.name=vllm", 'engine.urls=["http://a"]', "engine.gpus=['0']"],
             "gpus: acts with launch = true only",
         ),

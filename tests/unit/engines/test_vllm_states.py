@@ -1,13 +1,8 @@
 """Asleep and awake are states of a server: each change is verified, repeated, and ends in a restart or in one line."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -24,7 +19,7 @@ from ramify.engines.vllm import replica
 from ramify.engines.vllm.replica import ServerState
 from ramify.learner.served_weights import write_weights
 from ramify.modeling.load import load_model
-from vllm_stand_in import install, stand_in
+from vllm_stand_in import stand_in
 
 pytestmark = pytest.mark.integration
 
@@ -120,8 +115,10 @@ def once(here, route, fault):
     return first
 
 
-@pytest.mark.parametrize("kind", ["fails", "drops", "lies"])
-@pytest.mark.parametrize("route", ["/sleep", "/wake_up", "/is_sleeping"])
+CHANGES = [(route, kind) for route in ("/sleep", "/wake_up") for kind in FAULTS] + [("/is_sleeping", "lies")]
+
+
+@pytest.mark.parametrize(("route", "kind"), [change for change in CHANGES if "hangs" not in change])
 def test_a_change_that_fails_once_is_repeated(folder, route, kind):
     async def work(engine):
         await step(engine, folder, 1)
@@ -143,8 +140,7 @@ def test_a_change_that_fails_once_is_repeated(folder, route, kind):
     assert notes == []
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-@pytest.mark.parametrize("route", ["/sleep", "/is_sleeping"])
+@pytest.mark.parametrize(("route", "kind"), [change for change in CHANGES if change[0] != "/wake_up"])
 def test_a_server_that_does_not_sleep_is_lost_in_one_line_and_the_step_is_kept(folder, route, kind):
     async def work(engine):
         completion = await step(engine, folder, 1)
@@ -161,8 +157,7 @@ def test_a_server_that_does_not_sleep_is_lost_in_one_line_and_the_step_is_kept(f
     assert here.loads == 1
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-@pytest.mark.parametrize("route", ["/wake_up", "/is_sleeping"])
+@pytest.mark.parametrize(("route", "kind"), [change for change in CHANGES if change[0] != "/sleep"])
 def test_a_server_that_does_not_wake_is_lost_in_one_line_and_loads_nothing(folder, route, kind):
     async def work(engine):
         await step(engine, folder, 1)
@@ -196,9 +191,7 @@ def test_the_other_servers_go_on(folder, route):
     assert (good.loads, bad.loads, bad.loads_asleep) == (3, 1, 0)
 
 
-@pytest.mark.parametrize(
-    "route", ["/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume"]
-)
+@pytest.mark.parametrize("route", ["/collective_rpc", "/update_weight_version", "/resume"])
 def test_a_hand_over_of_which_one_answer_is_lost_is_done_again(folder, route):
     """The server did what it was told, so its label may be right; the run used to wait for ever."""
 
@@ -260,79 +253,17 @@ def test_a_server_without_sleep_mode_is_refused(folder):
             play(engine_of(folder, server), lambda e: e.score(IDS))
 
 
-@pytest.fixture
-def launch(folder, tmp_path, monkeypatch):
-    """An engine that starts its server, and the file of the routes that this fails at."""
-    path, _ = install(tmp_path / "packages")
-    monkeypatch.setenv("PYTHONPATH", path)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("JUDGE_API_KEY", "of-another-service")
-    monkeypatch.setattr(replica, "HEALTH_SECONDS", 20.0)
-    notes = []
-    engine = engine_of(folder, launch=True, python=Path(sys.executable), start_seconds=120.0, notes=notes)
-    return engine, tmp_path / "packages" / "failing.txt", notes
+def test_an_engine_can_be_closed_at_the_moment_in_which_a_server_is_suspected(folder):
+    """asyncio.wait_for of Python 3.11 swallows a cancellation then, and the engine used to wait for its keeper for ever."""
 
+    async def main():
+        engine = engine_of(folder, server)
+        await engine.generate(REQUEST)
+        for _ in range(3):
+            engine._replicas[0].suspect()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await engine.close()
 
-@pytest.mark.parametrize("route", ["/sleep", "/wake_up"])
-def test_a_launched_server_that_fails_at_a_change_is_started_again(folder, launch, route):
-    engine, failing, notes = launch
-
-    async def work(engine):
-        await step(engine, folder, 1)
-        first = engine._replicas[0].process._running.pid
-        if route == "/sleep":
-            failing.write_text(route)
-        await engine.sleep()
-        assert states(engine) == [ServerState.ASLEEP]
-        assert engine._replicas[0].process.has_ended is (route == "/sleep")
-        failing.write_text(route)
-        await step(engine, folder, 2)
-        return first != engine._replicas[0].process._running.pid
-
-    assert play(engine, work)
-    verb = route.strip("/").partition("_")[0]
-    assert [note for note in notes if "starts a server" not in note] == [
-        next(note for note in notes if f"http://server-0 does not {verb}" in note)
-    ]
-
-
-def test_a_launched_server_is_for_this_run_alone(folder, launch):
-    """Neither another user nor another program of this user can ask it for anything."""
-    engine, _, _ = launch
-    seen = {}
-
-    async def work(engine):
-        await step(engine, folder, 1)
-        process = engine._replicas[0].process
-        socket = process.socket
-        environment = Path(f"/proc/{process._running.pid}/environ").read_bytes().decode().split("\0")
-        seen.update(folder=socket.parent, names={line.partition("=")[0] for line in environment})
-        assert socket.parent.stat().st_mode & 0o777 == 0o700
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:
-            for path in ("/health", "/collective_rpc", "/sleep", "/v1/models"):
-                assert client.post(f"http://x{path}").status_code == 401
-                headers = {"authorization": "Bearer wrong"}
-                assert client.get(f"http://x{path}", headers=headers).status_code == 401
-        if os.getuid() == 0:
-            done = as_another_user(socket)
-            assert "PermissionError" in done.stderr
-
-    play(engine, work)
-    assert {"RAMIFY_SERVER_KEY", "VLLM_SERVER_DEV_MODE"} <= seen["names"]
-    assert not {"RANK", "JUDGE_API_KEY"} & seen["names"]
-    assert not seen["folder"].exists()
-
-
-def as_another_user(socket):
-    code = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
-    words = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "/usr/bin/env",
-        "python3",
-        "-c",
-        code,
-    ]
-    return subprocess.run([*words, str(socket)], capture_output=True, text=True)
+    with stand_in(folder) as (_, server):
+        asyncio.run(main())

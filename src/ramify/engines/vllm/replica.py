@@ -221,8 +221,10 @@ class Replica:
             RamifyError: It was given up meanwhile.
         """
         while True:
+            # Not wait_for: in Python 3.11 it swallows a cancellation that comes as the event is set.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._suspected.wait(), WATCH_SECONDS)
+                async with asyncio.timeout(WATCH_SECONDS):
+                    await self._suspected.wait()
             if self.failed is not None:
                 raise self.failed
             if not self._suspected.is_set() and not self.in_flight:
