@@ -9,12 +9,15 @@ import base64
 import functools
 import hashlib
 import json
+import os
 import time
 import zlib
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import ramify
 from loopback import Reply, serve
@@ -279,6 +282,50 @@ def test_every_caller_ends_with_its_error(name, folder):
     check(lambda _: BAD[name], folder, [caller for callers in CALLERS.values() for caller in callers])
 
 
+TEXTS = st.sampled_from(
+    [b"", b"{}", b"[]", b'{"action": {"properties": {}}}', b'{"result": [[]]}', b'{"sha": 1, "siblings": 2}', b"\xff\xfe", b"<p>",
+     b'{"choices": [{"message": {"content": 5}}]}', b'{"organic": [{"link": 3}]}', b'{"results": [[]]}', b"NaN", b"1e999",
+     b'{"run_result": {"stdout": [], "status": null}}', b'{"jsonrpc": "2.0", "id": 0, "result": {}}', b"data: {}\n\n"]
+)  # fmt: skip
+PIECES = st.one_of(
+    TEXTS,
+    st.binary(max_size=40),
+    st.sampled_from([b"\r\n", b"\r\n\r\n", b"0\r\n\r\n", b"5\r\nhello\r\n", zlib.compress(b"{}", wbits=31)]),
+)
+HEADERS = st.sampled_from(
+    [b"content-type: application/json", b"content-type: text/event-stream", b"content-type: \xff", b"content-encoding: gzip",
+     b"content-encoding: deflate", b"content-length: 3", b"content-length: -1", b"content-length: 99999999999",
+     b"transfer-encoding: chunked", b"transfer-encoding: gzip, chunked", b"location: /x", b"location: //[", b"location: \xff",
+     b"location: file:///etc/passwd", b"retry-after: 1e9", b"retry-after: -5", b"mcp-session-id: \x01", b"connection: upgrade",
+     b"x-error-code: GatedRepo", b"set-cookie: a=b", b"no colon", b" : "]
+)  # fmt: skip
+STATUSES = st.sampled_from(
+    [100, 101, 199, 200, 202, 204, 206, 226, 300, 304, 307, 308, 400, 401, 404, 416, 429, 500, 599, 999]
+)
+
+
+@settings(
+    max_examples=int(os.environ.get("RAMIFY_HTTP_EXAMPLES", "8")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    status=STATUSES,
+    headers=st.lists(HEADERS, max_size=4),
+    pieces=st.lists(PIECES, max_size=4),
+    times=st.integers(1, 30),
+)
+def test_drawn_answers_raise_nothing_else(status, headers, pieces, times, folder):
+    """What a caller can read it may take, so only errors, time and memory are checked."""
+    head = b"HTTP/1.1 %d X\r\n" % status + b"".join(header + b"\r\n" for header in headers) + b"\r\n"
+    callers = [caller for callers in CALLERS.values() for caller in callers]
+    write = once(head, b"".join(pieces) * times)
+    with serve(lambda _: Reply(write=write)) as server, grows_below(MOST_MEMORY):
+        results = asyncio.run(outcomes(server.url, folder, callers))
+    for caller, (message, seconds) in zip(callers, results, strict=True):
+        assert seconds is None or (seconds < SOON and "\n" not in message), (caller, message)
+
+
 FRAME = b"\x81\x7e\xff\xff" + b"[" * 65535
 OBSERVATION = json.dumps({"type": "observation", "data": {"observation": {"text": "x"}}}).encode()
 RESET = b"\x81" + bytes([len(OBSERVATION)]) + OBSERVATION
@@ -375,6 +422,28 @@ def test_nothing_else_makes_requests():
             if f"{imported}.{name}.".startswith(f"{library}."):
                 importers.setdefault(library, set()).add(module)
     assert importers == LIBRARIES
+
+
+def test_libraries_that_can_fetch_models_are_kept_from_it():
+    """`from_pretrained` and its like ask the hub unless they are told not to; a class alone asks nobody."""
+    top = Path(ramify.__file__).parent
+    calls = [
+        (file.name, node)
+        for file in top.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("from_pretrained", "SentenceTransformer")
+    ]
+    assert len(calls) >= 5
+    for name, node in calls:
+        first = node.args[0] if node.args else None
+        if isinstance(first, ast.Constant) and first.value is None:
+            continue
+        assert any(
+            keyword.arg == "local_files_only" and ast.unparse(keyword.value) == "True"
+            for keyword in node.keywords
+        ), f"{name}:{node.lineno}"
 
 
 def test_every_caller_is_tested_here():
