@@ -8,13 +8,18 @@ import asyncio
 import base64
 import functools
 import hashlib
+import importlib
 import json
+import os
 import time
 import zlib
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ramify
 from loopback import Reply, serve
@@ -52,7 +57,8 @@ pytestmark = pytest.mark.integration
 
 SECONDS = 0.5
 """The deadline that each caller is given; retries of the hub take it three times."""
-SOON = 20.0
+SOON = 40.0
+"""Generous, as machines that run tests are busy; without a limit none of them would end."""
 MOST_MEMORY = 300 * 2**20
 """For all callers together: an answer of mcp may have 64 MiB, one of the hub 32 MiB, all others less."""
 TYPED = (RequestFailedError, HubFailedError, EngineError, UserError, ConnectionError)
@@ -119,6 +125,7 @@ BAD = {
     "no content": once(b"HTTP/1.1 204 No Content\r\n\r\n"),
     "redirects": once(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: ./x/\r\ncontent-length: 0\r\n\r\n"),
     "redirect to nowhere": once(b"HTTP/1.1 302 Found\r\nlocation: http://[\r\ncontent-length: 0\r\n\r\n"),
+    "two redirects": once(b"HTTP/1.1 302 Found\r\nlocation: /x\r\nlocation: /y\r\ncontent-length: 0\r\n\r\n"),
     "redirect without location": once(b"HTTP/1.1 301 Moved\r\ncontent-length: 0\r\n\r\n"),
     "endless refusal": forever(b"HTTP/1.1 400 Bad Request\r\n\r\n", b"no " * 10_000),
     "error of the server": once(b"HTTP/1.1 500 Oh\r\ncontent-length: 2\r\n\r\n\xff\x1b"),
@@ -244,8 +251,11 @@ CALLERS = {
 """How each module asks; a function gets the server's address and a folder."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folder(tokenizer_folder):
+    for name in ("mcp", "ramify.net.mcp_http", "ramify.net.websocket", "huggingface_hub.constants"):
+        with suppress(ImportError):  # what is optional; importing it is no part of a deadline
+            importlib.import_module(name)
     return tokenizer_folder
 
 
@@ -277,6 +287,49 @@ def check(write, folder, callers):
 @pytest.mark.parametrize("name", BAD)
 def test_every_caller_ends_with_its_error(name, folder):
     check(lambda _: BAD[name], folder, [caller for callers in CALLERS.values() for caller in callers])
+
+
+TEXTS = st.sampled_from(
+    [b"", b"{}", b"[]", b'{"action": {"properties": {}}}', b'{"result": [[]]}', b'{"sha": 1, "siblings": 2}', b"\xff\xfe", b"<p>",
+     b'{"choices": [{"message": {"content": 5}}]}', b'{"organic": [{"link": 3}]}', b'{"results": [[]]}', b"NaN", b"1e999",
+     b'{"run_result": {"stdout": [], "status": null}}', b'{"jsonrpc": "2.0", "id": 0, "result": {}}', b"data: {}\n\n"]
+)  # fmt: skip
+PIECES = st.one_of(
+    TEXTS,
+    st.binary(max_size=40),
+    st.sampled_from([b"\r\n", b"\r\n\r\n", b"0\r\n\r\n", b"5\r\nhello\r\n", zlib.compress(b"{}", wbits=31)]),
+)
+HEADERS = st.sampled_from(
+    [b"content-type: application/json", b"content-type: text/event-stream", b"content-type: \xff", b"content-encoding: gzip",
+     b"content-encoding: deflate", b"content-length: 3", b"content-length: -1", b"content-length: 99999999999",
+     b"transfer-encoding: chunked", b"transfer-encoding: gzip, chunked", b"location: /x", b"location: //[", b"location: \xff",
+     b"location: file:///etc/passwd", b"retry-after: 1e9", b"retry-after: -5", b"mcp-session-id: \x01", b"connection: upgrade",
+     b"x-error-code: GatedRepo", b"set-cookie: a=b", b"no colon", b" : "]
+)  # fmt: skip
+STATUSES = st.sampled_from(
+    [100, 101, 199, 200, 202, 204, 206, 226, 300, 304, 307, 308, 400, 401, 404, 416, 429, 500, 599, 999]
+)
+
+
+@settings(
+    max_examples=int(os.environ.get("RAMIFY_HTTP_EXAMPLES", "8")),
+    deadline=None,
+)
+@given(
+    status=STATUSES,
+    headers=st.lists(HEADERS, max_size=4),
+    pieces=st.lists(PIECES, max_size=4),
+    times=st.integers(1, 30),
+)
+def test_drawn_answers_raise_nothing_else(status, headers, pieces, times, folder):
+    """What a caller can read it may take, so only errors, time and memory are checked."""
+    head = b"HTTP/1.1 %d X\r\n" % status + b"".join(header + b"\r\n" for header in headers) + b"\r\n"
+    callers = [caller for callers in CALLERS.values() for caller in callers]
+    write = once(head, b"".join(pieces) * times)
+    with serve(lambda _: Reply(write=write)) as server, grows_below(MOST_MEMORY):
+        results = asyncio.run(outcomes(server.url, folder, callers))
+    for caller, (message, seconds) in zip(callers, results, strict=True):
+        assert seconds is None or (seconds < SOON and "\n" not in message), (caller, message)
 
 
 FRAME = b"\x81\x7e\xff\xff" + b"[" * 65535
@@ -375,6 +428,28 @@ def test_nothing_else_makes_requests():
             if f"{imported}.{name}.".startswith(f"{library}."):
                 importers.setdefault(library, set()).add(module)
     assert importers == LIBRARIES
+
+
+def test_libraries_that_can_fetch_models_are_kept_from_it():
+    """`from_pretrained` and its like ask the hub unless they are told not to; a class alone asks nobody."""
+    top = Path(ramify.__file__).parent
+    calls = [
+        (file.name, node)
+        for file in top.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("from_pretrained", "SentenceTransformer")
+    ]
+    assert len(calls) >= 5
+    for name, node in calls:
+        first = node.args[0] if node.args else None
+        if isinstance(first, ast.Constant) and first.value is None:
+            continue
+        assert any(
+            keyword.arg == "local_files_only" and ast.unparse(keyword.value) == "True"
+            for keyword in node.keywords
+        ), f"{name}:{node.lineno}"
 
 
 def test_every_caller_is_tested_here():

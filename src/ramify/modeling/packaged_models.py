@@ -146,9 +146,11 @@ def _convert(weights: Path, end_token: str, folder: Path) -> None:
 
     # Its bar of progress goes to standard error whatever it is asked.
     with quiet_transformers(), redirect_stderr(io.StringIO()):
-        tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+        tokenizer = AutoTokenizer.from_pretrained(
+            weights.parent, gguf_file=weights.name, local_files_only=True
+        )
         read = AutoModelForCausalLM.from_pretrained(
-            weights.parent, gguf_file=weights.name, dtype=torch.float32
+            weights.parent, gguf_file=weights.name, local_files_only=True, dtype=torch.float32
         )
         tokenizer.eos_token = end_token
         # transformers refuses to save what it has read from quantised weights; a model of the same sizes holds them.

@@ -26,7 +26,7 @@ from ramify.net.wire import Request, Response, Transport, check_sendable, withou
 
 Params: TypeAlias = Mapping[str, str | int]
 _HEADERS: Final = {"accept": "*/*", "accept-encoding": "gzip", "user-agent": "ramify"}
-_PART_BYTES: Final = 4 * 2**20
+PART_BYTES: Final = 2**20
 """Bytes of a download that have to arrive within one `timeout_seconds`."""
 _SHOWN = 160
 """Most characters of a service's own error text that a message quotes."""
@@ -205,7 +205,7 @@ class HttpClient:
     async def download(self, url: str, sink: Sink, *, headers: Mapping[str, str] | None = None) -> Answer:
         """Ask with GET and write the body of a 2xx to `sink`; the answer's own body is then empty.
 
-        `timeout_seconds` limits the time to the answer's head, and then the time of each 4 MiB, so that a large file may
+        `timeout_seconds` limits the time to the answer's head, and then the time of each MiB, so that a large file may
         take long but a slow drip may not. Raises as `get` does, and whatever `sink` raises.
         """
         plain = {"accept-encoding": "identity", **(headers or {})}
@@ -332,7 +332,7 @@ class HttpClient:
         async for chunk in body_chunks(response, where, sink.max_bytes):
             sink.write(chunk)
             part += len(chunk)
-            if part >= _PART_BYTES:
+            if part >= PART_BYTES:
                 part = 0
                 deadline.reschedule(asyncio.get_running_loop().time() + self._settings.timeout_seconds)
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from ramify.core.errors import DataError, MachineError, UserError
 from ramify.net.addresses import join_url
-from ramify.net.client import Answer, HttpClient, HttpSettings
+from ramify.net.client import PART_BYTES, Answer, HttpClient, HttpSettings
 from ramify.net.connections import wait_for
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.hub_cache import (
@@ -39,7 +39,7 @@ from ramify.net.wire import origin, without_query
 _LISTING_BYTES: Final = 32 * 2**20
 _MAX_REDIRECTS: Final = 5
 _PATIENCE: Final = 3
-"""An answer, or each 4 MiB of a file, may take this many times HF_HUB_DOWNLOAD_TIMEOUT (10 s)."""
+"""An answer, or each MiB of a file, may take this many times HF_HUB_DOWNLOAD_TIMEOUT (10 s)."""
 Choose = Callable[[Sequence[str]], Sequence[str]]
 """Returns the wanted ones of a repository's paths."""
 
@@ -96,7 +96,7 @@ class HubSettings:
         cache: Folder of the cache.
         token: Sent to the endpoint's origin alone.
         offline: Nothing may be asked.
-        seconds: Limit for an answer, and for each 4 MiB of a file.
+        seconds: Limit for an answer, and for each MiB of a file.
     """
 
     endpoint: str
@@ -240,10 +240,12 @@ class _Fetch:
             goes_on = part.size > 0
             try:
                 await self._fill(part, url, file)
-                if goes_on and not part.is_whole():
+                is_whole = part.is_whole()
+                if goes_on and not is_whole:
                     part.restart()
                     await self._fill(part, url, file)
-                if not part.is_whole():
+                    is_whole = part.is_whole()
+                if not is_whole:
                     what = "its hash" if part.size == file.size else f"{part.size} bytes of {file.size}"
                     raise self._untrusted(f"lists another {file.path} than it gives ({what})")
             except HubFailedError as error:
@@ -253,17 +255,19 @@ class _Fetch:
             keep(blob)
 
     async def _fill(self, part: PartialContent, url: str, file: HubFile) -> None:
-        if file.size and part.size == file.size:
-            return
-        try:
-            await self._get(url, part)
-        except RequestFailedError as error:
-            if not error.kind.retriable:
-                raise _problem(error) from None
-            raise HubFailedError(
-                HubProblem.STOPPED,
-                f"{file.path} stopped at {part.size} of {file.size} bytes ({error.detail})",
-            ) from None
+        """Download what is missing; a connection that breaks is opened anew as long as each brings a good deal."""
+        while part.size < file.size or not file.size:
+            before = part.size
+            try:
+                await self._get(url, part)
+                return
+            except RequestFailedError as error:
+                failure = error
+            if not failure.kind.retriable:
+                raise _problem(failure)
+            if part.size - before < PART_BYTES:
+                detail = f"{file.path} stopped at {part.size} of {file.size} bytes ({failure.detail})"
+                raise HubFailedError(HubProblem.STOPPED, detail)
 
     async def _get(self, url: str, part: PartialContent | None = None) -> Answer:
         """Ask, and follow redirects; the token goes to the endpoint's origin alone."""

@@ -3,8 +3,8 @@
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
 
+from ramify.core.errors import MachineError
 from ramify.net.connections import trusted
 
 _MOST_WAITING = 4
@@ -35,6 +35,9 @@ async def open_websocket(url: str, max_bytes: int) -> ClientConnection:
             max_queue=_MOST_WAITING,
             ssl=trusted(by_environment=True) if is_secure else None,
         )
-    except (OSError, WebSocketException, ValueError) as error:  # ValueError: a redirect to what is no address
+    except MachineError:  # certificates
+        raise
+    # The library follows redirects itself, and lets out whatever reading a bad one raises.
+    except Exception as error:  # noqa: BLE001
         message = " ".join(str(error).split())
         raise ConnectionError(f"{address}: {type(error).__name__}: {message}".rstrip(": ")) from None

@@ -200,6 +200,21 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(tmp_path):
     assert ranges == [None, "bytes=100000-"]
 
 
+def test_a_download_that_breaks_off_often_goes_on_while_it_grows(tmp_path):
+    large = bytes(range(256)) * (40 * 2**10)  # 10 MiB, 1.5 at a time
+
+    def instead(asked: Asked):
+        if "/cdn/" not in asked.path:
+            return None
+        start = int(asked.headers.get("range", "bytes=0-")[6:-1])
+        head = b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (206 if start else 200, len(large) - start)
+        return Reply(write=lambda stream: stream.write(head + large[start : start + 3 * 2**19]))
+
+    snapshot, server = fetch(HubStandIn({"org/tiny": {"m.safetensors": large}}, instead=instead), tmp_path)
+    assert contents(snapshot) == {"m.safetensors": large}
+    assert sum("/cdn/" in request.path for request in server.asked) == 7
+
+
 @pytest.mark.parametrize("left", [WEIGHTS[:1000], FLIPPED[:1000], WEIGHTS + b"more", FLIPPED], ids=range(4))
 def test_what_an_earlier_process_left_is_used_if_it_fits(left, tmp_path):
     blob = tmp_path / "models--org--tiny" / "blobs" / hashlib.sha256(WEIGHTS).hexdigest()
