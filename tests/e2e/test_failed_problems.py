@@ -8,6 +8,7 @@ from forked_runs import ForkedRuns
 from test_kill_and_resume import check_equal_runs
 
 from e2e_runs import write_lines
+from ramify.cli import main
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import read_trees
 
@@ -142,3 +143,46 @@ def test_bad_problems_are_counted_and_a_kill_changes_no_bit(tmp_path, write):
     ]
     assert sum(event["kind"] == "problem/failed" for event in events) == len(BAD)
     check_equal_runs(run, killed.parent / "run")
+
+
+EVAL = """\
+[model]
+path = "{model}"
+[data]
+test = "{folder}/problems.jsonl"
+max_prompt_tokens = 200
+[run]
+dir = "{folder}/eval"
+[sampling]
+max_tokens = 48
+max_calls = 2
+[engine]
+name = "local"
+[environment]
+path = "{folder}/world.py"
+function = "World"
+timeout_seconds = 2.0
+in_prompt = false
+[reward]
+name = "hierarchical"
+own = [{{ path = "{folder}/world.py", function = "paid" }}]
+"""
+
+
+def test_an_evaluation_goes_on_without_bad_problems(write, caller, capsys):
+    folder = write("eval").parent
+    recipe = folder / "eval.toml"
+    recipe.write_text(EVAL.format(model=caller, folder=folder))
+    assert main(["eval", str(recipe)]) == 0
+    assert "failed and left out: " in capsys.readouterr().out
+    lines = [json.loads(line) for line in (folder / "eval" / "results.jsonl").read_text().splitlines()]
+    assert len(lines) == NUM_PROBLEMS
+    assert sum(line["stop"] == "failed" for line in lines) == len(BAD)
+
+
+def test_a_run_in_which_nothing_works_ends_with_the_reason(write, refused):
+    recipe = write("nothing")
+    text = (recipe.parent / "world.py").read_text()
+    (recipe.parent / "world.py").write_text(text.replace("unscored", "plain"))
+    told = refused("train", recipe)
+    assert "none of 8 problems worked; the first: problem " in told
