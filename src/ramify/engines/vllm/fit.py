@@ -1,5 +1,6 @@
 """Whether a server is the one that the recipe describes."""
 
+import re
 from dataclasses import dataclass
 
 from ramify.chat.tokenizer import ChatTokenizer
@@ -84,7 +85,7 @@ class Fit:
 
 def release_note(url: str, version: str) -> str | None:
     """A line about a release that was not tested; None for those that were."""
-    release = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    release = tuple(int(part) for part in version.split(".")[:2] if re.fullmatch(r"[0-9]{1,9}", part))
     if TESTED[0] <= release <= TESTED[1]:
         return None
     oldest, newest = (".".join(map(str, end)) for end in TESTED)
