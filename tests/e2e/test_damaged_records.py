@@ -149,3 +149,23 @@ def test_a_damaged_record_ends_a_command_well_or_in_one_line(tmp_path, runs, cap
             assert told.count("\n") == 1, (seed, told)
             assert len(told) < 1000, (seed, told)
     assert refused
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("done.json", "{}", "done.json: lacks the field 'model'"),
+        ("done.json", '{"model": "/etc"}', "done.json: model: expected a folder within"),
+        ("done.json", '{"model": "../.."}', "done.json: model: expected a folder within"),
+        ("pairs.json", "{}", "pairs.json: lacks the field 'pairs'"),
+        ("pairs.json", '{"pairs": true, "questions": {}, "line": ""}', "pairs.json: pairs: expected a whole"),
+    ],
+)
+def test_a_record_of_a_cycle_names_its_fault(tmp_path, runs, refused, name, text, told):
+    shutil.copytree(runs.folder / "selfcritic" / "run", tmp_path / "run")
+    cycle = tmp_path / "run" / "cycle-01"
+    (cycle / name).write_text(text)
+    if name != "done.json":
+        (cycle / "done.json").unlink()
+    settings = [*runs.settings["selfcritic"], "-s", f"run.dir={tmp_path / 'run'}"]
+    assert told in refused("selfcritic", runs.recipes["selfcritic"], *settings, "--resume")

@@ -109,6 +109,6 @@ def at_least_one(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: It is something else.
     """
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    if not re.fullmatch(r"[0-9]{1,15}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text[:40]!r}")
     return int(text)

@@ -4,6 +4,7 @@ With `--from RUN:STEP:TREE/NODE` it grows one tree, which goes on from a node th
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,9 +39,9 @@ def _place(text: str) -> "Place":
 
     run, step, where = ["", "", *text.rsplit(":", 2)][-3:]
     tree, slash, node = where.partition("/")
-    if not run or not slash or not step.isdecimal() or not tree.isdecimal():
+    if not run or not slash or not all(re.fullmatch(r"[0-9]{1,15}", number) for number in (step, tree)):
         raise argparse.ArgumentTypeError(
-            f"expected RUN:STEP:TREE/NODE, such as runs/mine:12:0/0.0, got {text!r}"
+            f"expected RUN:STEP:TREE/NODE, such as runs/mine:12:0/0.0, got {text[:100]!r}"
         )
     return Place(Path(run), int(step), int(tree), node)
 

@@ -1,5 +1,6 @@
 """Which of several processes this one is, as torchrun tells it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,8 +51,8 @@ def launched(environ: Mapping[str, str]) -> Rank:
     if "WORLD_SIZE" not in environ or "RANK" not in environ:
         return Rank()
     given = {key: environ[name] for key, name in _VARIABLES.items() if name in environ}
-    if not all(value.isdecimal() for value in given.values()):
-        told = ", ".join(f"{_VARIABLES[key]}={value}" for key, value in given.items())
+    if not all(re.fullmatch(r"[0-9]{1,9}", value) for value in given.values()):
+        told = ", ".join(f"{_VARIABLES[key]}={value[:20]}" for key, value in given.items())
         raise ConfigError(f"{told}: expected whole numbers, as torchrun sets them")
     values = {key: int(value) for key, value in given.items()}
     if values["number"] >= values["size"]:
