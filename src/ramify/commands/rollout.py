@@ -51,11 +51,11 @@ def run(options: argparse.Namespace) -> None:
     from ramify.commands.estimate import dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_train import TrainRecipe
-    from ramify.obs.files import require_new_folder
+    from ramify.train.run_folder import ROLLOUT
 
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
     check_rollout_files(recipe, fetch=not options.dry_run)
-    require_new_folder("run.dir", recipe.run.dir)
+    ROLLOUT.check(recipe.run.dir, resume=False)
     if options.dry_run:
         sys.stdout.write(dry_run(recipe, options.problems or recipe.rollout.problems_per_step))
         return

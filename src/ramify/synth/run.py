@@ -22,11 +22,11 @@ from ramify.core.errors import ConfigError, Interrupted
 from ramify.core.messages import Problem
 from ramify.obs import manifest
 from ramify.obs.console import RunConsole
-from ramify.obs.files import RECIPE, claimed_folder, replace_file
+from ramify.obs.files import RECIPE, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, read_manifest, refuse_other, write_manifest
 from ramify.obs.metrics import TimingLog
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
-from ramify.synth.folder import check_synth_folder, read_stage, stage_file
+from ramify.synth.folder import SYNTHESIS, check_synth_folder, read_stage, stage_file
 from ramify.synth.hints import HintLibrary, as_table, load_hints
 from ramify.synth.results import Sorter, write_results
 from ramify.synth.rows import is_right
@@ -56,7 +56,7 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
 
         set_numerics(recipe.run.threads, recipe.run.deterministic)
     folder = recipe.run.dir
-    with claimed_folder("run.dir", folder, lambda: check_synth_folder(folder, resume)):
+    with SYNTHESIS.claim(folder, lambda: check_synth_folder(folder, resume)):
         direct: list[Problem] = []
         task = _open(recipe, console, direct)
         library = None
@@ -126,7 +126,7 @@ def _take_up(recipe: SynthRecipe, task: Task, library: HintLibrary | None, conso
         "hint_library": None if library is None else as_table(library),
     }
     made_with = manifest.made_with(device)
-    if (folder / MANIFEST).exists():
+    if SYNTHESIS.has_begun(folder) and (folder / MANIFEST).exists():
         before = read_manifest(folder, "made_from")
         refuse_other(folder, "a synthesis", without_reach(before["made_from"]), without_reach(made_from))
         note_session(folder, before, made_with, console.note)
