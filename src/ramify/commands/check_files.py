@@ -1,23 +1,31 @@
-"""Checks that the files of a recipe exist; they are cheap, and run before anything heavy is loaded."""
+"""Checks of a recipe's files by their names, sizes and heads; they are cheap, and run before anything heavy is loaded.
+
+A run, `--dry-run` and `ramify doctor` all begin with them. What the content of files decides is in `check_rows`.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ramify.algos.branch_rules import RandomConfig
+from ramify.config.build_model import require_positions
+from ramify.config.build_vllm import check_vllm
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
 from ramify.config.schema_repair import RepairSection
+from ramify.config.schema_reward import RewardSection
 from ramify.config.schema_rollout import RolloutSection
+from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.hub import fetch_model, is_fetched
-from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
+from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
+from ramify.rewards.configs import LengthRewardConfig, OwnPartConfig
 from ramify.rollout.configs import OwnHelperConfig, RewriterConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig, OwnToolConfig
 
@@ -26,6 +34,7 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True, we
     """Raise ConfigError unless every file that an SFT or DPO recipe names exists; of the model perhaps the tokenizer alone."""
     _check_all(
         _model_check(recipe.model, require_model if weights else require_tokenizer, fetch),
+        *((lambda: _require_positions(recipe.model, recipe.data.max_tokens),) if weights else ()),
         lambda: require_file("data.train", recipe.data.train),
         lambda: require_own("tools.own", recipe.tools.own),
         lambda: require_environment(recipe.environment),
@@ -34,24 +43,42 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True, we
 
 def check_train_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that the recipe names exists."""
-    _check_all(_model_check(recipe.model, require_model, fetch), *_for_trees(recipe))
+    longest = [recipe.data.max_prompt_tokens + recipe.rollout.max_tokens]
+    if isinstance(recipe, SelfCriticRecipe):
+        longest.append(recipe.dpo.max_tokens)
+    _check_all(
+        _model_check(recipe.model, require_model, fetch),
+        lambda: _require_positions(recipe.model, max(longest)),
+        lambda: _require_served(recipe.engine, recipe.model, hands_over=True),
+        *_for_trees(recipe),
+    )
 
 
 def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file needed to grow trees exists; the scripted engine needs no weights."""
     plays = isinstance(recipe.engine, ScriptedEngineSection)
     model = require_tokenizer if plays else require_model
-    _check_all(_model_check(recipe.model, model, fetch), *_for_trees(recipe))
+    _check_all(
+        _model_check(recipe.model, model, fetch),
+        *_engine_checks(
+            recipe.engine, recipe.model, recipe.data.max_prompt_tokens + recipe.rollout.max_tokens
+        ),
+        *_for_trees(recipe),
+    )
 
 
 def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that the recipe names exists; only an engine that ramify starts needs weights."""
     _check_all(
         _model_check(recipe.model, _model_of(recipe.engine), fetch),
+        *_engine_checks(
+            recipe.engine, recipe.model, recipe.data.max_prompt_tokens + recipe.sampling.max_tokens
+        ),
         lambda: require_dataset(recipe.data.test),
         lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
         lambda: require_repairs(recipe.repair),
+        lambda: require_reward(recipe.reward),
         lambda: require_script(recipe.engine),
     )
 
@@ -61,10 +88,14 @@ def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
     library = None if recipe.hints is None else recipe.hints.library
     _check_all(
         _model_check(recipe.model, _model_of(recipe.engine), fetch),
+        *_engine_checks(
+            recipe.engine, recipe.model, recipe.data.max_prompt_tokens + recipe.sampling.max_tokens
+        ),
         lambda: require_file("data.train", recipe.data.train),
         lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
         lambda: require_repairs(recipe.repair),
+        lambda: require_reward(recipe.reward),
         lambda: require_script(recipe.engine),
         *(() if library is None else (lambda: require_file("hints.library", library),)),
     )
@@ -73,6 +104,38 @@ def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
 def _model_of(engine: EvalEngineSection) -> Callable[[Path], None]:
     serves = isinstance(engine, VllmEngineSection) and engine.launch
     return require_model if isinstance(engine, LocalEngineSection) or serves else require_tokenizer
+
+
+def _engine_checks(
+    engine: EvalEngineSection, model: ModelSection, context_tokens: int
+) -> tuple[Callable[[], None], ...]:
+    """Checks of the model of an engine whose weights nobody trains."""
+    return (
+        *(
+            (lambda: _require_positions(model, context_tokens),)
+            if isinstance(engine, LocalEngineSection)
+            else ()
+        ),
+        lambda: _require_served(engine, model, hands_over=False),
+    )
+
+
+def _require_positions(model: ModelSection, context_tokens: int) -> None:
+    """Raise ConfigError unless the model has as many positions as sequences may take, where its files say how many."""
+    if not is_fetched(model.path, weights=False):
+        return
+    try:
+        limit = read_model_config(model.folder).get("max_position_embeddings")
+    except DataError:
+        return  # not a model's folder, which another check says
+    if isinstance(limit, int):
+        require_positions(model.path, limit, context_tokens)
+
+
+def _require_served(engine: EvalEngineSection, model: ModelSection, *, hands_over: bool) -> None:
+    """Raise ConfigError unless vLLM's servers can have the model."""
+    if isinstance(engine, VllmEngineSection) and is_fetched(model.path, weights=False):
+        check_vllm(engine, model.folder, hands_over=hands_over)
 
 
 def require_file(key: str, path: Path) -> None:
@@ -152,8 +215,14 @@ def require_tools(section: ToolsSection, environment: EnvironmentSection | None)
         require_file("tools.cache.path", section.cache.path)
 
 
-def require_own(key: str, sections: Sequence[OwnToolConfig | RewriterConfig]) -> None:
-    """Raise ConfigError unless the file of each tool or rewriter of the user's own is there."""
+def require_reward(section: RewardSection) -> None:
+    """Raise ConfigError unless the files of the user's own parts of the reward are there."""
+    if not isinstance(section, LengthRewardConfig):
+        require_own("reward.own", section.own)
+
+
+def require_own(key: str, sections: Sequence[OwnToolConfig | RewriterConfig | OwnPartConfig]) -> None:
+    """Raise ConfigError unless the file of each tool, rewriter or reward of the user's own is there."""
     for own in sections:
         require_file(f"{key}.path", own.path)
 
@@ -190,6 +259,7 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
         lambda: require_rate(recipe.rollout),
         lambda: require_own("rollout.rewriters", recipe.rollout.rewriters),
         lambda: require_repairs(recipe.repair),
+        lambda: require_reward(recipe.reward),
     )
 
 

@@ -96,11 +96,16 @@ def build_tools(
 
 @dataclass(frozen=True, slots=True)
 class ShownTools:
-    """The tools of a recipe as its prompts show them, in their order; `notes` and `identities` as in `Toolbox`."""
+    """The tools of a recipe as its prompts show them, in their order; `notes` and `identities` as in `Toolbox`.
+
+    `opens` and `max_observations` are those of its environment.
+    """
 
     specs: tuple[ToolSpec, ...]
     notes: tuple[str, ...]
     identities: Mapping[str, Json]
+    opens: bool = False
+    max_observations: int = 0
 
 
 def _build_environment(section: EnvironmentSection) -> Toolbox:
@@ -139,7 +144,8 @@ def show_tools(section: ToolsSection, environment: EnvironmentSection | None = N
 
     if environment is not None:
         whole = _build_environment(environment)
-        return ShownTools(whole.specs, whole.notes, whole.identities)
+        world = whole.environment
+        return ShownTools(whole.specs, whole.notes, whole.identities, world.opens, world.max_observations)
     ours: list[ToolSpec] = []
     if section.search is not None:
         ours.append(search.SPEC if section.browser is None else browser.SPEC)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ramify.actor.actor import Actor, Task, open_task
 from ramify.actor.groups import done_of, group_size, grow_in_groups, in_groups, line_key
+from ramify.actor.task_files import ProblemReader
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.config.build import build_agent, build_limits
 from ramify.config.build_model import build_model
@@ -120,9 +121,7 @@ class _Run:
             recipe,
             build_reward(recipe.reward, REPORTED),
             data.max_prompt_tokens + recipe.sampling.max_tokens,
-            lambda renderer, toolbox: build_eval_problems(
-                data, renderer, toolbox.environment.tools, recipe.model
-            ),
+            evaluation_problems(recipe),
             console,
             computes=computes,
         )
@@ -314,6 +313,11 @@ class _Run:
         replace_file(self.folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
         write_page(self.folder / "report.html", evaluation, summary, times, manifest)
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+
+
+def evaluation_problems(recipe: EvalRecipe) -> ProblemReader:
+    """Return the reader of an evaluation's problems."""
+    return lambda renderer, tools: build_eval_problems(recipe.data, renderer, tools, recipe.model)
 
 
 def _attempts(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[Planned, ...]:
