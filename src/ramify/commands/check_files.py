@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ramify.algos.branch_rules import RandomConfig
+from ramify.commands.work import AnyRecipe
 from ramify.config.build_model import require_positions
 from ramify.config.build_vllm import check_vllm
 from ramify.config.other_runs import read_rate
@@ -34,7 +35,6 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True, we
     """Raise ConfigError unless every file that an SFT or DPO recipe names exists; of the model perhaps the tokenizer alone."""
     _check_all(
         _model_check(recipe.model, require_model if weights else require_tokenizer, fetch),
-        *((lambda: _require_positions(recipe.model, recipe.data.max_tokens),) if weights else ()),
         lambda: require_file("data.train", recipe.data.train),
         lambda: require_own("tools.own", recipe.tools.own),
         lambda: require_environment(recipe.environment),
@@ -43,12 +43,8 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True, we
 
 def check_train_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that the recipe names exists."""
-    longest = [recipe.data.max_prompt_tokens + recipe.rollout.max_tokens]
-    if isinstance(recipe, SelfCriticRecipe):
-        longest.append(recipe.dpo.max_tokens)
     _check_all(
         _model_check(recipe.model, require_model, fetch),
-        lambda: _require_positions(recipe.model, max(longest)),
         lambda: _require_served(recipe.engine, recipe.model, hands_over=True),
         *_for_trees(recipe),
     )
@@ -60,9 +56,7 @@ def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     model = require_tokenizer if plays else require_model
     _check_all(
         _model_check(recipe.model, model, fetch),
-        *_engine_checks(
-            recipe.engine, recipe.model, recipe.data.max_prompt_tokens + recipe.rollout.max_tokens
-        ),
+        lambda: _require_served(recipe.engine, recipe.model),
         *_for_trees(recipe),
     )
 
@@ -71,9 +65,7 @@ def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that the recipe names exists; only an engine that ramify starts needs weights."""
     _check_all(
         _model_check(recipe.model, _model_of(recipe.engine), fetch),
-        *_engine_checks(
-            recipe.engine, recipe.model, recipe.data.max_prompt_tokens + recipe.sampling.max_tokens
-        ),
+        lambda: _require_served(recipe.engine, recipe.model),
         lambda: require_dataset(recipe.data.test),
         lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
@@ -88,9 +80,7 @@ def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
     library = None if recipe.hints is None else recipe.hints.library
     _check_all(
         _model_check(recipe.model, _model_of(recipe.engine), fetch),
-        *_engine_checks(
-            recipe.engine, recipe.model, recipe.data.max_prompt_tokens + recipe.sampling.max_tokens
-        ),
+        lambda: _require_served(recipe.engine, recipe.model),
         lambda: require_file("data.train", recipe.data.train),
         lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
@@ -106,33 +96,25 @@ def _model_of(engine: EvalEngineSection) -> Callable[[Path], None]:
     return require_model if isinstance(engine, LocalEngineSection) or serves else require_tokenizer
 
 
-def _engine_checks(
-    engine: EvalEngineSection, model: ModelSection, context_tokens: int
-) -> tuple[Callable[[], None], ...]:
-    """Checks of the model of an engine whose weights nobody trains."""
-    return (
-        *(
-            (lambda: _require_positions(model, context_tokens),)
-            if isinstance(engine, LocalEngineSection)
-            else ()
-        ),
-        lambda: _require_served(engine, model, hands_over=False),
-    )
+def check_positions(recipe: AnyRecipe) -> None:
+    """Raise ConfigError unless a model that is loaded here has positions for the longest sequence of any phase.
 
-
-def _require_positions(model: ModelSection, context_tokens: int) -> None:
-    """Raise ConfigError unless the model has as many positions as sequences may take, where its files say how many."""
-    if not is_fetched(model.path, weights=False):
-        return
-    try:
-        limit = read_model_config(model.folder).get("max_position_embeddings")
-    except DataError:
-        return  # not a model's folder, which another check says
+    A plain `--dry-run` leaves this out, since it is also asked of recipes with a small model in the place of theirs.
+    """
+    if isinstance(recipe, SftRecipe | DpoRecipe):
+        longest = recipe.data.max_tokens
+    elif isinstance(recipe, TrainRecipe):
+        longest = recipe.data.max_prompt_tokens + recipe.rollout.max_tokens
+        if isinstance(recipe, SelfCriticRecipe):
+            longest = max(longest, recipe.dpo.max_tokens)
+    else:
+        longest = recipe.data.max_prompt_tokens + recipe.sampling.max_tokens
+    limit = read_model_config(recipe.model.folder).get("max_position_embeddings")
     if isinstance(limit, int):
-        require_positions(model.path, limit, context_tokens)
+        require_positions(recipe.model.path, limit, longest)
 
 
-def _require_served(engine: EvalEngineSection, model: ModelSection, *, hands_over: bool) -> None:
+def _require_served(engine: EvalEngineSection, model: ModelSection, *, hands_over: bool = False) -> None:
     """Raise ConfigError unless vLLM's servers can have the model."""
     if isinstance(engine, VllmEngineSection) and is_fetched(model.path, weights=False):
         check_vllm(engine, model.folder, hands_over=hands_over)

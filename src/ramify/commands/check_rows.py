@@ -39,28 +39,32 @@ def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
         yield f"rows were not read: {recipe.model.path} is fetched from the hub when the run starts"
         return
     notes: list[str] = []
-    _check_model(recipe, trains)
+    loads = _loads_weights(recipe, trains) and is_fetched(recipe.model.path)
+    # In the order of a run, which tells the first mistake only.
+    if loads:
+        from ramify.commands.check_files import check_positions
+        from ramify.learner.checkpoint import check_model_folder
+
+        check_positions(recipe)
+        check_model_folder(recipe.model.folder)
     if isinstance(recipe, SftRecipe | DpoRecipe):
         refuse_large_steps("learner.batch_size", recipe.learner.batch_size, _count_examples(recipe))
     else:
         problems = _read_problems(recipe, notes)
         if trains and isinstance(recipe, TrainRecipe):
             refuse_large_steps("rollout.problems_per_step", recipe.rollout.problems_per_step, len(problems))
+    if loads:
+        from ramify.modeling.load import check_weights
+
+        check_weights(recipe.model.folder)
     yield from notes
 
 
-def _check_model(recipe: AnyRecipe, trains: bool) -> None:
-    """Check a checkpoint's files, and names and shapes of the weights where they are loaded here."""
-    computes = isinstance(recipe, SftRecipe | DpoRecipe) or isinstance(recipe.engine, LocalEngineSection)
-    if not computes and not (trains and isinstance(recipe, TrainRecipe)):
-        return
-    if not is_fetched(recipe.model.path):
-        return
-    from ramify.learner.checkpoint import check_model_folder
-    from ramify.modeling.load import check_weights
-
-    check_model_folder(recipe.model.folder)
-    check_weights(recipe.model.folder)
+def _loads_weights(recipe: AnyRecipe, trains: bool) -> bool:
+    """Return True if the model is loaded in this process."""
+    if isinstance(recipe, SftRecipe | DpoRecipe) or (trains and isinstance(recipe, TrainRecipe)):
+        return True
+    return isinstance(recipe.engine, LocalEngineSection)
 
 
 def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:

@@ -16,7 +16,7 @@ from ramify.modeling.hub import is_fetched
 
 _NOT_READ = (
     "rows were not read: add --rows to find rows that cannot be used, prompts that are too long, and tools, rewards, "
-    "templates and weights that do not fit"
+    "templates, weights and positions that do not fit"
 )
 
 

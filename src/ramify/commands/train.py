@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
-    from ramify.commands.check_files import check_example_files, check_train_files
+    from ramify.commands.check_files import check_example_files, check_positions, check_train_files
     from ramify.config.load import load_recipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
     from ramify.config.schema_selfcritic import SelfCriticRecipe
@@ -89,6 +89,8 @@ def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
         check_train_files(recipe, fetch=not options.dry_run)
     else:
         check_example_files(recipe, fetch=not options.dry_run)
+    if not options.dry_run:
+        check_positions(recipe)
     return recipe
 
 
