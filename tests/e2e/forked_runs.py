@@ -12,9 +12,14 @@ from pathlib import Path
 
 SECONDS = 120.0
 SERVER = r"""
-import json, os, re, signal, sys, time
-import ramify.eval.run, ramify.train.dpo, ramify.train.rl, ramify.train.sft
+import gc, json, os, re, signal, sys, time
+import ramify.commands.check_files, ramify.commands.dry_run, ramify.commands.estimate, ramify.eval.run, ramify.obs.console
+import ramify.rewards.parts, ramify.synth.run, ramify.train.dpo, ramify.train.rl, ramify.train.rollout, ramify.train.selfcritic
+import ramify.train.sft
 from ramify.cli import main
+
+# A collection in a fork then copies none of what was imported.
+gc.freeze()
 
 def die_there(pattern, left):
     def look(event, arguments):

@@ -2,8 +2,8 @@
 
 unshare --user --map-root-user --mount python small_disk.py FOLDER KILOBYTES,... COMMAND RECIPE ...
 
-For each size: mounts a file system in memory, runs `ramify COMMAND RECIPE ...` in it, makes it larger, runs with
---resume, and copies the run to FOLDER/KILOBYTES. Prints what both runs said, as JSON.
+For each size: mounts a file system in memory, runs `ramify COMMAND RECIPE ...` in it, makes it larger, runs the same again
+(with --resume if it asks for that), and copies the run to FOLDER/KILOBYTES. Prints what the first and the last run said, as JSON.
 """
 
 import json
@@ -23,7 +23,10 @@ def main(folder: Path, sizes: str, *arguments: str) -> None:
         place = (*arguments, "-s", f"run.dir={disk / 'run'}")
         full = forked(*place)
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
-        said.append([int(size), full, forked(*place, "--resume")])
+        again = forked(*place)
+        if "go on with --resume" in again[2]:
+            again = forked(*place, "--resume")
+        said.append([int(size), full, again])
         shutil.copytree(disk, folder / size)
         subprocess.run(["umount", disk], check=True)
     forked.close()

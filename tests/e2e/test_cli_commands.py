@@ -253,7 +253,7 @@ def test_doctor_wants_the_key_of_the_engine(tmp_path, model_folder, capsys):
 
 def test_doctor_refuses_what_does_not_fit_into_memory(tmp_path, model_folder, capsys):
     recipe = write_task(tmp_path / "task", model_folder)
-    large = ("-s", "engine.slots=65536", "-s", "rollout.max_tokens=1000000")
+    large = ("-s", "engine.slots=65536", "-s", "rollout.max_tokens=7000")
     assert main(["doctor", str(recipe), *large]) == 2
     told = capsys.readouterr()
     assert "the model takes at least" in told.err

@@ -262,7 +262,7 @@ def test_folders_that_are_taken(refused, task, tmp_path, model_folder):
     (taken / "thesis.tex").write_text("mine")
     there = ("-s", f"run.dir={taken}")
     evaluation = write_task(tmp_path / "eval", model_folder, EVAL)
-    assert f"run.dir: {taken} exists and is no run folder" in refused("train", task, *there)
+    assert f"run.dir: {taken} exists and is not empty" in refused("train", task, *there)
     assert f"run.dir: {taken} exists and is not empty" in refused("rollout", task, *there)
     assert f"run.dir: {taken} exists and is not empty" in refused("eval", evaluation, *there)
     assert f"--out: {taken} exists and is not empty" in refused("quickstart", "--out", taken)

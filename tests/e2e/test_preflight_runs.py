@@ -34,12 +34,12 @@ def test_rewards_that_never_differ_are_refused_unless_allowed(tmp_path, model_fo
     assert "preflight.allow_zero_variance = true" in told
     run = recipe.parent / "run"
     assert f"what it saw is in {run / 'preflight'}" in told
-    seen = {"recipe.toml", "report.json", "timing.jsonl", "trees.jsonl"}
+    seen = {"report.json", "timing.jsonl", "trees.jsonl"}
     guarded = ("-s", "guard.max_length=1.0")
     # What it saw is in nobody's way.
     for more in ((), guarded, ("--resume",)):
         refused("train", recipe, "--max-steps", "1", *settings, *more)
-        assert {path.name for path in run.iterdir()} == {"preflight"}
+        assert {path.name for path in run.iterdir()} == {".lock", "manifest.json", "preflight", "recipe.toml"}
         assert {path.name for path in (run / "preflight").iterdir()} == seen
         assert len(read_trees(run / "preflight" / "trees.jsonl")) == 3
     allowed = ("-s", "preflight.allow_zero_variance=true")

@@ -2,28 +2,25 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ramify.actor.scoring import Scoring
-from ramify.config.build import build_agent, build_brancher, build_limits, build_renderer, build_shaping
-from ramify.config.build_model import build_tokenizer
-from ramify.config.build_problems import Shown, build_problems
+from ramify.actor.task_files import ProblemReader, read_task, training_problems
+from ramify.config.build import build_agent, build_brancher, build_limits, build_shaping
 from ramify.config.build_repair import RepairKit, open_repairs
 from ramify.config.build_reward import BuiltReward, build_reward
 from ramify.config.build_tools import Toolbox, build_tools
-from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.closing import close_all
-from ramify.core.messages import Message, Problem
+from ramify.core.messages import Problem
 from ramify.core.protocols import ContextRewriter
 from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
 from ramify.rollout.grow import Grown, grow_planned
 from ramify.rollout.plan import Planned
-from ramify.rollout.rewriting import load_rewriter
 from ramify.rollout.settings import AgentParts
 
 if TYPE_CHECKING:
@@ -32,12 +29,6 @@ if TYPE_CHECKING:
     from ramify.chat.renderer import ChatRenderer
 
 Value = TypeVar("Value")
-Renderers: TypeAlias = "Mapping[str, ChatRenderer]"
-"""Of several environments, by name."""
-ProblemReader: TypeAlias = (
-    "Callable[[ChatRenderer, Toolbox, Renderers], tuple[Sequence[Problem], Sequence[str]]]"
-)
-"""Reads the problems of a recipe; returns them with notes for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,36 +139,21 @@ def open_task(
     """
     several = recipe.environments if isinstance(recipe, TrainRecipe) else {}
     toolbox = build_tools(recipe.tools, recipe.sandbox, recipe.environment, console.note, several)
-    tokenizer = build_tokenizer(recipe.model.folder, console.note, computes=computes)
-    renderer = build_renderer(recipe.model.dialect, tokenizer, toolbox.specs)
-    renderers = {
-        name: build_renderer(recipe.model.dialect, tokenizer, tuple(environment.tools.values()))
-        for name, environment in toolbox.environments.items()
-    }
-    if any(each.max_observations for each in (toolbox.environment, *toolbox.environments.values())):
-        # A chat template in which the user cannot speak again is refused now, not in the first tree.
-        renderer.hear("", (Message.of("user", "?"),))
-    asked = recipe.rollout.rewriters if isinstance(recipe, TrainRecipe) else recipe.sampling.rewriters
-    rewriters = [(config, load_rewriter(config)) for config in asked]
     repairs = None if recipe.repair is None else open_repairs(recipe.repair)
-    problems, notes = read(renderer, toolbox, renderers)
-    own = [
-        f"rewriter {rewriter.name}: {config.function} of {config.path}, sha256 {sha256[:16]}"
-        for config, (rewriter, sha256) in rewriters
-    ]
-    for note in (*toolbox.notes, *reward.notes, *own, *notes):
+    files = read_task(recipe, toolbox.shown, read, console.note, computes=computes)
+    for note in (*toolbox.notes, *reward.notes, *files.notes, *files.problem_notes):
         console.note(note)
     return Task(
-        problems,
+        files.problems,
         toolbox,
-        renderer,
+        files.renderer,
         context_tokens,
         reward,
-        tuple(notes),
-        tuple(rewriter for _, (rewriter, _) in rewriters),
-        {rewriter.name: sha256 for _, (rewriter, sha256) in rewriters},
+        tuple(files.problem_notes),
+        files.rewriters,
+        files.rewriter_files,
         repairs,
-        renderers,
+        files.renderers,
     )
 
 
@@ -187,16 +163,8 @@ def build_task(recipe: TrainRecipe, console: RunConsole) -> Task:
     Raises:
         UserError: The recipe, the data or the machine is wrong.
     """
-
-    def read(
-        renderer: "ChatRenderer", toolbox: Toolbox, renderers: Renderers
-    ) -> tuple[Sequence[Problem], Sequence[str]]:
-        shown = {name: Shown(own, toolbox.environments[name].tools) for name, own in renderers.items()}
-        problems, notes = build_problems(recipe, shown or {"": Shown(renderer, toolbox.environment.tools)})
-        return problems, (*dialect_notes(recipe.model), *notes)
-
     context_tokens = recipe.data.max_prompt_tokens + recipe.rollout.max_tokens
-    return open_task(recipe, build_reward(recipe.reward), context_tokens, read, console)
+    return open_task(recipe, build_reward(recipe.reward), context_tokens, training_problems(recipe), console)
 
 
 def build_actor(

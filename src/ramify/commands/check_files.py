@@ -1,24 +1,33 @@
-"""Checks that the files of a recipe exist; they are cheap, and run before anything heavy is loaded."""
+"""Checks of a recipe's files by their names, sizes and heads; they are cheap, and run before anything heavy is loaded.
+
+A run, `--dry-run` and `ramify doctor` all begin with them. What the content of files decides is in `check_rows`.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from ramify.algos.branch_rules import RandomConfig
+from ramify.commands.work import AnyRecipe
+from ramify.config.build_model import require_positions
+from ramify.config.build_vllm import check_vllm
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
 from ramify.config.schema_repair import RepairSection
+from ramify.config.schema_reward import RewardSection
 from ramify.config.schema_rollout import RolloutSection
+from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
 from ramify.modeling.hub import fetch_model, is_fetched
-from ramify.modeling.model_config import check_architecture, read_object_file, whole_folder
+from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
+from ramify.rewards.configs import LengthRewardConfig, OwnPartConfig
 from ramify.rollout.configs import OwnHelperConfig, RewriterConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig, OwnToolConfig
 
@@ -35,24 +44,34 @@ def check_example_files(recipe: SftRecipe | DpoRecipe, *, fetch: bool = True, we
 
 def check_train_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that the recipe names exists."""
-    _check_all(_model_check(recipe.model, require_model, fetch), *_for_trees(recipe))
+    _check_all(
+        _model_check(recipe.model, require_model, fetch),
+        lambda: _require_served(recipe.engine, recipe.model, hands_over=True),
+        *_for_trees(recipe),
+    )
 
 
 def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file needed to grow trees exists; the scripted engine needs no weights."""
     plays = isinstance(recipe.engine, ScriptedEngineSection)
     model = require_tokenizer if plays else require_model
-    _check_all(_model_check(recipe.model, model, fetch), *_for_trees(recipe))
+    _check_all(
+        _model_check(recipe.model, model, fetch),
+        lambda: _require_served(recipe.engine, recipe.model),
+        *_for_trees(recipe),
+    )
 
 
 def check_eval_files(recipe: EvalRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file that the recipe names exists; only an engine that ramify starts needs weights."""
     _check_all(
         _model_check(recipe.model, _model_of(recipe.engine), fetch),
+        lambda: _require_served(recipe.engine, recipe.model),
         lambda: require_dataset(recipe.data.test),
         lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
         lambda: require_repairs(recipe.repair),
+        lambda: require_reward(recipe.reward),
         lambda: require_script(recipe.engine),
     )
 
@@ -62,10 +81,12 @@ def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
     library = None if recipe.hints is None else recipe.hints.library
     _check_all(
         _model_check(recipe.model, _model_of(recipe.engine), fetch),
+        lambda: _require_served(recipe.engine, recipe.model),
         lambda: require_file("data.train", recipe.data.train),
         lambda: require_tools(recipe.tools, recipe.environment),
         lambda: require_own("sampling.rewriters", recipe.sampling.rewriters),
         lambda: require_repairs(recipe.repair),
+        lambda: require_reward(recipe.reward),
         lambda: require_script(recipe.engine),
         *(() if library is None else (lambda: require_file("hints.library", library),)),
     )
@@ -74,6 +95,30 @@ def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
 def _model_of(engine: EvalEngineSection) -> Callable[[Path], None]:
     serves = isinstance(engine, VllmEngineSection) and engine.launch
     return require_model if isinstance(engine, LocalEngineSection) or serves else require_tokenizer
+
+
+def check_positions(recipe: AnyRecipe) -> None:
+    """Raise ConfigError unless a model that is loaded here has positions for the longest sequence of any phase.
+
+    A plain `--dry-run` leaves this out, since it is also asked of recipes with a small model in the place of theirs.
+    """
+    if isinstance(recipe, SftRecipe | DpoRecipe):
+        longest = recipe.data.max_tokens
+    elif isinstance(recipe, TrainRecipe):
+        longest = recipe.data.max_prompt_tokens + recipe.rollout.max_tokens
+        if isinstance(recipe, SelfCriticRecipe):
+            longest = max(longest, recipe.dpo.max_tokens)
+    else:
+        longest = recipe.data.max_prompt_tokens + recipe.sampling.max_tokens
+    limit = read_model_config(recipe.model.folder).get("max_position_embeddings")
+    if isinstance(limit, int):
+        require_positions(recipe.model.path, limit, longest)
+
+
+def _require_served(engine: EvalEngineSection, model: ModelSection, *, hands_over: bool = False) -> None:
+    """Raise ConfigError unless vLLM's servers can have the model."""
+    if isinstance(engine, VllmEngineSection) and is_fetched(model.path, weights=False):
+        check_vllm(engine, model.folder, hands_over=hands_over)
 
 
 def require_file(key: str, path: Path) -> None:
@@ -153,8 +198,14 @@ def require_tools(section: ToolsSection, environment: EnvironmentSection | None)
         require_file("tools.cache.path", section.cache.path)
 
 
-def require_own(key: str, sections: Sequence[OwnToolConfig | RewriterConfig]) -> None:
-    """Raise ConfigError unless the file of each tool or rewriter of the user's own is there."""
+def require_reward(section: RewardSection) -> None:
+    """Raise ConfigError unless the files of the user's own parts of the reward are there."""
+    if not isinstance(section, LengthRewardConfig):
+        require_own("reward.own", section.own)
+
+
+def require_own(key: str, sections: Sequence[OwnToolConfig | RewriterConfig | OwnPartConfig]) -> None:
+    """Raise ConfigError unless the file of each tool, rewriter or reward of the user's own is there."""
     for own in sections:
         require_file(f"{key}.path", own.path)
 
@@ -193,6 +244,7 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
         lambda: require_rate(recipe.rollout),
         lambda: require_own("rollout.rewriters", recipe.rollout.rewriters),
         lambda: require_repairs(recipe.repair),
+        lambda: require_reward(recipe.reward),
     )
 
 

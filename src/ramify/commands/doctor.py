@@ -128,11 +128,14 @@ def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
     Raises:
         UserError: It is wrong or cannot run here.
     """
+    from ramify.commands.check_rows import check_rows
     from ramify.modeling.hub import is_fetched
     from ramify.sandbox.levels import shortfall
 
     plan = _load(path, overrides)
     yield row("recipe", f"{path} is for ramify {plan.command}")
+    _check_folder(plan.recipe)
+    yield from (row("", note) for note in check_rows(plan.recipe))
     yield from _needs(path, plan.recipe)
     if plan.min_level is not None:
         met = level >= plan.min_level
@@ -146,6 +149,26 @@ def _recipe(path: Path, overrides: list[str], level: int) -> Iterator[str]:
     yield row(
         "", "can run here" if here else "all but the model is here; with it, ask again about the memory"
     )
+
+
+def _check_folder(recipe: "AnyRecipe") -> None:
+    """Check `run.dir` as a run with --resume would, since doctor is often asked while the run is there.
+
+    Raises:
+        ConfigError: It holds something else, or a run of another recipe.
+    """
+    from ramify.config.schema_eval import EvalRecipe
+    from ramify.config.schema_synth import SynthRecipe
+    from ramify.eval.results import check_eval_folder
+    from ramify.synth.folder import check_synth_folder
+    from ramify.train.run_folder import check_run_folder
+
+    if isinstance(recipe, EvalRecipe):
+        check_eval_folder(recipe.run.dir, resume=True)
+    elif isinstance(recipe, SynthRecipe):
+        check_synth_folder(recipe.run.dir, resume=True)
+    else:
+        check_run_folder(recipe.run.dir, recipe, resume=True)
 
 
 async def _open(task: _Task) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from ramify.commands.work import AnyRecipe, Work, work_of
-from ramify.config.load import resolved
+from ramify.commands.work import AnyRecipe, Work
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import (
@@ -38,23 +37,6 @@ ASLEEP = 2 * GIB
 _FLOAT = 4
 _OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
 _DRIVER = Path("/proc/driver/nvidia/version")
-
-
-def dry_run(recipe: AnyRecipe, problems: int | None = None) -> str:
-    """A recipe with every default, and behind it, as comments, what it asks for.
-
-    Raises:
-        DataError: The model's folder cannot be read.
-    """
-    work = work_of(recipe, problems)
-    device, why = device_of(recipe.model)
-    memory = memory_of(recipe, work, device)
-    lines = [*work.in_words, f"device: {device} ({why})"]
-    if not is_fetched(recipe.model.path):
-        lines.append(f"model: {recipe.model.path} is fetched from the hub when the run starts")
-    if memory is not None:
-        lines.append(f"memory: {memory.in_words}")
-    return resolved(recipe) + "\n" + "".join(f"# {line}\n" for line in lines)
 
 
 def device_of(model: ModelSection) -> tuple[str, str]:

@@ -1,7 +1,6 @@
 """`ramify eval`: independent attempts at a set of problems, or a comparison of finished evaluations."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,14 +54,15 @@ def run(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from ramify.commands.check_files import check_eval_files
-    from ramify.commands.estimate import dry_run
+    from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.eval.results import check_eval_folder
 
+    require_dry_run(options)
     recipe = _recipe(options)
     check_eval_files(recipe, fetch=not options.dry_run)
     check_eval_folder(recipe.run.dir, options.resume)
     if options.dry_run:
-        sys.stdout.write(dry_run(recipe))
+        dry_run(recipe, options)
         return
     from ramify.eval.evaluation import repair_table, tool_table
     from ramify.eval.run import run_eval
@@ -192,7 +192,14 @@ def _compare(options: argparse.Namespace) -> None:
         name: getattr(options, name) for name in ("model", "dataset", "limit", "attempts", "k", "engine")
     }
     given = [f"--{name}" for name, value in others.items() if value is not None]
-    if options.recipe is not None or options.overrides or options.resume or options.dry_run or given:
+    if (
+        options.recipe is not None
+        or options.overrides
+        or options.resume
+        or options.dry_run
+        or options.rows
+        or given
+    ):
         raise ConfigError("--compare: takes folders, --metric and --out only")
     if len(options.compare) < 2:
         raise ConfigError(f"--compare: expected at least two folders, got {len(options.compare)}")

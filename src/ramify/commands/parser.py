@@ -63,7 +63,7 @@ def module_of(command: str) -> ModuleType:
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Add RECIPE, -s and --dry-run."""
+    """Add RECIPE, -s, --dry-run and --rows."""
     parser.add_argument(
         "recipe",
         type=recipe_file,
@@ -75,11 +75,16 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """Add --dry-run."""
+    """Add --dry-run and --rows."""
     parser.add_argument(
         "--dry-run",
         action="store_true",
         help="check the recipe; print it with all defaults, and what it needs of this machine",
+    )
+    parser.add_argument(
+        "--rows",
+        action="store_true",
+        help="with --dry-run: read the data and all other files too, and refuse what the run would refuse",
     )
 
 

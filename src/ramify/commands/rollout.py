@@ -5,7 +5,6 @@ With `--from RUN:STEP:TREE/NODE` it grows one tree, which goes on from a node th
 
 import argparse
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,16 +48,17 @@ def _place(text: str) -> "Place":
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.check_files import check_rollout_files
-    from ramify.commands.estimate import dry_run
+    from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_train import TrainRecipe
-    from ramify.obs.files import require_new_folder
+    from ramify.train.run_folder import ROLLOUT
 
+    require_dry_run(options)
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
     check_rollout_files(recipe, fetch=not options.dry_run)
-    require_new_folder("run.dir", recipe.run.dir)
+    ROLLOUT.check(recipe.run.dir, resume=False)
     if options.dry_run:
-        sys.stdout.write(dry_run(recipe, options.problems or recipe.rollout.problems_per_step))
+        dry_run(recipe, options, options.problems or recipe.rollout.problems_per_step)
         return
     from ramify.obs.console import RunConsole
     from ramify.train.rollout import run_rollout

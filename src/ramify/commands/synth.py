@@ -1,7 +1,6 @@
 """`ramify synth RECIPE.toml`: data for supervised training and for RL from questions, as Tool-Star makes it."""
 
 import argparse
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,16 +16,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.check_files import check_synth_files
-    from ramify.commands.estimate import dry_run
+    from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_synth import SynthRecipe
     from ramify.synth.folder import check_synth_folder
 
+    require_dry_run(options)
     recipe = load_recipe(SynthRecipe, options.recipe, options.overrides)
     check_synth_files(recipe, fetch=not options.dry_run)
     check_synth_folder(recipe.run.dir, options.resume)
     if options.dry_run:
-        sys.stdout.write(dry_run(recipe))
+        dry_run(recipe, options)
         return
     from ramify.obs.console import RunConsole
     from ramify.synth.run import run_synth

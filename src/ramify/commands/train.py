@@ -32,9 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from ramify.commands.estimate import dry_run
+    from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.train.run_folder import check_run_folder
 
+    require_dry_run(options)
     rank = launched(os.environ)
     if rank.size > 1:
         # Torch's own log of waits that time out, which are ordinary here; it reads this when it is imported.
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     if not rank.is_supervised or options.dry_run:
         check_run_folder(recipe.run.dir, recipe, options.resume)
     if options.dry_run:
-        sys.stdout.write(dry_run(recipe))
+        dry_run(recipe, options)
         return
     from ramify.learner.parallel import together
     from ramify.obs.console import RunConsole
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
-    from ramify.commands.check_files import check_example_files, check_train_files
+    from ramify.commands.check_files import check_example_files, check_positions, check_train_files
     from ramify.config.load import load_recipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
     from ramify.config.schema_selfcritic import SelfCriticRecipe
@@ -89,6 +90,8 @@ def _read(options: argparse.Namespace) -> "TrainRecipe | SftRecipe":
         check_train_files(recipe, fetch=not options.dry_run)
     else:
         check_example_files(recipe, fetch=not options.dry_run)
+    if not options.dry_run:
+        check_positions(recipe)
     return recipe
 
 

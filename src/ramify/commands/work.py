@@ -30,6 +30,7 @@ class Work:
         context: The longest sequence.
         writes: The model writes these tokens itself.
         trains: The step ends with an update.
+        rows: Of the data, as the file's head or its lines tell; None where they do not. Some may be dropped.
     """
 
     steps: int | None
@@ -39,6 +40,7 @@ class Work:
     context: int
     writes: bool
     trains: bool
+    rows: int | None = None
 
     @property
     def in_words(self) -> Iterator[str]:
@@ -107,7 +109,7 @@ def work_of(recipe: AnyRecipe, problems: int | None = None) -> Work:
     if steps is None and rows is not None:
         steps = num_steps(recipe.run, epochs, rows, size)
         unit += f" ({rows:,} rows, {epochs} epoch{'s' * (epochs > 1)})"
-    return Work(steps, unit, *shape, writes=isinstance(recipe, TrainRecipe), trains=True)
+    return Work(steps, unit, *shape, writes=isinstance(recipe, TrainRecipe), trains=True, rows=rows)
 
 
 def _rows(path: Path | None) -> int | None:

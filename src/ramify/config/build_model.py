@@ -136,14 +136,18 @@ def build_model(section: ModelSection, context_tokens: int, seed: int = 0) -> "P
         raise ConfigError('model.device: expected a GPU, torch finds none; set it to "cpu"')
     device = ("cuda" if has_gpu else "cpu") if section.device == "auto" else section.device
     model = load_model(section.folder, section.dtype, device)
-    limit = int(model.config.max_position_embeddings)
-    if context_tokens > limit:
-        raise ConfigError(
-            f"model.path: {section.path} has {limit} positions, but prompt and response may take {context_tokens}"
-        )
+    require_positions(section.path, int(model.config.max_position_embeddings), context_tokens)
     if isinstance(section, TrainedModelSection) and section.lora is not None:
         _adapt(model, section.lora, section.path, seed)
     return model
+
+
+def require_positions(path: Path, limit: int, context_tokens: int) -> None:
+    """Raise ConfigError unless a model with `limit` positions takes sequences of `context_tokens`."""
+    if context_tokens > limit:
+        raise ConfigError(
+            f"model.path: {path} has {limit} positions, but prompt and response may take {context_tokens}"
+        )
 
 
 def _adapt(model: "PreTrainedModel", section: LoraSection, path: Path, seed: int) -> None:

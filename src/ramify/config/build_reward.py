@@ -15,12 +15,14 @@ from ramify.rewards.configs import (
     HierarchicalRewardConfig,
     JudgeConfig,
     LengthRewardConfig,
+    OwnPartConfig,
     PartsRewardConfig,
     ScoreName,
 )
 
 if TYPE_CHECKING:
     from ramify.rewards.judge import Judge
+    from ramify.rewards.parts import FunctionPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,13 @@ def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> 
         from ramify.rewards.trajectory_rewards import LengthReward
 
         return BuiltReward(LengthReward())
-    from ramify.rewards.parts import JudgePart, PartsReward, WeightedPart, load_reward
+    from ramify.rewards.parts import JudgePart, PartsReward, WeightedPart
 
     base = None if isinstance(section, PartsRewardConfig) else _base(section, reported)
     parts: list[WeightedPart] = []
     notes: list[str] = []
     identities: dict[str, Json] = {}
-    for own in section.own:
-        part, sha256 = load_reward(own)
+    for own, part, sha256 in build_own_parts(section):
         parts.append(WeightedPart(part, own.weight))
         identities[part.name] = {"sha256": sha256}
         notes.append(f"reward {part.name}: {own.function} of {own.path}, sha256 {sha256[:16]}")
@@ -78,6 +79,19 @@ def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> 
         assert base is not None
         return BuiltReward(base)
     return BuiltReward(PartsReward(base, parts), judge, tuple(notes), identities, resources)
+
+
+def build_own_parts(section: RewardSection) -> "list[tuple[OwnPartConfig, FunctionPart, str]]":
+    """Load the functions of the user's own, each with its settings and the SHA-256 of its file.
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+    from ramify.rewards.parts import load_reward
+
+    if isinstance(section, LengthRewardConfig):
+        return []
+    return [(own, *load_reward(own)) for own in section.own]
 
 
 def _base(

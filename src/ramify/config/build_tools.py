@@ -26,6 +26,22 @@ _SERVICE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
+class ShownTools:
+    """The tools of a recipe as its prompts show them, in their order; `notes` and `identities` as in `Toolbox`.
+
+    `opens` is that of its environment, `environments` holds the tools of each of several by name, and `max_observations` is the
+    most that any of them has.
+    """
+
+    specs: tuple[ToolSpec, ...]
+    notes: tuple[str, ...]
+    identities: Mapping[str, Json]
+    opens: bool = False
+    max_observations: int = 0
+    environments: Mapping[str, tuple[ToolSpec, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Toolbox:
     """What an agent acts in, the resources that it uses, and notes about the user's own files.
 
@@ -42,6 +58,19 @@ class Toolbox:
     def specs(self) -> tuple[ToolSpec, ...]:
         """What the renderer needs to know of the tools, in the order in which prompts list them."""
         return tuple(self.environment.tools.values())
+
+    @property
+    def shown(self) -> ShownTools:
+        """What prompts show of it."""
+        every = (self.environment, *self.environments.values())
+        return ShownTools(
+            self.specs,
+            self.notes,
+            self.identities,
+            self.environment.opens,
+            max(each.max_observations for each in every),
+            {name: tuple(each.tools.values()) for name, each in self.environments.items()},
+        )
 
     async def close(self) -> None:
         """Close the resources in reverse order."""
@@ -100,15 +129,6 @@ def build_tools(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ShownTools:
-    """The tools of a recipe as its prompts show them, in their order; `notes` and `identities` as in `Toolbox`."""
-
-    specs: tuple[ToolSpec, ...]
-    notes: tuple[str, ...]
-    identities: Mapping[str, Json]
-
-
 def _build_environment(section: EnvironmentSection) -> Toolbox:
     """The environment of the recipe; of a server the tools are asked for now."""
     if isinstance(section, OwnEnvironmentConfig):
@@ -151,7 +171,11 @@ def _served(environment: Environment, server: str) -> Toolbox:
     return Toolbox(environment, notes=tuple(notes), identities={"environment": {"tools_sha256": sha256}})
 
 
-def show_tools(section: ToolsSection, environment: EnvironmentSection | None = None) -> ShownTools:
+def show_tools(
+    section: ToolsSection,
+    environment: EnvironmentSection | None = None,
+    environments: Mapping[str, EnvironmentSection] = MappingProxyType({}),
+) -> ShownTools:
     """What prompts show of the tools that `build_tools` would open; only the files of the user's own are read.
 
     Raises:
@@ -160,9 +184,10 @@ def show_tools(section: ToolsSection, environment: EnvironmentSection | None = N
     from ramify.tools import browser, search
     from ramify.tools.python import python_spec
 
+    if environments:
+        return _build_environments(environments).shown
     if environment is not None:
-        whole = _build_environment(environment)
-        return ShownTools(whole.specs, whole.notes, whole.identities)
+        return _build_environment(environment).shown
     ours: list[ToolSpec] = []
     if section.search is not None:
         ours.append(search.SPEC if section.browser is None else browser.SPEC)

@@ -36,13 +36,9 @@ def build_vllm(
     """
     from ramify.engines.vllm.engine import VllmEngine
     from ramify.engines.vllm.folder import WeightsFolder
-    from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
+    from ramify.modeling.model_config import read_model_config, whole_folder
 
-    if is_adapter_folder(tokenizer.folder) and not hands_over:
-        raise ConfigError(
-            f"model.path: {tokenizer.folder} is an adapter, which a vLLM server here does not load; merge it first "
-            "(ramify merge lora)"
-        )
+    check_vllm(section, tokenizer.folder, hands_over=hands_over)
     whole = whole_folder(tokenizer.folder)
     vocab_size = int(read_model_config(whole)["vocab_size"])
     weights = None
@@ -153,13 +149,28 @@ def _replica(
     )
 
 
+def check_vllm(section: VllmEngineSection, model: Path, *, hands_over: bool) -> None:
+    """Check that servers can have the model of a folder.
+
+    Raises:
+        ConfigError: As for `build_vllm`.
+    """
+    from ramify.modeling.model_config import is_adapter_folder
+
+    if is_adapter_folder(model) and not hands_over:
+        raise ConfigError(
+            f"model.path: {model} is an adapter, which a vLLM server here does not load; merge it first "
+            "(ramify merge lora)"
+        )
+    away = [url for url in section.urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")]
+    if away and hands_over and section.weights_dir is None:
+        raise ConfigError(
+            f"engine.weights_dir: {away[0]} is on another machine; name a folder that both see (a shared disk)"
+        )
+
+
 def _parent(section: VllmEngineSection, run_folder: Path) -> Path:
     """Return the folder below which the weights are handed over."""
     if section.weights_dir is not None:
         return section.weights_dir
-    away = [url for url in section.urls if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")]
-    if away:
-        raise ConfigError(
-            f"engine.weights_dir: {away[0]} is on another machine; name a folder that both see (a shared disk)"
-        )
     return _MEMORY if _MEMORY.is_dir() else run_folder / "weights"

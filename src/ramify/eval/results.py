@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import FieldError, Reader, each, number, part, text
 from ramify.eval.attempts import AttemptRecord, read_attempt
-from ramify.obs.files import RECIPE, entries, require_plain_files
+from ramify.obs.claims import RunKind
+from ramify.obs.files import RECIPE
 from ramify.obs.keyed_lines import KeyedLines, key_of
 from ramify.obs.manifest import MANIFEST
 
@@ -30,8 +31,14 @@ _OURS = frozenset(
     }
 )
 
-_BEFORE_ATTEMPTS = frozenset({MANIFEST, RECIPE})
-"""Files from before the first attempt. A folder with only these holds nothing to resume, and may be used again."""
+
+def _has_begun(path: Path) -> bool:
+    """Return True if a folder holds the first line of an attempt, or a summary."""
+    results = path / "results.jsonl"
+    return (results.is_file() and results.stat().st_size > 0) or (path / "summary.json").exists()
+
+
+EVALUATION = RunKind("evaluation", "an evaluation", _has_begun)
 
 
 def results_lines(folder: Path) -> KeyedLines:
@@ -115,14 +122,7 @@ def check_eval_folder(path: Path, resume: bool) -> None:
     Raises:
         ConfigError: It holds other files or links, or it holds attempts and `resume` is false.
     """
-    if not path.exists():
-        return
-    names = entries(path) if path.is_dir() else frozenset({""})
-    if not names <= _OURS:
-        raise ConfigError(f"run.dir: {path} exists and is not empty; expected a new or empty folder")
-    if names - _BEFORE_ATTEMPTS and not resume:
-        raise ConfigError(f"run.dir: {path} holds an evaluation; go on with --resume or name a new folder")
-    require_plain_files("run.dir", path)
-    for name in sorted(names):
+    EVALUATION.check(path, resume)
+    for name in sorted(_OURS):
         if (path / name).is_dir():
             raise ConfigError(f"run.dir: {path / name} is a folder, expected a file; move it away")

@@ -10,10 +10,11 @@ from typing import Any
 from ramify.actor.actor import Actor, Task, open_task
 from ramify.actor.groups import done_of, group_size, grow_in_groups, in_groups, line_key
 from ramify.actor.scoring import Scoring
+from ramify.actor.task_files import ProblemReader
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.config.build import build_agent, build_limits
 from ramify.config.build_model import build_model
-from ramify.config.build_problems import build_eval_problems
+from ramify.config.build_problems import Shown, build_eval_problems
 from ramify.config.build_reward import build_reward
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
@@ -36,6 +37,7 @@ from ramify.eval.evaluation import (
 from ramify.eval.manifest import answered_by, make_manifest, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.results import (
+    EVALUATION,
     check_eval_folder,
     read_records,
     read_times,
@@ -44,7 +46,7 @@ from ramify.eval.results import (
     tree_lines,
 )
 from ramify.obs.console import Phase, RunConsole
-from ramify.obs.files import RECIPE, claimed_folder, replace_file
+from ramify.obs.files import RECIPE, replace_file
 from ramify.obs.keyed_lines import Key
 from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.metrics import TimingLog
@@ -67,7 +69,7 @@ def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -
 
         set_numerics(recipe.run.threads, recipe.run.deterministic)
     folder = recipe.run.dir
-    with claimed_folder("run.dir", folder, lambda: check_eval_folder(folder, resume)):
+    with EVALUATION.claim(folder, lambda: check_eval_folder(folder, resume)):
         run = _Run.opened(recipe, console, resume)
         held_up = run.attempt_all()
         if held_up.is_noticeable:
@@ -119,9 +121,7 @@ class _Run:
             recipe,
             build_reward(recipe.reward, REPORTED),
             data.max_prompt_tokens + recipe.sampling.max_tokens,
-            lambda renderer, toolbox, _: build_eval_problems(
-                data, renderer, toolbox.environment.tools, recipe.model
-            ),
+            evaluation_problems(recipe),
             console,
             computes=computes,
         )
@@ -129,7 +129,18 @@ class _Run:
         groups = in_groups(_attempts(recipe, task.problems), _group_size(recipe))
         records: tuple[AttemptRecord, ...] = ()
         unjudged: frozenset[Key] = frozenset()
-        if (folder / MANIFEST).exists() and results_lines(folder).path.exists():
+        if not EVALUATION.has_begun(folder):
+            for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
+                # A kill may have left the tree of an attempt whose result it did not write.
+                lines.path.unlink(missing_ok=True)
+            if resume:
+                console.note(f"nothing to resume in {folder}: starting from the first attempt")
+        elif not (folder / MANIFEST).exists():
+            raise ConfigError(
+                f"run.dir: {folder} holds results without a {MANIFEST}, so nobody knows what they were made with; name a new "
+                "folder, or bring the manifest back"
+            )
+        else:
             records = _take_up(recipe, manifest, groups, console)
             unjudged = frozenset(
                 (record.problem, record.attempt)
@@ -139,13 +150,6 @@ class _Run:
             again = f", {len(unjudged)} of them without a verdict: they are judged again" if unjudged else ""
             total = sum(map(len, groups))
             console.note(f"going on in {folder}: {len(records)} of {total} attempts are done{again}")
-        elif results_lines(folder).path.exists():
-            raise ConfigError(
-                f"run.dir: {folder} holds results without a {MANIFEST}, so nobody knows what they were made with; name a new "
-                "folder, or bring the manifest back"
-            )
-        elif resume:
-            console.note(f"nothing to resume in {folder}: starting from the first attempt")
         done = frozenset((record.problem, record.attempt) for record in records)
         replace_file(folder / RECIPE, resolved(recipe).encode())
         if not done:
@@ -312,6 +316,15 @@ class _Run:
         replace_file(self.folder / "results.csv", to_csv(evaluation).encode("utf-8", "replace"))
         write_page(self.folder / "report.html", evaluation, summary, times, manifest)
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+
+
+def evaluation_problems(recipe: EvalRecipe) -> ProblemReader:
+    """Return the reader of an evaluation's problems."""
+
+    def read(shown: Mapping[str, Shown]) -> tuple[Sequence[Problem], Sequence[str]]:
+        return build_eval_problems(recipe.data, shown[""].renderer, shown[""].tools, recipe.model)
+
+    return read
 
 
 def _attempts(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[Planned, ...]:

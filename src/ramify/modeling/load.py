@@ -91,6 +91,22 @@ def parameter_shapes(path: Path) -> tuple[dict[str, tuple[int, ...]], Pretrained
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}, config
 
 
+def check_weights(path: Path) -> None:
+    """Check the names, types and shapes of a model's weights; of an adapter those of its base. No weight is read.
+
+    Raises:
+        DataError: As for `load_model`, with the same message.
+    """
+    folder = whole_folder(path)
+    place = folder / "config.json"
+    record = read_object_file(place)
+    check_architecture(record, f"{place}")
+    stored = stored_tensors(folder)
+    _check_layers(record, stored, place)
+    with quiet_transformers(), _naming(folder):
+        _configured(folder, record, stored)
+
+
 def _load_whole(folder: Path, dtype: str) -> PreTrainedModel:
     place = folder / "config.json"
     record = read_object_file(place)
@@ -165,26 +181,36 @@ def _read_weights(
     folder: Path, record: dict[str, Any], stored: Mapping[str, StoredTensor], dtype: str, attention: str
 ) -> PreTrainedModel:
     """Let transformers build the model from its folder; anything that it raises becomes a DataError in one line."""
-    try:
-        config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
+    with _naming(folder):
+        config = _configured(folder, record, stored)
         kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
         how = {"config": config, "dtype": DTYPES[dtype], "output_loading_info": True}
-        found = _fit(config, {name: tensor.shape for name, tensor in stored.items()})
-        if problems := _misfits(found, stored):
-            raise DataError(
-                f"{folder}: {_told(problems)} (config.json: model_type = {record['model_type']!r})"
-            )
         model, _ = kind.from_pretrained(
             folder, attn_implementation=attention, local_files_only=True, use_safetensors=True, **how
         )
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _configured(folder: Path, record: dict[str, Any], stored: Mapping[str, StoredTensor]) -> Any:  # noqa: ANN401 - of transformers
+    """The model's configuration, which its weights fit."""
+    config: Any = CONFIG_MAPPING[record["model_type"]].from_dict(record)
+    found = _fit(config, {name: tensor.shape for name, tensor in stored.items()})
+    if problems := _misfits(found, stored):
+        raise DataError(f"{folder}: {_told(problems)} (config.json: model_type = {record['model_type']!r})")
+    return config
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Turn what transformers raises about foreign files, which may be anything, into a DataError that names the folder."""
+    try:
+        yield
     except DataError:
         raise
-    # Foreign files: transformers may raise anything about them.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"model folder {folder}: the model cannot be read ({reason})") from error
-    loaded: PreTrainedModel = model
-    return loaded
 
 
 def _check_layers(config: dict[str, Any], stored: Iterable[str], place: Path) -> None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 LOCK = ".lock"
 RECIPE = "recipe.toml"
-"""The recipe of a run, the first file of its folder: without it the folder has never been a run."""
+"""The recipe of a run: a folder with results and without it was not made by this version."""
 
 UNFINISHED = ".part"
 """Suffix of a file that is being written; a kill may leave one behind, and the next write replaces it."""
@@ -128,11 +128,10 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def claimed_folder(key: str, path: Path, check: Callable[[], None]) -> Iterator[None]:
-    """Make the folder of a run, and hold it for this process alone while the block runs; `key` names the setting.
+    """Make a folder, and hold it for this process alone while the block runs; `key` names the setting.
 
-    `check` raises if the run may not use the folder. It is called before anything is written, and again once the folder is
-    held, since another process may have used it in between. A run that never began (because of bad data, say) leaves nothing
-    behind.
+    `check` raises if the folder may not be used. It is called before anything is written, and again once the folder is held,
+    since another process may have used it in between. A folder that is new and still empty at the end is removed.
 
     Raises:
         ConfigError: The folder cannot be made or written, or another process holds it.
@@ -145,10 +144,9 @@ def claimed_folder(key: str, path: Path, check: Callable[[], None]) -> Iterator[
         try:
             yield
         finally:
-            if not (path / RECIPE).is_file():
-                (path / LOCK).unlink()
-                if is_new and not any(path.iterdir()):
-                    path.rmdir()
+            (path / LOCK).unlink()
+            if is_new and not any(path.iterdir()):
+                path.rmdir()
 
 
 def replace_file(path: Path, content: bytes) -> None:

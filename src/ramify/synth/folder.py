@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from ramify.core.errors import ConfigError
-from ramify.obs.files import RECIPE, entries, require_plain_files
+from ramify.obs.claims import RunKind
+from ramify.obs.files import RECIPE
 from ramify.obs.manifest import MANIFEST
 from ramify.obs.trace import TracedTree, each_tree
 
@@ -19,6 +20,17 @@ Stage: TypeAlias = Literal["direct", "tools", "hints"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 TREES = "trees"
 RESULTS = ("questions.jsonl", "sft.jsonl", "rl.jsonl", "rejected.jsonl", "summary.json")
+
+
+def _has_begun(path: Path) -> bool:
+    """Return True if a folder holds the first line of an answer, or results."""
+    stages = [stage_file(path, stage) for stage in STAGES]
+    return any(file.is_file() and file.stat().st_size > 0 for file in stages) or any(
+        (path / name).exists() for name in RESULTS
+    )
+
+
+SYNTHESIS = RunKind("synthesis", "a synthesis", _has_begun)
 
 
 def stage_file(folder: Path, stage: Stage) -> Path:
@@ -43,17 +55,7 @@ def check_synth_folder(path: Path, resume: bool) -> None:
     Raises:
         ConfigError: It holds other files or links, or it holds a synthesis and `resume` is false.
     """
-    if not path.exists():
-        return
-    names = entries(path) if path.is_dir() else frozenset({""})
-    if TREES in names and (path / TREES).is_dir() and not entries(path / TREES):
-        # The first answer never came.
-        names -= {TREES}
-    if not names <= {RECIPE, MANIFEST, TREES, *RESULTS}:
-        raise ConfigError(f"run.dir: {path} exists and is not empty; expected a new or empty folder")
-    if names - {RECIPE, MANIFEST} and not resume:
-        raise ConfigError(f"run.dir: {path} holds a synthesis; go on with --resume or name a new folder")
-    require_plain_files("run.dir", path)
-    for name in sorted(names):
-        if (path / name).is_dir() != (name == TREES):
+    SYNTHESIS.check(path, resume)
+    for name in (RECIPE, MANIFEST, TREES, *RESULTS):
+        if (path / name).exists() and (path / name).is_dir() != (name == TREES):
             raise ConfigError(f"run.dir: {path / name} is not what ramify wrote; move it away")

@@ -1,21 +1,21 @@
 """`ramify synth`: Tool-Star's data from questions (arXiv 2505.16410, section 3), top to bottom."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramify.actor.actor import Actor, Renderers, Task, open_task
+from ramify.actor.actor import Actor, Task, open_task
 from ramify.actor.groups import group_size
 from ramify.actor.identity import agent_identity, without_reach
 from ramify.actor.recorded import Sampler
 from ramify.actor.scoring import Scoring
+from ramify.actor.task_files import ProblemReader
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.build import build_agent, build_limits, build_renderer, engine_without_tools
 from ramify.config.build_model import build_model
-from ramify.config.build_problems import build_questions
+from ramify.config.build_problems import Shown, build_questions
 from ramify.config.build_reward import build_reward
-from ramify.config.build_tools import Toolbox
 from ramify.config.load import resolved
 from ramify.config.schema_synth import SynthRecipe
 from ramify.core.closing import close_all
@@ -24,11 +24,11 @@ from ramify.core.json_types import part
 from ramify.core.messages import Problem
 from ramify.obs import manifest
 from ramify.obs.console import RunConsole
-from ramify.obs.files import RECIPE, claimed_folder, replace_file
+from ramify.obs.files import RECIPE, replace_file
 from ramify.obs.manifest import MANIFEST, note_session, read_manifest, refuse_other, write_manifest
 from ramify.obs.metrics import TimingLog
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
-from ramify.synth.folder import check_synth_folder, read_stage, stage_file
+from ramify.synth.folder import SYNTHESIS, check_synth_folder, read_stage, stage_file
 from ramify.synth.hints import HintLibrary, as_table, load_hints
 from ramify.synth.results import Sorter, write_results
 from ramify.synth.rows import is_right
@@ -58,19 +58,11 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
 
         set_numerics(recipe.run.threads, recipe.run.deterministic)
     folder = recipe.run.dir
-    with claimed_folder("run.dir", folder, lambda: check_synth_folder(folder, resume)):
+    with SYNTHESIS.claim(folder, lambda: check_synth_folder(folder, resume)):
         direct: list[Problem] = []
         task = _open(recipe, console, direct)
-        library = None
-        if recipe.hints is not None:
-            if task.toolbox.environment.opens and recipe.hints.after == "direct":
-                raise ConfigError(
-                    'hints.after: expected "tools", answers without tools have not seen what the environment says at the start'
-                )
-            whole = load_hints(recipe.hints.library)
-            library = whole.for_tools(task.toolbox.environment.tools)
-            if left := [f"{hint.name} ({hint.tool})" for hint in whole.hints if hint not in library.hints]:
-                console.note(f"hints for tools that the recipe does not have: {', '.join(left)}")
+        environment = task.toolbox.environment
+        library = read_hints(recipe, tuple(environment.tools), environment.opens, console.note)
         _take_up(recipe, task, library, console)
         _sample_all(recipe, task, direct, library, console)
         if task.repairs is not None and (used := task.repairs.usage) is not None:
@@ -84,28 +76,49 @@ def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False)
 
 def _open(recipe: SynthRecipe, console: RunConsole, direct: list[Problem]) -> Task:
     """The task of the recipe; fills `direct` with its questions under the prompt without tools."""
-
-    def read(
-        renderer: ChatRenderer, toolbox: Toolbox, _: Renderers
-    ) -> tuple[Sequence[Problem], Sequence[str]]:
-        questions = build_questions(
-            recipe.data,
-            renderer,
-            _plain(recipe, renderer),
-            toolbox.environment.tools,
-            recipe.model.dialect,
-        )
-        direct.extend(questions.direct)
-        return questions.with_tools, questions.notes
-
     return open_task(
         recipe,
         build_reward(recipe.reward),
         recipe.data.max_prompt_tokens + recipe.sampling.max_tokens,
-        read,
+        synthesis_questions(recipe, direct),
         console,
         computes=recipe.engine.computes_here,
     )
+
+
+def synthesis_questions(recipe: SynthRecipe, direct: list[Problem]) -> ProblemReader:
+    """Return the reader of a synthesis' questions; it fills `direct` with them under the prompt without tools."""
+
+    def read(shown: Mapping[str, Shown]) -> tuple[Sequence[Problem], Sequence[str]]:
+        renderer, tools = shown[""].renderer, shown[""].tools
+        questions = build_questions(
+            recipe.data, renderer, _plain(recipe, renderer), tools, recipe.model.dialect
+        )
+        direct.extend(questions.direct)
+        return questions.with_tools, questions.notes
+
+    return read
+
+
+def read_hints(
+    recipe: SynthRecipe, tools: Sequence[str], opens: bool, note: Callable[[str], None]
+) -> HintLibrary | None:
+    """Read the hints for the recipe's tools; None without `[hints]`. `opens`: its environment begins with an opening.
+
+    Raises:
+        UserError: The library cannot be read or has no hint for these tools, or the hints cannot follow direct answers.
+    """
+    if recipe.hints is None:
+        return None
+    if opens and recipe.hints.after == "direct":
+        raise ConfigError(
+            'hints.after: expected "tools", answers without tools have not seen what the environment says at the start'
+        )
+    whole = load_hints(recipe.hints.library)
+    library = whole.for_tools(tools)
+    if left := [f"{hint.name} ({hint.tool})" for hint in whole.hints if hint not in library.hints]:
+        note(f"hints for tools that the recipe does not have: {', '.join(left)}")
+    return library
 
 
 def _plain(recipe: SynthRecipe, renderer: ChatRenderer) -> ChatRenderer:
@@ -130,7 +143,7 @@ def _take_up(recipe: SynthRecipe, task: Task, library: HintLibrary | None, conso
         "hint_library": None if library is None else as_table(library),
     }
     made_with = manifest.made_with(device)
-    if (folder / MANIFEST).exists():
+    if SYNTHESIS.has_begun(folder) and (folder / MANIFEST).exists():
         before = read_manifest(folder, made_from=part())
         refuse_other(folder, "a synthesis", without_reach(before["made_from"]), without_reach(made_from))
         note_session(folder, before, made_with, console.note)

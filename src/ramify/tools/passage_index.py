@@ -340,6 +340,23 @@ class PassageIndex:
         self._ranked.close()
 
 
+def check_passages(path: Path, folder: Path | None) -> None:
+    """Read the passages that `PassageIndex.open` would index, and build nothing; an index that is up to date is trusted.
+
+    Raises:
+        DataError: As for `PassageIndex.open`.
+    """
+    require_passages(path)
+    if folder is None and path.stat().st_size > MEMORY_BYTES:
+        folder = path.with_name(path.name + ".index")
+    if folder is not None:
+        manifest, _ = _read_manifest(folder, _engine())
+        if manifest is not None and manifest.stamp == _stamp(path):
+            return
+    if not sum(1 for _ in PassageReader(path).rows()):
+        raise DataError(f"{path}: empty; expected one passage a line")
+
+
 def _engine() -> type[RankedIndex]:
     try:
         module: Any = importlib.import_module("ramify.tools.index_tantivy")

@@ -10,6 +10,7 @@ from ramify.chat.demonstrations import begin_alike, check, demonstrate, fewest_t
 from ramify.chat.renderer import ChatRenderer
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.build import build_renderer
+from ramify.config.build_model import build_tokenizer
 from ramify.config.build_problems import control_notes
 from ramify.config.build_tools import ShownTools
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
@@ -81,6 +82,18 @@ class RowRenderers:
             return item.recorded.trees(item.problem, key)
         renderer = self.of(item.tools)
         return tuple(demonstrate(renderer, item.problem, parts, key) for parts in item.sides)
+
+
+def open_examples(
+    recipe: SftRecipe | DpoRecipe, tools: ShownTools, note: Callable[[str], None]
+) -> "tuple[RowRenderers, ExampleReader]":
+    """Read the tokenizer; returns the renderers of the examples and the reader that goes over them.
+
+    Raises:
+        UserError: The tokenizer or its chat template cannot be used.
+    """
+    renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder, note), tools)
+    return renderers, ExampleReader(recipe, renderers, note)
 
 
 class ExampleReader:

@@ -4,13 +4,12 @@ from itertools import groupby, islice
 
 from ramify.algos.sft import counted_once
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.build_model import build_tokenizer
 from ramify.config.build_tools import show_tools
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.core.tree import Tree, TreeKey
 from ramify.learner.pack import pack
 from ramify.obs.console import RunConsole
-from ramify.train.examples import ExampleReader, RowRenderers
+from ramify.train.examples import open_examples
 
 _SIDES = ("chosen side", "rejected side")
 
@@ -22,8 +21,7 @@ def show_mask(recipe: SftRecipe | DpoRecipe, console: RunConsole, count: int) ->
         UserError: The data are wrong, or no example can be used.
     """
     tools = show_tools(recipe.tools, recipe.environment)
-    renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder, console.note), tools)
-    reader = ExampleReader(recipe, renderers, console.note)
+    renderers, reader = open_examples(recipe, tools, console.note)
     sizes = []
     for item in islice(reader, count):
         trees = renderers.trees(item, TreeKey(0, 0))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ramify.actor.batch import take_batch
 from ramify.config.schema_train import TrainRecipe
-from ramify.core.errors import Interrupted, UserError
+from ramify.core.errors import Interrupted
 from ramify.learner.parallel import Ranks
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.obs.console import Phase, RunConsole
@@ -59,20 +59,15 @@ def run_rl(
 def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
     """Run the preflight, then save the checkpoint of step 0 that a guard can always fall back to.
 
-    If the preflight refuses, the folder is no run any more; only what the preflight saw stays. A kill in between leaves no checkpoint, so the next start
-    repeats all of this.
+    If the preflight refuses or a kill comes in between, there is no checkpoint, so the next start repeats all of this.
 
     Raises:
         UserError: The rewards never differ, or the engine's servers cannot be used.
         Interrupted: A stop was asked for.
     """
     if run.recipe.preflight.enabled:
-        try:
-            stop.run(run.publisher.publish(state.step))
-            run_preflight(run.actor, run.order, run.recipe.preflight, run.folder, run.console, run.loop, stop)
-        except (UserError, Interrupted):
-            run.folder.forget()
-            raise
+        stop.run(run.publisher.publish(state.step))
+        run_preflight(run.actor, run.order, run.recipe.preflight, run.folder, run.console, run.loop, stop)
     if run.guard is None:
         return state
     guarded = replace(state, guard=run.guard.start())

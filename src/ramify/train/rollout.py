@@ -12,12 +12,11 @@ from ramify.core.tree import StopReason
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
-from ramify.obs.files import claimed_folder, require_new_folder
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.plan import Planned, planned_from, planned_step
-from ramify.train.run_folder import RunFolder
+from ramify.train.run_folder import ROLLOUT, RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ def run_rollout(
         Interrupted: Ctrl-C or SIGTERM; nothing was written.
     """
     set_numerics(recipe.run.threads, recipe.run.deterministic)
-    with claimed_folder("run.dir", recipe.run.dir, lambda: require_new_folder("run.dir", recipe.run.dir)):
+    with ROLLOUT.claim(recipe.run.dir, lambda: ROLLOUT.check(recipe.run.dir, resume=False)):
         task = build_task(recipe, console)
         actor = build_actor(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
         if start is None:
@@ -63,7 +62,6 @@ def run_rollout(
             held_up = loop.delays.take()
         folder = RunFolder(recipe.run.dir)
         folder.create(recipe)
-        write_trees(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
         actor.timing.flush(folder.timing(1), held_up)
         for note in actor.timing.failure_notes():
             console.note(note)
@@ -74,6 +72,8 @@ def run_rollout(
             total = sum(len(s.rewards) for s in batch)
             console.note(f"{failed} of {total} trajectories failed")
         actor.scoring.require_success()
+        # Last: with its trees a rollout is done.
+        write_trees(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
     return tree_metrics(batch)
 
 

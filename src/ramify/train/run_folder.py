@@ -2,7 +2,7 @@
 
 RUN/manifest.json  recipe.toml  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jsonl  checkpoints/step-STEP/
 
-`recipe.toml` is written first: a folder without it has never been a run, whatever files a kill left there.
+A run has begun once it has a step or a checkpoint. Until then its folder is free for the next start, with any recipe.
 """
 
 import hashlib
@@ -21,15 +21,8 @@ from ramify.config.load import resolved
 from ramify.config.other_runs import changes, lasting
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import part, text
-from ramify.obs.files import (
-    RECIPE,
-    claimed_folder,
-    entries,
-    make_folder,
-    read_record,
-    replace_file,
-    require_plain_files,
-)
+from ramify.obs.claims import RunKind
+from ramify.obs.files import RECIPE, make_folder, read_record, replace_file
 from ramify.obs.manifest import (
     MANIFEST,
     note_session,
@@ -44,6 +37,21 @@ _METRICS, _PREFLIGHT = "metrics.jsonl", "preflight"
 _FOLDERS = ("checkpoints", "trees", "timing", _PREFLIGHT)
 _FILES = (RECIPE, MANIFEST, _METRICS)
 _OF_A_STEP = re.compile(r"([0-9]{6,15})\.jsonl(\.part)?")
+
+
+def _has_begun(path: Path) -> bool:
+    """Return True if a folder holds steps or checkpoints, or one of its cycles does (`ramify selfcritic`)."""
+    metrics = path / _METRICS
+    return (
+        (metrics.is_file() and metrics.stat().st_size > 0)
+        or any(_OF_A_STEP.fullmatch(trace.name) for trace in path.glob("trees/*.jsonl"))
+        or any(path.glob("checkpoints/step-*"))
+        or any(map(_has_begun, path.glob("cycle-*/rl")))
+        or any(path.glob("cycle-*/done.json"))
+    )
+
+
+_RUN = RunKind("run", "a run", _has_begun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ class RunFolder:
                     path.unlink()
 
     def take_up(self, recipe: BaseModel, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Check that an existing run continues with what it was made from.
+        """Check that a run that has begun continues with what it was made from.
 
         Notes another code version or device, and keys of the recipe that have changed.
 
@@ -106,7 +114,7 @@ class RunFolder:
             ConfigError: Data, weights, tools or rewards differ; names the first key that does.
             DataError: The manifest is damaged.
         """
-        if (self.root / MANIFEST).exists():
+        if _has_begun(self.root) and (self.root / MANIFEST).exists():
             before = read_manifest(self.root, made_from=part(), name=text)
             refuse_other(self.root, "a run", before["made_from"], manifest["made_from"])
             note_session(self.root, before, manifest["made_with"][-1], note)
@@ -115,12 +123,12 @@ class RunFolder:
                     note(f"goes on with {change.key} = {shown(change.now)}, it was {shown(change.before)}")
 
     def begin(self, recipe: BaseModel, manifest: Mapping[str, Any]) -> RunIdentity:
-        """Make the folder a run, unless it is one; call it after all other checks. Returns the run's identity.
+        """Make the folder a run, unless it is one that has begun; call it after all other checks. Returns the run's identity.
 
         Raises:
             ConfigError: The folder cannot be written.
         """
-        if not (self.root / MANIFEST).exists():
+        if not (_has_begun(self.root) and (self.root / MANIFEST).exists()):
             self.create(recipe)
             write_manifest(self.root, {"name": os.urandom(8).hex(), **manifest})
         elif changes(self.root / RECIPE, recipe):
@@ -138,20 +146,15 @@ class RunFolder:
         make_folder("run.dir", self.root)
         replace_file(self.root / RECIPE, resolved(recipe).encode())
 
-    def forget(self) -> None:
-        """Undo `begin`; only for a run that has not trained a step. What a preflight saw stays, with the recipe."""
-        (self.root / MANIFEST).unlink(missing_ok=True)
-        if self.preflight.is_dir():
-            (self.root / RECIPE).replace(self.preflight / RECIPE)
-        else:
-            (self.root / RECIPE).unlink(missing_ok=True)
-
     def name(self) -> str | None:
         """The name that the run drew when it began; None without a readable manifest."""
         try:
             return str(read_record(self.root / MANIFEST, part(name=text))["name"])
         except DataError:
             return None
+
+
+ROLLOUT = RunKind("rollout", "trees", lambda path: RunFolder(path).trees(1).exists(), can_resume=False)
 
 
 def recipe_fingerprint(recipe: BaseModel) -> str:
@@ -166,27 +169,15 @@ def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
     Raises:
         ConfigError: It holds a run and `resume` is false, it holds something else or links, or the recipe has changed in a key that must not.
     """
-    if not path.exists():
-        return
-    if path.is_dir() and entries(path) <= {_PREFLIGHT}:
-        # New, or what a preflight saw that refused to start.
-        require_plain_files("run.dir", path)
-        return
-    record = path / RECIPE
-    if not record.exists():
-        raise ConfigError(
-            f"run.dir: {path} exists and is no run folder of this version ({RECIPE} is missing); expected a new or empty folder"
-        )
-    if not resume:
-        raise ConfigError(f"run.dir: {path} holds a run; go on with --resume or name a new folder")
-    require_plain_files("run.dir", path)
+    _RUN.check(path, resume)
     for names, is_right, kind in ((_FOLDERS, Path.is_dir, "folder"), (_FILES, Path.is_file, "file")):
         for name in names:
             if (path / name).exists() and not is_right(path / name):
                 raise ConfigError(
                     f"run.dir: {path / name} is no {kind}; put it back from a copy, or remove it"
                 )
-    changes(record, recipe)
+    if _has_begun(path):
+        changes(path / RECIPE, recipe)
 
 
 @contextmanager
@@ -196,5 +187,5 @@ def claim_run_folder(path: Path, recipe: BaseModel, resume: bool) -> Iterator[Ru
     Raises:
         ConfigError: As for `check_run_folder`; the folder cannot be written; or another process holds it.
     """
-    with claimed_folder("run.dir", path, lambda: check_run_folder(path, recipe, resume)):
+    with _RUN.claim(path, lambda: check_run_folder(path, recipe, resume)):
         yield RunFolder(path, resume)

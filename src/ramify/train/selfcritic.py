@@ -22,6 +22,7 @@ from ramify.config.schema_examples import DpoRecipe
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.schema_vllm import VllmEngineSection
+from ramify.config.sizes import refuse_large_steps
 from ramify.core.draws import stream
 from ramify.core.errors import Interrupted
 from ramify.core.json_types import Reader, count, mapping, record, text
@@ -84,6 +85,10 @@ def _manifest(recipe: SelfCriticRecipe, console: RunConsole) -> dict[str, Any]:
     task = build_task(recipe, console)
     with agent_loop() as loop:
         try:
+            # Now, and not when the first cycle's folder is there.
+            refuse_large_steps(
+                "rollout.problems_per_step", recipe.rollout.problems_per_step, len(task.problems)
+            )
             return task_manifest(recipe, task, task.renderer.tokenizer.fingerprint)
         finally:
             loop.run(task.close())

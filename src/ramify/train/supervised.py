@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 from ramify.algos.losses import Objective
 from ramify.config.build import build_optimizer
-from ramify.config.build_model import build_tokenizer
 from ramify.config.build_tools import show_tools
 from ramify.config.build_worker import WorkerPlan
 from ramify.config.other_runs import dialect_notes
@@ -23,7 +22,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
 from ramify.rollout.agent_loop import StopOnSignal
-from ramify.train.examples import ExampleReader, Rendered, RowRenderers
+from ramify.train.examples import Rendered, RowRenderers, open_examples
 from ramify.train.manifest import make_manifest
 from ramify.train.resume import Start, begin_run, restore, starting_point
 from ramify.train.row_memory import prepare_rows
@@ -91,8 +90,7 @@ def train_on_examples(
         own = {"tools": dict(tools.identities)}
         manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer, own)
         folder.take_up(recipe, manifest, console.note)
-        renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder, console.note), tools)
-        reader = ExampleReader(recipe, renderers, console.note)
+        renderers, reader = open_examples(recipe, tools, console.note)
         size = recipe.data.train.stat().st_size
         if size >= _LARGE_FILE:
             console.note(f"reading {recipe.data.train}, {size / 1e6:,.0f} MB")

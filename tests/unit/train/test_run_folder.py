@@ -1,15 +1,24 @@
 """The folder of a run: what a kill leaves never blocks it, what is not its own is neither read nor written."""
 
 import os
+import shutil
 
 import pytest
 from pydantic import BaseModel
 
 from ramify.core.errors import ConfigError, DataError
+from ramify.eval.results import EVALUATION
 from ramify.obs.files import LOCK, replace_lines
 from ramify.obs.manifest import read_manifest, write_manifest
 from ramify.obs.metrics import read_metrics
-from ramify.train.run_folder import RunFolder, check_run_folder, claim_run_folder, recipe_fingerprint
+from ramify.synth.folder import SYNTHESIS
+from ramify.train.run_folder import (
+    ROLLOUT,
+    RunFolder,
+    check_run_folder,
+    claim_run_folder,
+    recipe_fingerprint,
+)
 
 MADE = {"made_from": {"data": {"sha256": "a"}}, "made_with": [{"commit": "1"}]}
 
@@ -40,6 +49,14 @@ class Recipe(BaseModel):
     name: str = "a"
 
 
+def begun(path, recipe):
+    """A run that has done its first step."""
+    folder = RunFolder(path)
+    folder.begin(recipe, MADE)
+    folder.metrics.append(1, {"loss": 0.5})
+    return folder
+
+
 def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path):
     path = tmp_path / "run"
     with (
@@ -51,6 +68,7 @@ def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path):
     assert not path.exists()
     with claim_run_folder(path, Recipe(), resume=False) as folder:
         folder.create(Recipe())
+        folder.metrics.append(1, {"loss": 0.5})
     with pytest.raises(ConfigError, match="go on with --resume"):
         check_run_folder(path, Recipe(), resume=False)
     with claim_run_folder(path, Recipe(), resume=True):
@@ -73,23 +91,67 @@ def test_what_a_kill_left_of_a_start_does_not_block_the_next(tmp_path, left):
         check_run_folder(path, Recipe(), resume)
     with claim_run_folder(path, Recipe(), resume=False) as folder:
         folder.begin(Recipe(), MADE)
+        folder.metrics.append(1, {"loss": 0.5})
     with claim_run_folder(path, Recipe(), resume=True) as folder:
         assert folder.name() is not None
 
 
-def test_a_kill_between_the_recipe_and_the_manifest_is_a_run_that_has_not_begun(tmp_path):
+def test_what_a_failed_start_left_belongs_to_the_next_whatever_its_recipe(tmp_path):
     path = tmp_path / "run"
-    with claim_run_folder(path, Recipe(), resume=False) as folder:
-        folder.create(Recipe())
-    with claim_run_folder(path, Recipe(), resume=True) as folder:
-        folder.take_up(Recipe(), MADE, pytest.fail)
-        name = folder.begin(Recipe(), MADE).name
-        assert folder.begin(Recipe(), {}).name == name == folder.name()
+    for name in ("a", "b", "c"):
+        for resume in (False, True):
+            recipe = Recipe(name=name)
+            with claim_run_folder(path, recipe, resume) as folder:
+                folder.take_up(recipe, MADE | {"made_from": {"data": name}}, pytest.fail)
+                folder.begin(recipe, MADE)
+                (path / "engine").mkdir(exist_ok=True)
+                (path / "engine" / "server-0.log").write_text("no GPU")
+                (path / "cache.sqlite").write_text("")
+            assert (path / "engine" / "server-0.log").read_text() == "no GPU"
+    with claim_run_folder(path, Recipe(name="d"), resume=False) as folder:
+        folder.begin(Recipe(name="d"), MADE)
+        folder.metrics.append(1, {"loss": 0.5})
+    with pytest.raises(ConfigError, match="holds a run; go on with --resume"):
+        check_run_folder(path, Recipe(name="d"), resume=False)
+    with pytest.raises(ConfigError, match="differs from the recipe given"):
+        check_run_folder(path, Recipe(name="a"), resume=True)
+
+
+def test_a_start_that_failed_before_it_made_anything_leaves_nothing(tmp_path):
+    with claim_run_folder(tmp_path / "run", Recipe(), resume=False) as folder:
+        folder.begin(Recipe(), MADE)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", [EVALUATION, SYNTHESIS, ROLLOUT])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_of_another_command_or_of_a_stranger_is_not_taken(tmp_path, kind, resume):
+    path = tmp_path / "run"
+    with kind.claim(path, lambda: kind.check(path, resume=False)):
+        (path / "engine").mkdir()
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        check_run_folder(path, Recipe(), resume)
+    (path / LOCK).unlink()
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        kind.check(path, resume)
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoints/step-000001", "trees/000001.jsonl", "cycle-01/rl/metrics.jsonl"]
+)
+def test_results_without_a_recipe_are_refused(tmp_path, name):
+    """The recipe was lost: to start anew would delete the results."""
+    path = tmp_path / "run"
+    with claim_run_folder(path, Recipe(), resume=False):
+        (path / name).parent.mkdir(parents=True)
+        (path / name).write_text("x")
+    for resume in (False, True):
+        with pytest.raises(ConfigError, match=r"holds a run without its recipe\.toml"):
+            check_run_folder(path, Recipe(), resume)
 
 
 def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
-    folder, said = RunFolder(tmp_path), []
-    folder.begin(Recipe(), MADE)
+    folder, said = begun(tmp_path, Recipe()), []
     folder.take_up(Recipe(), MADE, said.append)
     assert said == []
     folder.take_up(Recipe(), MADE | {"made_with": [{"commit": "2"}]}, said.append)
@@ -106,7 +168,7 @@ def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
 
 
 def test_the_key_of_the_recipe_that_differs_is_named(tmp_path):
-    RunFolder(tmp_path).begin(Recipe(), MADE)
+    begun(tmp_path, Recipe())
     with pytest.raises(
         ConfigError, match=r'recipe\.toml differs from the recipe given: name = "a", now it is "b"; '
     ):
@@ -126,7 +188,7 @@ class Parts(BaseModel):
 
 
 def test_a_run_that_goes_on_may_be_longer_and_says_so(tmp_path):
-    RunFolder(tmp_path).begin(Parts(), MADE)
+    begun(tmp_path, Parts())
     longer, said = Parts(run=RunPart(steps=20, threads=2)), []
     with claim_run_folder(tmp_path, longer, resume=True) as folder:
         folder.take_up(longer, MADE, said.append)
@@ -140,7 +202,7 @@ def test_a_run_that_goes_on_may_be_longer_and_says_so(tmp_path):
 
 
 def test_every_key_that_must_not_change_is_named(tmp_path):
-    RunFolder(tmp_path).begin(Parts(run=RunPart(deterministic=True)), MADE)
+    begun(tmp_path, Parts(run=RunPart(deterministic=True)))
     other = Parts(name="b", run=RunPart(seed=1, threads=2, steps=3, deterministic=True))
     with pytest.raises(ConfigError) as caught:
         check_run_folder(tmp_path, other, resume=True)
@@ -160,7 +222,7 @@ def test_of_many_differences_the_rest_is_named_without_values(tmp_path):
     class Many(BaseModel):
         keys: dict[str, int]
 
-    RunFolder(tmp_path).begin(Many(keys={f"k{i}": 0 for i in range(10)}), MADE)
+    begun(tmp_path, Many(keys={f"k{i}": 0 for i in range(10)}))
     with pytest.raises(
         ConfigError, match=r"keys\.k7 = 0, now it is 1; and so do keys\.k8, keys\.k9; put them back"
     ):
@@ -173,10 +235,11 @@ def test_of_many_differences_the_rest_is_named_without_values(tmp_path):
 @pytest.mark.parametrize("kind", ["link", "pipe", "other"])
 def test_what_is_not_a_runs_own_is_refused_before_it_is_touched(tmp_path, place, kind):
     path, outside = tmp_path / "run", tmp_path / "outside"
-    RunFolder(path).begin(Recipe(), MADE)
+    begun(path, Recipe())
+    replace_lines(RunFolder(path).trees(1), ["{}"])
     outside.mkdir()
     (outside / "000009.jsonl").write_text("mine")
-    (path / place).unlink(missing_ok=True)
+    shutil.rmtree(path / place) if place == "trees" else (path / place).unlink(missing_ok=True)
     if kind == "link":
         (path / place).symlink_to(outside)
     elif kind == "pipe":

@@ -1,0 +1,172 @@
+"""What the content of a recipe's files decides, read as its run reads them, and nothing opened: no server, sandbox, key or GPU.
+
+A run refuses the same with the same line when it builds its parts. `--dry-run --rows` and `ramify doctor` ask here. Only the
+values of weights are left to the run, which reads them when it loads the model.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ramify.commands.work import AnyRecipe
+from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
+from ramify.config.schema_parts import LocalEngineSection, ScriptedEngineSection
+from ramify.config.schema_synth import SynthRecipe
+from ramify.config.schema_tools import ToolsSection
+from ramify.config.schema_train import TrainRecipe
+from ramify.config.sizes import refuse_large_steps
+from ramify.core.messages import Problem
+from ramify.data.benchmark_files import HUB_PREFIX
+from ramify.data.benchmarks import parse_dataset
+from ramify.modeling.hub import is_fetched
+from ramify.rewards.configs import LengthRewardConfig
+from ramify.tools.configs import CacheConfig, DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig
+
+if TYPE_CHECKING:
+    from ramify.actor.task_files import ProblemReader
+
+
+def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
+    """Check the content of all files; yields a line about each thing that could not be checked.
+
+    `trains` is false for `ramify rollout`, which takes as many problems as there are.
+
+    Raises:
+        UserError: The run would refuse, with the same message.
+    """
+    if not is_fetched(recipe.model.path, weights=False):
+        yield f"rows were not read: {recipe.model.path} is fetched from the hub when the run starts"
+        return
+    notes: list[str] = []
+    loads = _loads_weights(recipe, trains) and is_fetched(recipe.model.path)
+    # In the order of a run, which tells the first mistake only.
+    if loads:
+        from ramify.commands.check_files import check_positions
+        from ramify.learner.checkpoint import check_model_folder
+
+        check_positions(recipe)
+        check_model_folder(recipe.model.folder)
+    if isinstance(recipe, SftRecipe | DpoRecipe):
+        refuse_large_steps("learner.batch_size", recipe.learner.batch_size, _count_examples(recipe))
+    else:
+        problems = _read_problems(recipe, notes)
+        if trains and isinstance(recipe, TrainRecipe):
+            refuse_large_steps("rollout.problems_per_step", recipe.rollout.problems_per_step, len(problems))
+    if loads:
+        from ramify.modeling.load import check_weights
+
+        check_weights(recipe.model.folder)
+    yield from notes
+
+
+def _loads_weights(recipe: AnyRecipe, trains: bool) -> bool:
+    """Return True if the model is loaded in this process."""
+    if isinstance(recipe, SftRecipe | DpoRecipe) or (trains and isinstance(recipe, TrainRecipe)):
+        return True
+    return isinstance(recipe.engine, LocalEngineSection)
+
+
+def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:
+    from ramify.config.build_tools import show_tools
+    from ramify.train.examples import open_examples
+
+    _, reader = open_examples(recipe, show_tools(recipe.tools, recipe.environment), lambda _: None)
+    count = sum(1 for _ in reader)
+    reader.require_usable()
+    return count
+
+
+def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) -> tuple[Problem, ...]:
+    from ramify.actor.task_files import read_task
+    from ramify.config.build_reward import build_own_parts
+    from ramify.config.build_tools import ShownTools, show_tools
+
+    build_own_parts(recipe.reward)
+    judge = recipe.reward.judge if not isinstance(recipe.reward, LengthRewardConfig) else None
+    if judge is not None and judge.cache is not None:
+        _check_database(judge.cache)
+    several = recipe.environments if isinstance(recipe, TrainRecipe) else {}
+    worlds = [*several.values(), *([] if recipe.environment is None else [recipe.environment])]
+    if all(isinstance(world, OwnEnvironmentConfig) for world in worlds):
+        shown = show_tools(recipe.tools, recipe.environment, several)
+    else:
+        notes.append("prompts were measured without tools: those of the environment are asked of its server")
+        shown = ShownTools((), (), {}, environments=dict.fromkeys(several, ()))
+    _check_tool_files(recipe.tools)
+    _check_repairs(recipe)
+    computes = isinstance(recipe, TrainRecipe) or recipe.engine.computes_here
+    files = read_task(recipe, shown, _reader(recipe, notes), lambda _: None, computes=computes)
+    if isinstance(recipe, SynthRecipe):
+        from ramify.synth.run import read_hints
+
+        read_hints(recipe, [spec.name for spec in shown.specs], shown.opens, lambda _: None)
+    if isinstance(recipe.engine, ScriptedEngineSection):
+        from ramify.engines.scripted import load_script
+
+        load_script(recipe.engine.script, files.renderer.result_end)
+    return tuple(files.problems)
+
+
+def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) -> "ProblemReader":
+    """Return the reader of the run; what is on the hub is left out, since nothing is fetched here."""
+    if isinstance(recipe, TrainRecipe):
+        from ramify.actor.task_files import training_problems
+
+        here = tuple(place for place in recipe.data.exclude if not place.startswith(HUB_PREFIX))
+        if len(here) < len(recipe.data.exclude):
+            notes.append("data.exclude: the data sets of the hub were not read")
+        return training_problems(
+            recipe.model_copy(update={"data": recipe.data.model_copy(update={"exclude": here})})
+        )
+    if isinstance(recipe, EvalRecipe):
+        from ramify.eval.run import evaluation_problems
+
+        named = parse_dataset(recipe.data.test)
+        if named is None or not named[1].startswith(HUB_PREFIX):
+            return evaluation_problems(recipe)
+        notes.append("data.test: the rows of the hub were not read")
+        return lambda *_: ((), ())
+    from ramify.synth.run import synthesis_questions
+
+    return synthesis_questions(recipe, [])
+
+
+def _check_tool_files(tools: ToolsSection) -> None:
+    search = tools.search
+    if isinstance(search, LocalSearchConfig | DenseSearchConfig):
+        from ramify.tools.passage_index import check_passages
+
+        check_passages(search.corpus, search.index if isinstance(search, LocalSearchConfig) else None)
+    if tools.cache is not None:
+        _check_cache(tools.cache)
+
+
+def _check_repairs(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
+    from ramify.rollout.configs import OwnHelperConfig
+    from ramify.user_files import load_function
+
+    section = recipe.repair
+    if section is None:
+        return
+    if section.cache is not None:
+        _check_cache(section.cache)
+    if isinstance(section.helper, OwnHelperConfig):
+        load_function(section.helper.path, section.helper.function)
+
+
+def _check_cache(config: CacheConfig) -> None:
+    """Read a cache that is there; none is made."""
+    if config.mode == "cache":
+        _check_database(config.path)
+        return
+    from ramify.cache.cassette import read_cassette
+
+    read_cassette(config.path)
+
+
+def _check_database(path: Path) -> None:
+    if path.exists():
+        from ramify.cache.database import connect_to_read
+
+        connect_to_read(path).close()
