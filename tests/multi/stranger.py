@@ -107,7 +107,8 @@ def main(port, canary, folder, is_persistent):
         enter(folder)
         try:
             if store is None:
-                socket.create_connection(("127.0.0.1", port), 0.1).close()
+                with socket.socket() as probe:
+                    probe.connect(("127.0.0.1", port))
                 store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=5))
             if not has_tried and store.check(["ramify/hello/1"]):
                 has_tried = True

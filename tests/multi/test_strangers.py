@@ -94,6 +94,7 @@ def test_ranks_with_a_shared_secret_do_not_mind_messages_that_lack_it(attacked, 
     assert {"read", "wrote"} <= set(words)
     assert status == 0, said
     assert_equal_weights(run, undisturbed)
+    assert not [path for path in run.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
 
 
 def test_who_takes_every_message_away_ends_the_run_in_a_line(attacked, undisturbed):

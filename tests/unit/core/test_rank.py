@@ -25,3 +25,12 @@ def test_torchrun_tells_which_process_this_is():
     told = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
     assert launched(told) == Rank(3, 8, 1)
     assert launched({**told, "TORCHELASTIC_RUN_ID": "none"}).is_supervised
+
+
+def test_ranks_are_on_one_machine_where_torchrun_says_so():
+    told = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    torchrun = {"TORCHELASTIC_RUN_ID": "none"}
+    assert launched({**told, **torchrun}).on_one_machine
+    assert not launched(told).on_one_machine
+    assert not launched({**told, **torchrun, "LOCAL_WORLD_SIZE": "1"}).on_one_machine
+    assert not Rank().on_one_machine

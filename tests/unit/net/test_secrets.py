@@ -1,5 +1,7 @@
 import asyncio
 import logging
+import subprocess
+import sys
 import traceback
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from loopback import Asked, Reply, as_json, serve
 from ramify.core.errors import MachineError
 from ramify.net.client import HttpClient, HttpSettings
-from ramify.net.secrets import hide, names_of, printable, read_key, redact, shown
+from ramify.net.secrets import hide, names_of, printable, read_key, redact, shown, take_secret
 
 KEY = "sk/very+secret=1234"
 
@@ -155,3 +157,18 @@ def test_what_would_act_on_a_terminal_is_spelled_out(text, expected):
 
 def test_line_breaks_stay_where_they_are_asked_for():
     assert printable("a\n\x1b\tb", keep="\n") == "a\n\\x1b\\tb"
+
+
+def test_a_secret_that_is_taken_is_in_no_child_and_no_text(monkeypatch):
+    monkeypatch.setenv("RAMIFY_SECRET", "5eed" * 16)
+    assert take_secret("RAMIFY_SECRET") == "5eed" * 16
+    show = [sys.executable, "-c", "import os; print(dict(os.environ))"]
+    assert "5eed" not in subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    assert redact(f"with {'5eed' * 16}") == "with [key RAMIFY_SECRET]"
+    assert take_secret("RAMIFY_SECRET") is None
+
+
+def test_a_text_that_is_too_short_for_a_secret_stays_in_messages(monkeypatch):
+    monkeypatch.setenv("RAMIFY_SECRET", "a")
+    assert take_secret("RAMIFY_SECRET") == "a"
+    assert redact("a rank") == "a rank"

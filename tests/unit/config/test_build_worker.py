@@ -1,0 +1,63 @@
+"""Plans and losses that rank 0 sends to other ranks: all that a recipe can ask for crosses, and means the same there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ramify.algos.losses import Objective
+from ramify.algos.sft import NegativeLogLikelihood
+from ramify.config.build import build_objective
+from ramify.config.build_worker import WorkerPlan
+from ramify.config.load import load_recipe
+from ramify.config.schema_algorithm import LossSection
+from ramify.config.schema_parts import LoraSection, TrainedModelSection
+from ramify.config.schema_train import TrainRecipe
+from ramify.learner.optimizer import AdamWSettings, MuonSettings
+from ramify.learner.wire import TOKEN_LOSSES, decode, encode
+from ramify.modeling.memory_plan import Layout
+
+RECIPES = [
+    path
+    for path in sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
+    if "[algorithm" in path.read_text()
+    and "[rollout]" in path.read_text()
+    and "[selfcritic]" not in path.read_text()
+]
+MODEL = TrainedModelSection(path=Path("models/one"), dtype="bfloat16", device="cpu")
+PLAN = WorkerPlan(
+    MODEL, Path("/runs/a/step-2"), 300, -3, AdamWSettings(0.1, (0.9, 0.95)), with_reference=True
+)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PLAN,
+        replace(PLAN, optimizer=MuonSettings(0.02, 4e-3, 1e-3), copies=2, layout=Layout("by_layer", True), threads=3),
+        replace(PLAN, model=MODEL.model_copy(update={"lora": LoraSection(rank=4, targets=("q_proj", "v_proj"))})),
+        replace(PLAN, model=MODEL.model_copy(update={"lora": LoraSection()}), deterministic=True),
+    ],
+    ids=["AdamW", "Muon, layers", "LoRA on names", "LoRA"],
+)  # fmt: skip
+def test_a_plan_is_the_same_on_the_other_rank(plan):
+    assert WorkerPlan.read(decode(encode(plan.description()))) == plan
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_losses_of_every_recipe_cross(path):
+    section = load_recipe(TrainRecipe, path, ()).algorithm
+    losses = build_objective(section).token_losses
+    assert decode(encode(losses)) == losses
+
+
+def test_every_loss_that_a_recipe_can_name_crosses():
+    recipe = load_recipe(TrainRecipe, RECIPES[0], ()).algorithm
+    kinds = {type(loss) for loss in Objective(NegativeLogLikelihood()).token_losses}
+    for loss in LossSection.__origin__.__args__:
+        numbers = {"clip_high": 0.2} if loss.__name__ == "CispoConfig" else {}
+        penalties = {"entropy_bonus": 0.01, "kl": None}
+        section = recipe.model_copy(update={"loss": loss(**numbers), **penalties})
+        kinds |= {type(term) for term in build_objective(section).token_losses}
+    assert kinds <= set(TOKEN_LOSSES)
+    assert len(kinds) == len(TOKEN_LOSSES) - 1
