@@ -402,6 +402,7 @@ BUILDERS = {
     # They ask through ramify.net.hub alone.
     "ramify.modeling.hub",
     "ramify.data.benchmark_files",
+    "ramify.tools.search_dense",
 }
 
 
