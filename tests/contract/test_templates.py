@@ -128,10 +128,12 @@ def test_a_signal_before_the_processes_run_is_passed_on_too(slurm, tmp_path):
 
 def test_each_job_has_a_secret_of_its_own_that_no_command_line_shows(slurm, tmp_path):
     show = f'{ASKED}; echo "$RAMIFY_SECRET" >> "$TOLD"'
-    (_, (asked, first), _), (_, (_, second), _) = (slurm(show, "r.toml", str(tmp_path / "run")) for _ in "ab")
+    (_, (command, first), _), (_, (_, second), _) = (
+        slurm(show, "r.toml", str(tmp_path / "run")) for _ in "ab"
+    )
     assert re.fullmatch("[0-9a-f]{64}", first)
     assert first != second
-    assert first not in asked
+    assert first not in command
 
 
 def test_without_arguments_it_says_what_it_wants(slurm):

@@ -50,7 +50,7 @@ def join_as_rank_0(store, hello, canary):
     dist.gather_object(None, [None, None], dst=0)
 
 
-def disturb(store, seen, is_persistent):
+def disturb(store, values, is_persistent):
     """Write under every key that a run has, will have or could have: forged messages, and messages that it sent before.
 
     Where it is not `is_persistent` it takes nothing away that the run has written.
@@ -58,12 +58,12 @@ def disturb(store, seen, is_persistent):
     for key in [key.removeprefix("/") for key in store.list_keys()]:
         if not key.startswith("ramify") or "evil" in key:
             continue
-        if key not in seen:
+        if key not in values:
             with suppress(RuntimeError):
-                seen[key] = store.get(key)
+                values[key] = store.get(key)
                 report("read")
         for target in targets(key, is_persistent):
-            for message in (GUESS + b"call", GUESS, b"evil", *list(seen.values())[-3:]):
+            for message in (GUESS + b"call", GUESS, b"evil", *list(values.values())[-3:]):
                 if is_persistent:
                     store.set(target, message)
                 else:
@@ -102,7 +102,7 @@ def main(port, canary, folder, is_persistent):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     report("ready")
-    store, seen, has_tried = None, {}, False
+    store, values, has_tried = None, {}, False
     while True:
         enter(folder)
         try:
@@ -113,7 +113,7 @@ def main(port, canary, folder, is_persistent):
             if not has_tried and store.check(["ramify/hello/1"]):
                 has_tried = True
                 join_as_rank_0(store, "ramify/hello/1", canary)
-            disturb(store, seen, is_persistent)
+            disturb(store, values, is_persistent)
         except (OSError, RuntimeError) as error:
             report(f"failed: {str(error).splitlines()[0]:.80}")
             store = None

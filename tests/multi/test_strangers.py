@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a
 def undisturbed(tmp_path_factory, model_folder):
     """The weights of a run that nobody attacks."""
     recipe = write_task(tmp_path_factory.mktemp("undisturbed"), model_folder, RUN)
-    status, said = finish(start(2, "sft", recipe))
-    assert status == 0, said
+    status, output = finish(start(2, "sft", recipe))
+    assert status == 0, output
     return weights(last_checkpoint(recipe.parent / "run"))
 
 
@@ -77,8 +77,8 @@ def test_ranks_of_one_machine_trust_nothing_on_torchruns_port(attacked, undistur
                 addresses.update(listening(pid))
         return finish(process)
 
-    (status, said), run, words = attacked(launch, "persistent")
-    assert status == 0, said
+    (status, output), run, words = attacked(launch, "persistent")
+    assert status == 0, output
     assert_equal_weights(run, undisturbed)
     assert addresses == {"0100007F"}
     assert "read" not in words
@@ -90,9 +90,9 @@ def test_ranks_with_a_shared_secret_do_not_mind_messages_that_lack_it(attacked, 
     def launch(recipe, port):
         return [finish(process) for process in start_by_hand(recipe, port, 2, RAMIFY_SECRET=SECRET)]
 
-    ((status, said), _), run, words = attacked(launch)
+    ((status, output), _), run, words = attacked(launch)
     assert {"read", "wrote"} <= set(words)
-    assert status == 0, said
+    assert status == 0, output
     assert_equal_weights(run, undisturbed)
     assert not [path for path in run.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
 
@@ -105,7 +105,7 @@ def test_who_takes_every_message_away_ends_the_run_in_a_line(attacked, undisturb
 
     done, run, words = attacked(launch, "persistent")
     assert {"read", "wrote"} <= set(words)
-    texts = [said for _, said in done]
+    texts = [output for _, output in done]
     assert "Traceback" not in "".join(texts)
     assert SECRET not in "".join(texts)
     if done[0][0] == 0:

@@ -289,22 +289,21 @@ def folder_path(environ: Mapping[str, str]) -> Path:
     Raises:
         ConfigError: Others may rename folders in the one for temporary files.
     """
-    place = Path(environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-    if not _keeps_others_out(place):
-        place = Path(tempfile.gettempdir())
-        if not _keeps_others_out(place):
-            raise ConfigError(f"{place}: other users may rename what is in it. {_REMEDY}")
+    parents = (Path(environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()), Path(tempfile.gettempdir()))
+    parent = next(filter(_keeps_others_out, parents), None)
+    if parent is None:
+        raise ConfigError(f"{parents[1]}: other users may rename what is in it. {_REMEDY}")
     # A port belongs to one run at a time, of one machine or container.
     names = [socket.gethostname(), _network(), environ.get("TORCHELASTIC_RUN_ID", "")]
     names += [environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")]
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
-    return place / f"ramify-ranks-{os.geteuid()}-{digest}"
+    return parent / f"ramify-ranks-{os.geteuid()}-{digest}"
 
 
-def _keeps_others_out(place: Path) -> bool:
+def _keeps_others_out(parent: Path) -> bool:
     """Return True if only the owner of a folder in this one can rename it."""
     try:
-        status = place.stat()
+        status = parent.stat()
     except OSError:
         return False
     is_shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -320,7 +319,7 @@ def _network() -> str:
 
 def _tcp_store(rank: Rank, environ: Mapping[str, str], patience: float) -> Store:
     """Return the store at MASTER_ADDR:MASTER_PORT; torchrun has one there, else rank 0 opens it."""
-    place = f"{environ.get('MASTER_ADDR')}:{environ.get('MASTER_PORT')}"
+    address = f"{environ.get('MASTER_ADDR')}:{environ.get('MASTER_PORT')}"
     store: Store
     try:
         store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=patience)))
@@ -328,12 +327,12 @@ def _tcp_store(rank: Rank, environ: Mapping[str, str], patience: float) -> Store
         text = " ".join(str(error).split())
         if "EADDRINUSE" in text:
             raise ConfigError(
-                f"MASTER_PORT: {place} is in use; name another port (torchrun --master-port)"
+                f"MASTER_PORT: {address} is in use; name another port (torchrun --master-port)"
             ) from None
         if "clients joined" in text:
             raise ConfigError(
-                f"not all of the {rank.size} ranks came to {place} within {patience:.0f} s; start the others, or look why "
+                f"not all of the {rank.size} ranks came to {address} within {patience:.0f} s; start the others, or look why "
                 "they ended"
             ) from None
-        raise ConfigError(f"the processes cannot meet at {place}: {text:.200}") from None
+        raise ConfigError(f"the processes cannot meet at {address}: {text:.200}") from None
     return store

@@ -30,18 +30,18 @@ def environ(tmp_path):
 
 
 def test_ranks_of_one_run_meet_and_nobody_else_can_come(environ, tmp_path):
-    (zero, seal), (one, other) = opened(0, environ), opened(1, environ)
-    Post(one, other).send("hello", b"name", sender=1)
-    assert Post(zero, seal).read("hello", sender=1) == b"name"
+    (first, seal), (second, other) = opened(0, environ), opened(1, environ)
+    Post(second, other).send("hello", b"name", sender=1)
+    assert Post(first, seal).read("hello", sender=1) == b"name"
     (folder,) = tmp_path.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-    zero.close(is_last=True)
+    first.close(is_last=True)
     assert not list(tmp_path.iterdir())
     with pytest.raises(ChannelError):
-        one.get("hello")
+        second.get("hello")
     with pytest.raises(ChannelError):
-        one.put("hello", b"name")
+        second.put("hello", b"name")
 
 
 @pytest.mark.parametrize("key", ["TORCHELASTIC_RUN_ID", "MASTER_PORT", "MASTER_ADDR"])

@@ -39,22 +39,22 @@ def containers(values):
 values = st.recursive(leaves, containers, max_leaves=12)
 
 
-def same(one, other):
+def same(value, other):
     """Equal in type and in every bit."""
-    if type(one) is not type(other):
+    if type(value) is not type(other):
         return False
-    if isinstance(one, np.ndarray):
-        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
-    if isinstance(one, float):
-        return struct.pack("d", one) == struct.pack("d", other) or (math.isnan(one) and math.isnan(other))
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(value, other[key]) for key, value in one.items())
-    if dataclasses.is_dataclass(one):
-        names = [field.name for field in dataclasses.fields(one)]
-        return all(same(getattr(one, name), getattr(other, name)) for name in names)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
+    if isinstance(value, np.ndarray):
+        return (value.dtype, value.shape, value.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    if isinstance(value, float):
+        return struct.pack("d", value) == struct.pack("d", other) or (math.isnan(value) and math.isnan(other))
+    if isinstance(value, dict):
+        return list(value) == list(other) and all(same(value[key], other[key]) for key in value)
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return all(same(getattr(value, name), getattr(other, name)) for name in names)
+    if isinstance(value, list | tuple):
+        return len(value) == len(other) and all(map(same, value, other))
+    return value == other
 
 
 @settings(max_examples=60, deadline=None)
