@@ -1,6 +1,7 @@
 """The vLLM engine against stand-ins of its servers: ids and logprobs, stops, weights, servers that die or lie."""
 
 import asyncio
+import tempfile
 import threading
 import time
 from contextlib import ExitStack
@@ -566,7 +567,9 @@ def test_a_server_that_does_not_start_says_why(folder, tmp_path):
         play(engine, lambda e: e.generate(ask(folder)))
 
 
-def test_a_server_that_cannot_be_started_is_told(folder, tmp_path):
+def test_a_server_that_cannot_be_started_is_told(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     section = {"launch": True, "urls": (), "python": tmp_path / "absent"}
     with pytest.raises(MachineError, match=r"engine\.python: .*absent cannot be started"):
-        engine_of(folder, **section)
+        engine_of(folder, weights_dir=tmp_path / "weights", hands_over=True, **section)
+    assert not list(tmp_path.glob("**/ramify-*"))

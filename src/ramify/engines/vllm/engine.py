@@ -21,7 +21,7 @@ from ramify.chat.stops import StopMatcher
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.closing import close_all
 from ramify.core.draws import stream
-from ramify.core.errors import EngineError, ServiceDownError
+from ramify.core.errors import EngineError, MachineError, ServiceDownError
 from ramify.core.records import Completion, EngineInfo, Finish, Floats, Request, version_folder
 from ramify.engines.served_logprobs import TOLERANCE, TOLERANCE_16_BITS, top_k_bracket
 from ramify.engines.vllm.answers import GenerateRequest, GenerateResponse
@@ -97,9 +97,19 @@ class VllmEngine:
         self._news = asyncio.Event()
         # Set when all servers were up for the first time: until then one that is given up ends the run.
         self._has_opened = self._closed = False
-        for replica in self._replicas:
-            if replica.process is not None:
-                replica.process.start()
+        self._start_processes()
+
+    def _start_processes(self) -> None:
+        processes = [replica.process for replica in self._replicas if replica.process is not None]
+        try:
+            for process in processes:
+                process.start()
+        except MachineError:
+            for process in processes:
+                process.stop()
+            if self._weights is not None:
+                self._weights.remove()
+            raise
 
     async def generate(self, request: Request) -> Completion:
         """Continue the request's ids; cancelling drops it at the server.
