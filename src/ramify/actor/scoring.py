@@ -56,6 +56,6 @@ class Scoring:
 
 
 def _failed(tree: Tree) -> Tree:
-    """The tree with every trajectory failed: without a reward it says nothing about the policy."""
+    """Return the tree with every trajectory failed: without a reward it says nothing about the policy."""
     nodes = tuple(node if node.stop is None else replace(node, stop=StopReason.FAILED) for node in tree.nodes)
     return replace(tree, nodes=nodes)

@@ -46,12 +46,12 @@ def build_problems(
     else:
         problems = _read_rows(recipe, recipe.data.train, notes)
     kept: dict[str, Problem] = {}
-    for name, one in shown.items():
+    for name, prompts in shown.items():
         own = [problem for problem in problems if not name or problem.info.get(ENVIRONMENT) == name]
         if recipe.data.instructions:
-            own = list(instructed(own, one.tools, recipe.model.dialect))
+            own = list(instructed(own, prompts.tools, recipe.model.dialect))
         if own:
-            fitting, too_long = _fitting(place, own, one.renderer, recipe.data.max_prompt_tokens)
+            fitting, too_long = _fitting(place, own, prompts.renderer, recipe.data.max_prompt_tokens)
             kept |= {problem.id: problem for problem in fitting}
             notes += too_long
     return tuple(kept[problem.id] for problem in problems if problem.id in kept), tuple(notes)
@@ -66,7 +66,7 @@ class Shown:
 
 
 def _read_rows(recipe: TrainRecipe, path: Path, notes: list[str]) -> Sequence[Problem]:
-    """The problems of a file; adds to `notes`.
+    """Return the problems of a file, and add to `notes`.
 
     Raises:
         DataError: The file cannot be read, a row names no environment of the recipe, or no problem is left.
@@ -79,8 +79,8 @@ def _read_rows(recipe: TrainRecipe, path: Path, notes: list[str]) -> Sequence[Pr
     loaded = load_problems(path, bare=is_paid)
     problems = loaded.problems
     # The environments' own problems have no text that could be there twice.
-    said = duplicate_notes([problem for problem in problems if problem.answer])
-    notes += [f"{path}: {note}" for note in (*loaded.notes, *said)]
+    duplicates = duplicate_notes([problem for problem in problems if problem.answer])
+    notes += [f"{path}: {note}" for note in (*loaded.notes, *duplicates)]
     names = recipe.environments
     for problem in problems:
         name = problem.info.get(ENVIRONMENT)

@@ -92,7 +92,7 @@ class TrainRecipe(Section):
 
     command: ClassVar[str] = "train"
     sets_steps: ClassVar[bool] = True
-    """Whether `run.steps` may say how long the run is."""
+    """True if `run.steps` may say how long the run is."""
 
     model: TrainedModelSection
     data: TrainDataSection

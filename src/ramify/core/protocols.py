@@ -174,8 +174,8 @@ class EnvironmentSession(Protocol):
     """An environment's state on one trajectory.
 
     Of its methods, `call` runs under the deadline of the called tool, and the others under `Environment.seconds`. One
-    that fails, or is too slow, ends its own trajectory (StopReason.FAILED); a call that fails is a result. One of
-    ramify's own errors ends the run.
+    that fails, or is too slow, ends its own trajectory (StopReason.FAILED); a call that fails is a result. If the first
+    session of a tree cannot be opened, its problem fails. One of ramify's own errors ends the run, but for a `ContentError`.
     """
 
     @property
