@@ -109,10 +109,13 @@ def test_cut_off_line_is_named(tmp_path, keep):
     [
         (lambda r: r.pop("rewards"), "lacks the field 'rewards'"),
         (lambda r: r["nodes"].pop(), "a stop reason|leaves"),
-        (lambda r: r["rewards"][0].pop("counts"), "says whether it counts"),
-        (lambda r: r["rewards"][0].update(counts=1), "says whether it counts"),
-        (lambda r: r["rewards"][0].update(value="1"), "a reward has a value"),
-        (lambda r: r["rewards"][0].update(parts={"correct": True}), "which are numbers"),
+        (lambda r: r["rewards"][0].pop("counts"), r"rewards\[0\].* 'counts'"),
+        (lambda r: r["rewards"][0].update(counts=1), r"rewards\[0\]\.counts: expected true or false"),
+        (lambda r: r["rewards"][0].update(value="1"), r"rewards\[0\]\.value: expected a finite number"),
+        (
+            lambda r: r["rewards"][0].update(parts={"correct": True}),
+            r"rewards\[0\]\.parts\.correct: expected a finite number",
+        ),
         (lambda r: r["nodes"][1].update(source="robot"), "robot"),
         (
             lambda r: r["nodes"][1].update(context="elsewhere"),
