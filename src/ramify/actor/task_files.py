@@ -31,7 +31,7 @@ The name of an environment is "" if the recipe does not name any.
 
 @dataclass(frozen=True, slots=True)
 class TaskFiles:
-    """What was read.
+    """The contents of a task's files.
 
     Attributes:
         problems: Those whose prompt fits.

@@ -59,10 +59,14 @@ class ImportanceCorrection(Config):
             EngineError: A behavior logprob is not finite.
             TrainingError: A logprob of the learner is not finite.
         """
-        given = tree.tree.given
+        above_start = tree.tree.given
 
         def log_ratio(node: Node) -> Floats:
-            return np.zeros(len(node.token_ids)) if node.id in given else _log_ratio(node, tree.annotations)
+            return (
+                np.zeros(len(node.token_ids))
+                if node.id in above_start
+                else _log_ratio(node, tree.annotations)
+            )
 
         return tuple(self._bounded(along(trajectory, log_ratio)) for trajectory in tree.tree.trajectories)
 

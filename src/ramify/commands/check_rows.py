@@ -113,7 +113,7 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
     if isinstance(recipe, TrainRecipe):
         from ramify.actor.task_files import training_problems
 
-        here = tuple(place for place in recipe.data.exclude if not place.startswith(HUB_PREFIX))
+        here = tuple(source for source in recipe.data.exclude if not source.startswith(HUB_PREFIX))
         if len(here) < len(recipe.data.exclude):
             notes.append("data.exclude: the data sets of the hub were not read")
         return training_problems(

@@ -39,27 +39,27 @@ def build_problems(
 
     notes: list[str] = []
     problems: Sequence[Problem]
-    place: Path | str = recipe.data.train or "environment"
+    source: Path | str = recipe.data.train or "environment"
     if recipe.data.train is None:
         count = (recipe.run.steps or 1) * recipe.rollout.problems_per_step
         problems = numbered_problems(min(count, _MOST_NUMBERED), tuple(recipe.environments))
     else:
         problems = _read_rows(recipe, recipe.data.train, notes)
-    kept: dict[str, Problem] = {}
+    usable: dict[str, Problem] = {}
     for name, prompts in shown.items():
         own = [problem for problem in problems if not name or problem.info.get(ENVIRONMENT) == name]
         if recipe.data.instructions:
             own = list(instructed(own, prompts.tools, recipe.model.dialect))
         if own:
-            fitting, too_long = _fitting(place, own, prompts.renderer, recipe.data.max_prompt_tokens)
-            kept |= {problem.id: problem for problem in fitting}
+            fitting, too_long = _fitting(source, own, prompts.renderer, recipe.data.max_prompt_tokens)
+            usable |= {problem.id: problem for problem in fitting}
             notes += too_long
-    return tuple(kept[problem.id] for problem in problems if problem.id in kept), tuple(notes)
+    return tuple(usable[problem.id] for problem in problems if problem.id in usable), tuple(notes)
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the prompts of an environment show: its renderer, and the names of its tools."""
+    """The renderer of an environment's prompts, and the names of the tools in them."""
 
     renderer: "ChatRenderer"
     tools: Collection[str]

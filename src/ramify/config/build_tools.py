@@ -61,7 +61,7 @@ class Toolbox:
 
     @property
     def shown(self) -> ShownTools:
-        """What prompts show of it."""
+        """Its tools as prompts show them."""
         every = (self.environment, *self.environments.values())
         return ShownTools(
             self.specs,

@@ -19,16 +19,16 @@ def counted(scored: ScoredTree) -> ScoredTree | None:
         return scored
     tree = scored.tree
     pairs = zip(tree.trajectories, scored.rewards, strict=True)
-    kept = [(trajectory, reward) for trajectory, reward in pairs if reward.counts]
-    if not kept:
+    remaining = [(trajectory, reward) for trajectory, reward in pairs if reward.counts]
+    if not remaining:
         return None
-    ids = {node.id for trajectory, _ in kept for node in trajectory.nodes}
+    ids = {node.id for trajectory, _ in remaining for node in trajectory.nodes}
     smaller = replace(
         tree,
         nodes=tuple(node for node in tree.nodes if node.id in ids),
         decisions=tuple(decision for decision in tree.decisions if decision.node in ids),
     )
-    return ScoredTree(smaller, tuple(reward for _, reward in kept))
+    return ScoredTree(smaller, tuple(reward for _, reward in remaining))
 
 
 def counted_trees(batch: Iterable[ScoredTree]) -> tuple[ScoredTree, ...]:

@@ -95,8 +95,8 @@ def _without_root_ref(root: Mapping[Any, Any]) -> Mapping[Any, Any]:
     for _ in range(MAX_DEPTH):
         if "$ref" not in root:
             break
-        found = resolve(root, root["$ref"])
-        target = found[0] if found is not None and isinstance(found[0], Mapping) else {}
+        resolved = resolve(root, root["$ref"])
+        target = resolved[0] if resolved is not None and isinstance(resolved[0], Mapping) else {}
         rest = {key: value for key, value in root.items() if key != "$ref"}
         root = {**target, **rest} if target is not root else rest
     return {key: value for key, value in root.items() if key != "$ref"}
@@ -137,15 +137,15 @@ class _Copier:
 
     def _reference(self, ref: object, depth: int) -> dict[str, Any]:
         """Keep a reference to a subschema; one to another part of the document is replaced by that part."""
-        found = resolve(self._root, ref)
-        if found is None or not isinstance(ref, str) or not isinstance(found[0], Mapping | bool):
+        resolved = resolve(self._root, ref)
+        if resolved is None or not isinstance(ref, str) or not isinstance(resolved[0], Mapping | bool):
             return {}
-        if found[1] and self._pay_for(ref):
+        if resolved[1] and self._pay_for(ref):
             return {"$ref": ref}
-        if isinstance(found[0], bool) or ref in self._inlined:
+        if isinstance(resolved[0], bool) or ref in self._inlined:
             return {}
         self._inlined.append(ref)
-        plain = self.schema(found[0], depth)
+        plain = self.schema(resolved[0], depth)
         self._inlined.pop()
         return plain
 

@@ -21,7 +21,7 @@ class ForgedError(TrainingError):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Which message this is. Each label is used once in a run, so that no message can stand for another.
+    """The identity of a message. Each label is used once in a run, so that no message can stand for another.
 
     Attributes:
         kind: What it says.

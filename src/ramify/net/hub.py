@@ -89,7 +89,7 @@ class HubFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """Where the hub and its cache are.
+    """The hub, its cache, and how they are asked.
 
     Attributes:
         endpoint: Address of the hub or of a mirror.

@@ -97,9 +97,9 @@ def _read_mark(path: Path) -> bytes:
 
 
 def _write_mark(path: Path, mark: bytes) -> None:
-    place = path / LOCK
-    with naming(place):
-        lock = os.open(place, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    lock_path = path / LOCK
+    with naming(lock_path):
+        lock = os.open(lock_path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.pwrite(lock, mark, 0)
             os.ftruncate(lock, len(mark))

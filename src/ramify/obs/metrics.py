@@ -146,8 +146,8 @@ class TimingLog:
         """Keep one event in memory."""
         self._events.append(event)
         if event.kind == "problem/failed":
-            place, reason = f"problem {event.fields['problem']!r}", str(event.fields["reason"])
-            self.failed_problems.append(reason if reason.startswith(place) else f"{place}: {reason}")
+            problem, reason = f"problem {event.fields['problem']!r}", str(event.fields["reason"])
+            self.failed_problems.append(reason if reason.startswith(problem) else f"{problem}: {reason}")
         elif "reason" in event.fields:
             self._failures.setdefault(event.kind, []).append(str(event.fields["reason"]))
         elif event.kind.startswith("rewriter/"):

@@ -36,9 +36,9 @@ async def listed(client: "ClientSession", seconds: float) -> dict[str, ToolSpec]
                 tools.extend(page.tools)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        field = ".".join(map(str, first["loc"]))
         raise ToolListError(
-            f"its list of tools breaks the protocol at {place:.80}: {first['msg']}. Mend the server"
+            f"its list of tools breaks the protocol at {field:.80}: {first['msg']}. Mend the server"
         ) from None
     require_few(len(tools))
     specs = {

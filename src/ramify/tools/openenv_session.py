@@ -166,9 +166,9 @@ def _refusal(error: Mapping[str, Any]) -> str:
     return str(error.get("message") or "the server does not say why")
 
 
-def _field(place: object) -> str:
+def _field(loc: object) -> str:
     """Return the field that an error is about: pydantic's path to it, or what another server says instead."""
-    path = place if isinstance(place, list) else [] if place is None else [place]
+    path = loc if isinstance(loc, list) else [] if loc is None else [loc]
     return ".".join(map(str, path)) or "action"
 
 

@@ -47,14 +47,14 @@ class Constructor:
         source: The class.
         values: Values for parameters of `__init__`.
         reads_problem: Whether `__init__` gets the problem.
-        place: Names the class in messages.
+        label: Names the class in messages.
         has_made: Set once an object was created.
     """
 
     source: type
     values: Mapping[str, Any]
     reads_problem: bool
-    place: str
+    label: str
     has_made: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, problem: Problem) -> Any:  # noqa: ANN401 - an object of the user's own
@@ -64,23 +64,23 @@ class Constructor:
             ConfigError: `__init__` failed, does not depend on the problem, and has never succeeded.
             ContentError: `__init__` failed on this problem, and has never succeeded.
         """
-        given = {_PROBLEM: problem} if self.reads_problem else {}
+        own = {_PROBLEM: problem} if self.reads_problem else {}
         try:
             # A copy, so that a trajectory that changes a list from the recipe does not affect other trajectories.
-            made = self.source(**given, **copy.deepcopy(dict(self.values)))
+            instance = self.source(**own, **copy.deepcopy(dict(self.values)))
         except RamifyError:
             raise
         except (Exception, SystemExit) as error:
             if self.has_made.is_set():
                 raise
-            reason = f"{self.place}: no object could be made: {one_line(error)}; mend __init__"
+            reason = f"{self.label}: no object could be made: {one_line(error)}; mend __init__"
             raise (ContentError if self.reads_problem else ConfigError)(reason) from error
         self.has_made.set()
-        return made
+        return instance
 
 
-def read_constructor(source: type, args: Mapping[str, Any], name: str, place: str) -> Constructor:
-    """Return what creates objects of a class; `place` names the class in its errors.
+def read_constructor(source: type, args: Mapping[str, Any], name: str, label: str) -> Constructor:
+    """Return what creates objects of a class; `label` names the class in its errors.
 
     Raises:
         ConfigError: A parameter of `__init__` has no value, or a value is wrong; the message begins with `name`.
@@ -92,7 +92,7 @@ def read_constructor(source: type, args: Mapping[str, Any], name: str, place: st
     for key, parameter in parameters.items():
         if key not in bound and parameter.default is inspect.Parameter.empty:
             raise ConfigError(f"{method}: args: expected a value for {key!r}")
-    return Constructor(source, bound, reads_problem, place)
+    return Constructor(source, bound, reads_problem, label)
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ Value = TypeVar("Value")
 
 
 class ServerState(StrEnum):
-    """What a server is doing, as far as the engine has verified it."""
+    """The state of a server, as far as the engine has verified it."""
 
     STARTING = "starting"
     """It is down, starts, or gets its weights."""
