@@ -29,7 +29,7 @@ class Scoring:
     num_worked: int = 0
 
     async def score(self, tree: Tree) -> ScoredTree:
-        """Return the tree with its rewards; if it has failed, or cannot be scored, with rewards of 0 and no parts.
+        """Return the tree with its rewards; if it has failed, or cannot be scored, with rewards of 0 that do not count.
 
         Raises:
             DataError: `FAILURES_TO_STOP` problems failed, and none worked.
@@ -46,7 +46,7 @@ class Scoring:
                 return scored
         if len(self.timing.failed_problems) >= FAILURES_TO_STOP:
             self.require_success()
-        return ScoredTree(tree, (Reward(0.0, {}),) * len(tree.trajectories))
+        return ScoredTree(tree, (Reward(0.0, {}, counts=False),) * len(tree.trajectories))
 
     def require_success(self) -> None:
         """Raise DataError if problems failed and none worked."""

@@ -122,9 +122,14 @@ def _require_served(engine: EvalEngineSection, model: ModelSection, *, hands_ove
 
 
 def require_file(key: str, path: Path) -> None:
-    """Raise ConfigError unless `path` is a file."""
+    """Raise ConfigError unless `path` is a file that can be read."""
     if not path.is_file():
-        raise ConfigError(f"{key}: expected a file, found none at {path}")
+        other = "got a folder" if path.is_dir() else "got something else" if path.exists() else "found none"
+        raise ConfigError(f"{key}: expected a file, {other} at {path}")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from None
 
 
 def require_dataset(dataset: str) -> None:

@@ -58,6 +58,11 @@ def _refuse_few_rows(recipe: AnyRecipe, rows: int | None) -> None:
     """Refuse a step with more examples than the data have rows, of which the run may drop some more."""
     if rows is None:
         return
+    if rows == 0:
+        from ramify.commands.check_rows import check_rows
+
+        # Raises as the run does when it reads the empty file.
+        list(check_rows(recipe))
     if isinstance(recipe, TrainRecipe):
         refuse_large_steps("rollout.problems_per_step", recipe.rollout.problems_per_step, rows)
     elif isinstance(recipe, SftRecipe | DpoRecipe):

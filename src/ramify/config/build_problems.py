@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from ramify.chat.renderer import ChatRenderer
 
 
-_MOST_NUMBERED = 100_000
-"""Most problems that an environment brings before they come again; a problem that comes again is drawn anew."""
+_NUMBERED = 10_000
+"""Problems that an environment brings before they come again; one that comes again is drawn anew. The number does not depend on
+`run.steps`, so that a run can be made longer."""
 
 
 def build_problems(
@@ -41,8 +42,7 @@ def build_problems(
     problems: Sequence[Problem]
     source: Path | str = recipe.data.train or "environment"
     if recipe.data.train is None:
-        count = (recipe.run.steps or 1) * recipe.rollout.problems_per_step
-        problems = numbered_problems(min(count, _MOST_NUMBERED), tuple(recipe.environments))
+        problems = numbered_problems(_NUMBERED, tuple(recipe.environments))
     else:
         problems = _read_rows(recipe, recipe.data.train, notes)
     usable: dict[str, Problem] = {}

@@ -145,11 +145,13 @@ class TimingLog:
     def emit(self, event: Event) -> None:
         """Keep one event in memory."""
         self._events.append(event)
+        # A foreign message may have line breaks; a note is one line.
+        reason = " ".join(str(event.fields.get("reason", "")).split())
         if event.kind == "problem/failed":
-            problem, reason = f"problem {event.fields['problem']!r}", str(event.fields["reason"])
+            problem = f"problem {event.fields['problem']!r}"
             self.failed_problems.append(reason if reason.startswith(problem) else f"{problem}: {reason}")
         elif "reason" in event.fields:
-            self._failures.setdefault(event.kind, []).append(str(event.fields["reason"]))
+            self._failures.setdefault(event.kind, []).append(reason)
         elif event.kind.startswith("rewriter/"):
             self._rewritten[event.kind] += 1
 

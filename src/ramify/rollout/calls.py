@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from ramify.core.call_clock import CallClock, set_clock
 from ramify.core.cut_text import cut_to
-from ramify.core.errors import ContentError, RamifyError
+from ramify.core.errors import ContentError, RamifyError, Stopped
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession, Event
 from ramify.core.tree import TreeKey
@@ -106,9 +106,10 @@ async def _caught(ask: Callable[[], Awaitable[Value]], clock: CallClock) -> Valu
         return await ask()
     except ContentError as error:
         return Failure(error)
-    except (RamifyError, KeyboardInterrupt):
+    except (RamifyError, Stopped):
         raise
-    # Also SystemExit, a library's panic, or a call that cancels itself: the policy reads it and the run goes on.
+    # Also SystemExit and KeyboardInterrupt, which no signal raises here, a library's panic, or a call that cancels itself: the
+    # policy reads it and the run goes on.
     except BaseException as error:  # noqa: BLE001
         return Failure(error)
 

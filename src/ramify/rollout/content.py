@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ramify.core.errors import ContentError, DataError, RamifyError
+from ramify.core.errors import ContentError, DataError, RamifyError, Stopped
 from ramify.core.messages import Message, Problem, TextPart
 from ramify.core.protocols import Event, EventSink
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
@@ -26,10 +26,10 @@ def content_errors(work: str) -> Iterator[None]:
         yield
     except DataError as error:
         raise ContentError(str(error)) from error
-    except RamifyError:
+    except (RamifyError, Stopped):
         raise
-    # A foreign text may make any library raise anything, a RecursionError for one.
-    except Exception as error:
+    # A foreign text may make any library raise anything, a RecursionError for one, and a user's function may exit.
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         raise ContentError(f"{work}: {one_line(error)}") from error
 
 
@@ -42,13 +42,18 @@ def with_opening(problem: Problem, opening: str, most: int) -> Problem:
         most: Most characters of it.
 
     Raises:
-        ContentError: The opening is too long. Results are cut, and say so; an opening is the problem itself.
+        ContentError: There is no text at all, or the opening is too long. Results are cut, and say so; an opening is the problem
+            itself.
     """
     if len(opening) > most:
         raise ContentError(
             f"what the environment says first has {len(opening)} characters, max_result_chars is {most}"
         )
     if not opening:
+        if not any(message.text.strip() for message in problem.messages):
+            raise ContentError(
+                "the problem has no text: its prompt is empty, and its environment says nothing first"
+            )
         return problem
     *before, last = problem.messages
     # As a paragraph of its own; a prompt without text is the opening alone.

@@ -160,8 +160,12 @@ class ClassSession:
         return replace(self, held=OwnObject(copied, self.environment.threads, SessionRandom.of(seed)))
 
     async def score(self, trajectory: Trajectory) -> float:  # noqa: ARG002 - the object has seen it all
-        """What `get_reward` gives."""
-        return float(await self.held.do(self.held.state.get_reward))
+        """Return what `get_reward` gives.
+
+        Raises:
+            TypeError: It is not a finite number.
+        """
+        return _finite(await self.held.do(self.held.state.get_reward), "get_reward gave")
 
     async def close(self) -> None:
         """Call the object's `close`, if it has one; only the first time."""
@@ -188,9 +192,13 @@ def _number(state: object) -> float:
     reward = getattr(state, "reward", 0.0)
     if callable(reward) or reward is None:
         return 0.0
-    if not isinstance(reward, Real) or not math.isfinite(reward):
-        raise TypeError(f"its `reward` is {reward!r:.60}, expected a finite number")
-    return float(reward)
+    return _finite(reward, "its `reward` is")
+
+
+def _finite(value: object, what: str) -> float:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise TypeError(f"{what} {value!r:.60}, expected a finite number")
+    return float(value)
 
 
 def load_environment(config: OwnEnvironmentConfig) -> tuple[ClassEnvironment, str]:

@@ -26,6 +26,8 @@ WHOLE = (
     "raises",
     "no text",
     "exits",
+    "interrupts",
+    "nothing",
     "column",
     "constructor",
     "render",
@@ -48,7 +50,9 @@ class World:
             raise OSError("no such room")
         if what == "exits":
             raise SystemExit(3)
-        openings = {"long": "a word " * 400, "huge": "x" * 30_000, "no text": 7}
+        if what == "interrupts":
+            raise KeyboardInterrupt
+        openings = {"long": "a word " * 400, "huge": "x" * 30_000, "no text": 7, "nothing": ""}
         return openings.get(what, f"[{what}]")
 
     async def look(self) -> str:
@@ -109,7 +113,7 @@ def parts_of(folder, seconds=60.0):
 
 def problem(number, what):
     info = {} if what == "column" else {"what": what}
-    return Problem(f"p{number}", (Message.of("user", "Go."),), (), info)
+    return Problem(f"p{number}", (Message.of("user", " " if what == "nothing" else "Go."),), (), info)
 
 
 def grown(parts, problems):
