@@ -60,17 +60,20 @@ def test_the_rest_of_a_group_learns_as_if_they_had_not_been_there(tmp_path, mode
     assert lost >= 4
 
 
-def test_where_every_world_fails_the_run_goes_on_and_says_so(tmp_path, model_folder, capsys):
+def test_where_every_world_fails_nothing_is_learned_and_the_run_ends_with_the_reason(
+    tmp_path, model_folder, capsys
+):
     recipe = task(tmp_path / "task", model_folder, every=1)
-    assert main(["train", str(recipe), "--max-steps", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "step 1: no trajectory counted, since the environment failed" in out
+    assert main(["train", str(recipe), "--max-steps", "2"]) == 2
+    out, error = capsys.readouterr()
+    assert "step 1: all 2 problems failed; nothing was learned" in out
     assert "no optimizer step in 2 steps" in out
+    assert "none of 4 problems worked; the first: problem " in error
     rows = read_metrics(recipe.parent / "run" / "metrics.jsonl")
     assert all(row["reward/not_counted"] == 1 and "reward/mean" not in row for row in rows)
     looked = ("-s", "preflight.enabled=true", "-s", f"run.dir={tmp_path / 'other'}")
     assert main(["train", str(recipe), "--max-steps", "1", *looked]) == 2
-    assert "preflight: no trajectory counts" in capsys.readouterr().err
+    assert " problems worked; the first: problem " in capsys.readouterr().err
 
 
 def pairs(traced):

@@ -81,7 +81,7 @@ def test_a_recipe_fits_its_card_and_says_what_doctor_says(name, sizes, asked):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_passes_a_dry_run_on_a_small_model_of_the_family(name, tmp_path, capsys):
     model = write_model(tmp_path / "model", "qwen2")
-    (tmp_path / "rows.jsonl").write_text("{}\n")
+    (tmp_path / "rows.jsonl").write_text("{}\n" * 16)
     words = ["-s", f"model.path={model}", "-s", f"data.train={tmp_path / 'rows.jsonl'}"]
     command = "sft" if name.startswith("sft_") else "train"
     assert main([command, str(RECIPES[name]), "--dry-run", *words]) == 0

@@ -118,7 +118,9 @@ def test_a_question_gives_no_more_pairs_than_the_recipe_says(task):
     # Every other answer is right now; the pairs are made again, of the trees that are recorded.
     lines = [json.loads(line) for line in (cycle / "trees.jsonl").read_text().splitlines()]
     for line in lines:
-        line["rewards"] = [{"value": i % 2, "parts": {"correct": i % 2}, "events": {}} for i in range(6)]
+        line["rewards"] = [
+            {"value": i % 2, "parts": {"correct": i % 2}, "events": {}, "counts": True} for i in range(6)
+        ]
     write_lines(cycle / "trees.jsonl", lines)
     for name in ("pairs.json", "pairs.jsonl", "done.json"):
         (cycle / name).unlink()
