@@ -241,6 +241,8 @@ def test_a_dry_run_says_how_much_there_is_to_do(task, capsys):
 
 def test_a_folder_in_which_no_answer_came_is_used_again(task):
     (task.parent / "run" / "trees").mkdir(parents=True)
+    # As a start leaves it that was killed.
+    (task.parent / "run" / ".lock").write_text("ramify synthesis\n")
     assert main(["synth", str(task)]) == 0
 
 
