@@ -155,17 +155,21 @@ def test_a_disk_that_is_full_at_once(start, tmp_path):
     if subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode:
         pytest.skip("this user may not mount a file system of his own")
     name, words, _ = start
-    if not EVERY and name not in ("train", "eval"):
+    if not EVERY and name != "eval":
         pytest.skip("with RAMIFY_STARTS=all")
-    sizes = (4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128) if EVERY else (8, 16)
+    sizes = (4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128) if EVERY else (8,)
     script = [sys.executable, Path(__file__).with_name("small_disk.py"), tmp_path, ",".join(map(str, sizes))]
     done = subprocess.run(
         [*NAMESPACE, *script, *map(str, words)], capture_output=True, text=True, check=True, env=PATHS
     )
-    for size, (status, _, told), (again, _, told_then) in json.loads(done.stdout):
-        assert status in ((1, 2) if size < 32 else (0, 1, 2)), (size, told)
-        assert told.count("\n") == (status != 0)
-        assert again == 0, (size, told_then)
+    outcomes = json.loads(done.stdout)
+    assert any(status for _, (status, *_), _ in outcomes)
+    for size, (status, _, told), (again, _, told_then) in outcomes:
+        # 2: a training run sees beforehand that no checkpoint fits.
+        assert status in (0, 1, 2), (size, told)
+        assert told.count("\n") == (status != 0), (size, told)
+        # A rollout that fits is done, and is not made again.
+        assert again == (2 if name == "rollout" and not status else 0), (size, told_then)
 
 
 def test_a_folder_of_a_stranger_is_still_refused(forked, start):
