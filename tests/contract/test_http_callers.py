@@ -185,7 +185,7 @@ def sandbox(url, _):
 
 
 def vllm(url, _):
-    server = VllmServer(client(), url)
+    server = VllmServer(client(), url, vocab_size=100)
     return closing(server, server.look(None))
 
 

@@ -39,7 +39,7 @@ def dry_run(recipe: AnyRecipe, options: argparse.Namespace, problems: int | None
     if options.rows:
         from ramify.commands.check_rows import check_rows
 
-        notes = [*check_rows(recipe, trains=problems is None), "all files were read, and can be used"]
+        notes = list(check_rows(recipe, trains=problems is None)) or ["all files were read, and can be used"]
     else:
         if problems is None:
             _refuse_few_rows(recipe, work.rows)
