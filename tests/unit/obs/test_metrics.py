@@ -119,3 +119,12 @@ def test_flush_writes_and_forgets(tmp_path):
         {"kind": "turn", "tree": [3, 1], "node": "0", "seconds": 1.5, "fields": {}},
     ]
     assert len((tmp_path / "timing" / "4.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_foreign_reason_with_line_breaks_is_noted_on_one_line():
+    log = TimingLog()
+    for kind in ("problem/failed", "environment/open"):
+        log.emit(Event(kind, (0, 0), "", 0.0, {"problem": "p1", "reason": "boom\nsecond\r\n line"}))
+    notes = log.failure_notes()
+    assert len(notes) == 2
+    assert all("boom second line" in note and "\n" not in note for note in notes)
