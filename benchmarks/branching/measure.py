@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.branching.rules import rule_tables
-from ramify.actor.actor import Actor, build_actor, build_task
 from ramify.config.build import build_brancher
 from ramify.config.build_model import build_model
 from ramify.config.schema_rollout import RolloutSection
@@ -20,13 +19,14 @@ from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Tree
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.engines.local import LocalEngine
-from ramify.learner.checkpoint import latest_checkpoint
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.tree_metrics import tree_metrics
+from ramify.quickstart.example import ExampleData, rl_recipe
+from ramify.quickstart.world import make_example
 from ramify.rollout.grow import grow_trees
-from ramify.train.quickstart.example import ExampleData, rl_recipe
-from ramify.train.quickstart.world import make_example
+from ramify.runs.checkpoint import latest_checkpoint
+from ramify.sampler.sampler import Actor, build_actor, build_task
 
 NUM_PROBLEMS = 64
 BATCH = 16

@@ -9,9 +9,9 @@ from ramify.config.build_model import build_tokenizer
 from ramify.config.build_tools import show_tools
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import SftRecipe
+from ramify.quickstart.evaluations import peak_memory_bytes
 from ramify.train import sft  # noqa: F401 - torch and all that a run has in memory by then
 from ramify.train.examples import ExampleReader, RowRenderers
-from ramify.train.quickstart.evaluations import peak_memory_bytes
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:

@@ -23,10 +23,10 @@ from ramify.learner.update import Learner
 from ramify.modeling.memory_plan import GATHERED_ONCE
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
+from ramify.quickstart.evaluations import evaluate
+from ramify.quickstart.example import eval_recipe, sft_recipe
+from ramify.quickstart.world import make_example
 from ramify.train.examples import Rendered, RowRenderers
-from ramify.train.quickstart.evaluations import evaluate
-from ramify.train.quickstart.example import eval_recipe, sft_recipe
-from ramify.train.quickstart.world import make_example
 from ramify.train.sft import run_sft
 from ramify.train.supervised import SupervisedTask, Update, train_on_examples
 

@@ -18,16 +18,16 @@ from benchmarks.rollout.texts import Texts
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tags import RESULT_CLOSE
-from ramify.core.call_clock import HeldUp
 from ramify.core.protocols import Event
 from ramify.core.records import Request
 from ramify.engines.local import LocalEngine
 from ramify.engines.sampling import Sampled
 from ramify.modeling.load import load_model
-from ramify.rollout.agent_loop import agent_loop
 from ramify.rollout.grow import grow_trees
 from ramify.rollout.settings import AgentParts, RolloutLimits
 from ramify.rollout.tool_set import ToolSet
+from ramify.runtime.agent_loop import agent_loop
+from ramify.runtime.call_clock import HeldUp
 from ramify.sandbox.pool import open_sandbox
 from ramify.tools.configs import PythonConfig
 from ramify.tools.python import PythonTool

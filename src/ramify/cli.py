@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from ramify.core.errors import Interrupted, RamifyError, UserError
-from ramify.stopping import Stops
+from ramify.runtime.stopping import Stops
 
 COMMANDS = {
     "quickstart": "train a small agent from data to report: a tiny model, or a real language model",

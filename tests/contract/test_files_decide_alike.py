@@ -11,7 +11,7 @@ import pytest
 
 from e2e_runs import DPO, EVAL, SFT, TRAIN, write_task
 from ramify.cli import main
-from ramify.obs.files import LOCK
+from ramify.files.durable import LOCK
 
 TRAIN = TRAIN.replace("[tools.python]\ntimeout_seconds = 10\n[sandbox]\nmin_level = 0\n", "")
 SYNTH = """\

@@ -10,13 +10,13 @@ from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import TrainingError
 from ramify.core.rank import Rank
-from ramify.learner.checkpoint import checkpoint_folder
 from ramify.learner.parallel import Ranks
 from ramify.modeling.load import load_model
 from ramify.modeling.memory_plan import GATHERED_ONCE
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
-from ramify.rollout.agent_loop import StopOnSignal, agent_loop
+from ramify.runs.checkpoint import checkpoint_folder
+from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 from ramify.train.rl import rl_step, start_new
 from ramify.train.rl_parts import build_rl
 from ramify.train.run_folder import claim_run_folder

@@ -16,9 +16,9 @@ from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import MachineError
 from ramify.obs.console import RunConsole
-from ramify.train.quickstart.evaluations import evaluate
-from ramify.train.quickstart.example import eval_recipe
-from ramify.train.quickstart.world import make_example
+from ramify.quickstart.evaluations import evaluate
+from ramify.quickstart.example import eval_recipe
+from ramify.quickstart.world import make_example
 
 
 def test_the_report_holds_every_figure(smoke_quickstart):

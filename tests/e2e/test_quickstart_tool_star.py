@@ -12,7 +12,7 @@ from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
-from ramify.train.quickstart.tool_star_report import STAGES
+from ramify.quickstart.tool_star_report import STAGES
 
 
 @pytest.fixture(scope="module")

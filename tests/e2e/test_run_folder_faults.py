@@ -13,8 +13,8 @@ from e2e_runs import DPO, SFT, TRAIN, write_task
 from file_limits import file_size_limit
 from model_folders import write_model
 from ramify.cli import main
-from ramify.learner.checkpoint_files import write_record
 from ramify.modeling.load import load_model
+from ramify.runs.checkpoint_files import write_record
 
 ORDINARY = ("run.threads=1", "run.deterministic=true", "run.save_every=1")
 COMMANDS = {"train": TRAIN, "sft": SFT, "dpo": DPO}

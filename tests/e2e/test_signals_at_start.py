@@ -107,7 +107,7 @@ def test_what_python_drops_in_a_callback_is_raised_again(tmp_path):
     code = """
 import os, signal, sys, time
 from ramify.core.errors import Stopped
-from ramify.stopping import Stops
+from ramify.runtime.stopping import Stops
 class Late:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -16,7 +16,7 @@ from ramify.cache.database import Contents
 from ramify.cache.keys import canonical
 from ramify.cache.sqlite import SqliteCache
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import parse_object
+from ramify.core.json_text import parse_object
 from ramify.core.protocols import CacheKey, Json
 
 NOTHING_FOUND: Final = "No search results found."

@@ -20,8 +20,9 @@ from tokenizers import Tokenizer
 from ramify.chat.added_tokens import AddedToken, RenamedTokens, draw_names, renamed_entries
 from ramify.chat.template import ChatTemplate
 from ramify.core.errors import DataError, MachineError
-from ramify.core.foreign_files import parse_object, read_small_file, require_plain_model
+from ramify.core.json_text import parse_object
 from ramify.core.messages import Message
+from ramify.files.untrusted import read_small_file, require_plain_model
 
 _SPECIAL_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ConfigError, MachineError
-from ramify.core.foreign_files import parse_json
+from ramify.core.json_text import parse_json
 from ramify.net.secrets import shown
 
 _CASSETTE = ".jsonl"

@@ -24,7 +24,7 @@ from ramify.rewards.configs import LengthRewardConfig
 from ramify.tools.configs import CacheConfig, DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig
 
 if TYPE_CHECKING:
-    from ramify.actor.task_files import ProblemReader
+    from ramify.sampler.task_files import ProblemReader
 
 
 def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
@@ -43,7 +43,7 @@ def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
     # In the order of a run, which tells the first mistake only.
     if loads:
         from ramify.commands.check_files import check_positions
-        from ramify.learner.checkpoint import check_model_folder
+        from ramify.runs.checkpoint import check_model_folder
 
         check_positions(recipe)
         check_model_folder(recipe.model.folder)
@@ -78,9 +78,9 @@ def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:
 
 
 def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) -> tuple[Problem, ...]:
-    from ramify.actor.task_files import read_task
     from ramify.config.build_reward import build_own_parts
     from ramify.config.build_tools import ShownTools, show_tools
+    from ramify.sampler.task_files import read_task
 
     build_own_parts(recipe.reward)
     judge = recipe.reward.judge if not isinstance(recipe.reward, LengthRewardConfig) else None
@@ -111,7 +111,7 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
 def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) -> "ProblemReader":
     """Return the reader of the run; what is on the hub is left out, since nothing is fetched here."""
     if isinstance(recipe, TrainRecipe):
-        from ramify.actor.task_files import training_problems
+        from ramify.sampler.task_files import training_problems
 
         here = tuple(source for source in recipe.data.exclude if not source.startswith(HUB_PREFIX))
         if len(here) < len(recipe.data.exclude):
@@ -143,8 +143,8 @@ def _check_tool_files(tools: ToolsSection) -> None:
 
 
 def _check_repairs(recipe: TrainRecipe | EvalRecipe | SynthRecipe) -> None:
+    from ramify.files.user_code import load_function
     from ramify.rollout.configs import OwnHelperConfig
-    from ramify.user_files import load_function
 
     section = recipe.repair
     if section is None:

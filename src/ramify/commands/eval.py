@@ -204,8 +204,8 @@ def _compare(options: argparse.Namespace) -> None:
     if len(options.compare) < 2:
         raise ConfigError(f"--compare: expected at least two folders, got {len(options.compare)}")
     from ramify.eval.compare import compare, write_comparison
+    from ramify.files.durable import make_folder
     from ramify.obs.console import RunConsole
-    from ramify.obs.files import make_folder
 
     comparison = compare(options.compare, options.metric or "correct")
     console = RunConsole()

@@ -194,11 +194,11 @@ def _dtype_of(place: Path, config: dict[str, Any]) -> str:
 def _write(folder: Path, conversion: _Conversion, dtype: str, console: "RunConsole") -> None:
     """Write everything into `folder`, after a check of the room on its disk."""
     from ramify.core.errors import MachineError
+    from ramify.files.durable import naming
     from ramify.modeling.load import DTYPES
     from ramify.modeling.model_config import read_object_file
     from ramify.modeling.plain_folder import write_settings, write_weights
-    from ramify.obs.files import naming
-    from ramify.obs.manifest import file_sha256, made_with
+    from ramify.runs.manifest import file_sha256, made_with
 
     kind = DTYPES[dtype]
     shapes = (conversion.weights.shapes[name] for name in conversion.names)

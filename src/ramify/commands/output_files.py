@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ramify.core.errors import ConfigError, MachineError
-from ramify.obs.files import LOCK, UNFINISHED, locked_folder, make_folder, replace_file, sync
+from ramify.files.durable import LOCK, UNFINISHED, locked_folder, make_folder, replace_file, sync
 
 
 def require_output(option: str, path: Path, read: Iterable[Path]) -> None:

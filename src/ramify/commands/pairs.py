@@ -89,8 +89,8 @@ def _model_of(place: Path) -> Path:
         ConfigError: There is no recipe, or it names no model.
     """
     from ramify.config.load import read_toml
+    from ramify.files.durable import RECIPE
     from ramify.modeling.hub import local_folder
-    from ramify.obs.files import RECIPE
 
     recipe = (place if place.is_dir() else place.parent.parent) / RECIPE
     if not recipe.is_file():

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from ramify.obs.files import make_folder, require_new_folder
+    from ramify.files.durable import make_folder, require_new_folder
 
     name = "quickstart-lm" if options.lm else "quickstart-toolstar" if options.tool_star else "quickstart"
     out: Path = options.out or Path("runs", "smoke" if options.smoke else name)
@@ -75,8 +75,8 @@ def run(options: argparse.Namespace) -> None:
 
 def _arpo(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, "Estimate"]:
     """Cold start and ARPO; returns pass@1 by stage."""
-    from ramify.train.quickstart import language_model, world
-    from ramify.train.quickstart.run import run_quickstart
+    from ramify.quickstart import language_model, world
+    from ramify.quickstart.run import run_quickstart
 
     if options.lm:
         example = language_model.make_example(smoke=options.smoke)
@@ -88,7 +88,7 @@ def _arpo(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapp
 
 def _tool_star(options: argparse.Namespace, out: Path, console: "RunConsole") -> Mapping[str, "Estimate"]:
     """Synthesis, SFT, GRPO, DPO and repair tools; returns pass@1 by stage."""
-    from ramify.train.quickstart.tool_star import run_tool_star
+    from ramify.quickstart.tool_star import run_tool_star
 
     report = run_tool_star(out, options.seed, console, smoke=options.smoke)
     return {stage: found["pass_at_1"] for stage, found in report["pass_at_1"]["sampled"].items()}

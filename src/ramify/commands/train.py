@@ -103,7 +103,7 @@ def _alike(recipe: "TrainRecipe | SftRecipe") -> Mapping[str, str]:
     import ramify
     from ramify.config.load import resolved
     from ramify.modeling.adapter_files import checksums
-    from ramify.obs.manifest import file_sha256
+    from ramify.runs.manifest import file_sha256
 
     code = sha256()
     root = Path(ramify.__file__).parent

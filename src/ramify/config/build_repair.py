@@ -56,7 +56,7 @@ def open_repairs(section: RepairSection) -> RepairKit:
         return RepairKit(section, None, cache)
     if isinstance(config, OwnHelperConfig):
         from ramify.engines.chat_models import OwnChat
-        from ramify.user_files import load_function
+        from ramify.files.user_code import load_function
 
         loaded = load_function(config.path, config.function)
         file = f"{config.path.name} {loaded.sha256[:16]}"

@@ -12,7 +12,7 @@ from ramify.config.schema_parts import ModelSection
 from ramify.config.schema_vllm import SERVER_KEYS
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
-from ramify.obs.manifest import MANIFEST, Difference, differences
+from ramify.runs.manifest import MANIFEST, Difference, differences
 
 MAY_CHANGE = frozenset(
     {

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
-from ramify.core.foreign_files import MAX_ECHO
+from ramify.core.json_text import MAX_ECHO
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)

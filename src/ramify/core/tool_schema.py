@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from ramify.core.cut_text import cut_to
-from ramify.core.foreign_files import MAX_DEPTH
+from ramify.core.json_text import MAX_DEPTH
 
 _Item = TypeVar("_Item")
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from ramify.chat.arguments import read_object
 from ramify.chat.conversation import Line, Said, SaidCall, split_thought
 from ramify.core.errors import RowError
-from ramify.core.foreign_files import parse_json
+from ramify.core.json_text import parse_json
 from ramify.core.messages import Message, Role, ToolResult, ToolStatus
 
 _READ = {

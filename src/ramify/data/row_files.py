@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import DataError, RowError, RowTooLargeError
-from ramify.core.foreign_files import parse_json
+from ramify.core.json_text import parse_json
 
 JSONL_COUNTING, PARQUET_COUNTING = "lines count from 1", "rows count from 0"
 """How error messages number the rows of a file."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ramify.core.errors import RowError
-from ramify.core.foreign_files import parse_json
+from ramify.core.json_text import parse_json
 from ramify.core.messages import ToolSpec
 from ramify.data.example_lines import text_of
 

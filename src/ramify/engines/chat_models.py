@@ -9,17 +9,17 @@ from functools import partial
 from typing import Any
 
 from ramify.chat.renderer import ChatRenderer
-from ramify.core.call_clock import queued
 from ramify.core.draws import stream
 from ramify.core.errors import ConfigError, DataError, RamifyError
 from ramify.core.messages import Message, Problem
 from ramify.core.protocols import Engine
 from ramify.core.records import Finish, Request, TokenUsage
 from ramify.core.tree import Node, Source, Trajectory
-from ramify.daemon_threads import DaemonThreads
 from ramify.engines.openai import after_thinking
+from ramify.files.user_code import one_line
 from ramify.net.failures import FailureKind, RequestFailedError
-from ramify.user_files import one_line
+from ramify.runtime.call_clock import queued
+from ramify.runtime.daemon_threads import DaemonThreads
 
 _THREADS = 32
 

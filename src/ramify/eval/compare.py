@@ -12,7 +12,7 @@ from ramify.eval.evaluation import Evaluation, ProblemResult, make_evaluation
 from ramify.eval.manifest import read_manifest
 from ramify.eval.results import read_records
 from ramify.eval.statistics import Difference, Interval, holm, mean_interval, paired_difference
-from ramify.obs.files import replace_file
+from ramify.files.durable import replace_file
 from ramify.obs.page import Bar, BarGroup, Card, Cell, Section, Table, bar_chart, flat, render_page
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ramify.core.call_clock import HeldUp
 from ramify.core.errors import DataError
 from ramify.core.records import TokenUsage
 from ramify.core.tree import StopReason
@@ -18,6 +17,7 @@ from ramify.eval.attempts import GROUPS, AttemptRecord, Outcome
 from ramify.eval.results import AttemptTimes, TimedCall
 from ramify.eval.statistics import Interval, judge_agreement, mean_interval, pass_at_k
 from ramify.rewards.answer_scores import same_answer
+from ramify.runtime.call_clock import HeldUp
 
 SCHEMA = 1
 _OUTCOMES: tuple[Outcome, ...] = ("executed", "failed", "refused")

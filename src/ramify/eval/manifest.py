@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ramify.actor.actor import Task
-from ramify.actor.identity import agent_identity, without_reach, without_transport
 from ramify.config.schema_eval import EvalRecipe
 from ramify.core.json_types import count, each, optional, part, text, whole
-from ramify.obs import manifest
+from ramify.runs import manifest
+from ramify.sampler.identity import agent_identity, without_reach, without_transport
+from ramify.sampler.sampler import Task
 
 
 def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:

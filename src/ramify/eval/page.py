@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ramify.eval.evaluation import Evaluation
-from ramify.obs.files import replace_file
+from ramify.files.durable import replace_file
 from ramify.obs.page import (
     Bar,
     BarGroup,

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import FieldError, Reader, each, number, part, text
 from ramify.eval.attempts import AttemptRecord, read_attempt
-from ramify.obs.claims import RunKind
-from ramify.obs.files import RECIPE
-from ramify.obs.keyed_lines import KeyedLines, key_of
-from ramify.obs.manifest import MANIFEST
+from ramify.files.durable import RECIPE
+from ramify.runs.claims import RunKind
+from ramify.runs.keyed_lines import KeyedLines, key_of
+from ramify.runs.manifest import MANIFEST
 
 T = TypeVar("T")
 

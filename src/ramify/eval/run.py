@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramify.actor.actor import Actor, Task, open_task
-from ramify.actor.groups import done_of, group_size, grow_in_groups, in_groups, line_key
-from ramify.actor.scoring import Scoring
-from ramify.actor.task_files import ProblemReader
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.config.build import build_agent, build_limits
 from ramify.config.build_model import build_model
@@ -18,7 +14,6 @@ from ramify.config.build_problems import Shown, build_eval_problems
 from ramify.config.build_reward import build_reward
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
-from ramify.core.call_clock import HeldUp
 from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
 from ramify.core.messages import Problem
 from ramify.core.protocols import Event
@@ -45,15 +40,20 @@ from ramify.eval.results import (
     times_lines,
     tree_lines,
 )
+from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import Phase, RunConsole
-from ramify.obs.files import RECIPE, replace_file
-from ramify.obs.keyed_lines import Key
-from ramify.obs.manifest import MANIFEST, note_session, write_manifest
 from ramify.obs.metrics import TimingLog
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.configs import ScoreName
-from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.plan import Planned
+from ramify.runs.keyed_lines import Key
+from ramify.runs.manifest import MANIFEST, note_session, write_manifest
+from ramify.runtime.agent_loop import StopOnSignal, agent_loop
+from ramify.runtime.call_clock import HeldUp
+from ramify.sampler.groups import done_of, group_size, grow_in_groups, in_groups, line_key
+from ramify.sampler.sampler import Actor, Task, open_task
+from ramify.sampler.scoring import Scoring
+from ramify.sampler.task_files import ProblemReader
 
 
 def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
@@ -114,7 +114,7 @@ class _Run:
         folder, data = recipe.run.dir, recipe.data
         computes = recipe.engine.computes_here
         if computes:
-            from ramify.learner.checkpoint import check_model_folder
+            from ramify.runs.checkpoint import check_model_folder
 
             check_model_folder(recipe.model.folder)
         task = open_task(

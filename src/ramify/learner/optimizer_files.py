@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import parse_json
+from ramify.core.json_text import parse_json
 from ramify.core.json_types import FieldError, count, each, mapping
 from ramify.learner.sharding import own_part, own_rows, writes_state
 from ramify.modeling.tensor_files import TensorHead, read_heads, read_rows, write_tensors

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ramify.learner.checkpoint_files import sync
+from ramify.files.durable import sync_folder
 from ramify.learner.update import Learner
 from ramify.modeling import plain_folder
 from ramify.modeling.lora import adapted_parts, adapter_scaling, merged
@@ -74,7 +74,7 @@ def write_weights(learner: Learner, folder: Path, dtype: str) -> None:
             part, sum(torch.Size(shape).numel() for shape in weights.shapes.values()) * kind.itemsize
         )
         plain_folder.write_weights(part, weights, weights.shapes, kind, lambda: None)
-        sync(part)
+        sync_folder(part)
         shutil.rmtree(folder, ignore_errors=True)
         part.rename(folder)
     except BaseException:

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import MAX_ECHO
+from ramify.core.json_text import MAX_ECHO
 from ramify.modeling.adapter_files import read_adapter_settings, require_base
 from ramify.modeling.lora import PREFIX
 from ramify.modeling.model_config import ADAPTER_SETTINGS, ADAPTER_WEIGHTS, read_object_file, whole_folder

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import parse_object, read_small_file
+from ramify.core.json_text import parse_object
+from ramify.files.untrusted import read_small_file
 
 PACKING_FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 """Families whose trees are packed, unless the configuration has a sliding window."""

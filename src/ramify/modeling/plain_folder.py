@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import read_small_file
+from ramify.files.untrusted import read_small_file
 from ramify.modeling.tensor_files import TensorHead, all_finite, write_each_tensor
 from ramify.modeling.weight_files import INDEX, SINGLE
 

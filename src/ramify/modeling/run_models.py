@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import MAX_ECHO, parse_json, read_small_file
+from ramify.core.json_text import MAX_ECHO, parse_json
 from ramify.core.json_types import part, text
+from ramify.files.untrusted import read_small_file
 
 
 def checkpoints(run_dir: Path) -> dict[int, Path]:

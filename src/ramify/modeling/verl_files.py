@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import read_small_file
+from ramify.files.untrusted import read_small_file
 from ramify.modeling.model_config import ADAPTER_SETTINGS, read_object_file
 
 LATEST = "latest_checkpointed_iteration.txt"

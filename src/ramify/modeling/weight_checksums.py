@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import require_readable
+from ramify.files.untrusted import require_readable
 
 
 def weights_checksum(folder: Path) -> str:

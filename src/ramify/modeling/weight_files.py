@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import require_readable
+from ramify.files.untrusted import require_readable
 from ramify.modeling.model_config import ADAPTER_WEIGHTS, is_adapter_folder, read_object_file
 
 SINGLE = "model.safetensors"

@@ -12,9 +12,8 @@ from urllib.parse import urlencode
 
 import tenacity
 
-from ramify.core.call_clock import place_in, queued
 from ramify.core.errors import ServiceDownError
-from ramify.core.foreign_files import parse_json
+from ramify.core.json_text import parse_json
 from ramify.core.protocols import Json
 from ramify.net.bodies import body_chunks, read_body
 from ramify.net.configs import HttpConfig
@@ -23,6 +22,7 @@ from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.limits import Breaker, Pace
 from ramify.net.secrets import hide, names_of, redact
 from ramify.net.wire import Request, Response, Transport, check_sendable, without_query
+from ramify.runtime.call_clock import place_in, queued
 
 Params: TypeAlias = Mapping[str, str | int]
 _HEADERS: Final = {"accept": "*/*", "accept-encoding": "gzip", "user-agent": "ramify"}

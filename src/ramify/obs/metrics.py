@@ -8,13 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
 
-from ramify.core.call_clock import HeldUp
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import read_small_file
 from ramify.core.json_types import FieldError, optional
 from ramify.core.json_types import number as finite_number
 from ramify.core.protocols import Event
-from ramify.obs.files import append_line, dump_line, parse_line, read_text, replace_lines
+from ramify.files.durable import append_line, dump_line, parse_line, read_text, replace_lines
+from ramify.files.untrusted import read_small_file
+from ramify.runtime.call_clock import HeldUp
 
 MetricsRow: TypeAlias = Mapping[str, float | None]
 Curve: TypeAlias = tuple[tuple[float, float], ...]

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ramify.core.messages import ToolCall
 from ramify.core.records import Reward
 from ramify.core.tree import BranchDecision, Cut, Node, Source, Trajectory, Tree
-from ramify.obs.files import replace_file
+from ramify.files.durable import replace_file
 from ramify.obs.metrics import Curve
 from ramify.obs.page import Bar, BarGroup, Line, bar_chart, flat, line_chart, render_template
 from ramify.obs.trace import TracedTree

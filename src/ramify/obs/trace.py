@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ramify.core.errors import DataError
-from ramify.core.foreign_files import MAX_ECHO
+from ramify.core.json_text import MAX_ECHO
 from ramify.core.json_types import (
     FieldError,
     by_kind,
@@ -51,7 +51,7 @@ from ramify.core.tree import (
     TreeKey,
     make_tree,
 )
-from ramify.obs.files import dump_line, parse_line, replace_lines
+from ramify.files.durable import dump_line, parse_line, replace_lines
 
 SCHEMA = 6
 _MAX_REASON = 300

@@ -18,9 +18,9 @@ from ramify.core.messages import Problem
 from ramify.core.protocols import RewardFn
 from ramify.core.records import Reward
 from ramify.core.tree import Trajectory
+from ramify.files.user_code import load_function, one_line
 from ramify.rewards.configs import OwnPartConfig
 from ramify.rewards.extract import answer_of
-from ramify.user_files import load_function, one_line
 
 JudgeScore: TypeAlias = Callable[[Problem, str], Awaitable[float | None]]
 """The verdict on an answer ("" if there was none), in [0, 1]; None if there is no verdict."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ramify.core.call_clock import CallClock, set_clock
 from ramify.core.cut_text import cut_to
 from ramify.core.errors import ContentError, RamifyError, Stopped
 from ramify.core.messages import ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession, Event
 from ramify.core.tree import TreeKey
 from ramify.net.secrets import redact
-from ramify.rollout.agent_loop import abandon, seconds_held_up
 from ramify.rollout.settings import AgentParts
+from ramify.runtime.agent_loop import abandon, seconds_held_up
+from ramify.runtime.call_clock import CallClock, set_clock
 
 Value = TypeVar("Value")
 

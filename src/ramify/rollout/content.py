@@ -8,9 +8,9 @@ from ramify.core.errors import ContentError, DataError, RamifyError, Stopped
 from ramify.core.messages import Message, Problem, TextPart
 from ramify.core.protocols import Event, EventSink
 from ramify.core.tree import Node, Source, StopReason, Tree, TreeKey, make_tree, node_id
+from ramify.files.user_code import one_line
 from ramify.net.secrets import redact
 from ramify.rollout.settings import AgentParts
-from ramify.user_files import one_line
 
 FAILED_PROBLEM = "problem/failed"
 """Kind of the event of a problem that failed as a whole; its field `reason` says why."""

@@ -12,11 +12,11 @@ from ramify.core.errors import ConfigError, DataError, RamifyError
 from ramify.core.protocols import ContextRewriter, Event
 from ramify.core.records import Afresh, GoOn
 from ramify.core.tree import Context, Cut, Node, Segment, Source, Trajectory, TreeKey
-from ramify.daemon_threads import DaemonThreads
+from ramify.files.user_code import load_function, one_line
 from ramify.rollout.calls import Failure, detached
 from ramify.rollout.configs import RewriterConfig
 from ramify.rollout.settings import AgentParts
-from ramify.user_files import load_function, one_line
+from ramify.runtime.daemon_threads import DaemonThreads
 
 _THREADS = 32
 _GENERATORS = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)

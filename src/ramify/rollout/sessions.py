@@ -11,9 +11,9 @@ from ramify.core.messages import Calls, Message, Observation, ParsedTurn, Proble
 from ramify.core.protocols import Environment, EnvironmentSession, Event
 from ramify.core.tree import Node, Source, Trajectory, TreeKey
 from ramify.net.secrets import redact
-from ramify.rollout.agent_loop import abandon
 from ramify.rollout.calls import Failure, first_good, is_paid, issue, run_calls
 from ramify.rollout.settings import AgentParts
+from ramify.runtime.agent_loop import abandon
 
 Value = TypeVar("Value")
 

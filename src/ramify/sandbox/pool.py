@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ramify.core.call_clock import CallClock, current_clock, place_in, queued
 from ramify.core.errors import MachineError
 from ramify.core.protocols import SandboxResult, SandboxStatus
+from ramify.runtime.call_clock import CallClock, current_clock, place_in, queued
 from ramify.sandbox import frames, launch, snippet
 from ramify.sandbox.folders import Folder
 from ramify.sandbox.jail import Limits

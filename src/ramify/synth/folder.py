@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from ramify.core.errors import ConfigError
-from ramify.obs.claims import RunKind
-from ramify.obs.files import RECIPE
-from ramify.obs.manifest import MANIFEST
+from ramify.files.durable import RECIPE
 from ramify.obs.trace import TracedTree, each_tree
+from ramify.runs.claims import RunKind
+from ramify.runs.manifest import MANIFEST
 
 Stage: TypeAlias = Literal["direct", "tools", "hints"]
 """What a question is answered with: nothing, tools, or tools after a hint."""

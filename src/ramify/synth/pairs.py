@@ -15,7 +15,7 @@ from ramify.core.errors import DataError
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Segment, Source, Tree, TreeKey
 from ramify.data.recorded_pairs import one_begins_other
-from ramify.obs.files import dump_line, replace_pieces
+from ramify.files.durable import dump_line, replace_pieces
 from ramify.synth.rows import is_right
 
 ALL_RIGHT, NEVER_RIGHT, TOO_LONG, PAIRED = "all right", "never right", "too long", "with pairs"

@@ -28,11 +28,11 @@ from ramify.config.schema_synth import QualitySection
 from ramify.core.draws import stream
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem
-from ramify.obs.files import dump_line, replace_file, replacing
-from ramify.obs.manifest import file_sha256
+from ramify.files.durable import dump_line, replace_file, replacing
 from ramify.obs.token_counts import TokenCounts, count_tokens
 from ramify.obs.trace import TracedTree
 from ramify.rollout.repair import repairs_of
+from ramify.runs.manifest import file_sha256
 from ramify.synth.folder import STAGES, Stage, read_stage
 from ramify.synth.rows import Answer, completion_of, is_right, refused
 

@@ -4,12 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramify.actor.actor import Actor, Task, open_task
-from ramify.actor.groups import group_size
-from ramify.actor.identity import agent_identity, without_reach
-from ramify.actor.recorded import Sampler
-from ramify.actor.scoring import Scoring
-from ramify.actor.task_files import ProblemReader
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.build import build_agent, build_limits, build_renderer, engine_without_tools
@@ -22,12 +16,18 @@ from ramify.core.closing import close_all
 from ramify.core.errors import ConfigError, Interrupted
 from ramify.core.json_types import part
 from ramify.core.messages import Problem
-from ramify.obs import manifest
+from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import RunConsole
-from ramify.obs.files import RECIPE, replace_file
-from ramify.obs.manifest import MANIFEST, note_session, read_manifest, refuse_other, write_manifest
 from ramify.obs.metrics import TimingLog
-from ramify.rollout.agent_loop import StopOnSignal, agent_loop
+from ramify.runs import manifest
+from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_other, write_manifest
+from ramify.runtime.agent_loop import StopOnSignal, agent_loop
+from ramify.sampler.groups import group_size
+from ramify.sampler.identity import agent_identity, without_reach
+from ramify.sampler.recorded import Sampler
+from ramify.sampler.sampler import Actor, Task, open_task
+from ramify.sampler.scoring import Scoring
+from ramify.sampler.task_files import ProblemReader
 from ramify.synth.folder import SYNTHESIS, check_synth_folder, read_stage, stage_file
 from ramify.synth.hints import HintLibrary, as_table, load_hints
 from ramify.synth.results import Sorter, write_results

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ramify.actor.actor import Actor
 from ramify.chat.renderer import ChatRenderer
 from ramify.config.schema_synth import HintsSection
 from ramify.core.draws import stream
@@ -13,6 +12,7 @@ from ramify.core.protocols import Engine
 from ramify.core.tree import TreeKey
 from ramify.rollout.plan import Planned
 from ramify.rollout.tool_set import ToolSet
+from ramify.sampler.sampler import Actor
 from ramify.synth.folder import read_stage
 from ramify.synth.hints import HintLibrary, places_for, planned_hint
 from ramify.synth.rows import is_right

@@ -36,13 +36,13 @@ from ramify.core.messages import (
 )
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory
-from ramify.daemon_threads import DaemonThreads
+from ramify.files.user_code import load_function
+from ramify.runtime.daemon_threads import DaemonThreads
 from ramify.tools import session_random
 from ramify.tools.configs import OwnEnvironmentConfig
 from ramify.tools.own_objects import Constructor, OwnObject, read_constructor, read_method
 from ramify.tools.session_random import SessionRandom
 from ramify.tools.signatures import Callee
-from ramify.user_files import load_function
 
 _OURS = frozenset({"reset", "step", "fork", "get_reward", "close"})
 

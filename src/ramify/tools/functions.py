@@ -18,12 +18,12 @@ from typing import Any
 from ramify.core.errors import ConfigError, ContentError, RamifyError
 from ramify.core.messages import Problem, ToolCall, ToolResult, ToolSpec
 from ramify.core.protocols import Tool, ToolSession
-from ramify.daemon_threads import DaemonThreads
+from ramify.files.user_code import load_function, one_line
+from ramify.runtime.daemon_threads import DaemonThreads
 from ramify.tools.configs import OwnToolConfig
 from ramify.tools.own_objects import Constructor, OwnObject, read_constructor, read_method
 from ramify.tools.signatures import Callee
 from ramify.tools.stateless import StatelessSession
-from ramify.user_files import load_function, one_line
 
 
 def _call_method(source: type, name: str) -> str:

@@ -20,8 +20,8 @@ from ramify.core.errors import ConfigError, MachineError, RamifyError
 from ramify.core.messages import Observation, ParsedTurn, Problem, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory
-from ramify.daemon_threads import DaemonThreads
 from ramify.net.secrets import shown
+from ramify.runtime.daemon_threads import DaemonThreads
 from ramify.tools.configs import McpConfig
 from ramify.tools.mcp_messages import call_tool, first_cause, in_words, listed, read_answer
 from ramify.tools.mcp_transports import transport

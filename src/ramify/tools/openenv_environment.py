@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from ramify.core.errors import ConfigError, MachineError
-from ramify.core.foreign_files import parse_object
+from ramify.core.json_text import parse_object
 from ramify.core.messages import Problem, ToolSpec
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tool_schema import plain_schema

@@ -11,7 +11,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from ramify.core.foreign_files import parse_object
+from ramify.core.json_text import parse_object
 from ramify.core.messages import Observation, ParsedTurn, ToolCall, ToolResult, ToolSpec, ToolStatus
 from ramify.core.protocols import EnvironmentSession
 from ramify.core.tree import Trajectory

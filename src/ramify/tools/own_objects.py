@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from ramify.core.errors import ConfigError, ContentError, RamifyError
 from ramify.core.messages import Problem, ToolCall, ToolResult
-from ramify.daemon_threads import DaemonThreads, Job
+from ramify.files.user_code import one_line
+from ramify.runtime.daemon_threads import DaemonThreads, Job
 from ramify.tools.session_random import SessionRandom
 from ramify.tools.signatures import Callee, bind, read_docstring, read_parameters
-from ramify.user_files import one_line
 
 Value = TypeVar("Value")
 

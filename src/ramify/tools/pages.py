@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Final, Protocol
 
-from ramify.core.call_clock import place_in
 from ramify.core.protocols import Cache, CacheKey, Json
 from ramify.net.addresses import GuardedTransport, check_url, join_url
 from ramify.net.client import Answer, HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.net.wire import Transport
+from ramify.runtime.call_clock import place_in
 from ramify.tools.configs import BrowserConfig
 from ramify.tools.documents import Document, DocumentReader, charset_of, kind_of
 from ramify.tools.passage_near import count_words

@@ -28,7 +28,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ramify.core.foreign_files import parse_object
+from ramify.core.json_text import parse_object
 from ramify.tools.passage_index import PassageIndex
 from ramify.tools.passages import Ranked
 

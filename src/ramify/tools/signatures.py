@@ -29,7 +29,7 @@ from ramify.chat.arguments import expected_arguments
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.messages import ToolCall, ToolResult, ToolStatus
 from ramify.core.tool_schema import plain_schema
-from ramify.user_files import one_line
+from ramify.files.user_code import one_line
 
 _HEADER = re.compile(r"(?P<name>[A-Z][A-Za-z ]*):")
 _ARGUMENTS = ("Args", "Arguments")

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ramify.actor.actor import Task
-from ramify.actor.identity import problems_sha256, script_sha256
 from ramify.config.schema_parts import TrainedModelSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.modeling.adapter_files import checksums
 from ramify.modeling.numerics import device_name
-from ramify.obs.manifest import file_sha256, made_with, model_files
+from ramify.runs.manifest import file_sha256, made_with, model_files
+from ramify.sampler.identity import problems_sha256, script_sha256
+from ramify.sampler.sampler import Task
 
 
 def make_manifest(

@@ -6,17 +6,17 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ramify.actor.actor import Actor
 from ramify.config.schema_train import PreflightSection
 from ramify.core.errors import ConfigError
 from ramify.core.outcomes import counted_trees
 from ramify.core.records import Reward, ScoredTree
 from ramify.data.order import DataCursor, ProblemOrder
+from ramify.files.durable import replace_file
 from ramify.obs.console import RunConsole
-from ramify.obs.files import replace_file
 from ramify.obs.trace import TracedTree, write_trees
-from ramify.rollout.agent_loop import AgentLoop, StopOnSignal
 from ramify.rollout.plan import planned_step
+from ramify.runtime.agent_loop import AgentLoop, StopOnSignal
+from ramify.sampler.sampler import Actor
 from ramify.train.run_folder import RunFolder
 
 ATTEMPT = 1_000_000

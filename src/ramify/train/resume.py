@@ -13,7 +13,11 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import TrainedModelSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, DataError
-from ramify.learner.checkpoint import (
+from ramify.learner.update import Learner
+from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
+from ramify.modeling.numerics import compute_device
+from ramify.obs.console import RunConsole
+from ramify.runs.checkpoint import (
     advice_on_damaged,
     check_model_folder,
     check_saving,
@@ -24,12 +28,8 @@ from ramify.learner.checkpoint import (
     prune_checkpoints,
     read_state,
 )
-from ramify.learner.checkpoint_files import RECORD
-from ramify.learner.update import Learner
-from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
-from ramify.modeling.numerics import compute_device
-from ramify.obs.console import RunConsole
-from ramify.obs.manifest import MANIFEST
+from ramify.runs.checkpoint_files import RECORD
+from ramify.runs.manifest import MANIFEST
 from ramify.train.run_folder import RunFolder, recipe_fingerprint
 from ramify.train.state import LoopState, RunRecord, Saver
 

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ramify.actor.batch import take_batch
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import Interrupted
 from ramify.learner.parallel import Ranks
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.tree_metrics import tree_metrics
-from ramify.rollout.agent_loop import StopOnSignal, agent_loop
+from ramify.runtime.agent_loop import StopOnSignal, agent_loop
+from ramify.sampler.batch import take_batch
 from ramify.train.preflight import run_preflight
 from ramify.train.rl_parts import RlRun, build_rl
 from ramify.train.run_folder import claim_run_folder

@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from ramify.actor.actor import Actor, build_actor, build_task
-from ramify.actor.publisher import build_publisher
 from ramify.config.build import build_learning, build_objective, build_optimizer
 from ramify.config.build_worker import WorkerPlan, build_engine_model
 from ramify.config.schema_train import TrainRecipe
@@ -18,7 +16,9 @@ from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
 from ramify.modeling.memory_plan import Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
-from ramify.rollout.agent_loop import AgentLoop
+from ramify.runtime.agent_loop import AgentLoop
+from ramify.sampler.publisher import build_publisher
+from ramify.sampler.sampler import Actor, build_actor, build_task
 from ramify.train.manifest import task_manifest
 from ramify.train.resume import begin_run, restore, starting_point
 from ramify.train.row_memory import prepare_rows

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramify.actor.actor import build_actor, build_task
 from ramify.config.build_model import build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import DataError
@@ -14,8 +13,9 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.obs.tree_metrics import tree_metrics
-from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.plan import Planned, planned_from, planned_step
+from ramify.runtime.agent_loop import StopOnSignal, agent_loop
+from ramify.sampler.sampler import build_actor, build_task
 from ramify.train.run_folder import ROLLOUT, RunFolder
 
 

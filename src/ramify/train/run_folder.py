@@ -21,9 +21,10 @@ from ramify.config.load import resolved
 from ramify.config.other_runs import changes, lasting
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import part, text
-from ramify.obs.claims import RunKind
-from ramify.obs.files import RECIPE, make_folder, read_record, replace_file
-from ramify.obs.manifest import (
+from ramify.files.durable import RECIPE, make_folder, read_record, replace_file
+from ramify.obs.metrics import MetricsLog
+from ramify.runs.claims import RunKind
+from ramify.runs.manifest import (
     MANIFEST,
     note_session,
     read_manifest,
@@ -31,7 +32,6 @@ from ramify.obs.manifest import (
     shown,
     write_manifest,
 )
-from ramify.obs.metrics import MetricsLog
 
 _METRICS, _PREFLIGHT = "metrics.jsonl", "preflight"
 _FOLDERS = ("checkpoints", "trees", "timing", _PREFLIGHT)

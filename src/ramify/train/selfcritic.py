@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramify.actor.actor import build_actor, build_task
-from ramify.actor.groups import group_size
-from ramify.actor.recorded import Sampler
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.config.build_model import build_model
 from ramify.config.load import check_recipe
@@ -28,6 +25,7 @@ from ramify.core.errors import Interrupted
 from ramify.core.json_types import Reader, count, mapping, record, text
 from ramify.core.records import ScoredTree
 from ramify.data.order import DataCursor, ProblemOrder
+from ramify.files.durable import read_record, replace_file
 from ramify.learner.parallel import Ranks
 from ramify.modeling.lora_merge import write_merged
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
@@ -35,11 +33,13 @@ from ramify.modeling.model_config import is_adapter_folder
 from ramify.modeling.numerics import set_numerics
 from ramify.modeling.run_models import cycle_model
 from ramify.obs.console import RunConsole
-from ramify.obs.files import read_record, replace_file
 from ramify.obs.metrics import read_metrics
 from ramify.obs.trace import each_tree
-from ramify.rollout.agent_loop import StopOnSignal, agent_loop
 from ramify.rollout.plan import planned_step
+from ramify.runtime.agent_loop import StopOnSignal, agent_loop
+from ramify.sampler.groups import group_size
+from ramify.sampler.recorded import Sampler
+from ramify.sampler.sampler import build_actor, build_task
 from ramify.synth.pairs import PairRule, choose_pairs, pair_rows, write_pairs
 from ramify.train.dpo import run_dpo
 from ramify.train.manifest import task_manifest

@@ -11,16 +11,16 @@ from pydantic import Field
 from ramify.config.schema_parts import TrainingRunSection
 from ramify.core.errors import TrainingError
 from ramify.data.order import DataCursor
-from ramify.learner.checkpoint import (
+from ramify.learner.guard import GuardState
+from ramify.learner.update import Learner
+from ramify.runs.checkpoint import (
     checkpoint_folder,
     load_state,
     load_weights,
     prune_checkpoints,
     read_state,
 )
-from ramify.learner.checkpoint_writer import begin_checkpoint, save_checkpoint
-from ramify.learner.guard import GuardState
-from ramify.learner.update import Learner
+from ramify.runs.checkpoint_writer import begin_checkpoint, save_checkpoint
 from ramify.train.run_folder import RunFolder, RunIdentity
 
 NaturalNumber = Annotated[int, Field(ge=0, lt=1 << 63)]

@@ -4,18 +4,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ramify.actor.batch import Batch
 from ramify.core.errors import TrainingError
 from ramify.core.outcomes import counted_trees
 from ramify.core.records import TrainingTree
 from ramify.core.tree import Tree
-from ramify.learner.checkpoint import checkpoint_folder
 from ramify.learner.guard import Action, Violation
 from ramify.learner.report import UpdateReport
 from ramify.obs.branch_metrics import branch_notes, entropy_warnings
 from ramify.obs.console import Phase
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
+from ramify.runs.checkpoint import checkpoint_folder
+from ramify.sampler.batch import Batch
 from ramify.train.rl_parts import RlRun
 from ramify.train.state import LoopState
 

@@ -21,7 +21,7 @@ from ramify.modeling.memory_plan import Layout
 from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import finite
-from ramify.rollout.agent_loop import StopOnSignal
+from ramify.runtime.agent_loop import StopOnSignal
 from ramify.train.examples import Rendered, RowRenderers, open_examples
 from ramify.train.manifest import make_manifest
 from ramify.train.resume import Start, begin_run, restore, starting_point

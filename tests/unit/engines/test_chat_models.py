@@ -9,13 +9,13 @@ import pytest
 from hermes_folders import write_hermes_tokenizer
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.core.call_clock import CallClock, set_clock
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Message, Problem
 from ramify.engines.chat_models import OwnChat, PolicyChat
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.engines.virtual_clock import run_virtual
 from ramify.net.failures import FailureKind, RequestFailedError
+from ramify.runtime.call_clock import CallClock, set_clock
 
 ASKED = (Message.of("system", "be brief"), Message.of("user", "what is 12 plus 30 ?"))
 

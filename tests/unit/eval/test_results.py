@@ -8,7 +8,7 @@ from eval_records import attempt
 from ramify.core.errors import ConfigError, DataError
 from ramify.eval.manifest import read_manifest
 from ramify.eval.results import check_eval_folder, read_records, read_times, results_lines, times_lines
-from ramify.obs.manifest import write_manifest
+from ramify.runs.manifest import write_manifest
 
 MADE = [attempt(f"caf\u00e9 {i}", 0, "\ud800", True, (("search", "ok", False),)) for i in range(3)]
 

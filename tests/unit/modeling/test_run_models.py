@@ -3,8 +3,8 @@ import json
 import pytest
 
 from ramify.core.errors import DataError
-from ramify.learner.checkpoint import latest_checkpoint
 from ramify.modeling.run_models import model_of
+from ramify.runs.checkpoint import latest_checkpoint
 
 
 def test_a_run_stands_for_its_last_checkpoint(tmp_path):

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from ramify.core.call_clock import HeldUp
 from ramify.core.errors import DataError
 from ramify.core.protocols import Event
 from ramify.obs.metrics import MetricsLog, TimingLog, curve, read_metrics
+from ramify.runtime.call_clock import HeldUp
 
 
 def test_append_and_read_back(tmp_path):

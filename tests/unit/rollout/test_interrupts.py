@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from ramify.core.errors import Interrupted
-from ramify.rollout.agent_loop import StopOnSignal, agent_loop
+from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from ramify.actor.actor import Actor, Task
-from ramify.actor.scoring import Scoring
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.core.messages import Message, Problem
 from ramify.engines.scripted import ScriptedTurn
@@ -11,6 +9,8 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
+from ramify.sampler.sampler import Actor, Task
+from ramify.sampler.scoring import Scoring
 from scripted_agents import WrappedEngine, agent
 
 FLAT = FlatBrancher(probe_tokens=0)

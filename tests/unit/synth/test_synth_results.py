@@ -14,7 +14,7 @@ from ramify.core.tree import Source, TreeKey
 from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import Example, read_examples
 from ramify.data.problems import load_problems
-from ramify.obs.files import dump_line, replace_lines
+from ramify.files.durable import dump_line, replace_lines
 from ramify.obs.trace import TracedTree, tree_record
 from ramify.rollout.plan import Planned
 from ramify.synth.folder import STAGES, read_stage

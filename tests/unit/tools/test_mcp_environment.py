@@ -20,8 +20,8 @@ from ramify.core.errors import ConfigError, MachineError
 from ramify.core.messages import ToolCall, ToolStatus
 from ramify.core.tree import StopReason
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
-from ramify.rollout.agent_loop import agent_loop
 from ramify.rollout.grow import grow_trees
+from ramify.runtime.agent_loop import agent_loop
 from ramify.tools import mcp_transports
 from ramify.tools.configs import McpConfig
 from ramify.tools.mcp_environment import McpEnvironment, open_mcp

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ramify import daemon_threads
 from ramify.core.errors import ConfigError, ContentError, MachineError
 from ramify.core.messages import Message, Problem, ToolCall, ToolStatus
-from ramify.daemon_threads import DaemonThreads
+from ramify.runtime import daemon_threads
+from ramify.runtime.daemon_threads import DaemonThreads
 from ramify.tools.functions import tool_from
 
 PROBLEM = Problem("p7", (Message.of("user", "?"),), ("42",))

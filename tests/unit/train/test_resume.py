@@ -12,8 +12,6 @@ from ramify.algos.sft import NegativeLogLikelihood
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.errors import DataError
 from ramify.data.order import DataCursor
-from ramify.learner.checkpoint import companion_files
-from ramify.learner.checkpoint_files import write_record
 from ramify.learner.guard import GuardState
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.parallel import alone
@@ -22,6 +20,8 @@ from ramify.modeling.load import load_model
 from ramify.modeling.lora import LoraSettings, add_lora
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
+from ramify.runs.checkpoint import companion_files
+from ramify.runs.checkpoint_files import write_record
 from ramify.train.resume import restore, starting_point
 from ramify.train.run_folder import RunFolder
 from ramify.train.state import Judged, LoopState, Saver

@@ -8,9 +8,9 @@ from pydantic import BaseModel
 
 from ramify.core.errors import ConfigError, DataError
 from ramify.eval.results import EVALUATION
-from ramify.obs.files import LOCK, replace_lines
-from ramify.obs.manifest import read_manifest, write_manifest
+from ramify.files.durable import LOCK, replace_lines
 from ramify.obs.metrics import read_metrics
+from ramify.runs.manifest import read_manifest, write_manifest
 from ramify.synth.folder import SYNTHESIS
 from ramify.train.run_folder import (
     ROLLOUT,

@@ -10,13 +10,13 @@ from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.config.schema_parts import TrainingRunSection
 from ramify.core.errors import DataError, TrainingError
 from ramify.data.order import DataCursor
-from ramify.learner.checkpoint import companion_files, latest_checkpoint, read_state
 from ramify.learner.guard import GuardState
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.pack import pack
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
+from ramify.runs.checkpoint import companion_files, latest_checkpoint, read_state
 from ramify.train.run_folder import RunFolder, RunIdentity
 from ramify.train.state import Judged, LoopState, Saver
 from random_trees import credited, random_tree, supervised_credit

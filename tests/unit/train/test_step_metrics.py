@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 
-from ramify.actor.batch import Batch
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, TreeKey, make_tree
 from ramify.data.order import DataCursor
@@ -11,6 +10,7 @@ from ramify.learner.guard import GuardState
 from ramify.learner.report import UpdateReport
 from ramify.obs.metrics import MetricsLog, read_metrics
 from ramify.obs.tree_metrics import tree_metrics
+from ramify.sampler.batch import Batch
 from ramify.train.state import LoopState
 from ramify.train.step import update_metrics, update_warnings, watched
 from ramify.train.supervised import step_metrics

@@ -1,0 +1,1 @@
+"""Writes that are whole or absent, reads of untrusted files, and the user's own code."""

@@ -1,0 +1,127 @@
+"""From a finished quick start to its report."""
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from ramify import __version__
+from ramify.config.schema_examples import SftRecipe
+from ramify.config.schema_train import TrainRecipe
+from ramify.eval.evaluation import Evaluation
+from ramify.eval.statistics import Interval
+from ramify.obs.branch_metrics import branch_totals, entropy_warnings
+from ramify.obs.metrics import MetricsRow, curve, read_metrics
+from ramify.obs.report import AfterTraining, BranchSummary, ByStage, Curves, Estimate, PhaseSeconds, Report
+from ramify.obs.trace import TracedTree, read_trees
+from ramify.quickstart.evaluations import peak_memory_bytes
+from ramify.quickstart.example import Example
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "tantivy", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """All evaluations of an example: on held-out problems at temperature 1 and greedy, and on `seen` ones if it has some.
+
+    `memory_bytes` is what the processes that made them had together.
+    """
+
+    sampled: Mapping[str, Evaluation]
+    greedy: Mapping[str, Evaluation] | None
+    seen: Mapping[str, Evaluation] | None
+    memory_bytes: int
+
+
+def make_report(
+    example: Example,
+    seed: int,
+    seconds: Mapping[str, float],
+    found: Evaluations,
+    recipes: tuple[SftRecipe, TrainRecipe],
+    sandbox_level: int,
+) -> Report:
+    """Put the report together."""
+    sft, rl = recipes
+    rows = read_metrics(rl.run.dir / "metrics.jsonl")
+    return Report(
+        seed=seed,
+        base=example.base,
+        seconds=PhaseSeconds(
+            data=seconds["data"], sft=seconds["sft"], rl=seconds["rl"], eval=seconds["eval"]
+        ),
+        pass_at_1=_by_stage(found.sampled, None),
+        by_kind={kind: _by_stage(found.sampled, kind) for kind in found.sampled["base"].values("kind")},
+        greedy=_pass_at_1(found.greedy),
+        train_entities=_pass_at_1(found.seen),
+        tool_calls_per_answer=_after_training(found.sampled, lambda one: one.calls_per_attempt),
+        branches=_branches(rows),
+        steps={"sft": len(read_metrics(sft.run.dir / "metrics.jsonl")), "rl": len(rows)},
+        peak_memory_bytes=peak_memory_bytes() + found.memory_bytes,
+        config={"sft": sft.model_dump(mode="json"), "rl": rl.model_dump(mode="json")},
+        versions=versions(),
+        sandbox_level=sandbox_level,
+        warnings=entropy_warnings(rows, looks_at_entropy=rl.rollout.branching.looks_at_entropy),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of Python, ramify and the packages that figures depend on."""
+    return {
+        "python": platform.python_version(),
+        "ramify": __version__,
+        **{name: metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def estimate(interval: Interval) -> Estimate:
+    """An interval as reports hold it."""
+    return {"value": interval.value, "ci95": (interval.low, interval.high), "n": interval.n}
+
+
+def make_curves(sft_dir: Path, rl_dir: Path) -> Curves:
+    """What the page draws by step."""
+    sft, rl = read_metrics(sft_dir / "metrics.jsonl"), read_metrics(rl_dir / "metrics.jsonl")
+    return Curves(
+        sft_loss=curve(sft, "loss"),
+        rl_reward=curve(rl, "reward/mean"),
+        rl_pass_rate=curve(rl, "reward/part/correct"),
+        entropy_root=curve(rl, "entropy/root"),
+        entropy_after_result=curve(rl, "entropy/after_result"),
+    )
+
+
+def tree_to_draw(rl_dir: Path) -> TracedTree:
+    """The tree of the first step with most branches."""
+    first = min((rl_dir / "trees").iterdir())
+    return max(
+        read_trees(first), key=lambda traced: sum(decision.taken for decision in traced.tree.decisions)
+    )
+
+
+def _by_stage(found: Mapping[str, Evaluation], kind: str | None) -> ByStage:
+    asked = {stage: one if kind is None else one.of("kind", kind) for stage, one in found.items()}
+    base, sft, rl = (estimate(asked[stage].pass_at(1)) for stage in ("base", "sft", "rl"))
+    return {"base": base, "sft": sft, "rl": rl}
+
+
+def _after_training(found: Mapping[str, Evaluation], measure: Callable[[Evaluation], float]) -> AfterTraining:
+    return {"sft": measure(found["sft"]), "rl": measure(found["rl"])}
+
+
+def _pass_at_1(found: Mapping[str, Evaluation] | None) -> AfterTraining | None:
+    return None if found is None else _after_training(found, lambda one: one.pass_at(1).value)
+
+
+def _branches(rows: Sequence[MetricsRow]) -> BranchSummary:
+    totals = branch_totals(rows)
+    if totals is None:
+        return {"planned": 0, "taken": 0, "by_entropy": 0, "rate": None, "p_std": None}
+    return {
+        "planned": totals.planned,
+        "taken": totals.taken,
+        "by_entropy": totals.by_entropy,
+        "rate": totals.rate,
+        "p_std": totals.probability[1],
+    }

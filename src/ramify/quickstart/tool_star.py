@@ -1,0 +1,258 @@
+"""Tool-Star in the tiny world, top to bottom: a weak start, synthesis, SFT, GRPO, self-critic DPO, repair tools.
+
+OUT/world  base  logs  weak  synth  sft  selfcritic  eval  hints.toml  helper.py  report.json  report.html
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ramify.config.load import Recipe
+from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_examples import SftRecipe
+from ramify.config.schema_repair import RepairSection
+from ramify.config.schema_selfcritic import SelfCriticRecipe
+from ramify.config.schema_synth import SynthRecipe
+from ramify.core.json_types import part
+from ramify.core.rank import Rank
+from ramify.files.durable import read_record
+from ramify.learner.parallel import Ranks
+from ramify.modeling.load import writing_model
+from ramify.obs.console import RunConsole
+from ramify.quickstart import world_helper
+from ramify.quickstart.clock import Clock, nothing_half_made
+from ramify.quickstart.demonstrator import Flaws, write_demonstrations
+from ramify.quickstart.evaluations import evaluate, peak_memory_bytes
+from ramify.quickstart.example import Settings, filled_recipe, python_tool, search_tool
+from ramify.quickstart.tool_star_report import (
+    STAGES,
+    WHATS,
+    Evaluated,
+    tool_star_report,
+    write_tool_star_report,
+)
+from ramify.quickstart.world import FULL, SMOKE, write_base
+from ramify.quickstart.world_files import WorldFiles, WorldSettings, build_world
+from ramify.quickstart.world_logs import write_logs
+from ramify.runs.checkpoint import latest_checkpoint
+from ramify.sandbox.levels import detect_level
+from ramify.synth.run import run_synth
+from ramify.train.selfcritic import run_selfcritic
+from ramify.train.sft import run_sft
+
+FLAWS = Flaws(wrong_tool=0.0, mental_after_search=1.0, slip=0.5)
+"""A demonstrator that uses one tool at most: it guesses sums of numbers that it searched for, and half of its programs fail."""
+
+EXAMPLE = "quickstart_toolstar"
+"""What the names of the recipes begin with."""
+
+REPAIRS: Mapping[str, tuple[str, ...]] = {
+    "": (),
+    "debugger": ("debugger",),
+    "backtracer": ("backtracer",),
+    "refiner": ("refiner",),
+    "all three": ("debugger", "backtracer", "refiner"),
+}
+"""Repair tools by what the report calls them."""
+
+_EVALUATIONS = tuple(
+    Evaluated(stage, what, repairs)
+    for stage in STAGES
+    for repairs in (REPAIRS if stage in ("weak", "dpo") else ("",))
+    for what in WHATS
+)
+_HINTS, _HELPER, _RL = "hints.toml", "helper.py", "rl.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is made, and changes to recipes that a miniature needs.
+
+    Attributes:
+        world: Sizes of the world's splits.
+        logs: Logs that the base model reads.
+        demonstrations: Demonstrations of the weak start.
+        questions: Questions of the training split that are asked in the synthesis; RL gets the others as they are.
+        changes: Of recipes, by the last word of their names.
+    """
+
+    world: WorldSettings
+    logs: int
+    demonstrations: int
+    questions: int
+    changes: Mapping[str, Settings]
+
+
+_FULL = Sizes(replace(FULL, num_train=1_000), 12_800, 1_000, 750, {})
+_SHORT: Settings = {"learner.optimizer.warmup_steps": 1}
+_SMOKE = Sizes(
+    SMOKE,
+    320,
+    64,
+    20,
+    {
+        "sft": _SHORT,
+        "synth": {"sampling.max_tokens": 60},
+        "selfcritic": {
+            **_SHORT,
+            "dpo.optimizer.warmup_steps": 1,
+            "selfcritic.steps": 1,
+            "selfcritic.problems": 10,
+            "rollout.max_tokens": 60,
+            "preflight.enabled": False,
+        },
+        "eval": {"sampling.max_tokens": 60},
+    },
+)
+
+
+def run_tool_star(out: Path, seed: int, console: RunConsole, *, smoke: bool) -> dict[str, Any]:
+    """Run all of it; what it makes is in `out`, last of all report.json and report.html. Returns the report.
+
+    Raises:
+        UserError: The machine cannot run it.
+        Interrupted: Ctrl-C.
+    """
+    run = _Run(out, seed, console, _SMOKE if smoke else _FULL)
+    clock = Clock()
+    with clock.phase("data"), nothing_half_made(out):
+        world = run.make_data()
+    models = {}
+    with clock.phase("weak start"):
+        console.note(
+            "weak start: an untrained model reads logs of tools at work, then demonstrations with one tool"
+        )
+        models["base"] = run.supervised("logs", out / "base", out / "world" / "logs.jsonl")
+        models["weak"] = run.supervised("weak", models["base"], out / "world" / "demonstrations.jsonl")
+    with clock.phase("synthesis"):
+        console.note("synthesis: the weak start answers without tools, with them, and after hints")
+        synthesis = run.synthesise(models["weak"], world)
+    with clock.phase("sft"):
+        console.note(f"SFT on the {sum(synthesis['rows'].values())} rows of the synthesis")
+        models["sft"] = run.supervised("sft", models["weak"], out / "synth" / "sft.jsonl")
+    with clock.phase("rl and dpo"):
+        critic = run.selfcritic_recipe(models["sft"], world)
+        models["dpo"] = run_selfcritic(critic, console, Ranks(Rank()))
+        cycle = critic.run.dir / "cycle-01"
+        trained = latest_checkpoint(cycle / "rl")
+        assert trained is not None
+        models["rl"] = trained
+    with clock.phase("evaluation"):
+        console.note("evaluation of every stage, and of the repair tools")
+        recipes = {one: run.eval_recipe(one, models[one.stage], world) for one in _EVALUATIONS}
+        found, memory = evaluate({one.title: recipe for one, recipe in recipes.items()}, console)
+    made = {
+        "seed": seed,
+        "seconds": clock.seconds,
+        "synthesis": {key: told for key, told in synthesis.items() if key != "files"},
+        "cycle": read_record(cycle / "done.json", part()),
+        "peak_memory_bytes": peak_memory_bytes() + memory,
+        "config": {"selfcritic": critic.model_dump(mode="json")},
+        "sandbox_level": detect_level(),
+    }
+    report = tool_star_report({one: found[one.title] for one in _EVALUATIONS}, made)
+    write_tool_star_report(report, out)
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    out: Path
+    seed: int
+    console: RunConsole
+    sizes: Sizes
+
+    def make_data(self) -> WorldFiles:
+        """The world, the untrained model, logs and demonstrations, hints and the helper."""
+        out, settings = self.out, self.sizes.world
+        with self.console.phase("data", 4) as phase:
+            world = build_world(out / "world", settings, self.seed)
+            phase.advance(passages=world.num_passages)
+            with writing_model(out / "base"):
+                write_base(out / "base", self.seed)
+            phase.advance()
+            with search_tool("quickstart", world.passages) as search:
+                logs = write_logs(out / "world" / "logs.jsonl", settings, self.seed, self.sizes.logs, search)
+                phase.advance(logs=logs)
+                with python_tool("quickstart") as run:
+                    told = write_demonstrations(
+                        out / "world" / "demonstrations.jsonl",
+                        settings,
+                        self.seed,
+                        self.sizes.demonstrations,
+                        search,
+                        FLAWS,
+                        run,
+                    )
+            phase.advance(demonstrations=told.count, correct=f"{told.correct:.0%}")
+            hints = files("ramify.quickstart") / "world_hints.toml"
+            (out / _HINTS).write_bytes(hints.read_bytes())
+            shutil.copyfile(world_helper.__file__, out / _HELPER)
+        return world
+
+    def supervised(self, name: str, model: Path, rows: Path) -> Path:
+        """SFT of a model on rows, in a folder of that name; the model itself if there are none."""
+        if not rows.read_bytes().strip():
+            self.console.note(f"{rows} is empty: {name} is left out")
+            return model
+        filled = {"model.path": model, "data.train": rows}
+        # Logs are read as the other quick start's demonstrations are.
+        example = "quickstart" if name == "logs" else EXAMPLE
+        return run_sft(self._recipe(SftRecipe, example, "sft", name, filled), self.console, Ranks(Rank()))
+
+    def synthesise(self, model: Path, world: WorldFiles) -> dict[str, Any]:
+        """Rows for SFT and questions for RL from the questions of the training split; returns the summary."""
+        filled = {
+            "model.path": model,
+            "data.train": world.train,
+            "data.limit": self.sizes.questions,
+            "hints.library": self.out / _HINTS,
+            "tools.search.corpus": world.passages,
+        }
+        recipe = self._recipe(SynthRecipe, EXAMPLE, "synth", "synth", filled)
+        summary = run_synth(recipe, self.console)
+        others = world.train.read_bytes().splitlines(keepends=True)[self.sizes.questions :]
+        (self.out / _RL).write_bytes((recipe.run.dir / "rl.jsonl").read_bytes() + b"".join(others))
+        return summary
+
+    def selfcritic_recipe(self, model: Path, world: WorldFiles) -> SelfCriticRecipe:
+        """A cycle of RL and DPO."""
+        filled = {
+            "model.path": model,
+            "data.train": self.out / _RL,
+            "tools.search.corpus": world.passages,
+        }
+        return self._recipe(SelfCriticRecipe, EXAMPLE, "selfcritic", "selfcritic", filled)
+
+    def eval_recipe(self, one: Evaluated, model: Path, world: WorldFiles) -> EvalRecipe:
+        """An evaluation on the test split: held-out names."""
+        filled = {
+            "model.path": model,
+            "data.test": world.test,
+            "tools.search.corpus": world.passages,
+            "sampling.temperature": 1.0 if one.what == "sampled" else 0.0,
+            "repair.helper.path": self.out / _HELPER,
+        }
+        whole = self._recipe(EvalRecipe, EXAMPLE, "eval", f"eval/{one.title.replace(' ', '-')}", filled)
+        return whole.model_copy(update={"repair": _only(whole.repair, REPAIRS[one.repairs])})
+
+    def _recipe(self, schema: type[Recipe], example: str, kind: str, folder: str, filled: Settings) -> Recipe:
+        whole = {
+            **filled,
+            "run.dir": self.out / folder,
+            "run.seed": self.seed,
+            **self.sizes.changes.get(kind, {}),
+        }
+        return filled_recipe(schema, f"{example}_{kind}.toml", whole)
+
+
+def _only(section: RepairSection | None, tools: tuple[str, ...]) -> RepairSection | None:
+    """The table with these repair tools alone."""
+    if section is None or not tools:
+        return None
+    table = section.model_dump(exclude_none=True)
+    kept = {*tools, *(["helper"] if {"debugger", "refiner"} & set(tools) else [])}
+    return RepairSection.model_validate({key: table[key] for key in kept})

@@ -1,0 +1,242 @@
+"""The report of `ramify quickstart --tool-star`: what each stage added, and each repair tool. report.json and report.html."""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from ramify.eval.evaluation import Evaluation, repair_table
+from ramify.eval.statistics import Difference, paired_difference
+from ramify.files.durable import replace_file
+from ramify.obs.page import Bar, BarGroup, Card, Section, Table, bar_chart, flat, render_page
+from ramify.quickstart.summary import estimate, versions
+
+What: TypeAlias = Literal["sampled", "greedy"]
+WHATS: tuple[What, ...] = ("sampled", "greedy")
+STAGES: Mapping[str, str] = {
+    "base": "Base: read logs of tools at work",
+    "weak": "Weak start: SFT on demonstrations with one tool",
+    "sft": "SFT on the rows of the synthesis",
+    "rl": "GRPO",
+    "dpo": "Self-critic DPO",
+}
+"""What a stage is called on the page, in order."""
+
+_ADDS = "95 % interval of the change, and the p-value of McNemar's test on the same questions."
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """An evaluation: of a stage's model, sampled at temperature 1 or greedy, with these repair tools ("": none)."""
+
+    stage: str
+    what: What
+    repairs: str
+
+    @property
+    def title(self) -> str:
+        """One line that names it."""
+        return " ".join(filter(None, (self.stage, self.what, self.repairs)))
+
+
+def tool_star_report(found: Mapping[Evaluated, Evaluation], made: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of report.json.
+
+    Args:
+        found: The evaluations, all of the same problems.
+        made: What else it says: seed, seconds, synthesis, cycle, peak_memory_bytes, config, sandbox_level.
+    """
+    stages = list(STAGES)
+    return {
+        **made,
+        "pass_at_1": {
+            what: {stage: _scores(found[Evaluated(stage, what, "")]) for stage in stages} for what in WHATS
+        },
+        "added": {
+            what: {
+                stage: _added(found[Evaluated(before, what, "")], found[Evaluated(stage, what, "")])
+                for before, stage in itertools.pairwise(stages)
+            }
+            for what in WHATS
+        },
+        "repairs": [
+            {
+                **asdict(one),
+                **_scores(evaluation),
+                "added": _added(found[Evaluated(one.stage, one.what, "")], evaluation),
+                "acted": repair_table(evaluation),
+            }
+            for one, evaluation in found.items()
+            if one.repairs
+        ],
+        "versions": versions(),
+    }
+
+
+def write_tool_star_report(report: Mapping[str, Any], folder: Path) -> None:
+    """Write report.json and report.html into `folder`."""
+    text = json.dumps(report, indent=2, allow_nan=False)
+    replace_file(folder / "report.json", (text + "\n").encode("ascii"))
+    replace_file(folder / "report.html", _page(report).encode("utf-8", "replace"))
+
+
+def _scores(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        "pass_at_1": estimate(evaluation.pass_at(1)),
+        "by_kind": {
+            kind: estimate(evaluation.of("kind", kind).pass_at(1)) for kind in evaluation.values("kind")
+        },
+        "calls": evaluation.calls_per_attempt,
+    }
+
+
+def _added(before: Evaluation, after: Evaluation) -> dict[str, Any]:
+    def scores(evaluation: Evaluation) -> list[float]:
+        return [result.num_correct / len(result.attempts) for result in evaluation.results]
+
+    change: Difference = paired_difference(scores(before), scores(after), seed=0)
+    return {
+        "value": change.value,
+        "ci95": (change.low, change.high),
+        "p_value": change.p_value,
+        "better": change.better,
+        "worse": change.worse,
+    }
+
+
+def _page(report: Mapping[str, Any]) -> str:
+    sampled = report["pass_at_1"]["sampled"]
+    first, last = sampled["weak"]["pass_at_1"], sampled["dpo"]["pass_at_1"]
+    minutes = sum(report["seconds"].values()) / 60
+    cards = [
+        Card("Weak start", _percent(first), "pass@1 at temperature 1, held-out names"),
+        Card("In the end", _percent(last), f"of {last['n']} questions"),
+        Card("Time", f"{minutes:.1f} min", f"seed {report['seed']}"),
+    ]
+    sections = [
+        _stage_section(report),
+        _synthesis_section(report["synthesis"]),
+        _cycle_section(report["cycle"]),
+        _repair_section(report["repairs"]),
+        Section("Settings", tables=(Table("", ("key", "value"), _settings(report)),), folded=True),
+    ]
+    return render_page("Tool-Star in the tiny world", "ramify quickstart --tool-star", cards, sections)
+
+
+def _stage_section(report: Mapping[str, Any]) -> Section:
+    trained = {stage: told for stage, told in report["pass_at_1"]["sampled"].items() if stage != "base"}
+    charts = [
+        bar_chart(
+            "pass@1 by kind of question, sampled",
+            [
+                BarGroup(
+                    kind,
+                    tuple(
+                        _bar(stage, scores["by_kind"][kind], colour)
+                        for colour, (stage, scores) in enumerate(trained.items())
+                    ),
+                )
+                for kind in trained["weak"]["by_kind"]
+            ],
+            "percent",
+        )
+    ]
+    tables = []
+    for what in WHATS:
+        rows = []
+        for stage, scores in report["pass_at_1"][what].items():
+            added = report["added"][what].get(stage)
+            rows.append(
+                [STAGES[stage], _interval(scores["pass_at_1"]), *_change(added), round(scores["calls"], 2)]
+            )
+        title = "Sampled at temperature 1" if what == "sampled" else "Greedy"
+        header = ("stage", "pass@1 [95 %]", "added [95 %]", "p", "tool calls an answer")
+        tables.append(Table(title, header, rows))
+    text = f"Each stage goes on from the one above it. {_ADDS}"
+    return Section("What each stage added", text, charts, tables)
+
+
+def _synthesis_section(summary: Mapping[str, Any]) -> Section:
+    classes = [[name, count, summary["rows"].get(name, 0)] for name, count in summary["classes"].items()]
+    stages = [
+        [stage, told["answers"], round(100 * told["right"], 1), told["calls"], told["tokens"]["written"]]
+        for stage, told in summary["stages"].items()
+    ]
+    hints = [[name, count] for name, count in summary["hints"].items()]
+    return Section(
+        "What the synthesis made",
+        "Questions by whether the weak start answers them without and with tools; the hard ones go to RL.",
+        tables=(
+            Table("Answers", ("with", "answers", "percent right", "calls", "tokens written"), stages),
+            Table("Questions", ("class", "questions", "rows for SFT"), classes),
+            Table("Rows that go on from a hint", ("hint", "rows"), hints),
+        ),
+    )
+
+
+def _cycle_section(cycle: Mapping[str, Any]) -> Section:
+    rows = [
+        [
+            "mean reward, first and last step of GRPO",
+            f"{cycle['rl']['first']:.3f}, {cycle['rl']['last']:.3f}",
+        ],
+        ["pairs", cycle["pairs"]["line"]],
+    ]
+    if "dpo" in cycle:
+        rows.append(
+            [
+                "DPO: loss and accuracy in its last step",
+                f"{cycle['dpo']['loss']:.3f}, {cycle['dpo']['accuracy']:.3f}",
+            ]
+        )
+    return Section("GRPO and self-critic DPO", tables=(Table("", ("what", "figure"), rows),))
+
+
+def _repair_section(repairs: Sequence[Mapping[str, Any]]) -> Section:
+    rows = []
+    for one in repairs:
+        acted = ", ".join(f"{name} {told['times']}" for name, told in one["acted"].items())
+        rows.append(
+            [
+                one["stage"],
+                one["what"],
+                one["repairs"],
+                _interval(one["pass_at_1"]),
+                *_change(one["added"]),
+                acted or "never",
+            ]
+        )
+    header = ("model", "answers", "repair tool", "pass@1 [95 %]", "added [95 %]", "p", "acted")
+    text = (
+        "Against the same model without repair tools. The helper is a function that knows this world, since no tiny model "
+        f"can help. {_ADDS}"
+    )
+    return Section("What each repair tool added", text, tables=(Table("", header, rows),))
+
+
+def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    table = {**report["config"], "versions": report["versions"], "seconds": report["seconds"]}
+    return [(key, f"{value}") for key, value in flat(table)]
+
+
+def _bar(stage: str, scores: Mapping[str, Any], colour: int) -> Bar:
+    low, high = scores["ci95"]
+    return Bar(stage, scores["value"], low, high, colour)
+
+
+def _percent(scores: Mapping[str, Any]) -> str:
+    return f"{100 * scores['value']:.1f} %"
+
+
+def _interval(scores: Mapping[str, Any]) -> str:
+    low, high = (100 * bound for bound in scores["ci95"])
+    return f"{100 * scores['value']:.1f} % [{low:.1f}, {high:.1f}]"
+
+
+def _change(added: Mapping[str, Any] | None) -> tuple[str, str]:
+    if added is None:
+        return "", ""
+    low, high = (100 * bound for bound in added["ci95"])
+    return f"{100 * added['value']:+.1f} [{low:+.1f}, {high:+.1f}]", f"{added['p_value']:.3g}"

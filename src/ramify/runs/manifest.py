@@ -1,0 +1,181 @@
+"""`manifest.json` of a run: what it is made from and with, so that a resume can refuse to continue with something else.
+
+    {"schema": 2, PART: {...}, "made_with": [{...}, ...], ...}
+
+PART is "scores" for an evaluation and "made_from" for training; every resume compares it. `made_with` has an entry for
+each session whose code, packages or device differ from those of the session before.
+"""
+
+import hashlib
+import json
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ramify import __version__
+from ramify.core.errors import ConfigError, DataError
+from ramify.core.json_types import FieldError, Reader, count, each, part
+from ramify.modeling.model_config import whole_folder
+from ramify.files.durable import read_record, replace_file
+
+MANIFEST = "manifest.json"
+SCHEMA = 2
+_MODEL_FILES = (
+    "adapter_config.json",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "tantivy", "math-verify", "sympy")
+
+
+def made_with(device: str) -> dict[str, Any]:
+    """Versions of the code, Python and packages, and `device`, the name of what computes; `commit` is None outside of git."""
+    versions = {"ramify": __version__}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "packages": versions,
+        "device": device,
+    }
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write `manifest.json`; adds the schema number."""
+    replace_file(folder / MANIFEST, (json.dumps({"schema": SCHEMA, **manifest}, indent=2) + "\n").encode())
+
+
+def read_manifest(folder: Path, **fields: Reader[Any]) -> dict[str, Any]:
+    """Read `manifest.json`, which must have these fields besides its own.
+
+    Raises:
+        DataError: The file is missing, cannot be read, or has another schema; names the field.
+    """
+    return read_record(folder / MANIFEST, part(schema=_read_schema, made_with=_read_sessions, **fields))
+
+
+def _read_schema(value: Any) -> int:  # noqa: ANN401 - any JSON value
+    if count(value) != SCHEMA:
+        raise FieldError.of(f"a manifest of schema {SCHEMA}", value)
+    return SCHEMA
+
+
+def _read_sessions(value: Any) -> list[Any]:  # noqa: ANN401 - any JSON value
+    if not each(part())(value):
+        raise FieldError.of("at least one session", value)
+    return list(value)
+
+
+def refuse_other(folder: Path, what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Compare what a folder was made from with what is wanted now; `what` names the content, for the message.
+
+    Raises:
+        ConfigError: They differ; names each key.
+    """
+    told = "; ".join(map(str, differences(found, wanted)))
+    if told:
+        raise ConfigError(
+            f"run.dir: {folder} holds {what} with {told}; name a new folder, or put back what it was made from"
+        )
+
+
+def note_session(
+    folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], note: Callable[[str], None]
+) -> None:
+    """If this session runs with something else than the last one, add it to the manifest and say so."""
+    if before["made_with"][-1] != now:
+        note("the code, a package or the device differs from the session before; see manifest.json")
+        write_manifest(folder, {**before, "made_with": [*before["made_with"], now]})
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key at which two tables differ, with both values; None where a table has none."""
+
+    key: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        """For a message."""
+        return f"{self.key} = {shown(self.before)}, now it is {shown(self.now)}"
+
+
+def differences(before: Any, now: Any, key: str = "") -> Iterator[Difference]:  # noqa: ANN401 - JSON
+    """The keys at which two tables differ, in alphabetical order.
+
+    `now` may hold tuples, which JSON turns into lists.
+    """
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for name in sorted({*before, *now}):
+            place = f"{key}.{name}" if key else name
+            yield from differences(before.get(name), now.get(name), place)
+    elif before != json.loads(json.dumps(now)):
+        yield Difference(key, before, now)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def model_files(folder: Path) -> dict[str, str]:
+    """SHA-256 of what describes a model and its tokenizer beside the weights, by name, for the files that are there.
+
+    Those of an adapter's base stand under "base/".
+
+    Raises:
+        DataError: One cannot be read, or there is no base.
+    """
+    whole = whole_folder(folder)
+    places = {"": folder} if whole == folder else {"": folder, "base/": whole}
+    return {
+        prefix + name: file_sha256(place / name)
+        for prefix, place in places.items()
+        for name in _MODEL_FILES
+        if (place / name).exists()
+    }
+
+
+def shown(value: Any) -> str:  # noqa: ANN401 - JSON
+    """A value for a message, cut to a line."""
+    text = "not set" if value is None else json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that holds this code, with "-dirty" if its files differ from the commit."""
+    here = Path(__file__).resolve().parents[1]
+    try:
+        asked = [
+            subprocess.run(
+                ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True
+            ).stdout.strip()
+            for words in (
+                ("rev-parse", "HEAD"),
+                ("status", "--porcelain", "--untracked-files=no", "--", str(here)),
+            )
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    head, changed = asked
+    return f"{head}-dirty" if changed else head

@@ -1,0 +1,1 @@
+"""Event loop, threads, signals and clocks of a process."""

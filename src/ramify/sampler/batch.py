@@ -1,0 +1,90 @@
+"""Which problems a step learns from: the next ones in data order, or only those with differing rewards (DAPO)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ramify.config.schema_rollout import RolloutSection
+from ramify.core.records import Reward, ScoredTree
+from ramify.core.tree import Source, TreeKey
+from ramify.data.order import DataCursor, ProblemOrder
+from ramify.obs.console import Phase
+from ramify.rollout.plan import planned_step
+from ramify.sampler.sampler import Actor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The trees of one step, in data order.
+
+    Attributes:
+        trees: All trees that were grown.
+        refused: Keys of those that the step does not learn from: problems that failed, and what dynamic sampling refuses.
+        attempts: Number of rounds of growing.
+        cursor: Place in the data after the last problem taken, whether kept or refused.
+    """
+
+    trees: tuple[ScoredTree, ...]
+    refused: frozenset[TreeKey]
+    attempts: int
+    cursor: DataCursor
+
+    @property
+    def kept(self) -> tuple[ScoredTree, ...]:
+        """The trees that the step learns from."""
+        return tuple(scored for scored in self.trees if scored.tree.key not in self.refused)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Refused trees, the tokens that the policy wrote in them, rounds, and whether no tree was kept."""
+        refused = [scored.tree for scored in self.trees if scored.tree.key in self.refused]
+        tokens = [
+            len(node.token_ids) for tree in refused for node in tree.nodes if node.source is Source.POLICY
+        ]
+        return {
+            "sampling/refused": float(len(refused)),
+            "sampling/refused_tokens": float(sum(tokens)),
+            "sampling/attempts": float(self.attempts),
+            "sampling/empty": float(not self.kept),
+        }
+
+
+async def take_batch(
+    actor: Actor, order: ProblemOrder, settings: RolloutSection, cursor: DataCursor, step: int, phase: Phase
+) -> Batch:
+    """Grow the trees of one step.
+
+    Without dynamic sampling, of the next problems in data order.
+
+    With it, until `problems_per_step` trees hold both right and wrong answers (DAPO, arXiv 2503.14476, equation 11). Each
+    round takes as many problems as are missing, so none is started for nothing, and waits for all of them. So the order of
+    the data decides what is kept, not which tree was ready first. After `max_attempts` rounds the batch stays as it is. A
+    tree's key holds its place among the problems of the step and its round.
+    """
+    size, dynamic = settings.problems_per_step, settings.dynamic_sampling
+    trees: list[ScoredTree] = []
+    refused: set[TreeKey] = set()
+    attempts = 0
+    while attempts < (dynamic.max_attempts if dynamic else 1) and (
+        missing := size - len(trees) + len(refused)
+    ):
+        indices, cursor = order.take(cursor, missing)
+        problems = [actor.task.problems[index] for index in indices]
+        planned = planned_step(problems, step, first_slot=len(trees), attempt=attempts)
+        grown = await actor.grow(planned, phase)
+        trees.extend(grown)
+        refused.update(
+            scored.tree.key
+            for scored in grown
+            if scored.tree.has_failed or (dynamic is not None and not is_mixed(scored.rewards))
+        )
+        attempts += 1
+    return Batch(tuple(trees), frozenset(refused), attempts, cursor)
+
+
+def is_mixed(rewards: Sequence[Reward]) -> bool:
+    """Tell whether some leaves of a tree are better than others by `correct`: 1 or more is right, 0 or less is wrong.
+
+    Equal partial credit on all leaves does not count as mixed either. Leaves that do not count are left out.
+    """
+    correct = {min(max(reward.parts["correct"], 0.0), 1.0) for reward in rewards if reward.counts}
+    return len(correct) > 1

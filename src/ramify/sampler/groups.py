@@ -1,0 +1,62 @@
+"""Trees in groups, so that a run that was interrupted goes on to the same files."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+
+from ramify.config.schema_eval import EvalEngineSection
+from ramify.config.schema_parts import LocalEngineSection, RunSection
+from ramify.core.records import ScoredTree
+from ramify.obs.console import Phase
+from ramify.rollout.plan import Planned
+from ramify.runs.keyed_lines import Key
+from ramify.sampler.sampler import Actor
+
+
+def group_size(run: RunSection, engine: EvalEngineSection, leaves: int) -> int | None:
+    """Number of trees with so many leaves that must be grown together; None if each can be grown alone.
+
+    The draws of a tree depend on its key only. In a deterministic run on a local engine a group fills the engine's slots and is
+    always grown as a whole: the last bits of logprobs depend on which sequences share a step of the engine.
+    """
+    if not run.deterministic or not isinstance(engine, LocalEngineSection):
+        return None
+    return max(1, engine.slots // leaves)
+
+
+def in_groups(planned: Sequence[Planned], size: int | None) -> tuple[tuple[Planned, ...], ...]:
+    """The trees in groups that are grown one after another."""
+    each = size or max(1, len(planned))
+    return tuple(tuple(planned[start : start + each]) for start in range(0, len(planned), each))
+
+
+def done_of(groups: Sequence[Sequence[Planned]], found: Set[Key], size: int | None) -> frozenset[Key]:
+    """The keys among `found` that count as done: of groups that are grown as a whole, those of whole ones."""
+    kept = [group for group in groups if size is None or all(line_key(one) in found for one in group)]
+    return frozenset(line_key(one) for group in kept for one in group if line_key(one) in found)
+
+
+async def grow_in_groups(
+    actor: Actor,
+    groups: Iterable[Sequence[Planned]],
+    keep: Callable[[ScoredTree, float], Awaitable[None]],
+    phase: Phase,
+    *,
+    whole: bool,
+) -> None:
+    """Grow and score one group after the other; `keep` gets each tree, and the seconds that it took, when it is scored.
+
+    Args:
+        actor: The agent and its reward.
+        groups: The trees.
+        keep: Records a tree.
+        phase: Shows what the rollout is waiting for; whoever records advances it.
+        whole: Groups are grown as a whole, so what is left of the last one must not change the numerics.
+    """
+    for group in groups:
+        if whole:
+            await actor.agent.engine.load_weights(0)
+        await actor.grow_each(group, keep, lambda waits: phase.advance(0, waiting=waits))
+
+
+def line_key(planned: Planned) -> Key:
+    """The key of a tree's lines."""
+    return planned.problem.id, planned.key.step

@@ -1,0 +1,211 @@
+"""How the learner's weights reach the engine: the only part of a run that sees both.
+
+`SharedPublisher`: the engine reads the learner's own tensors. `CopyPublisher`: the engine has a model of its own, into
+which the weights are copied. `FolderPublisher`: the engine's servers read them from a folder. After the last two a probe
+compares what engine and learner compute.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from ramify.core.errors import EngineError
+from ramify.core.protocols import Engine, Publisher
+from ramify.core.records import version_folder
+from ramify.learner.served_weights import write_weights
+from ramify.learner.update import Learner
+from ramify.sampler.sampler import Actor
+
+PROBE_TOKENS = 64
+
+
+class SharedPublisher:
+    """One process: the engine reads the learner's own tensors, so only what it computed from older ones is dropped."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Publish to `engine`."""
+        self._engine = engine
+
+    async def publish(self, version: int) -> None:
+        """Have the engine use the weights as they are now, under this version number.
+
+        Raises:
+            EngineError: Sequences are being written.
+        """
+        await self._engine.load_weights(version)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A fixed prompt on which engine and learner are compared.
+
+    It compares the logprob of each token of the prompt. A sampled token's own logprob would not do: with a tied head that
+    kept its old weights, vLLM was wrong by 6.2 nats a token in the mean over a prompt, while the token that it sampled had
+    moved by 5.5e-4. Each logprob of a prompt holds the whole head (its normaliser sums over the vocabulary) and all layers at
+    its position, but shows a fault only as far as the fault matters for that one token: hence tens of them.
+
+    Small updates hide in the tolerance: weights that one step forgot are found once what they do to the logprobs exceeds it.
+
+    Attributes:
+        engine: An engine that can score tokens.
+        learner: Holds the weights.
+        token_ids: The prompt, some tens of tokens. [T]
+
+    Raises:
+        EngineError: The engine cannot score tokens.
+    """
+
+    engine: Engine
+    learner: Learner
+    token_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        info = self.engine.info()
+        if info.logprob_tolerance is None:
+            raise EngineError(f"engine {info.name!r} cannot score tokens, so weights in it cannot be checked")
+
+    async def compare(self, version: int, advice: str) -> None:
+        """Compare after the weights of `version` were handed over; `advice` ends the message.
+
+        Raises:
+            EngineError: The engine's logprobs differ from the learner's by more than it states.
+        """
+        theirs = await self.engine.score(self.token_ids)
+        ours = await asyncio.to_thread(self.learner.score, self.token_ids)
+        difference, tolerance = float(np.abs(theirs - ours).max()), self.engine.info().logprob_tolerance
+        # Not `difference > tolerance`, which is false for NaN.
+        if not (tolerance is not None and difference <= tolerance):
+            raise EngineError(
+                f"step {version}: after the weights were copied, the engine's logprobs differ from the learner's by up to "
+                f"{difference:.2g} nats on a fixed prompt, more than the {tolerance:g} that the engine states: they "
+                f"compute with different weights, and nothing was learned from it; {advice}"
+            )
+
+
+class CopyPublisher:
+    """Copies the learner's weights into a model that the engine owns, then compares the two."""
+
+    def __init__(
+        self, engine: Engine, model: PreTrainedModel, learner: Learner, probe: Sequence[int]
+    ) -> None:
+        """Publish from `learner` to `engine`.
+
+        Args:
+            engine: An engine that can score tokens.
+            model: The model that it computes with: of the same shape as the learner's, and with equal weights.
+            learner: Holds the weights.
+            probe: Token ids of the fixed prompt, some tens. [T]
+
+        Raises:
+            EngineError: The engine cannot score tokens.
+        """
+        self._engine, self._model, self._learner = engine, model, learner
+        self._probe = Probe(engine, learner, tuple(probe))
+        self._has_published = False
+
+    async def publish(self, version: int) -> None:
+        """Copy the weights as they are now, under this version number; compare, except after the first time.
+
+        Raises:
+            EngineError: Sequences are being written, or the engine's logprobs differ from the learner's.
+        """
+        # In threads, so that the event loop goes on serving tools and deadlines.
+        await asyncio.to_thread(copy_trained, self._learner, self._model)
+        await self._engine.load_weights(version)
+        if self._has_published:
+            await self._probe.compare(
+                version, 'go on from the last checkpoint with --resume, or set engine.weights = "shared"'
+            )
+        self._has_published = True
+
+
+class FolderPublisher:
+    """Writes the learner's weights into a folder that the engine's servers read, then compares the two.
+
+    The folder has the weights of an adapter merged, and a tied head under its own name: what vLLM loads over an old tied
+    head leaves the head as it was. The last folder stays, for a server that starts again; older ones are deleted.
+    """
+
+    def __init__(
+        self, engine: Engine, folder: Path, dtype: str, learner: Learner, probe: Sequence[int]
+    ) -> None:
+        """Publish from `learner` to `engine`.
+
+        Args:
+            engine: An engine that can score tokens.
+            folder: Where it looks for the weights of a version (`version_folder`).
+            dtype: "float32" or "bfloat16", in which the weights are written.
+            learner: Holds the weights.
+            probe: Token ids of the fixed prompt, some tens. [T]
+
+        Raises:
+            EngineError: The engine cannot score tokens.
+        """
+        self._engine, self._folder, self._dtype, self._learner = engine, folder, dtype, learner
+        self._probe = Probe(engine, learner, tuple(probe))
+        self._published: Path | None = None
+
+    async def publish(self, version: int) -> None:
+        """Write the weights as they are now, have them loaded under this version number, and compare.
+
+        Raises:
+            EngineError: The weights cannot be written or loaded, or the engine's logprobs differ from the learner's. In the
+                first case the servers still have the weights from before.
+        """
+        target = version_folder(self._folder, version)
+        try:
+            await asyncio.to_thread(write_weights, self._learner, target, self._dtype)
+        except OSError as error:
+            raise EngineError(
+                f"step {version}: the weights cannot be written for the engine: {error.filename or target}: "
+                f"{error.strerror}; make room there, or name another folder as engine.weights_dir"
+            ) from None
+        await self._engine.load_weights(version)
+        before, self._published = self._published, target
+        if before not in (None, target):
+            await asyncio.to_thread(shutil.rmtree, before, ignore_errors=True)
+        await self._probe.compare(
+            version,
+            "if the model ties its head to the embedding, start the server with "
+            "--hf-overrides '{\"tie_word_embeddings\": false}'; then go on with --resume",
+        )
+
+
+@torch.no_grad()
+def copy_trained(learner: Learner, target: PreTrainedModel) -> None:
+    """Copy every parameter that `learner` trains into that of the same name in `target`.
+
+    A tied head is the embedding under a second name, and is copied with it. Frozen ones, such as the base below an
+    adapter, are the same since `target` was made. The adapter's matrices stay beside it, as in the learner.
+    """
+    targets = dict(target.named_parameters())
+    for name, parameter in learner.model.named_parameters():
+        if parameter.requires_grad:
+            targets[name].copy_(learner.whole_parameter(name))
+
+
+def build_publisher(actor: Actor, learner: Learner, model: PreTrainedModel, dtype: str) -> Publisher:
+    """The publisher for an engine.
+
+    Args:
+        actor: Has the engine, and the prompts; the probe is the first tokens of these, in the order of their file.
+        learner: Holds the weights.
+        model: What an engine of this process computes with: the learner's own model, or a copy of it.
+        dtype: Type of the weights of an engine that reads them from a folder.
+    """
+    engine, task = actor.agent.engine, actor.task
+    folder = engine.info().weights_folder
+    if folder is None and model is learner.model:
+        return SharedPublisher(engine)
+    prompts = (task.renderer.start(problem) for problem in task.problems)
+    probe = tuple(islice(chain.from_iterable(prompts), min(PROBE_TOKENS, engine.info().context_tokens)))
+    if folder is not None:
+        return FolderPublisher(engine, folder, dtype, learner, probe)
+    return CopyPublisher(engine, model, learner, probe)
