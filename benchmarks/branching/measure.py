@@ -26,7 +26,7 @@ from ramify.quickstart.example import ExampleData, rl_recipe
 from ramify.quickstart.world import make_example
 from ramify.rollout.grow import grow_trees
 from ramify.runs.checkpoint import latest_checkpoint
-from ramify.sampler.sampler import Actor, build_actor, build_task
+from ramify.sampler.sampler import Sampler, build_sampler, build_task
 
 NUM_PROBLEMS = 64
 BATCH = 16
@@ -91,7 +91,7 @@ def measure(run: Path) -> Iterator[Measured]:
 class _World:
     """An agent, what it is asked, and two engines for it."""
 
-    rollout: Actor
+    rollout: Sampler
     problems: Sequence[Problem]
     exact: Engine
     bracketed: Engine
@@ -126,7 +126,7 @@ def _world(run: Path, runner: asyncio.Runner) -> Iterator[_World]:
     console = RunConsole(sys.stderr)
     task = build_task(recipe, console)
     model = build_model(recipe.model, task.context_tokens)
-    rollout = build_actor(recipe, task, lambda: model, console)
+    rollout = build_sampler(recipe, task, lambda: model, console)
     bracketed = LocalEngine(
         model,
         task.renderer.tokenizer,

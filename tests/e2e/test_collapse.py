@@ -45,7 +45,7 @@ def running(recipe_file, *settings, resume=False):
         try:
             yield run, state, step
         finally:
-            loop.run(run.actor.close())
+            loop.run(run.sampler.close())
 
 
 def weights(model):

@@ -51,7 +51,7 @@ from ramify.runs.manifest import MANIFEST, note_session, write_manifest
 from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 from ramify.runtime.call_clock import HeldUp
 from ramify.sampler.groups import done_of, group_size, grow_in_groups, in_groups, line_key
-from ramify.sampler.sampler import Actor, Task, open_task
+from ramify.sampler.sampler import Sampler, Task, open_task
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task_files import ProblemReader
 
@@ -168,33 +168,33 @@ class _Run:
             if (left := [one for one in group if line_key(one) not in self.done])
         ]
         with agent_loop() as loop, StopOnSignal(loop) as stop:
-            actor: Actor | None = None
+            sampler: Sampler | None = None
             try:
-                actor = self._actor() if groups else None
+                sampler = self._sampler() if groups else None
                 loop.settle()
-                stop.run(self._attempt(actor, groups))
+                stop.run(self._attempt(sampler, groups))
                 return loop.delays.take()
             except Interrupted as stopped:
                 after = f"the attempts that have ended are in {self.folder}, go on with --resume"
                 raise Interrupted(stopped.number, after) from None
             finally:
-                loop.run((actor or self.task).close())
+                loop.run((sampler or self.task).close())
 
-    async def _attempt(self, actor: Actor | None, groups: Sequence[Sequence[Planned]]) -> None:
+    async def _attempt(self, sampler: Sampler | None, groups: Sequence[Sequence[Planned]]) -> None:
         if self.unjudged:
             await self._judge_again()
-        if actor is not None:
+        if sampler is not None:
             with self.console.phase("evaluation", sum(map(len, groups))) as phase:
                 whole = _group_size(self.recipe) is not None
-                await grow_in_groups(actor, groups, self._recorder(actor, phase), phase, whole=whole)
-            for note in actor.timing.failure_notes():
+                await grow_in_groups(sampler, groups, self._recorder(sampler, phase), phase, whole=whole)
+            for note in sampler.timing.failure_notes():
                 self.console.note(note)
             if not self.done:
-                actor.scoring.require_success()
+                sampler.scoring.require_success()
         if self.task.reward.judge is not None:
             self.console.note(self.task.reward.judge.counts.line())
 
-    def _recorder(self, actor: Actor, phase: Phase) -> Callable[[ScoredTree, float], Awaitable[None]]:
+    def _recorder(self, sampler: Sampler, phase: Phase) -> Callable[[ScoredTree, float], Awaitable[None]]:
         """What records an attempt as soon as it is scored."""
         results, times, trees = (make(self.folder) for make in (results_lines, times_lines, tree_lines))
         recording = asyncio.Lock()
@@ -220,7 +220,7 @@ class _Run:
 
         async def keep(scored: ScoredTree, seconds: float) -> None:
             key = scored.tree.key
-            events = actor.timing.take((key.step, key.slot))
+            events = sampler.timing.take((key.step, key.slot))
             async with recording:
                 await asyncio.to_thread(write, scored, seconds, events)
 
@@ -248,7 +248,7 @@ class _Run:
         (reward,) = scored.rewards
         return record_attempt(scored.tree, reward, decides)
 
-    def _actor(self) -> Actor:
+    def _sampler(self) -> Sampler:
         sampling, timing = self.recipe.sampling, TimingLog()
         agent = build_agent(
             engine=self.recipe.engine,
@@ -264,7 +264,7 @@ class _Run:
             repairs=self.task.repairs,
             note=self._note_of_engine,
         )
-        return Actor(self.task, agent, timing, Scoring(self.task.reward.fn, timing))
+        return Sampler(self.task, agent, timing, Scoring(self.task.reward.fn, timing))
 
     def _note_of_engine(self, note: str) -> None:
         self.console.note(note)

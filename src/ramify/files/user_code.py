@@ -53,6 +53,33 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
+_NEW_HOMES = {
+    "ramify.actor": "ramify.sampler",
+    "ramify.core.call_clock": "ramify.runtime.call_clock",
+    "ramify.core.foreign_files": "ramify.files.untrusted",
+    "ramify.daemon_threads": "ramify.runtime.daemon_threads",
+    "ramify.data.demonstrator": "ramify.quickstart.demonstrator",
+    "ramify.data.word_problems": "ramify.quickstart.word_problems",
+    "ramify.data.world": "ramify.quickstart.world_files",
+    "ramify.data.world_questions": "ramify.quickstart.world_questions",
+    "ramify.learner.checkpoint": "ramify.runs.checkpoint",
+    "ramify.obs.files": "ramify.files.durable",
+    "ramify.obs.keyed_lines": "ramify.runs.keyed_lines",
+    "ramify.obs.manifest": "ramify.runs.manifest",
+    "ramify.rollout.agent_loop": "ramify.runtime.agent_loop",
+    "ramify.stopping": "ramify.runtime.stopping",
+    "ramify.train.quickstart": "ramify.quickstart",
+    "ramify.user_files": "ramify.files.user_code",
+}
+"""Modules of ramify that users' files may still import under an old name (the table in CHANGELOG.md)."""
+
+
+def _new_home(error: BaseException) -> str:
+    """Return a sentence that names the new module if the error is about a module that has moved, else an empty text."""
+    home = _NEW_HOMES.get(getattr(error, "name", None) or "")
+    return f". Import it from {home}." if isinstance(error, ModuleNotFoundError) and home else ""
+
+
 def _module(path: Path, source: bytes, sha256: str) -> types.ModuleType:
     """The file as a module, under a name that collides with no other module."""
     place = hashlib.sha256(f"{path.resolve()}\0{sha256}".encode()).hexdigest()
@@ -77,7 +104,9 @@ def _module(path: Path, source: bytes, sha256: str) -> types.ModuleType:
     # Also SystemExit: a script that exits is not a file of functions.
     except BaseException as error:  # noqa: BLE001
         del sys.modules[name]
-        raise ConfigError(f"{path}{_line(error, path)}: running it failed: {one_line(error)}") from None
+        raise ConfigError(
+            f"{path}{_line(error, path)}: running it failed: {one_line(error)}{_new_home(error)}"
+        ) from None
     return module
 
 

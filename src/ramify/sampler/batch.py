@@ -9,7 +9,7 @@ from ramify.core.tree import Source, TreeKey
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import Phase
 from ramify.rollout.plan import planned_step
-from ramify.sampler.sampler import Actor
+from ramify.sampler.sampler import Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,12 @@ class Batch:
 
 
 async def take_batch(
-    actor: Actor, order: ProblemOrder, settings: RolloutSection, cursor: DataCursor, step: int, phase: Phase
+    sampler: Sampler,
+    order: ProblemOrder,
+    settings: RolloutSection,
+    cursor: DataCursor,
+    step: int,
+    phase: Phase,
 ) -> Batch:
     """Grow the trees of one step.
 
@@ -68,9 +73,9 @@ async def take_batch(
         missing := size - len(trees) + len(refused)
     ):
         indices, cursor = order.take(cursor, missing)
-        problems = [actor.task.problems[index] for index in indices]
+        problems = [sampler.task.problems[index] for index in indices]
         planned = planned_step(problems, step, first_slot=len(trees), attempt=attempts)
-        grown = await actor.grow(planned, phase)
+        grown = await sampler.grow(planned, phase)
         trees.extend(grown)
         refused.update(
             scored.tree.key

@@ -8,7 +8,7 @@ from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase
 from ramify.rollout.plan import Planned
 from ramify.runs.keyed_lines import Key
-from ramify.sampler.sampler import Actor
+from ramify.sampler.sampler import Sampler
 
 
 def group_size(run: RunSection, engine: EvalEngineSection, leaves: int) -> int | None:
@@ -35,7 +35,7 @@ def done_of(groups: Sequence[Sequence[Planned]], found: Set[Key], size: int | No
 
 
 async def grow_in_groups(
-    actor: Actor,
+    sampler: Sampler,
     groups: Iterable[Sequence[Planned]],
     keep: Callable[[ScoredTree, float], Awaitable[None]],
     phase: Phase,
@@ -45,7 +45,7 @@ async def grow_in_groups(
     """Grow and score one group after the other; `keep` gets each tree, and the seconds that it took, when it is scored.
 
     Args:
-        actor: The agent and its reward.
+        sampler: The agent and its reward.
         groups: The trees.
         keep: Records a tree.
         phase: Shows what the rollout is waiting for; whoever records advances it.
@@ -53,8 +53,8 @@ async def grow_in_groups(
     """
     for group in groups:
         if whole:
-            await actor.agent.engine.load_weights(0)
-        await actor.grow_each(group, keep, lambda waits: phase.advance(0, waiting=waits))
+            await sampler.agent.engine.load_weights(0)
+        await sampler.grow_each(group, keep, lambda waits: phase.advance(0, waiting=waits))
 
 
 def line_key(planned: Planned) -> Key:

@@ -21,7 +21,7 @@ from ramify.core.protocols import Engine, Publisher
 from ramify.core.records import version_folder
 from ramify.learner.served_weights import write_weights
 from ramify.learner.update import Learner
-from ramify.sampler.sampler import Actor
+from ramify.sampler.sampler import Sampler
 
 PROBE_TOKENS = 64
 
@@ -191,16 +191,16 @@ def copy_trained(learner: Learner, target: PreTrainedModel) -> None:
             targets[name].copy_(learner.whole_parameter(name))
 
 
-def build_publisher(actor: Actor, learner: Learner, model: PreTrainedModel, dtype: str) -> Publisher:
+def build_publisher(sampler: Sampler, learner: Learner, model: PreTrainedModel, dtype: str) -> Publisher:
     """The publisher for an engine.
 
     Args:
-        actor: Has the engine, and the prompts; the probe is the first tokens of these, in the order of their file.
+        sampler: Has the engine, and the prompts; the probe is the first tokens of these, in the order of their file.
         learner: Holds the weights.
         model: What an engine of this process computes with: the learner's own model, or a copy of it.
         dtype: Type of the weights of an engine that reads them from a folder.
     """
-    engine, task = actor.agent.engine, actor.task
+    engine, task = sampler.agent.engine, sampler.task
     folder = engine.info().weights_folder
     if folder is None and model is learner.model:
         return SharedPublisher(engine)

@@ -13,14 +13,14 @@ from ramify.rollout.plan import Planned
 from ramify.runs.keyed_lines import Key, KeyedLines, key_of
 from ramify.runtime.agent_loop import StopOnSignal
 from ramify.sampler.groups import grow_in_groups
-from ramify.sampler.sampler import Actor
+from ramify.sampler.sampler import Sampler
 
 GROUP = 1024
 """Trees that are planned at a time, where none must be grown together with others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sampler:
+class TreeRecorder:
     """Grows trees into files, one line each.
 
     Attributes:
@@ -34,7 +34,7 @@ class Sampler:
     stop: StopOnSignal
     whole: int | None
 
-    def sample(self, title: str, path: Path, actor: Actor, planned: Iterable[Planned], most: int) -> None:
+    def grow(self, title: str, path: Path, sampler: Sampler, planned: Iterable[Planned], most: int) -> None:
         """Grow what a file lacks, and put it in the order of `planned`, which has at most `most` trees.
 
         A problem's trees differ in `TreeKey.attempt`.
@@ -43,7 +43,7 @@ class Sampler:
             DataError: Nothing was there, and no problem worked.
             Interrupted: Ctrl-C or SIGTERM.
         """
-        lines, told = _tree_lines(path), actor.timing.failure_notes()
+        lines, told = _tree_lines(path), sampler.timing.failure_notes()
         path.parent.mkdir(parents=True, exist_ok=True)
         found = lines.keys()
         # Also drops a last line that was cut off.
@@ -54,13 +54,13 @@ class Sampler:
 
             async def keep(scored: ScoredTree, seconds: float) -> None:
                 del seconds
-                actor.timing.take((scored.tree.key.step, scored.tree.key.slot))
+                sampler.timing.take((scored.tree.key.step, scored.tree.key.slot))
                 record = tree_record(TracedTree(scored.tree, scored.rewards))
                 async with recording:
                     await asyncio.to_thread(lines.append, record)
                 phase.advance(1)
 
-            for group in _chunks(planned, self._size(actor)):
+            for group in _chunks(planned, self._size(sampler)):
                 keys += [_key(one) for one in group]
                 done = {_key(one) for one in group} & found
                 if self.whole is not None and len(done) < len(group):
@@ -68,16 +68,16 @@ class Sampler:
                     done = set()
                 phase.advance(len(done))
                 if left := [one for one in group if _key(one) not in done]:
-                    self.stop.run(grow_in_groups(actor, [left], keep, phase, whole=self.whole is not None))
+                    self.stop.run(grow_in_groups(sampler, [left], keep, phase, whole=self.whole is not None))
         lines.sort(keys)
-        for note in actor.timing.failure_notes():
+        for note in sampler.timing.failure_notes():
             if note not in told:
                 self.console.note(note)
         if not found:
-            actor.scoring.require_success()
+            sampler.scoring.require_success()
 
-    def _size(self, actor: Actor) -> int:
-        return GROUP if self.whole is None else max(1, self.whole // actor.agent.limits.n)
+    def _size(self, sampler: Sampler) -> int:
+        return GROUP if self.whole is None else max(1, self.whole // sampler.agent.limits.n)
 
 
 def _tree_lines(path: Path) -> KeyedLines:

@@ -65,7 +65,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Actor:
+class Sampler:
     """An agent with its task and its reward. It never touches weights."""
 
     task: Task
@@ -167,14 +167,14 @@ def build_task(recipe: TrainRecipe, console: RunConsole) -> Task:
     return open_task(recipe, build_reward(recipe.reward), context_tokens, training_problems(recipe), console)
 
 
-def build_actor(
+def build_sampler(
     recipe: TrainRecipe,
     task: Task,
     model: "Callable[[], PreTrainedModel]",
     console: RunConsole,
     *,
     hands_over: bool = False,
-) -> Actor:
+) -> Sampler:
     """Assemble the agent of a training recipe.
 
     Args:
@@ -205,4 +205,4 @@ def build_actor(
         renderers=task.renderers,
     )
     reward = build_shaping(recipe.algorithm, task.reward.fn, recipe.rollout.max_tokens)
-    return Actor(task, agent, timing, Scoring(reward, timing))
+    return Sampler(task, agent, timing, Scoring(reward, timing))

@@ -24,8 +24,8 @@ from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_o
 from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 from ramify.sampler.groups import group_size
 from ramify.sampler.identity import agent_identity, without_reach
-from ramify.sampler.recorded import Sampler
-from ramify.sampler.sampler import Actor, Task, open_task
+from ramify.sampler.recorded import TreeRecorder
+from ramify.sampler.sampler import Sampler, Task, open_task
 from ramify.sampler.scoring import Scoring
 from ramify.sampler.task_files import ProblemReader
 from ramify.synth.folder import SYNTHESIS, check_synth_folder, read_stage, stage_file
@@ -161,21 +161,21 @@ def _sample_all(
 ) -> None:
     folder, sampling = recipe.run.dir, recipe.sampling
     with agent_loop() as loop, StopOnSignal(loop) as stop:
-        actor = direct_engine = None
+        sampler = direct_engine = None
         try:
-            actor = _actor(recipe, task, console)
+            sampler = _sampler(recipe, task, console)
             renderer = _plain(recipe, task.renderer)
             direct_engine = engine_without_tools(
-                recipe.engine, actor.agent.engine, renderer, task.context_tokens, console.note
+                recipe.engine, sampler.agent.engine, renderer, task.context_tokens, console.note
             )
             loop.settle()
-            sampler = Sampler(console, stop, group_size(recipe.run, recipe.engine, leaves=1))
-            plain = without_tools(actor, direct_engine, renderer, sampling.direct)
-            sampler.sample(
+            recorder = TreeRecorder(console, stop, group_size(recipe.run, recipe.engine, leaves=1))
+            plain = without_tools(sampler, direct_engine, renderer, sampling.direct)
+            recorder.grow(
                 "direct", stage_file(folder, "direct"), plain, planned_answers(direct, DIRECT), len(direct)
             )
-            with_tools = with_samples(actor, sampling.tools)
-            sampler.sample(
+            with_tools = with_samples(sampler, sampling.tools)
+            recorder.grow(
                 "tools",
                 stage_file(folder, "tools"),
                 with_tools,
@@ -184,9 +184,9 @@ def _sample_all(
             )
             if recipe.hints is not None and library is not None:
                 asked = _unanswered(folder, recipe.quality.right_at)
-                alone = with_samples(actor, 1)
+                alone = with_samples(sampler, 1)
                 planned = planned_hints(folder, recipe.hints, library, alone, task.problems, asked)
-                sampler.sample(
+                recorder.grow(
                     "hints",
                     stage_file(folder, "hints"),
                     alone,
@@ -197,10 +197,10 @@ def _sample_all(
             after = f"the answers that have ended are in {folder}, go on with --resume"
             raise Interrupted(stopped.number, after) from None
         finally:
-            loop.run(close_all(each for each in (direct_engine, actor or task) if each is not None))
+            loop.run(close_all(each for each in (direct_engine, sampler or task) if each is not None))
 
 
-def _actor(recipe: SynthRecipe, task: Task, console: RunConsole) -> Actor:
+def _sampler(recipe: SynthRecipe, task: Task, console: RunConsole) -> Sampler:
     timing = TimingLog()
     agent = build_agent(
         engine=recipe.engine,
@@ -216,7 +216,7 @@ def _actor(recipe: SynthRecipe, task: Task, console: RunConsole) -> Actor:
         repairs=task.repairs,
         note=console.note,
     )
-    return Actor(task, agent, timing, Scoring(task.reward.fn, timing))
+    return Sampler(task, agent, timing, Scoring(task.reward.fn, timing))
 
 
 def _unanswered(folder: Path, right_at: float) -> frozenset[str]:

@@ -12,7 +12,7 @@ from ramify.core.protocols import Engine
 from ramify.core.tree import TreeKey
 from ramify.rollout.plan import Planned
 from ramify.rollout.tool_set import ToolSet
-from ramify.sampler.sampler import Actor
+from ramify.sampler.sampler import Sampler
 from ramify.synth.folder import read_stage
 from ramify.synth.hints import HintLibrary, places_for, planned_hint
 from ramify.synth.rows import is_right
@@ -21,19 +21,19 @@ DIRECT, TOOLS, FIRST_HINT = 0, 1, 2
 """`TreeKey.attempt` of a question's trees: it names their random streams, and their lines."""
 
 
-def without_tools(actor: Actor, engine: Engine, renderer: ChatRenderer, samples: int) -> Actor:
+def without_tools(sampler: Sampler, engine: Engine, renderer: ChatRenderer, samples: int) -> Sampler:
     """The same agent without tools; neither `engine` nor `renderer` shows any. A call ends its answer, or is no call at all."""
-    limits = replace(actor.agent.limits, n=samples, max_calls=0)
+    limits = replace(sampler.agent.limits, n=samples, max_calls=0)
     agent = replace(
-        actor.agent, engine=engine, renderer=renderer, environment=ToolSet({}), limits=limits, rewriters=()
+        sampler.agent, engine=engine, renderer=renderer, environment=ToolSet({}), limits=limits, rewriters=()
     )
-    return replace(actor, agent=agent)
+    return replace(sampler, agent=agent)
 
 
-def with_samples(actor: Actor, samples: int) -> Actor:
+def with_samples(sampler: Sampler, samples: int) -> Sampler:
     """The same agent with so many answers to a question."""
-    limits = replace(actor.agent.limits, n=samples)
-    return replace(actor, agent=replace(actor.agent, limits=limits))
+    limits = replace(sampler.agent.limits, n=samples)
+    return replace(sampler, agent=replace(sampler.agent, limits=limits))
 
 
 def planned_answers(problems: Sequence[Problem], attempt: int) -> Iterator[Planned]:
@@ -45,7 +45,7 @@ def planned_hints(
     folder: Path,
     section: HintsSection,
     library: HintLibrary,
-    actor: Actor,
+    sampler: Sampler,
     problems: Sequence[Problem],
     asked: frozenset[str],
 ) -> Iterator[Planned]:
@@ -58,11 +58,11 @@ def planned_hints(
         folder: Holds the recorded answers.
         section: Which answers, and how many of a question.
         library: The hints.
-        actor: The agent that goes on, with its tools.
+        sampler: The agent that goes on, with its tools.
         problems: The questions under its prompt.
         asked: Ids of the questions that get hints.
     """
-    agent, of_id = actor.agent, {problem.id: (slot, problem) for slot, problem in enumerate(problems)}
+    agent, of_id = sampler.agent, {problem.id: (slot, problem) for slot, problem in enumerate(problems)}
     for traced in read_stage(folder, section.after):
         if traced.tree.problem.id not in asked:
             continue

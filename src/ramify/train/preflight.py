@@ -16,7 +16,7 @@ from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.rollout.plan import planned_step
 from ramify.runtime.agent_loop import AgentLoop, StopOnSignal
-from ramify.sampler.sampler import Actor
+from ramify.sampler.sampler import Sampler
 from ramify.train.run_folder import RunFolder
 
 ATTEMPT = 1_000_000
@@ -81,7 +81,7 @@ class PreflightReport:
 
 
 def run_preflight(
-    actor: Actor,
+    sampler: Sampler,
     order: ProblemOrder,
     section: PreflightSection,
     folder: RunFolder,
@@ -96,19 +96,19 @@ def run_preflight(
         DataError: No problem worked.
         Interrupted: A stop was asked for.
     """
-    problems = actor.task.problems
+    problems = sampler.task.problems
     indices, _ = order.take(DataCursor(), min(section.problems, len(problems)))
     planned = planned_step([problems[index] for index in indices], 0, attempt=ATTEMPT)
-    remembered = actor.agent.brancher.state()
+    remembered = sampler.agent.brancher.state()
     with console.phase("preflight", len(indices)) as phase:
-        batch = stop.run(actor.grow(planned, phase))
+        batch = stop.run(sampler.grow(planned, phase))
         phase.advance(len(indices), waiting="")
-    actor.scoring.require_success()
+    sampler.scoring.require_success()
     # A rule that learns from candidates must start training as if there had been no preflight.
-    actor.agent.brancher.restore(remembered)
+    sampler.agent.brancher.restore(remembered)
     where = folder.preflight
     write_trees(where / "trees.jsonl", [TracedTree(s.tree, s.rewards) for s in batch])
-    actor.timing.flush(where / "timing.jsonl", loop.delays.take())
+    sampler.timing.flush(where / "timing.jsonl", loop.delays.take())
     if not counted_trees(batch):
         raise ConfigError(
             "preflight: no trajectory counts, since the environment failed, time ran out, or the judge gave no verdict; see "

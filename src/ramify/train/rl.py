@@ -45,14 +45,14 @@ def run_rl(
                         state = start_new(run, state, stop)
                     state = train(run, state, last, stop)
             finally:
-                loop.run(run.actor.close())
+                loop.run(run.sampler.close())
         for line in closing_notes(run):
             console.note(line)
         if note := run.saver.best_note(state):
             console.note(note)
         saved = run.saver.save(state)
         if run.is_new:
-            run.actor.scoring.require_success()
+            run.sampler.scoring.require_success()
         return saved
 
 
@@ -67,7 +67,7 @@ def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
     """
     if run.recipe.preflight.enabled:
         stop.run(run.publisher.publish(state.step))
-        run_preflight(run.actor, run.order, run.recipe.preflight, run.folder, run.console, run.loop, stop)
+        run_preflight(run.sampler, run.order, run.recipe.preflight, run.folder, run.console, run.loop, stop)
     if run.guard is None:
         return state
     guarded = replace(state, guard=run.guard.start())
@@ -98,8 +98,8 @@ def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> L
         TrainingError: The guard stops the run.
     """
     stop.run(run.publisher.publish(state.step))
-    batch = stop.run(take_batch(run.actor, run.order, run.recipe.rollout, state.cursor, state.step, phase))
-    stop.run(run.actor.agent.engine.sleep())
+    batch = stop.run(take_batch(run.sampler, run.order, run.recipe.rollout, state.cursor, state.step, phase))
+    stop.run(run.sampler.agent.engine.sleep())
     state, grown = watched(state, batch, tree_metrics(batch.trees))
     learned = learn(run, state, batch, grown)
     state, action = after_step(run, state, batch, grown, learned)

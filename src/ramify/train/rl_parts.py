@@ -1,4 +1,4 @@
-"""The parts of an RL run: actor, publisher and learner, which know nothing of each other, and what keeps its state."""
+"""The parts of an RL run: sampler, publisher and learner, which know nothing of each other, and what keeps its state."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ramify.modeling.numerics import set_numerics
 from ramify.obs.console import RunConsole
 from ramify.runtime.agent_loop import AgentLoop
 from ramify.sampler.publisher import build_publisher
-from ramify.sampler.sampler import Actor, build_actor, build_task
+from ramify.sampler.sampler import Sampler, build_sampler, build_task
 from ramify.train.manifest import task_manifest
 from ramify.train.resume import begin_run, restore, starting_point
 from ramify.train.row_memory import prepare_rows
@@ -34,7 +34,7 @@ class RlRun:
     console: RunConsole
     folder: RunFolder
     loop: AgentLoop
-    actor: Actor
+    sampler: Sampler
     order: ProblemOrder
     publisher: Publisher
     learning: Learning
@@ -105,18 +105,18 @@ def build_rl(
 
     learner, state = restore(start, make_learner)
     engine_model = build_engine_model(recipe.engine, learner.model, plan.engine_model)
-    actor = build_actor(recipe, task, lambda: engine_model, console, hands_over=True)
+    sampler = build_sampler(recipe, task, lambda: engine_model, console, hands_over=True)
     if start.record is not None:
-        actor.agent.brancher.restore(state.branching)
+        sampler.agent.brancher.restore(state.branching)
     run = RlRun(
         recipe=recipe,
         console=console,
         folder=folder,
         loop=loop,
-        actor=actor,
+        sampler=sampler,
         order=ProblemOrder(len(task.problems), recipe.run.seed),
         publisher=build_publisher(
-            actor, learner, engine_model, getattr(recipe.engine, "dtype", recipe.model.dtype)
+            sampler, learner, engine_model, getattr(recipe.engine, "dtype", recipe.model.dtype)
         ),
         learning=build_learning(recipe, learner, minibatches),
         saver=begin_run(folder, recipe, start, state, learner, steps, manifest),

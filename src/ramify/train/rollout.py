@@ -15,7 +15,7 @@ from ramify.obs.trace import TracedTree, read_trees, write_trees
 from ramify.obs.tree_metrics import tree_metrics
 from ramify.rollout.plan import Planned, planned_from, planned_step
 from ramify.runtime.agent_loop import StopOnSignal, agent_loop
-from ramify.sampler.sampler import build_actor, build_task
+from ramify.sampler.sampler import build_sampler, build_task
 from ramify.train.run_folder import ROLLOUT, RunFolder
 
 
@@ -44,7 +44,7 @@ def run_rollout(
     set_numerics(recipe.run.threads, recipe.run.deterministic)
     with ROLLOUT.claim(recipe.run.dir, lambda: ROLLOUT.check(recipe.run.dir, resume=False)):
         task = build_task(recipe, console)
-        actor = build_actor(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
+        sampler = build_sampler(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
         if start is None:
             count = min(num_problems or recipe.rollout.problems_per_step, len(task.problems))
             indices, _ = ProblemOrder(len(task.problems), recipe.run.seed).take(DataCursor(), count)
@@ -55,15 +55,15 @@ def run_rollout(
             loop.settle()
             try:
                 with StopOnSignal(loop) as stop, console.phase("rollout", 1) as phase:
-                    batch = stop.run(actor.grow(planned, phase))
+                    batch = stop.run(sampler.grow(planned, phase))
                     phase.advance()
             finally:
-                loop.run(actor.close())
+                loop.run(sampler.close())
             held_up = loop.delays.take()
         folder = RunFolder(recipe.run.dir)
         folder.create(recipe)
-        actor.timing.flush(folder.timing(1), held_up)
-        for note in actor.timing.failure_notes():
+        sampler.timing.flush(folder.timing(1), held_up)
+        for note in sampler.timing.failure_notes():
             console.note(note)
         failed = sum(
             trajectory.stop is StopReason.FAILED for s in batch for trajectory in s.tree.trajectories
@@ -71,7 +71,7 @@ def run_rollout(
         if failed:
             total = sum(len(s.rewards) for s in batch)
             console.note(f"{failed} of {total} trajectories failed")
-        actor.scoring.require_success()
+        sampler.scoring.require_success()
         # Last: with its trees a rollout is done.
         write_trees(folder.trees(1), [TracedTree(s.tree, s.rewards) for s in batch])
     return tree_metrics(batch)

@@ -38,8 +38,8 @@ from ramify.obs.trace import each_tree
 from ramify.rollout.plan import planned_step
 from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 from ramify.sampler.groups import group_size
-from ramify.sampler.recorded import Sampler
-from ramify.sampler.sampler import build_actor, build_task
+from ramify.sampler.recorded import TreeRecorder
+from ramify.sampler.sampler import build_sampler, build_task
 from ramify.synth.pairs import PairRule, choose_pairs, pair_rows, write_pairs
 from ramify.train.dpo import run_dpo
 from ramify.train.manifest import task_manifest
@@ -179,7 +179,7 @@ class Cycle:
     def _sample(self, recipe: TrainRecipe, path: Path, console: RunConsole) -> None:
         set_numerics(recipe.run.threads, recipe.run.deterministic)
         task = build_task(recipe, console)
-        actor = build_actor(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
+        sampler = build_sampler(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
         order = ProblemOrder(len(task.problems), recipe.run.seed)
         count = min(self.recipe.selfcritic.problems, len(task.problems))
         indices, _ = order.take(DataCursor(), count)
@@ -188,12 +188,12 @@ class Cycle:
         with agent_loop() as loop, StopOnSignal(loop) as stop:
             loop.settle()
             try:
-                Sampler(console, stop, whole).sample("sampling", path, actor, planned, count)
+                TreeRecorder(console, stop, whole).grow("sampling", path, sampler, planned, count)
             except Interrupted as stopped:
                 after = f"the trees that have ended are in {path}, go on with --resume"
                 raise Interrupted(stopped.number, after) from None
             finally:
-                loop.run(actor.close())
+                loop.run(sampler.close())
 
     def _model(self, path: Path, trains_adapter: bool) -> dict[str, Any]:
         """The table of a model; an adapter that is there already is trained further as it is."""

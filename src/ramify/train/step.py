@@ -86,7 +86,7 @@ def after_step(
     """The state after the step, and what the guard decides."""
     run.learning.end_step(state.step + 1)
     state = replace(
-        state.after_step(batch.cursor, grown.get("reward/mean")), branching=run.actor.agent.brancher.state()
+        state.after_step(batch.cursor, grown.get("reward/mean")), branching=run.sampler.agent.brancher.state()
     )
     if run.guard is None or state.guard is None:
         return state, Action.GO_ON
@@ -106,7 +106,7 @@ def record(
     ]
     write_trees(run.folder.trees(state.step), traced)
     held_up = run.loop.delays.take()
-    run.actor.timing.flush(run.folder.timing(state.step), held_up)
+    run.sampler.timing.flush(run.folder.timing(state.step), held_up)
     updated = update_metrics(learned.reports)
     guarded = {}
     if run.guard is not None and state.guard is not None:
@@ -227,4 +227,4 @@ def closing_notes(run: RlRun) -> Iterator[str]:
     yield from branch_notes(history, looks_at_entropy=looks)
     yield from entropy_warnings(history, looks_at_entropy=looks)
     yield from update_warnings(history)
-    yield from run.actor.timing.failure_notes()
+    yield from run.sampler.timing.failure_notes()

@@ -18,7 +18,7 @@ from ramify.obs.metrics import TimingLog
 from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward, LengthReward
 from ramify.sampler.batch import is_mixed, take_batch
-from ramify.sampler.sampler import Actor, Task
+from ramify.sampler.sampler import Sampler, Task
 from ramify.sampler.scoring import Scoring
 from scripted_agents import agent, problem, with_latencies
 
@@ -56,7 +56,7 @@ def rollout_of(folder, latency_seed=0):
         BuiltReward(LengthReward()),
     )
     timing = TimingLog()
-    return Actor(task, parts, timing, Scoring(AnswerReward(AnswerRewardConfig(score="em")), timing))
+    return Sampler(task, parts, timing, Scoring(AnswerReward(AnswerRewardConfig(score="em")), timing))
 
 
 def taken(rollout, *, size=4, max_attempts=3, cursor=START):

@@ -9,7 +9,7 @@ from ramify.engines.virtual_clock import run_virtual
 from ramify.obs.metrics import TimingLog
 from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward
-from ramify.sampler.sampler import Actor, Task
+from ramify.sampler.sampler import Sampler, Task
 from ramify.sampler.scoring import Scoring
 from scripted_agents import WrappedEngine, agent
 
@@ -29,8 +29,8 @@ class SeesAll(WrappedEngine):
         return await self.inner.generate(replace(request, stop_context=0))
 
 
-def actor_of(folder, play, n=4, **options):
-    """An actor whose turns are `play(context, seed)`; it scores answers."""
+def sampler_of(folder, play, n=4, **options):
+    """A sampler whose turns are `play(context, seed)`; it scores answers."""
 
     def turn(context, seed):
         text = play(context, seed)
@@ -39,10 +39,10 @@ def actor_of(folder, play, n=4, **options):
     parts = agent(folder, FLAT, turn, n=n, **options)
     parts = replace(parts, engine=SeesAll(parts.engine.inner), events=TimingLog())
     task = Task((), None, parts.renderer, 0, None)
-    return Actor(task, parts, parts.events, Scoring(AnswerReward(AnswerRewardConfig()), parts.events))
+    return Sampler(task, parts, parts.events, Scoring(AnswerReward(AnswerRewardConfig()), parts.events))
 
 
-def grow(actor, planned):
+def grow(sampler, planned):
     """Grown and scored trees."""
 
     async def main():
@@ -50,7 +50,7 @@ def grow(actor, planned):
             del seconds
             return scored
 
-        return await actor.grow_each(tuple(planned), keep, lambda waits: None)
+        return await sampler.grow_each(tuple(planned), keep, lambda waits: None)
 
     grown, _ = run_virtual(main())
     return grown

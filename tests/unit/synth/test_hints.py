@@ -1,7 +1,7 @@
 """Hints: their library, where they can stand, and the trees that go on from them."""
 
 import pytest
-from synth_agents import RIGHT, WRONG, actor_of, grow, question
+from synth_agents import RIGHT, WRONG, grow, question, sampler_of
 
 from ramify.core.errors import DataError
 from ramify.core.tree import Cut, Source, TreeKey
@@ -48,14 +48,14 @@ def test_a_library_that_is_none_is_one_line(tmp_path, text, message):
 
 
 def answers(folder, text, n=1, max_calls=3, after="<answer> \\boxed{ 41 } </answer>"):
-    """(an actor, the trajectories of its answers); each begins with `text`, and goes on with `after` behind a result or a hint."""
+    """(a sampler, the trajectories of its answers); each begins with `text`, and goes on with `after` behind a result or a hint."""
 
     def play(context, seed):
         return after if "</result>" in context or "Once more" in context or "I check" in context else text
 
-    actor = actor_of(folder, play, n=n, max_calls=max_calls)
-    (scored,) = grow(actor, [Planned(question("q"), TreeKey(0, 0))])
-    return actor, scored.tree.trajectories
+    sampler = sampler_of(folder, play, n=n, max_calls=max_calls)
+    (scored,) = grow(sampler, [Planned(question("q"), TreeKey(0, 0))])
+    return sampler, scored.tree.trajectories
 
 
 def kept(renderer, answer, place):
@@ -64,8 +64,8 @@ def kept(renderer, answer, place):
 
 def test_places_stand_behind_words_of_doubt_and_before_the_answer(tokenizer_folder):
     text = f"<think> it is 41, wait no. I am NOT SURE. await</think>{WRONG}"
-    actor, (answer,) = answers(tokenizer_folder, text)
-    renderer = actor.agent.renderer
+    sampler, (answer,) = answers(tokenizer_folder, text)
+    renderer = sampler.agent.renderer
     found = [
         (place.hint.name, kept(renderer, answer, place)) for place in places_for(LIBRARY, renderer, answer)
     ]
@@ -77,20 +77,20 @@ def test_places_stand_behind_words_of_doubt_and_before_the_answer(tokenizer_fold
 
 
 def test_there_is_no_place_in_a_call_or_in_a_turn_without_an_answer(tokenizer_folder):
-    actor, (answer,) = answers(tokenizer_folder, "<think> so</think><python> wait </python>", max_calls=0)
-    assert places_for(LIBRARY, actor.agent.renderer, answer) == ()
-    actor, (answer,) = answers(tokenizer_folder, "<think> so wait")
-    assert [p.hint.name for p in places_for(LIBRARY, actor.agent.renderer, answer)] == ["check"]
+    sampler, (answer,) = answers(tokenizer_folder, "<think> so</think><python> wait </python>", max_calls=0)
+    assert places_for(LIBRARY, sampler.agent.renderer, answer) == ()
+    sampler, (answer,) = answers(tokenizer_folder, "<think> so wait")
+    assert [p.hint.name for p in places_for(LIBRARY, sampler.agent.renderer, answer)] == ["check"]
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_tree_goes_on_from_the_hint_and_the_old_suffix_is_dropped(tokenizer_folder, number):
     text = f"<think> it is 41, wait no</think>{WRONG}"
-    actor, (answer,) = answers(tokenizer_folder, text, after=f" right</think>{RIGHT}")
-    renderer = actor.agent.renderer
+    sampler, (answer,) = answers(tokenizer_folder, text, after=f" right</think>{RIGHT}")
+    renderer = sampler.agent.renderer
     place = places_for(LIBRARY, renderer, answer)[number]
     planned = planned_hint(renderer, question("q"), answer, place, TreeKey(0, 0, 2))
-    (scored,) = grow(actor, [planned])
+    (scored,) = grow(sampler, [planned])
     (trajectory,) = scored.tree.trajectories
     prompt, first, hint, last = trajectory.nodes
     assert first.token_ids == answer.nodes[1].token_ids
@@ -108,37 +108,37 @@ def test_a_tree_goes_on_from_the_hint_and_the_old_suffix_is_dropped(tokenizer_fo
 
 
 def test_the_prompt_is_that_of_the_agent_that_goes_on(tokenizer_folder):
-    actor, (answer,) = answers(tokenizer_folder, f"{WRONG}")
+    sampler, (answer,) = answers(tokenizer_folder, f"{WRONG}")
     other = question("another question that is longer")
-    (place,) = places_for(LIBRARY, actor.agent.renderer, answer)
+    (place,) = places_for(LIBRARY, sampler.agent.renderer, answer)
     assert place.chars == 0
-    planned = planned_hint(actor.agent.renderer, other, answer, place, TreeKey(0, 0, 2))
-    assert planned.above[0].token_ids == actor.agent.renderer.start(other)
+    planned = planned_hint(sampler.agent.renderer, other, answer, place, TreeKey(0, 0, 2))
+    assert planned.above[0].token_ids == sampler.agent.renderer.start(other)
     assert planned.above[-1].context == Cut("", len(planned.above[0].token_ids))
-    (scored,) = grow(actor, [planned])
+    (scored,) = grow(sampler, [planned])
     assert scored.tree.nodes[0].text != answer.nodes[0].text
 
 
 def test_calls_before_the_hint_are_made_again_so_that_tools_are_where_they_were(tokenizer_folder):
-    actor, (answer,) = answers(
+    sampler, (answer,) = answers(
         tokenizer_folder, "<think> so</think><search> a </search>", after=f"<think> wait</think>{WRONG}"
     )
-    places = places_for(LIBRARY, actor.agent.renderer, answer)
-    planned = planned_hint(actor.agent.renderer, question("q"), answer, places[-1], TreeKey(0, 0, 2))
-    before = sum(actor.agent.environment.members["search"].issued.values())
-    (scored,) = grow(actor, [planned])
-    assert sum(actor.agent.environment.members["search"].issued.values()) == before + 1
+    places = places_for(LIBRARY, sampler.agent.renderer, answer)
+    planned = planned_hint(sampler.agent.renderer, question("q"), answer, places[-1], TreeKey(0, 0, 2))
+    before = sum(sampler.agent.environment.members["search"].issued.values())
+    (scored,) = grow(sampler, [planned])
+    assert sum(sampler.agent.environment.members["search"].issued.values()) == before + 1
     (trajectory,) = scored.tree.trajectories
     assert len(trajectory.exchanges) == 1
 
 
 def test_an_answer_without_room_for_more_ends_at_once(tokenizer_folder):
     text = f"<think> it is 41, wait no</think>{WRONG}"
-    actor, (answer,) = answers(tokenizer_folder, text)
-    place = places_for(LIBRARY, actor.agent.renderer, answer)[0]
-    planned = planned_hint(actor.agent.renderer, question("q"), answer, place, TreeKey(0, 0, 2))
+    sampler, (answer,) = answers(tokenizer_folder, text)
+    place = places_for(LIBRARY, sampler.agent.renderer, answer)[0]
+    planned = planned_hint(sampler.agent.renderer, question("q"), answer, place, TreeKey(0, 0, 2))
     spent = sum(len(node.token_ids) for node in planned.above[1:])
     for room in (-1, 0, 1):
-        small = actor_of(tokenizer_folder, lambda c, s: RIGHT, n=1, max_tokens=spent + room)
+        small = sampler_of(tokenizer_folder, lambda c, s: RIGHT, n=1, max_tokens=spent + room)
         (scored,) = grow(small, [planned])
         assert scored.tree.trajectories[0].stop.truncated

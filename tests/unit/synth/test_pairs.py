@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from synth_agents import RIGHT, WRONG, actor_of, grow, question
+from synth_agents import RIGHT, WRONG, grow, question, sampler_of
 
 from ramify.algos.dpo import pair
 from ramify.core.draws import uniform
@@ -44,9 +44,9 @@ def sometimes(context, seed):
 
 @pytest.fixture(scope="module")
 def scored(tokenizer_folder):
-    actor = actor_of(tokenizer_folder, sometimes, n=8)
+    sampler = sampler_of(tokenizer_folder, sometimes, n=8)
     planned = [Planned(question(f"q{n}"), TreeKey(3, n)) for n in range(12)]
-    return actor, grow(actor, planned)
+    return sampler, grow(sampler, planned)
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,12 @@ def test_a_side_that_begins_the_other_is_no_pair_as_for_the_reader(scored, more)
 
 
 def rows_of(scored, rule=RULE):
-    actor, trees = scored
-    return made(actor, [("trees/3.jsonl", one) for one in trees], rule)
+    sampler, trees = scored
+    return made(sampler, [("trees/3.jsonl", one) for one in trees], rule)
 
 
-def made(actor, trees, rule):
-    decode = actor.agent.renderer.decode
+def made(sampler, trees, rule):
+    decode = sampler.agent.renderer.decode
     chosen = choose_pairs(iter(trees), rule, decode)
     return list(pair_rows(iter(trees), chosen, decode)), chosen
 
@@ -165,7 +165,7 @@ def again(one, epoch, values=None):
 
 
 def test_a_question_of_several_trees_has_the_best_pairs_of_all_of_them(scored):
-    actor, trees = scored
+    sampler, trees = scored
     one, other = trees[0], trees[1]
     low, high = [0.5 + 0.5 * (i < 4) for i in range(8)], [float(i < 4) for i in range(8)]
     given = [
@@ -174,7 +174,7 @@ def test_a_question_of_several_trees_has_the_best_pairs_of_all_of_them(scored):
         ("b", again(other, 1, high)),
         ("b", again(one, 1, high)),
     ]
-    rows, chosen = made(actor, given, PairRule(3, 500))
+    rows, chosen = made(sampler, given, PairRule(3, 500))
     places = [(row["id"], row["recorded"]["file"], row["recorded"]["step"]) for row in rows]
     # The first tree has small gaps; of the others the order says which is asked first.
     assert len(places) == chosen.count == 6
@@ -189,11 +189,11 @@ def test_a_question_of_several_trees_has_the_best_pairs_of_all_of_them(scored):
     assert all(row["rewards"] == [1.0, 0.0] for row in rows)
     assert chosen.questions == {PAIRED: 2}
     assert chosen.line() == "6 pairs from 2 questions (with pairs 2)"
-    assert made(actor, given, PairRule(3, 500)) == (rows, chosen)
+    assert made(sampler, given, PairRule(3, 500)) == (rows, chosen)
 
 
 def test_what_became_of_a_question_of_several_trees(scored):
-    actor, trees = scored
+    sampler, trees = scored
     right, wrong, both = [1.0] * 8, [0.0] * 8, [1.0, 0.0] * 4
     given = [
         ("a", again(trees[0], 1, right)),
@@ -203,8 +203,8 @@ def test_what_became_of_a_question_of_several_trees(scored):
         ("a", again(trees[2], 1, right)),
         ("a", again(trees[2], 2, both)),
     ]
-    assert made(actor, given, RULE)[1].questions == {APART: 1, NEVER_RIGHT: 1, PAIRED: 1}
-    assert made(actor, given, PairRule(2, 5))[1].questions == {APART: 1, NEVER_RIGHT: 1, TOO_LONG: 1}
+    assert made(sampler, given, RULE)[1].questions == {APART: 1, NEVER_RIGHT: 1, PAIRED: 1}
+    assert made(sampler, given, PairRule(2, 5))[1].questions == {APART: 1, NEVER_RIGHT: 1, TOO_LONG: 1}
 
 
 def test_a_row_names_tree_and_leaves_and_holds_their_ids(scored, tmp_path):

@@ -5,7 +5,7 @@ import random
 from collections import Counter
 
 import pytest
-from synth_agents import RIGHT, WRONG, actor_of, grow, question
+from synth_agents import RIGHT, WRONG, grow, question, sampler_of
 
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.config.schema_eval import PriceSection
@@ -64,24 +64,26 @@ def answer_of(context, seed):
 def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None, direct=4):
     """The summary and the rows of each file."""
     problems = [question(name) for name in names]
-    actor = actor_of(folder, answer_of, max_calls=5, max_tokens=1500)
-    plain = without_tools(actor, actor.agent.engine, TagRenderer(actor.agent.renderer.tokenizer, ()), direct)
+    sampler = sampler_of(folder, answer_of, max_calls=5, max_tokens=1500)
+    plain = without_tools(
+        sampler, sampler.agent.engine, TagRenderer(sampler.agent.renderer.tokenizer, ()), direct
+    )
     run = tmp_path / "run"
     (run / "trees").mkdir(parents=True)
     alone = grow(plain, planned_answers(problems, DIRECT))
-    tools = grow(with_samples(actor, 4), planned_answers(problems, TOOLS))
+    tools = grow(with_samples(sampler, 4), planned_answers(problems, TOOLS))
     stages = {"direct": alone, "tools": tools}
     for stage in ("direct", "tools"):
         record(run, stage, stages[stage])
     if hints:
         asked = frozenset(s.tree.problem.id for s in alone if s.rewards[0].parts["correct"] < 1)
         planned = planned_hints(
-            run, HintsSection(), load_hints(None), with_samples(actor, 1), problems, asked
+            run, HintsSection(), load_hints(None), with_samples(sampler, 1), problems, asked
         )
-        stages["hints"] = grow(with_samples(actor, 1), planned)
+        stages["hints"] = grow(with_samples(sampler, 1), planned)
         record(run, "hints", stages["hints"])
     quality = quality or QualitySection()
-    summary = write_results(run, problems, Sorter(actor.agent.renderer, quality, 3), price)
+    summary = write_results(run, problems, Sorter(sampler.agent.renderer, quality, 3), price)
     files = ("sft", "rl", "rejected", "questions")
     rows = {
         name: [json.loads(line) for line in (run / f"{name}.jsonl").read_text().splitlines()]
@@ -180,7 +182,7 @@ def test_a_question_with_too_few_answers_has_no_class(tokenizer_folder, tmp_path
 
 def test_answers_that_a_failure_ended_do_not_count(tokenizer_folder, tmp_path):
     (scored,) = grow(
-        actor_of(tokenizer_folder, answer_of),
+        sampler_of(tokenizer_folder, answer_of),
         planned_answers([question("easy")], DIRECT),
     )
     answers = [
@@ -211,14 +213,14 @@ def test_answers_that_a_failure_ended_do_not_count(tokenizer_folder, tmp_path):
 )
 def test_calls_are_the_same_where_only_blanks_or_case_differ(tokenizer_folder, tool, first, second, same):
     written = [f"<think> a</think><{tool}> {text} </{tool}>" for text in (first, second)]
-    actor = actor_of(
+    sampler = sampler_of(
         tokenizer_folder,
         lambda context, seed: (*written, DONE)[context.count("</result>")],
         n=1,
         max_calls=5,
         max_tokens=1500,
     )
-    (scored,) = grow(actor, planned_answers([question("a")], TOOLS))
+    (scored,) = grow(sampler, planned_answers([question("a")], TOOLS))
     (trajectory,) = scored.tree.trajectories
     answer = Answer(scored.tree.problem, "tools", scored.tree.key, trajectory, True, True, frozenset())
     assert len(answer.calls) == 2

@@ -1,0 +1,26 @@
+"""Files of users that import a module of ramify by the name that it had."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from ramify.core.errors import ConfigError
+from ramify.files.user_code import load_function
+
+CHANGELOG = Path(__file__).parents[3] / "CHANGELOG.md"
+ROWS = re.findall(r"^  \| `(ramify\.[\w.]+)` \| `(ramify\.[\w.]+)` \|$", CHANGELOG.read_text(), re.MULTILINE)
+
+
+def test_the_changelog_has_the_table():
+    assert len(ROWS) > 10
+
+
+@pytest.mark.parametrize(("old", "new"), ROWS)
+def test_an_import_of_a_module_that_has_moved_names_its_new_home(old, new, tmp_path):
+    assert importlib.util.find_spec(new) is not None
+    file = tmp_path / "own.py"
+    file.write_text(f"import os\nfrom {old} import anything\n")
+    with pytest.raises(ConfigError, match=rf"own.py, line 2: .* Import it from {re.escape(new)}\.$"):
+        load_function(file, "anything")
