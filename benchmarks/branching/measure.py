@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.branching.rules import rule_tables
-from ramify.config.build import build_brancher
-from ramify.config.build_model import build_model
+from ramify.assemble.agent import build_brancher
+from ramify.assemble.model import build_model
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem

@@ -204,7 +204,7 @@ def rewards_of(pairs: Sequence[tuple[str, str]]) -> list[float]:
     """What the recipe pays for a boxed answer to a problem with this gold."""
     from pydantic import TypeAdapter
 
-    from ramify.config.build_reward import build_reward
+    from ramify.assemble.reward import build_reward
     from ramify.config.load import read_toml
     from ramify.config.schema_reward import RewardSection
     from ramify.core.messages import Final, Message, Problem

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.answer import answer_lines
-from ramify.config.build_model import build_tokenizer
-from ramify.config.build_tools import show_tools
+from ramify.assemble.model import build_tokenizer
+from ramify.assemble.tools import show_tools
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import SftRecipe
 from ramify.quickstart.evaluations import peak_memory_bytes

@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from ramify.algos.branch_rules import FlatBrancher
+from ramify.assemble.agent import build_brancher
 from ramify.chat.tag_renderer import TagRenderer
-from ramify.config.build import build_brancher
 from ramify.config.mistakes import form_of
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
 from ramify.core.errors import DataError

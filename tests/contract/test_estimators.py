@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closeness import are_close
-from ramify.config.build import build_estimator
+from ramify.assemble.algorithm import build_estimator
 from ramify.config.mistakes import form_of
 from ramify.config.schema_algorithm import AlgorithmSection, EstimatorSection
 from ramify.core.errors import DataError

@@ -396,8 +396,8 @@ ASKING = {
     "ramify.net.mcp_http": ("limited_client",),
 }
 BUILDERS = {
-    "ramify.config.build_services",
-    "ramify.config.build_vllm",
+    "ramify.assemble.services",
+    "ramify.assemble.vllm",
     "ramify.engines.text_service",  # the base of two engines
     # They ask through ramify.net.hub alone.
     "ramify.modeling.hub",

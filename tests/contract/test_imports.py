@@ -29,7 +29,7 @@ assert not loaded, loaded
 def test_recipes_are_checked_without_the_libraries_that_run_them():
     code = """
 import sys
-import ramify.config.build, ramify.config.load, ramify.config.schema_eval, ramify.config.schema_examples
+import ramify.assemble.agent, ramify.config.load, ramify.config.schema_eval, ramify.config.schema_examples
 import ramify.config.schema_train, ramify.commands.check_files
 loaded = {"torch", "transformers", "tantivy", "pyarrow", "tokenizers"} & sys.modules.keys()
 assert not loaded, loaded

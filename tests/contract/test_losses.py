@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from loss_inputs import path_inputs, slopes, token_inputs
-from ramify.config.build import build_objective
+from ramify.assemble.algorithm import build_objective
 from ramify.config.mistakes import form_of
 from ramify.config.schema_algorithm import AlgorithmSection, LossSection
 

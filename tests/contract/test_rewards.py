@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
+from ramify.assemble.reward import build_reward
 from ramify.chat.tags import parse_turn
-from ramify.config.build_reward import build_reward
 from ramify.core.messages import Calls, ToolCall, ToolResult, ToolStatus
 from ramify.core.tree import Source, StopReason
 from ramify.rewards.configs import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loopback import Reply, as_json, serve
-from ramify.config.build_tools import build_tools
+from ramify.assemble.tools import build_tools
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.messages import Message, Problem, ToolCall, ToolStatus
 

@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ramify.algos.corrections import ImportanceCorrection
-from ramify.config.build import build_estimator, build_objective
+from ramify.assemble.algorithm import build_estimator, build_objective
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, TreeKey, make_tree

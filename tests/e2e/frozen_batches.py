@@ -19,9 +19,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from e2e_runs import DPO, write_task
 from model_folders import write_model
 from ramify.algos.losses import Objective
+from ramify.assemble.algorithm import build_learning, build_objective, build_optimizer
+from ramify.assemble.model import build_model
 from ramify.cli import main
-from ramify.config.build import build_learning, build_objective, build_optimizer
-from ramify.config.build_model import build_model
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.records import ScoredTree

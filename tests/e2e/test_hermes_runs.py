@@ -5,10 +5,10 @@ import pytest
 from e2e_runs import write_lines
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from model_folders import write_model
+from ramify.assemble.agent import build_renderer
+from ramify.assemble.model import build_tokenizer
+from ramify.assemble.tools import show_tools
 from ramify.cli import main
-from ramify.config.build import build_renderer
-from ramify.config.build_model import build_tokenizer
-from ramify.config.build_tools import show_tools
 from ramify.config.load import load_recipe
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.messages import Calls, Final, ToolStatus

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 
+from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.build_vllm import build_vllm
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.engines.vllm.process import Command
 

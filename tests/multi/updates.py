@@ -10,7 +10,7 @@ from ramify.algos.dpo import DpoLoss
 from ramify.algos.grpo import ClippedSurrogate
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
-from ramify.config.build import build_learning, build_objective
+from ramify.assemble.algorithm import build_learning, build_objective
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.records import ScoredTree

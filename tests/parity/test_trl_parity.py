@@ -33,11 +33,7 @@ from ramify.algos.dpo import DpoLoss, pair
 from ramify.algos.losses import Objective
 from ramify.algos.ops import STD_FLOOR
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
-from ramify.config.build import (
-    build_estimator,
-    build_objective,
-    wanted_annotations,
-)
+from ramify.assemble.algorithm import build_estimator, build_objective, wanted_annotations
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.core.messages import Message, Problem
 from ramify.core.records import Reward, ScoredTree

@@ -84,10 +84,10 @@ def _show(options: argparse.Namespace) -> str:
 
 
 async def _remember_all(file: Path, to: Path, section: Any) -> int:  # noqa: ANN401 - a union that pydantic checked
+    from ramify.assemble.services import build_provider
     from ramify.cache.cassette import Cassette, CassetteMode, FailureForm
     from ramify.cache.references import import_json
     from ramify.cache.sqlite import SqliteCache
-    from ramify.config.build_services import build_provider
     from ramify.core.protocols import CacheKey
     from ramify.net.failures import RequestFailedError
     from ramify.tools.search import cache_key

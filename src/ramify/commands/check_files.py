@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from ramify.algos.branch_rules import RandomConfig
+from ramify.assemble.model import require_positions
+from ramify.assemble.vllm import check_vllm
 from ramify.commands.work import AnyRecipe
-from ramify.config.build_model import require_positions
-from ramify.config.build_vllm import check_vllm
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe

@@ -68,7 +68,7 @@ def _loads_weights(recipe: AnyRecipe, trains: bool) -> bool:
 
 
 def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:
-    from ramify.config.build_tools import show_tools
+    from ramify.assemble.tools import show_tools
     from ramify.train.examples import open_examples
 
     _, reader = open_examples(recipe, show_tools(recipe.tools, recipe.environment), lambda _: None)
@@ -78,8 +78,8 @@ def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:
 
 
 def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) -> tuple[Problem, ...]:
-    from ramify.config.build_reward import build_own_parts
-    from ramify.config.build_tools import ShownTools, show_tools
+    from ramify.assemble.reward import build_own_parts
+    from ramify.assemble.tools import ShownTools, show_tools
     from ramify.sampler.task_files import read_task
 
     build_own_parts(recipe.reward)

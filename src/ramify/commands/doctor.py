@@ -177,8 +177,8 @@ async def _open(task: _Task) -> None:
     Raises:
         UserError: One cannot be opened.
     """
-    from ramify.config.build_reward import build_reward
-    from ramify.config.build_tools import build_tools
+    from ramify.assemble.reward import build_reward
+    from ramify.assemble.tools import build_tools
     from ramify.rewards.configs import RewardConfig
 
     tools, reward = task.tools, task.reward

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if rank.number:
         if not options.dry_run:
-            from ramify.config.build_worker import WorkerPlan
+            from ramify.assemble.worker import WorkerPlan
             from ramify.learner.parallel import serve
 
             sys.exit(serve(rank, lambda: _alike(_read(options)), WorkerPlan.read, options.secret))

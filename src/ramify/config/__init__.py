@@ -1,4 +1,4 @@
-"""Recipes: their schemas, loading and checking them, and building the objects that they describe."""
+"""Recipes: their schemas, loading and checking them."""
 
 from pathlib import Path
 

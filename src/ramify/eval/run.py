@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
-from ramify.config.build import build_agent, build_limits
-from ramify.config.build_model import build_model
-from ramify.config.build_problems import Shown, build_eval_problems
-from ramify.config.build_reward import build_reward
+from ramify.assemble.agent import build_agent, build_limits
+from ramify.assemble.model import build_model
+from ramify.assemble.problems import Shown, build_eval_problems
+from ramify.assemble.reward import build_reward
 from ramify.config.load import resolved
 from ramify.config.schema_eval import EvalRecipe
 from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ramify.assemble.services import build_provider
+from ramify.assemble.tools import build_tools
 from ramify.config import shipped_recipes
-from ramify.config.build_services import build_provider
-from ramify.config.build_tools import build_tools
 from ramify.config.load import Recipe, check_recipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import SftRecipe

@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from ramify.config.build import build_agent, build_brancher, build_limits, build_shaping
-from ramify.config.build_repair import RepairKit, open_repairs
-from ramify.config.build_reward import BuiltReward, build_reward
-from ramify.config.build_tools import Toolbox, build_tools
+from ramify.assemble.agent import build_agent, build_brancher, build_limits
+from ramify.assemble.algorithm import build_shaping
+from ramify.assemble.repair import RepairKit, open_repairs
+from ramify.assemble.reward import BuiltReward, build_reward
+from ramify.assemble.tools import Toolbox, build_tools
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from ramify.config.build import build_renderer
-from ramify.config.build_model import build_tokenizer
-from ramify.config.build_problems import Shown, build_problems
-from ramify.config.build_tools import ShownTools
+from ramify.assemble.agent import build_renderer
+from ramify.assemble.model import build_tokenizer
+from ramify.assemble.problems import Shown, build_problems
+from ramify.assemble.tools import ShownTools
 from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_synth import SynthRecipe

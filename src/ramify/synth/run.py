@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from ramify.algos.branch_rules import FlatBrancher
+from ramify.assemble.agent import build_agent, build_limits, build_renderer, engine_without_tools
+from ramify.assemble.model import build_model
+from ramify.assemble.problems import Shown, build_questions
+from ramify.assemble.reward import build_reward
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.build import build_agent, build_limits, build_renderer, engine_without_tools
-from ramify.config.build_model import build_model
-from ramify.config.build_problems import Shown, build_questions
-from ramify.config.build_reward import build_reward
 from ramify.config.load import resolved
 from ramify.config.schema_synth import SynthRecipe
 from ramify.core.closing import close_all

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ramify.assemble.agent import build_renderer
+from ramify.assemble.model import build_tokenizer
+from ramify.assemble.problems import control_notes
+from ramify.assemble.tools import ShownTools
 from ramify.chat.conversation import Parts
 from ramify.chat.demonstrations import begin_alike, check, demonstrate, fewest_tokens, most_tokens, split
 from ramify.chat.renderer import ChatRenderer
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.build import build_renderer
-from ramify.config.build_model import build_tokenizer
-from ramify.config.build_problems import control_notes
-from ramify.config.build_tools import ShownTools
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.core.errors import DataError, RowError, RowTooLargeError, UserError
 from ramify.core.messages import Problem

@@ -3,8 +3,8 @@
 from itertools import groupby, islice
 
 from ramify.algos.sft import counted_once
+from ramify.assemble.tools import show_tools
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.build_tools import show_tools
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.core.tree import Tree, TreeKey
 from ramify.learner.pack import pack

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from ramify.config.build import build_learning, build_objective, build_optimizer
-from ramify.config.build_worker import WorkerPlan, build_engine_model
+from ramify.assemble.algorithm import build_learning, build_objective, build_optimizer
+from ramify.assemble.worker import WorkerPlan, build_engine_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
 from ramify.core.protocols import Publisher

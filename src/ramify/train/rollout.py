@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramify.config.build_model import build_model
+from ramify.assemble.model import build_model
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import DataError
 from ramify.core.tree import StopReason

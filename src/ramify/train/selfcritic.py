@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ramify.assemble.model import build_model
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.build_model import build_model
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe
 from ramify.config.schema_selfcritic import SelfCriticRecipe

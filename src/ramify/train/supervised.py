@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ramify.algos.losses import Objective
-from ramify.config.build import build_optimizer
-from ramify.config.build_tools import show_tools
-from ramify.config.build_worker import WorkerPlan
+from ramify.assemble.algorithm import build_optimizer
+from ramify.assemble.tools import show_tools
+from ramify.assemble.worker import WorkerPlan
 from ramify.config.other_runs import dialect_notes
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps

@@ -6,10 +6,10 @@ from math import prod
 import pytest
 import torch
 
+from ramify.assemble.worker import build_engine_model
 from ramify.commands.estimate import Memory, device_of, memory_by_sizes, memory_of
 from ramify.commands.pace import Pace
 from ramify.commands.work import Work, work_of
-from ramify.config.build_worker import build_engine_model
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import ModelSection

@@ -12,12 +12,7 @@ from ramify.algos.kl import EntropyBonus, KlInReward, KlPenalty
 from ramify.algos.node_value import NodeValue
 from ramify.algos.reinforce_pp import ReinforcePlusPlus
 from ramify.algos.tree_grpo import TreeGrpo
-from ramify.config.build import (
-    build_estimator,
-    build_objective,
-    build_shaping,
-    wanted_annotations,
-)
+from ramify.assemble.algorithm import build_estimator, build_objective, build_shaping, wanted_annotations
 from ramify.learner.annotate import Wanted
 from ramify.rewards.trajectory_rewards import LengthReward, OverlongReward
 

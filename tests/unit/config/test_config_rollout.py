@@ -7,8 +7,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from branch_cases import candidate, wanted
+from ramify.assemble.agent import build_brancher
 from ramify.commands.check_files import require_rate
-from ramify.config.build import build_brancher
 from ramify.config.load import load_recipe
 from ramify.config.schema_rollout import BranchingSection, RolloutSection
 from ramify.config.schema_train import TrainRecipe

@@ -6,8 +6,8 @@ import pytest
 
 from damaged_folders import damages
 from model_folders import write_model
+from ramify.assemble.model import build_model, build_tokenizer
 from ramify.commands.check_files import require_model
-from ramify.config.build_model import build_model, build_tokenizer
 from ramify.config.schema_parts import ModelSection
 from ramify.core.errors import UserError
 

@@ -10,8 +10,8 @@ import pytest
 from learners import learner_with
 from model_folders import write_model
 from other_user import refuses_another_user
+from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.build_vllm import build_vllm
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.records import Request, version_folder
 from ramify.engines.vllm.replica import ServerState

@@ -10,8 +10,8 @@ import torch
 from learners import learner_with
 from loopback import Reply, as_json
 from model_folders import write_model
+from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.build_vllm import build_vllm
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.records import Request, version_folder

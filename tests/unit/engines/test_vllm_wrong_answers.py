@@ -12,8 +12,8 @@ import pytest
 
 from loopback import as_json
 from model_folders import write_model
+from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.build_vllm import build_vllm
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import RamifyError
 from ramify.core.records import Request

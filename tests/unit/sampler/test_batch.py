@@ -3,8 +3,8 @@
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.config.build_reward import BuiltReward
-from ramify.config.build_tools import Toolbox
+from ramify.assemble.reward import BuiltReward
+from ramify.assemble.tools import Toolbox
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.draws import uniform
 from ramify.core.errors import DataError

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from learners import learner_with
 from model_folders import write_model
 from ramify.algos.sft import demonstrated
+from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.build_vllm import build_vllm
 from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import EngineError
 from ramify.core.records import version_folder

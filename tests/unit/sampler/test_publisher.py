@@ -11,8 +11,8 @@ import torch
 from learners import learner_with
 from model_folders import write_model
 from ramify.algos.sft import demonstrated
+from ramify.assemble.worker import build_engine_model
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.build_worker import build_engine_model
 from ramify.config.schema_parts import TrainingEngineSection
 from ramify.core.errors import EngineError
 from ramify.core.records import Request

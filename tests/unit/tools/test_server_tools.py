@@ -9,9 +9,9 @@ import pytest
 from loopback import as_json, serve
 from mcp_servers import running, write_raw_server
 from ramify.algos.branch_rules import RandomBrancher
+from ramify.assemble.tools import build_tools
 from ramify.chat.arguments import expected_arguments
 from ramify.chat.tag_renderer import TagRenderer
-from ramify.config.build_tools import build_tools
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolCall, ToolStatus

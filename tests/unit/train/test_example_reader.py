@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hermes_folders import FAMILIES, write_hermes_tokenizer
-from ramify.config.build_model import build_tokenizer
-from ramify.config.build_tools import show_tools
+from ramify.assemble.model import build_tokenizer
+from ramify.assemble.tools import show_tools
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.core.errors import DataError

@@ -10,10 +10,10 @@ import pytest
 from hermes_folders import QWEN25, template
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
+from ramify.assemble.agent import build_renderer
+from ramify.assemble.model import build_model, build_tokenizer
+from ramify.assemble.tools import build_tools, show_tools
 from ramify.chat.tag_renderer import TagRenderer
-from ramify.config.build import build_renderer
-from ramify.config.build_model import build_model, build_tokenizer
-from ramify.config.build_tools import build_tools, show_tools
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import SftRecipe
 from ramify.config.schema_parts import Dialect

@@ -5,10 +5,10 @@ import pytest
 from pydantic import ValidationError
 from train_recipes import RECIPE
 
+from ramify.assemble.model import build_tokenizer
+from ramify.assemble.problems import Shown, build_problems
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.commands.check_files import require_excluded
-from ramify.config.build_model import build_tokenizer
-from ramify.config.build_problems import Shown, build_problems
 from ramify.config.schema_train import TrainDataSection, TrainRecipe
 from ramify.core.errors import ConfigError, DataError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ramify.config.build_services import build_cache, build_provider, chat_model, http_client, page_source
+from ramify.assemble.services import build_cache, build_provider, chat_model, http_client, page_source
 from ramify.config.schema_tools import EnvironmentSection, SandboxSection, ToolsSection
 from ramify.core.closing import Closable, close_all
 from ramify.core.errors import ConfigError

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ramify.config.build_services import chat_model
+from ramify.assemble.services import chat_model
 from ramify.config.schema_reward import RewardSection
 from ramify.core.closing import Closable, close_all
 from ramify.core.protocols import Cache, Json, RewardFn

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ramify.config.build_services import build_cache, chat_model
+from ramify.assemble.services import build_cache, chat_model
 from ramify.config.schema_repair import RepairSection
 from ramify.core.closing import close_all
 from ramify.core.protocols import Cache, ChatModel, ContextRewriter, Engine, Environment

@@ -7,8 +7,8 @@ import pytest
 
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
-from ramify.config.build import build_objective
-from ramify.config.build_worker import WorkerPlan
+from ramify.assemble.algorithm import build_objective
+from ramify.assemble.worker import WorkerPlan
 from ramify.config.load import load_recipe
 from ramify.config.schema_algorithm import LossSection
 from ramify.config.schema_parts import LoraSection, TrainedModelSection

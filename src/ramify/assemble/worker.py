@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramify.config.build_model import build_model
+from ramify.assemble.model import build_model
 from ramify.config.schema_parts import TrainedModelSection, TrainingEngineSection
 from ramify.core.errors import ConfigError
 from ramify.core.rank import Rank

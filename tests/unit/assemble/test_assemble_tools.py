@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ramify.config.build_tools import build_tools
+from ramify.assemble.tools import build_tools
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError
 from ramify.core.messages import Message, Problem, ToolCall, ToolStatus

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from ramify.algos.branch_rules import FlatBrancher
+from ramify.assemble.agent import build_agent
+from ramify.assemble.repair import RepairKit, build_repairs, open_repairs
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.build import build_agent
-from ramify.config.build_repair import RepairKit, build_repairs, open_repairs
 from ramify.config.schema_parts import RunSection, ScriptedEngineSection
 from ramify.config.schema_repair import RepairSection
 from ramify.core.records import TokenUsage

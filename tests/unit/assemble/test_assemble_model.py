@@ -5,8 +5,8 @@ import torch
 from transformers import AutoTokenizer
 
 from model_folders import write_model
-from ramify.config.build_model import build_model, build_tokenizer
-from ramify.config.build_worker import WorkerPlan
+from ramify.assemble.model import build_model, build_tokenizer
+from ramify.assemble.worker import WorkerPlan
 from ramify.config.schema_parts import LoraSection, ModelSection, TrainedModelSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.rank import Rank

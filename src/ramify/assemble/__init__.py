@@ -1,0 +1,1 @@
+"""Recipes into objects: the only package that knows both recipes and concrete parts."""

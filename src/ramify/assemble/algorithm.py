@@ -1,0 +1,166 @@
+"""Builds what learns: the optimizer, the estimator, the objective, and the algorithm applied to a learner.
+
+Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
+"""
+
+from typing import TYPE_CHECKING
+
+from ramify.algos.configs import (
+    CispoConfig,
+    ClipConfig,
+    GppoConfig,
+    GroupConfig,
+    GspoConfig,
+    NodeValueConfig,
+    ReinforcePlusPlusConfig,
+    StopGradientClipConfig,
+    TreeGrpoConfig,
+    TurnLevelConfig,
+)
+from ramify.config.schema_algorithm import AlgorithmSection, LossSection
+from ramify.config.schema_parts import OptimizerSection, ScriptedEngineSection
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.protocols import Estimator, RewardFn
+
+if TYPE_CHECKING:
+    from ramify.algos.losses import Objective, PolicyLoss, TokenLoss
+    from ramify.learner.annotate import Wanted
+    from ramify.learner.learning import Learning
+    from ramify.learner.optimizer import OptimizerSettings, Schedule
+    from ramify.learner.update import Learner
+
+MISMATCH_TOLERANCE = 1e-4
+"""Largest mean |ln(policy / behavior)|, nats per token, at which an engine's logprobs may be the old ones (float32)."""
+MISMATCH_KL = 0.015
+"""Largest KL(engine || learner), nats per token, that an importance correction may have to mend."""
+
+
+def build_optimizer(section: OptimizerSection) -> "tuple[OptimizerSettings, Schedule]":
+    """The optimizer's settings and its learning-rate schedule."""
+    from ramify.learner.optimizer import AdamWSettings, MuonSettings, Schedule
+
+    schedule = Schedule(section.warmup_steps, section.decay_from, section.final_rate, section.decay)
+    if section.name == "adamw":
+        return AdamWSettings(section.rate, section.betas, section.weight_decay), schedule
+    return (
+        MuonSettings(
+            matrix_lr=section.rate,
+            vector_lr=section.vector_rate or section.rate,
+            embedding_lr=section.embedding_rate or section.rate,
+            betas=section.betas,
+            weight_decay=section.weight_decay,
+        ),
+        schedule,
+    )
+
+
+def build_estimator(section: AlgorithmSection) -> Estimator:
+    """The advantage estimator, wrapped in what changes its rewards (KL) and advantages (entropy)."""
+    from ramify.algos.aepo import EntropyAwareAdvantage
+    from ramify.algos.grpo import GroupRelative
+    from ramify.algos.kl import KlInReward
+    from ramify.algos.node_value import NodeValue
+    from ramify.algos.reinforce_pp import ReinforcePlusPlus
+    from ramify.algos.tree_grpo import TreeGrpo
+    from ramify.algos.turn_level import TurnLevel
+
+    kl = section.kl.coefficient if section.kl is not None and section.kl.place == "reward" else 0.0
+    estimator: Estimator
+    match section.estimator:
+        case GroupConfig() as config:
+            estimator = GroupRelative(section.shared, **config.values())
+        case TreeGrpoConfig() as config:
+            estimator = TreeGrpo(section.shared, **config.values())
+        case NodeValueConfig() as config:
+            estimator = NodeValue(section.shared, **config.values())
+        case TurnLevelConfig() as config:
+            estimator = TurnLevel(section.shared, **config.values())
+        case ReinforcePlusPlusConfig() as config:
+            # It applies the KL penalty per token, so that each token is charged only for itself and later tokens.
+            estimator = ReinforcePlusPlus(section.shared, **config.values(), kl_coefficient=kl)
+    if kl and not isinstance(section.estimator, ReinforcePlusPlusConfig):
+        estimator = KlInReward(estimator, kl)
+    if section.entropy_advantage is not None:
+        entropy = section.entropy_advantage
+        estimator = EntropyAwareAdvantage(estimator, section.shared, entropy.weight, entropy.source)
+    return estimator
+
+
+def build_shaping(section: AlgorithmSection, reward: RewardFn, max_tokens: int) -> RewardFn:
+    """The reward for training: `reward`, minus the algorithm's penalty for trajectories near `max_tokens`."""
+    from ramify.rewards.trajectory_rewards import OverlongReward
+
+    if section.overlong_margin is None:
+        return reward
+    return OverlongReward(reward, max_tokens, section.overlong_margin)
+
+
+def build_objective(section: AlgorithmSection) -> "Objective":
+    """What the learner minimises."""
+    from ramify.algos.credit import Weighting
+    from ramify.algos.kl import EntropyBonus, KlPenalty
+    from ramify.algos.losses import Objective
+
+    penalties: list[TokenLoss] = []
+    kl = section.kl
+    if kl is not None and kl.place == "loss":
+        assert kl.estimator != "k1"
+        penalties.append(KlPenalty(kl.estimator, kl.coefficient))
+    if section.entropy_bonus is not None:
+        penalties.append(EntropyBonus(section.entropy_bonus))
+    weighting = Weighting(section.shared, section.advantage, section.aggregation, section.fixed_length)
+    return Objective(_surrogate(section.loss), tuple(penalties), weighting)
+
+
+def _surrogate(section: LossSection) -> "PolicyLoss":
+    from ramify.algos.aepo import StopGradientClip
+    from ramify.algos.cispo import CispoSurrogate
+    from ramify.algos.gppo import GppoSurrogate
+    from ramify.algos.grpo import ClippedSurrogate
+    from ramify.algos.gspo import GspoSurrogate
+
+    kinds: dict[type, type[PolicyLoss]] = {
+        ClipConfig: ClippedSurrogate,
+        StopGradientClipConfig: StopGradientClip,
+        GppoConfig: GppoSurrogate,
+        CispoConfig: CispoSurrogate,
+        GspoConfig: GspoSurrogate,
+    }
+    return kinds[type(section)](**section.values())
+
+
+def wanted_annotations(section: AlgorithmSection) -> "Wanted":
+    """What the annotation pass must compute; nothing if the engine provides all that the algorithm needs."""
+    from ramify.learner.annotate import Wanted
+
+    entropy = section.entropy_advantage
+    return Wanted(
+        old=section.old,
+        entropies=entropy is not None and entropy.source == "annotate",
+        ref_logprobs=section.kl is not None,
+    )
+
+
+def _default_kl(recipe: TrainRecipe) -> float | None:
+    """A script is no policy, so its turns may be as unlikely as they are."""
+    scripted = isinstance(recipe.engine, ScriptedEngineSection)
+    return None if scripted or recipe.algorithm.old == "behavior" else MISMATCH_KL
+
+
+def build_learning(recipe: TrainRecipe, learner: "Learner", minibatches: int) -> "Learning":
+    """The algorithm of a recipe, applied to a learner."""
+    from ramify.learner.learning import Learning
+
+    algorithm = recipe.algorithm
+    return Learning(
+        learner=learner,
+        estimator=build_estimator(algorithm),
+        correction=algorithm.correction,
+        masks_truncated=algorithm.truncated == "mask",
+        wanted=wanted_annotations(algorithm),
+        problems_per_minibatch=recipe.learner.problems_per_minibatch,
+        minibatches=minibatches,
+        temperature=recipe.rollout.temperature,
+        max_mismatch=(algorithm.max_mismatch or MISMATCH_TOLERANCE) if algorithm.old == "behavior" else None,
+        max_kl=algorithm.max_mismatch_kl or _default_kl(recipe),
+    )
