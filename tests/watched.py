@@ -11,8 +11,9 @@ from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.parallel import make_mesh
 from ramify.learner.sharding import Sharding, shard, whole
 from ramify.learner.worker import Worker
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model, save_model
-from ramify.modeling.lora import LoraSettings, adapters_off, add_lora
+from ramify.modeling.lora import adapters_off, add_lora
 from ramify.modeling.memory_plan import Layout
 
 ADAMW = AdamWSettings(lr=1e-3, weight_decay=0.0)
@@ -65,7 +66,7 @@ class Made:
         wide = torch.promote_types(self.dtype, torch.float32)
         model = self._model(self.folder, wide)
         if self.lora:
-            add_lora(model, LoraSettings(rank=2, alpha=4.0), seed=0)
+            add_lora(model, AdapterConfig(rank=2, alpha=4.0), seed=0)
             model.to(wide)
             generator = torch.Generator().manual_seed(1)
             with torch.no_grad():

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.branching.rules import rule_tables
 from ramify.assemble.agent import build_brancher
 from ramify.assemble.model import build_model
+from ramify.assemble.task import build_sampler, build_task
 from ramify.config.schema_rollout import RolloutSection
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
@@ -26,7 +27,7 @@ from ramify.quickstart.example import ExampleData, rl_recipe
 from ramify.quickstart.world import make_example
 from ramify.rollout.grow import grow_trees
 from ramify.runs.checkpoint import latest_checkpoint
-from ramify.sampler.sampler import Sampler, build_sampler, build_task
+from ramify.sampler.sampler import Sampler
 
 NUM_PROBLEMS = 64
 BATCH = 16

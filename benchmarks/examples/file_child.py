@@ -1,17 +1,15 @@
 """The measured side of rows 15: a fresh process that reads a file of examples as `ramify sft` does before its first step."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.answer import answer_lines
-from ramify.assemble.model import build_tokenizer
+from ramify.assemble.examples import open_examples
 from ramify.assemble.tools import show_tools
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import SftRecipe
 from ramify.quickstart.evaluations import peak_memory_bytes
 from ramify.train import sft  # noqa: F401 - torch and all that a run has in memory by then
-from ramify.train.examples import ExampleReader, RowRenderers
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -19,8 +17,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     recipe = check_recipe(SftRecipe, question["recipe"], "recipe")
     before = peak_memory_bytes()
     started = time.perf_counter()
-    tokenizer = build_tokenizer(Path(recipe.model.path))
-    reader = ExampleReader(recipe, RowRenderers(recipe, tokenizer, show_tools(recipe.tools)), lambda _: None)
+    _, reader = open_examples(recipe, show_tools(recipe.tools), lambda _: None)
     examples = tuple(reader)
     reader.require_usable()
     notes = reader.notes

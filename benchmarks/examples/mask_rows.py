@@ -14,21 +14,20 @@ from benchmarks.harness.family import RowFunction
 from benchmarks.harness.rows import Row
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood, demonstrated
+from ramify.assemble.examples import run_examples, run_sft
 from ramify.config.schema_examples import SftRecipe
 from ramify.core.rank import Rank
 from ramify.core.tree import Source, Tree, TreeKey, make_tree
 from ramify.learner.parallel import Ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
-from ramify.modeling.memory_plan import GATHERED_ONCE
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.quickstart.evaluations import evaluate
 from ramify.quickstart.example import eval_recipe, sft_recipe
 from ramify.quickstart.world import make_example
 from ramify.train.examples import Rendered, RowRenderers
-from ramify.train.sft import run_sft
-from ramify.train.supervised import SupervisedTask, Update, train_on_examples
+from ramify.train.supervised import SupervisedTask, Update
 
 _SEEDS = (0, 1)
 _TEMPERATURES = {"sampled": 1.0, "greedy": 0.0}
@@ -72,7 +71,7 @@ def _one_seed(folder: Path, seed: int) -> tuple[dict[str, tuple[float, float, fl
     recipes = {}
     for what in ("masked", "unmasked"):
         recipe = sft_recipe(example, folder, seed, data)
-        recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"dir": folder / what})})
+        recipe = recipe.model_copy(update={"run": replace(recipe.run, dir=folder / what)})
         models[what] = (run_sft if what == "masked" else _run_unmasked)(recipe, console, Ranks(Rank()))
         for way, temperature in _TEMPERATURES.items():
             out = folder / "eval" / f"{what}-{way}"
@@ -88,7 +87,7 @@ def _one_seed(folder: Path, seed: int) -> tuple[dict[str, tuple[float, float, fl
 
 def _run_unmasked(recipe: SftRecipe, console: RunConsole, ranks: Ranks) -> Path:
     """`run_sft`, but for the trees."""
-    return train_on_examples(recipe, console, _task, ranks, GATHERED_ONCE, resume=False, max_steps=None)
+    return run_examples(recipe, console, _task, ranks)
 
 
 def _task(renderers: RowRenderers, examples: Sequence[Rendered]) -> SupervisedTask:

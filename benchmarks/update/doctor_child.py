@@ -21,8 +21,9 @@ from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.update import Learner
 from ramify.learner.worker import Reference
 from ramify.modeling.attention import ATTENTION_NAME
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.host_memory import map_large_tensors
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.lora import add_lora
 from ramify.modeling.memory import set_checkpointing
 from ramify.modeling.recompute import recompute_activations
 
@@ -44,7 +45,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 def _train(config: dict[str, Any], tokens: int, rank: int, reference: bool, recompute: bool) -> None:
     model = _model(config)
     if rank:
-        add_lora(model, LoraSettings(rank, 2.0 * rank), seed=0)
+        add_lora(model, AdapterConfig(rank=rank, alpha=2.0 * rank), seed=0)
     learner = _learner(model, tokens, _reference(config) if reference else None)
     set_checkpointing(model, recompute)
     # A step with a short row brings the optimizer's state. In the next one gradients are there when the long row comes.

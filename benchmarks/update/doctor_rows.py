@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.harness.peers import Peer, PeerUnavailableError
 from benchmarks.harness.rows import Row, not_measured
 from ramify.commands.estimate import adapter_parameters
-from ramify.config.schema_parts import LoraSection
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.memory_plan import Job, ModelSize, plan_of
 from ramify.modeling.published_sizes import dense_shapes, published_config
 
@@ -88,7 +88,7 @@ def _told(shape: Shape) -> float:
     """MiB."""
     config = SimpleNamespace(**_config(shape))
     shapes = dense_shapes(config)
-    adapter = adapter_parameters(LoraSection(rank=shape.rank), shapes) if shape.rank else 0
+    adapter = adapter_parameters(AdapterConfig(rank=shape.rank), shapes) if shape.rank else 0
     job = Job(
         config,
         ModelSize.of(shapes, adapter),

@@ -18,8 +18,9 @@ from ramify.engines.local import LocalEngine
 from ramify.engines.scripted import ScriptedEngine
 from ramify.engines.virtual_clock import run_virtual
 from ramify.learner.optimizer import AdamWSettings, Optimizers
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
-from ramify.modeling.lora import LoraSettings, adapters_off, add_lora
+from ramify.modeling.lora import adapters_off, add_lora
 from scripted_agents import script
 
 FAMILIES = ["qwen2", "qwen3", "llama", "mistral"]
@@ -206,7 +207,7 @@ def learner_logprobs(model, context, written):
 def test_logprobs_under_an_adapter_are_the_learners_before_and_after_an_update(tmp_path, family, targets):
     folder = write_model(tmp_path / family, family)
     tokenizer, model = ChatTokenizer(folder), load_model(folder)
-    add_lora(model, LoraSettings(4, 8, targets), seed=0)
+    add_lora(model, AdapterConfig(rank=4, alpha=8, targets=targets), seed=0)
     optimizers = Optimizers(model, AdamWSettings(lr=0.02))
     request = ask(tokenizer, "the capital of France is", max_new_tokens=12)
     engine = LocalEngine(model, tokenizer, num_slots=4, context_tokens=400)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from e2e_runs import ramify, write_task
+from ramify.assemble.training import build_rl
 from ramify.config.load import load_recipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import TrainingError
@@ -16,10 +17,9 @@ from ramify.modeling.memory_plan import GATHERED_ONCE
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.runs.checkpoint import checkpoint_folder
+from ramify.runs.run_folder import claim_run_folder
 from ramify.runtime.agent_loop import StopOnSignal, agent_loop
 from ramify.train.rl import rl_step, start_new
-from ramify.train.rl_parts import build_rl
-from ramify.train.run_folder import claim_run_folder
 
 REPETITION = ("guard.max_repetition=0.6", "guard.patience=2", "guard.max_fallbacks=1")
 

@@ -5,9 +5,9 @@ import pytest
 from e2e_runs import write_lines
 from hermes_folders import QWEN3, write_hermes_tokenizer
 from model_folders import write_model
-from ramify.assemble.agent import build_renderer
 from ramify.assemble.model import build_tokenizer
 from ramify.assemble.tools import show_tools
+from ramify.chat.renderers import renderer_for
 from ramify.cli import main
 from ramify.config.load import load_recipe
 from ramify.config.schema_examples import SftRecipe
@@ -176,7 +176,7 @@ def test_every_kind_of_run_shows_the_same_prompt(task, started, trained):
     ran(task, "dpo", DPO, started)
     evaluated = ran(task, "eval", EVAL, started)
     recipe = load_recipe(SftRecipe, next(task.glob("sft*.toml")), [])
-    renderer = build_renderer("hermes", build_tokenizer(started), show_tools(recipe.tools).specs)
+    renderer = renderer_for("hermes", build_tokenizer(started), show_tools(recipe.tools).specs)
     prompts = {}
     for _, item in read_examples(task / "demonstrations.jsonl", COMPLETION):
         prompts[item.problem.messages] = renderer.start(item.problem)

@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from file_limits import file_size_limit
 from ramify.cli import main
 from ramify.modeling import plain_folder
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model, save_model
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.lora import add_lora
 from verl_checkpoints import whole_tensors, write_plain, write_sharded, write_small_model
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -192,7 +193,7 @@ def test_an_adapter_of_a_run_is_merged_into_the_base_that_it_was_trained_on(
     base = tmp_path / "base"
     shutil.copytree(model_folder, base)
     model = load_model(base)
-    add_lora(model, LoraSettings(4, 8.0), seed=0)
+    add_lora(model, AdapterConfig(rank=4, alpha=8.0), seed=0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:

@@ -12,7 +12,7 @@ import httpx
 
 from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_vllm import VllmEngineSection
+from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm.process import Command
 
 FLAGS = ("--enforce-eager", "--gpu-memory-utilization", "0.08", "--no-enable-chunked-prefill")
@@ -67,7 +67,7 @@ def engine_of(folder, *servers, **settings):
     os.environ[KEY_VARIABLE] = KEY
     hands_over = settings.pop("hands_over", False)
     return build_vllm(
-        VllmEngineSection(**{**section, **settings}),
+        VllmEngineConfig(**{**section, **settings}),
         ChatTokenizer(folder),
         CONTEXT,
         Path("nowhere"),

@@ -13,7 +13,8 @@ from ramify.core.tree import Source
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
-from ramify.modeling.lora import LoraSettings, adapters_off, add_lora
+from ramify.modeling.configs import AdapterConfig
+from ramify.modeling.lora import adapters_off, add_lora
 from ramify.modeling.tiny import make_tiny_qwen3
 from ramify.train.dpo import prefer
 from random_trees import node, tree_of
@@ -142,7 +143,7 @@ def test_loss_and_gradients_equal_those_of_plain_loops_however_pairs_are_split(t
 def test_under_lora_the_reference_is_the_base(trees):
     model = tiny(0)
     base = copy.deepcopy(model)
-    add_lora(model, LoraSettings(rank=2, alpha=4.0), seed=0)
+    add_lora(model, AdapterConfig(rank=2, alpha=4.0), seed=0)
     model.double()
 
     @contextmanager

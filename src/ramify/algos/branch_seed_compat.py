@@ -12,7 +12,7 @@ the terms of the sum); one fresh root a round; a monitored trajectory that is th
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ramify.algos.branch_aepo import mean_lower, monitored_entropies, sigmoid, steps_in_a_row
 from ramify.algos.branch_arpo import clip
@@ -154,6 +154,8 @@ class ReleasedStatistic:
 class ReleasedArpoBrancher(FixedRoots):
     """ARPO's branching rule as released."""
 
+    looks_at_entropy: ClassVar[bool] = True
+
     m: int
     config: ReleasedArpoConfig
     statistic: ReleasedStatistic
@@ -190,6 +192,8 @@ class ReleasedArpoBrancher(FixedRoots):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedAepoBrancher:
     """AEPO's branching rule as released; `m` is None with dynamic rollouts."""
+
+    looks_at_entropy: ClassVar[bool] = True
 
     m: int | None
     config: ReleasedAepoConfig

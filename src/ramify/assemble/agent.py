@@ -3,7 +3,7 @@
 Imports are inside the functions, so that checking a recipe loads none of the libraries that running it needs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -18,56 +18,33 @@ from ramify.algos.branch_seed_compat import (
     ReleasedArpoConfig,
     ReleasedStatistic,
 )
-from ramify.assemble.repair import RepairKit, build_repairs
-from ramify.assemble.tools import Toolbox
+from ramify.assemble.repair import build_repairs
 from ramify.config.other_runs import read_rate
-from ramify.config.schema_eval import EvalEngineSection, OpenAIEngineSection
-from ramify.config.schema_parts import (
-    Dialect,
-    LimitsSection,
-    LocalEngineSection,
-    RunSection,
-    ScriptedEngineSection,
-)
+from ramify.config.schema_eval import EvalEngineSection
+from ramify.config.schema_parts import LimitsSection
 from ramify.config.schema_rollout import RolloutSection
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.closing import LiveCount
-from ramify.core.messages import ToolSpec
 from ramify.core.protocols import Brancher, ContextRewriter, Engine, EventSink
+from ramify.engines.configs import (
+    LocalEngineConfig,
+    OpenAIEngineConfig,
+    ScriptedEngineConfig,
+    VllmEngineConfig,
+)
+from ramify.runs.configs import RunConfig
+from ramify.sampler.task import RepairKit, Toolbox
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ramify.chat.renderer import ChatRenderer
-    from ramify.chat.tokenizer import ChatTokenizer
     from ramify.rollout.settings import AgentParts, BranchAt, RolloutLimits
-
-
-def build_renderer(dialect: Dialect, tokenizer: "ChatTokenizer", tools: Sequence[ToolSpec]) -> "ChatRenderer":
-    """The renderer of every run: SFT, DPO, RL and evaluation.
-
-    Args:
-        dialect: The recipe's `model.dialect`.
-        tokenizer: The model's tokenizer.
-        tools: `Toolbox.specs`, or `ShownTools.specs` where nothing is called.
-
-    Raises:
-        ConfigError: A tool's name cannot be used in the dialect.
-        DataError: The chat template does not have the dialect.
-    """
-    if dialect == "hermes":
-        from ramify.chat.hermes import HermesRenderer
-
-        return HermesRenderer(tokenizer, tools)
-    from ramify.chat.tag_renderer import TagRenderer
-
-    return TagRenderer(tokenizer, tools)
 
 
 def build_agent(
     *,
     engine: EvalEngineSection,
-    run: RunSection,
+    run: RunConfig,
     toolbox: Toolbox,
     renderer: "ChatRenderer",
     model: "Callable[[], PreTrainedModel]",
@@ -94,7 +71,7 @@ def build_agent(
     from ramify.rollout.settings import AgentParts
 
     live = LiveCount()
-    if isinstance(engine, VllmEngineSection):
+    if isinstance(engine, VllmEngineConfig):
         from ramify.assemble.vllm import build_vllm
 
         built: Engine = build_vllm(
@@ -125,20 +102,20 @@ def build_agent(
 
 
 def _engine(
-    section: LocalEngineSection | ScriptedEngineSection | OpenAIEngineSection,
+    section: LocalEngineConfig | ScriptedEngineConfig | OpenAIEngineConfig,
     renderer: "ChatRenderer",
     model: "Callable[[], PreTrainedModel]",
     context_tokens: int,
     live: LiveCount | None,
     note: Callable[[str], None],
 ) -> Engine:
-    if isinstance(section, LocalEngineSection):
+    if isinstance(section, LocalEngineConfig):
         from ramify.engines.local import LocalEngine
 
         return LocalEngine(
             model(), renderer.tokenizer, num_slots=section.slots, context_tokens=context_tokens, live=live
         )
-    if isinstance(section, OpenAIEngineSection):
+    if isinstance(section, OpenAIEngineConfig):
         return _openai(section, renderer, context_tokens, note)
     from ramify.engines.scripted import ScriptedEngine, load_script
 
@@ -157,13 +134,13 @@ def engine_without_tools(
 
     Whoever calls this closes it, as well as `engine`.
     """
-    if isinstance(section, OpenAIEngineSection) and section.api == "chat":
+    if isinstance(section, OpenAIEngineConfig) and section.api == "chat":
         return _openai(section, renderer, context_tokens, note)
     return engine
 
 
 def _openai(
-    section: OpenAIEngineSection, renderer: "ChatRenderer", context_tokens: int, note: Callable[[str], None]
+    section: OpenAIEngineConfig, renderer: "ChatRenderer", context_tokens: int, note: Callable[[str], None]
 ) -> Engine:
     from ramify.assemble.services import http_client
     from ramify.engines.openai import OpenAIEngine

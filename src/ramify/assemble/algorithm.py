@@ -18,9 +18,10 @@ from ramify.algos.configs import (
     TurnLevelConfig,
 )
 from ramify.config.schema_algorithm import AlgorithmSection, LossSection
-from ramify.config.schema_parts import OptimizerSection, ScriptedEngineSection
+from ramify.config.schema_parts import OptimizerSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.protocols import Estimator, RewardFn
+from ramify.engines.configs import ScriptedEngineConfig
 
 if TYPE_CHECKING:
     from ramify.algos.losses import Objective, PolicyLoss, TokenLoss
@@ -143,7 +144,7 @@ def wanted_annotations(section: AlgorithmSection) -> "Wanted":
 
 def _default_kl(recipe: TrainRecipe) -> float | None:
     """A script is no policy, so its turns may be as unlikely as they are."""
-    scripted = isinstance(recipe.engine, ScriptedEngineSection)
+    scripted = isinstance(recipe.engine, ScriptedEngineConfig)
     return None if scripted or recipe.algorithm.old == "behavior" else MISMATCH_KL
 
 

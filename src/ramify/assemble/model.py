@@ -6,12 +6,8 @@ Imports are inside the functions, so that checking a recipe loads none of the li
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.config.schema_parts import (
-    LoraSection,
-    ModelSection,
-    TrainedModelSection,
-)
 from ramify.core.errors import ConfigError, DataError
+from ramify.modeling.configs import AdapterConfig, ModelConfig, TrainedModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +111,7 @@ def _compare(ours: "ChatTokenizer", text: str) -> str | None:
     return None if mine == ids else type(theirs).__name__
 
 
-def build_model(section: ModelSection, context_tokens: int, seed: int = 0) -> "PreTrainedModel":
+def build_model(section: ModelConfig, context_tokens: int, seed: int = 0) -> "PreTrainedModel":
     """Load the model, with a fresh adapter if the recipe asks for one and the folder has none.
 
     Args:
@@ -137,7 +133,7 @@ def build_model(section: ModelSection, context_tokens: int, seed: int = 0) -> "P
     device = ("cuda" if has_gpu else "cpu") if section.device == "auto" else section.device
     model = load_model(section.folder, section.dtype, device)
     require_positions(section.path, int(model.config.max_position_embeddings), context_tokens)
-    if isinstance(section, TrainedModelSection) and section.lora is not None:
+    if isinstance(section, TrainedModelConfig) and section.lora is not None:
         _adapt(model, section.lora, section.path, seed)
     return model
 
@@ -150,14 +146,13 @@ def require_positions(path: Path, limit: int, context_tokens: int) -> None:
         )
 
 
-def _adapt(model: "PreTrainedModel", section: LoraSection, path: Path, seed: int) -> None:
-    from ramify.modeling.lora import LoraSettings, adapter_settings, add_lora, spelt_out
+def _adapt(model: "PreTrainedModel", section: AdapterConfig, path: Path, seed: int) -> None:
+    from ramify.modeling.lora import adapter_settings, add_lora, spelt_out
 
-    asked = LoraSettings(section.rank, section.alpha, section.targets)
     found = adapter_settings(model)
     if found is None:
-        add_lora(model, asked, seed)
-    elif found != spelt_out(model, asked):
+        add_lora(model, section, seed)
+    elif found != spelt_out(model, section):
         raise ConfigError(
             f"model.lora: expected the settings of the adapter at {path} (rank = {found.rank}, alpha = {found.alpha}, "
             f"targets = {list(found.targets)}) or no such section"

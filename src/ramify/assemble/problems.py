@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from ramify.config.other_runs import dialect_notes, training_overlap_notes
 from ramify.config.schema_eval import EvalDataSection
-from ramify.config.schema_parts import ModelSection
 from ramify.config.schema_synth import SynthDataSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import DataError
 from ramify.core.messages import Problem
+from ramify.data.problems import control_notes
+from ramify.modeling.configs import ModelConfig
 from ramify.rewards.configs import EnvironmentRewardConfig
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _read_rows(recipe: TrainRecipe, path: Path, notes: list[str]) -> Sequence[Pr
 
 
 def build_eval_problems(
-    section: EvalDataSection, renderer: "ChatRenderer", tools: Collection[str], model: ModelSection
+    section: EvalDataSection, renderer: "ChatRenderer", tools: Collection[str], model: ModelConfig
 ) -> tuple[tuple[Problem, ...], tuple[str, ...]]:
     """Read the problems, with instructions in front if the recipe asks for them; returns them and one-line notes.
 
@@ -206,17 +207,6 @@ def _fitting(
         )
     notes += control_notes(place, [renderer.foreign_control(problem) for problem in kept])
     return kept, tuple(notes)
-
-
-def control_notes(place: Path | str, found: Sequence[str | None]) -> tuple[str, ...]:
-    """A note on the rows of a data set that spell a control token; `found` has one of them, or None, for each row."""
-    spelt = [token for token in found if token is not None]
-    if not spelt:
-        return ()
-    return (
-        f"{place}: {len(spelt)} of {len(found)} rows spell a token that only the chat template may write, such as "
-        f"{spelt[0]!r}; it is read as ordinary text",
-    )
 
 
 def _without(

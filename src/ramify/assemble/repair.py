@@ -1,49 +1,19 @@
 """Builds the repair tools of a checked recipe: the helper that they ask, the debugger, the rewriters."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ramify.assemble.services import build_cache, chat_model
-from ramify.config.schema_repair import RepairSection
-from ramify.core.closing import close_all
-from ramify.core.protocols import Cache, ChatModel, ContextRewriter, Engine, Environment
-from ramify.core.records import TokenUsage
+from ramify.core.protocols import ContextRewriter, Engine, Environment
 from ramify.rollout.configs import OwnHelperConfig
+from ramify.sampler.configs import RepairConfig
+from ramify.sampler.task import RepairKit
 
 if TYPE_CHECKING:
     from ramify.chat.renderer import ChatRenderer
     from ramify.rollout.settings import RolloutLimits
 
 
-@dataclass(slots=True)
-class RepairKit:
-    """What the repair tools of a recipe use.
-
-    Attributes:
-        section: The recipe's table.
-        model: The helper; None: nobody is asked, or the policy itself, which `build_repairs` puts here.
-        cache: Of its answers.
-        sha256: Of the file of the user's own helper, if it is one.
-    """
-
-    section: RepairSection
-    model: ChatModel | None
-    cache: Cache | None
-    sha256: str | None = None
-
-    @property
-    def usage(self) -> TokenUsage | None:
-        """What the helper's answers took so far; None if nobody is asked."""
-        if not self.section.asks:
-            return None
-        return TokenUsage() if self.model is None else self.model.usage
-
-    async def close(self) -> None:
-        """Free connections and files."""
-        await close_all(each for each in (self.model, self.cache) if each is not None)
-
-
-def open_repairs(section: RepairSection) -> RepairKit:
+def open_repairs(section: RepairConfig) -> RepairKit:
     """Open the helper and the cassette.
 
     Raises:
@@ -89,7 +59,7 @@ def build_repairs(
     from ramify.rollout.helper import Helper
     from ramify.rollout.repair import Backtracer, Refiner
 
-    section = kit.section
+    section = kit.config
     if section.helper is None:
         kit.model = PolicyChat(engine, type(renderer)(renderer.tokenizer, ()), seed)
     assert kit.model is not None

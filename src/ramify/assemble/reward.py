@@ -1,12 +1,11 @@
 """Builds the reward of a checked recipe."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ramify.assemble.services import chat_model
 from ramify.config.schema_reward import RewardSection
-from ramify.core.closing import Closable, close_all
+from ramify.core.closing import Closable
 from ramify.core.protocols import Cache, Json, RewardFn
 from ramify.rewards.configs import (
     AnswerRewardConfig,
@@ -19,33 +18,11 @@ from ramify.rewards.configs import (
     PartsRewardConfig,
     ScoreName,
 )
+from ramify.sampler.task import BuiltReward
 
 if TYPE_CHECKING:
     from ramify.rewards.judge import Judge
     from ramify.rewards.parts import FunctionPart
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltReward:
-    """A reward with its judge.
-
-    Attributes:
-        fn: The reward function.
-        judge: The judge whose verdicts are a part of the reward, if any.
-        notes: Notes for the user about their own files.
-        identities: What the reward depends on besides the recipe: the judge's prompt, checksums of the user's files.
-        resources: What `close` closes.
-    """
-
-    fn: RewardFn
-    judge: "Judge | None" = None
-    notes: tuple[str, ...] = ()
-    identities: Mapping[str, Json] = field(default_factory=dict)
-    resources: tuple[Closable, ...] = ()
-
-    async def close(self) -> None:
-        """Close connections and files."""
-        await close_all(reversed(self.resources))
 
 
 def build_reward(section: RewardSection, reported: Sequence[ScoreName] = ()) -> BuiltReward:

@@ -4,17 +4,17 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ramify.assemble.services import build_cache, build_provider, chat_model, http_client, page_source
 from ramify.config.schema_tools import EnvironmentSection, SandboxSection, ToolsSection
-from ramify.core.closing import Closable, close_all
+from ramify.core.closing import Closable
 from ramify.core.errors import ConfigError
 from ramify.core.messages import ToolSpec
 from ramify.core.protocols import Environment, Json, Sandbox, Tool
 from ramify.net.configs import HttpConfig
 from ramify.net.secrets import shown
+from ramify.sampler.task import ShownTools, Toolbox
 from ramify.tools.configs import OpenEnvConfig, OwnEnvironmentConfig, OwnToolConfig, PythonConfig
 from ramify.tools.server_tools import MAX_DESCRIPTION
 
@@ -23,58 +23,6 @@ _OURS = ("search", "open_page", "python")
 
 _SERVICE_SECONDS = 5.0
 """Time that a sandbox service may take in addition to the program's own time."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTools:
-    """The tools of a recipe as its prompts show them, in their order; `notes` and `identities` as in `Toolbox`.
-
-    `opens` is that of its environment, `environments` holds the tools of each of several by name, and `max_observations` is the
-    most that any of them has.
-    """
-
-    specs: tuple[ToolSpec, ...]
-    notes: tuple[str, ...]
-    identities: Mapping[str, Json]
-    opens: bool = False
-    max_observations: int = 0
-    environments: Mapping[str, tuple[ToolSpec, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Toolbox:
-    """What an agent acts in, the resources that it uses, and notes about the user's own files.
-
-    `environment` is the only one, or the first of several `environments` by name. `identities` holds for each tool what its answers depend on besides the recipe: corpus, file, level of the sandbox.
-    """
-
-    environment: Environment
-    resources: tuple[Closable, ...] = ()
-    notes: tuple[str, ...] = ()
-    identities: Mapping[str, Json] = field(default_factory=dict)
-    environments: Mapping[str, Environment] = field(default_factory=dict)
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """What the renderer needs to know of the tools, in the order in which prompts list them."""
-        return tuple(self.environment.tools.values())
-
-    @property
-    def shown(self) -> ShownTools:
-        """Its tools as prompts show them."""
-        every = (self.environment, *self.environments.values())
-        return ShownTools(
-            self.specs,
-            self.notes,
-            self.identities,
-            self.environment.opens,
-            max(each.max_observations for each in every),
-            {name: tuple(each.tools.values()) for name, each in self.environments.items()},
-        )
-
-    async def close(self) -> None:
-        """Close the resources in reverse order."""
-        await close_all(reversed(self.resources))
 
 
 def build_tools(

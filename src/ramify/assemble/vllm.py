@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError
+from ramify.engines.configs import VllmEngineConfig
 
 if TYPE_CHECKING:
     from ramify.chat.tokenizer import ChatTokenizer
@@ -19,7 +19,7 @@ _MEMORY = Path("/dev/shm")
 
 
 def build_vllm(
-    section: VllmEngineSection,
+    section: VllmEngineConfig,
     tokenizer: "ChatTokenizer",
     context_tokens: int,
     run_folder: Path,
@@ -76,7 +76,7 @@ class _Server:
     process: "ServerProcess | None" = None
 
 
-def _named(section: VllmEngineSection) -> list[_Server]:
+def _named(section: VllmEngineConfig) -> list[_Server]:
     from ramify.net.secrets import read_key
 
     key = None if section.key_variable is None else read_key(section.key_variable)
@@ -84,7 +84,7 @@ def _named(section: VllmEngineSection) -> list[_Server]:
 
 
 def _launched(
-    section: VllmEngineSection, model: Path, context_tokens: int, logs: Path, note: Callable[[str], None]
+    section: VllmEngineConfig, model: Path, context_tokens: int, logs: Path, note: Callable[[str], None]
 ) -> list[_Server]:
     from ramify.engines.vllm.process import Command, ServerProcess, own_python
 
@@ -111,7 +111,7 @@ def _launched(
 
 
 def _replica(
-    section: VllmEngineSection,
+    section: VllmEngineConfig,
     server: _Server,
     vocab_size: int,
     context_tokens: int,
@@ -149,7 +149,7 @@ def _replica(
     )
 
 
-def check_vllm(section: VllmEngineSection, model: Path, *, hands_over: bool) -> None:
+def check_vllm(section: VllmEngineConfig, model: Path, *, hands_over: bool) -> None:
     """Check that servers can have the model of a folder.
 
     Raises:
@@ -169,7 +169,7 @@ def check_vllm(section: VllmEngineSection, model: Path, *, hands_over: bool) -> 
         )
 
 
-def _parent(section: VllmEngineSection, run_folder: Path) -> Path:
+def _parent(section: VllmEngineConfig, run_folder: Path) -> Path:
     """Return the folder below which the weights are handed over."""
     if section.weights_dir is not None:
         return section.weights_dir

@@ -6,14 +6,15 @@ Imports are inside the functions, so that checking a recipe loads none of the li
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramify.assemble.model import build_model
-from ramify.config.schema_parts import TrainedModelSection, TrainingEngineSection
 from ramify.core.errors import ConfigError
 from ramify.core.rank import Rank
+from ramify.engines.configs import TrainingEngineConfig
+from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class WorkerPlan:
         deterministic: Whether all ranks use deterministic operations only.
     """
 
-    model: TrainedModelSection
+    model: TrainedModelConfig
     source: Path
     context_tokens: int
     seed: int
@@ -71,33 +72,30 @@ class WorkerPlan:
             )
         if rank.number:
             set_numerics(self.threads, self.deterministic)
-        section = self.model.model_copy(update={"path": self.source})
+        section = replace(self.model, path=self.source)
         if rank.size == 1 and (section.dtype == "float32" or _keeps_its_base(section)):
             model = _in_float32(build_model(section, self.context_tokens, self.seed))
             return Worker(model, self.optimizer, self._reference(model, None))
         from ramify.learner.parallel import make_mesh
 
         mesh = make_mesh(rank, _device(section), self.copies)
-        dtype = section.dtype if _keeps_its_base(section) else "float32"
-        whole = section.model_copy(update={"dtype": dtype, "device": "cpu"})
+        whole = replace(section, dtype=section.dtype if _keeps_its_base(section) else "float32", device="cpu")
         model = _in_float32(build_model(whole, self.context_tokens, self.seed))
         self._split(model, mesh)
         return Worker(model, self.optimizer, self._reference(model, mesh))
 
     def description(self) -> dict[str, Any]:
         """Return the plan as values that ranks can send to each other."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**values, "model": self.model.model_dump(mode="json")}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> "WorkerPlan":
         """Return the plan of a description."""
-        model = TrainedModelSection.model_validate(description["model"])
-        return cls(**{**description, "model": model})
+        return cls(**description)
 
     def engine_model(self) -> "PreTrainedModel":
         """The model again, whole and frozen, in the type that it computes in."""
-        section = self.model.model_copy(update={"path": self.source})
+        section = replace(self.model, path=self.source)
         return build_model(section, self.context_tokens, self.seed).requires_grad_(False)
 
     def _split(self, model: "PreTrainedModel", mesh: "DeviceMesh") -> None:
@@ -135,13 +133,13 @@ class WorkerPlan:
         return lambda: nullcontext(frozen)
 
 
-def _device(section: TrainedModelSection) -> str:
+def _device(section: TrainedModelConfig) -> str:
     import torch
 
     return "cuda" if section.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def _keeps_its_base(section: TrainedModelSection) -> bool:
+def _keeps_its_base(section: TrainedModelConfig) -> bool:
     """Whether an adapter is trained, and the rest is frozen."""
     from ramify.modeling.model_config import is_adapter_folder
 
@@ -173,7 +171,7 @@ def build_engine_model(
     """
     from ramify.learner.sharding import is_sharded
 
-    if not isinstance(engine, TrainingEngineSection):
+    if not isinstance(engine, TrainingEngineConfig):
         return model
     if is_sharded(model):
         if engine.weights == "shared":

@@ -12,28 +12,12 @@ from functools import cached_property
 from typing import Any
 
 from ramify.chat.control_tokens import ControlTokens
-from ramify.chat.conversation import (
-    Line,
-    Parts,
-    Said,
-    SaidCall,
-    harmless,
-    thought_opened,
-)
-from ramify.chat.tags import (
-    neutralise,
-)
+from ramify.chat.conversation import Line, Parts, Said, SaidCall, harmless, thought_opened
+from ramify.chat.tags import neutralise
 from ramify.chat.template import read_user_frame
 from ramify.chat.tokenizer import ChatTokenizer
 from ramify.core.errors import DataError
-from ramify.core.messages import (
-    Message,
-    ParsedTurn,
-    Problem,
-    ToolResult,
-    ToolStatus,
-    TurnOutline,
-)
+from ramify.core.messages import Message, ParsedTurn, Problem, ToolResult, ToolStatus, TurnOutline
 from ramify.core.tree import Source, Trajectory
 
 

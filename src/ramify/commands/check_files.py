@@ -14,21 +14,21 @@ from ramify.commands.work import AnyRecipe
 from ramify.config.other_runs import read_rate
 from ramify.config.schema_eval import EvalEngineSection, EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_parts import LocalEngineSection, ModelSection, ScriptedEngineSection
-from ramify.config.schema_repair import RepairSection
 from ramify.config.schema_reward import RewardSection
 from ramify.config.schema_rollout import RolloutSection
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, DataError, UserError, in_one_line
+from ramify.engines.configs import LocalEngineConfig, ScriptedEngineConfig, VllmEngineConfig
+from ramify.modeling.configs import ModelConfig
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.model_config import check_architecture, read_model_config, read_object_file, whole_folder
 from ramify.modeling.weight_files import stored_tensors
 from ramify.rewards.configs import LengthRewardConfig, OwnPartConfig
 from ramify.rollout.configs import OwnHelperConfig, RewriterConfig
+from ramify.sampler.configs import RepairConfig
 from ramify.tools.configs import DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig, OwnToolConfig
 
 
@@ -53,7 +53,7 @@ def check_train_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
 
 def check_rollout_files(recipe: TrainRecipe, *, fetch: bool = True) -> None:
     """Raise ConfigError unless every file needed to grow trees exists; the scripted engine needs no weights."""
-    plays = isinstance(recipe.engine, ScriptedEngineSection)
+    plays = isinstance(recipe.engine, ScriptedEngineConfig)
     model = require_tokenizer if plays else require_model
     _check_all(
         _model_check(recipe.model, model, fetch),
@@ -93,8 +93,8 @@ def check_synth_files(recipe: SynthRecipe, *, fetch: bool = True) -> None:
 
 
 def _model_of(engine: EvalEngineSection) -> Callable[[Path], None]:
-    serves = isinstance(engine, VllmEngineSection) and engine.launch
-    return require_model if isinstance(engine, LocalEngineSection) or serves else require_tokenizer
+    serves = isinstance(engine, VllmEngineConfig) and engine.launch
+    return require_model if isinstance(engine, LocalEngineConfig) or serves else require_tokenizer
 
 
 def check_positions(recipe: AnyRecipe) -> None:
@@ -115,9 +115,9 @@ def check_positions(recipe: AnyRecipe) -> None:
         require_positions(recipe.model.path, limit, longest)
 
 
-def _require_served(engine: EvalEngineSection, model: ModelSection, *, hands_over: bool = False) -> None:
+def _require_served(engine: EvalEngineSection, model: ModelConfig, *, hands_over: bool = False) -> None:
     """Raise ConfigError unless vLLM's servers can have the model."""
-    if isinstance(engine, VllmEngineSection) and is_fetched(model.path, weights=False):
+    if isinstance(engine, VllmEngineConfig) and is_fetched(model.path, weights=False):
         check_vllm(engine, model.folder, hands_over=hands_over)
 
 
@@ -215,7 +215,7 @@ def require_own(key: str, sections: Sequence[OwnToolConfig | RewriterConfig | Ow
         require_file(f"{key}.path", own.path)
 
 
-def require_repairs(section: RepairSection | None) -> None:
+def require_repairs(section: RepairConfig | None) -> None:
     """Raise ConfigError unless the file of the user's own helper, and a cassette to replay, are there."""
     if section is None:
         return
@@ -227,7 +227,7 @@ def require_repairs(section: RepairSection | None) -> None:
 
 def require_script(section: EvalEngineSection) -> None:
     """Raise ConfigError unless a scripted engine's script exists."""
-    if isinstance(section, ScriptedEngineSection):
+    if isinstance(section, ScriptedEngineConfig):
         require_file("engine.script", section.script)
 
 
@@ -253,7 +253,7 @@ def _for_trees(recipe: TrainRecipe) -> tuple[Callable[[], None], ...]:
     )
 
 
-def _model_check(section: ModelSection, require: Callable[[Path], None], fetch: bool) -> Callable[[], None]:
+def _model_check(section: ModelConfig, require: Callable[[Path], None], fetch: bool) -> Callable[[], None]:
     """Check the model's folder; a hub model is downloaded first, or without `fetch` skipped if it is not here yet."""
 
     def check() -> None:

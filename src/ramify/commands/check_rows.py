@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from ramify.commands.work import AnyRecipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_parts import LocalEngineSection, ScriptedEngineSection
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_tools import ToolsSection
 from ramify.config.schema_train import TrainRecipe
@@ -19,12 +18,13 @@ from ramify.config.sizes import refuse_large_steps
 from ramify.core.messages import Problem
 from ramify.data.benchmark_files import HUB_PREFIX
 from ramify.data.benchmarks import parse_dataset
+from ramify.engines.configs import LocalEngineConfig, ScriptedEngineConfig
 from ramify.modeling.hub import is_fetched
 from ramify.rewards.configs import LengthRewardConfig
 from ramify.tools.configs import CacheConfig, DenseSearchConfig, LocalSearchConfig, OwnEnvironmentConfig
 
 if TYPE_CHECKING:
-    from ramify.sampler.task_files import ProblemReader
+    from ramify.assemble.task import ProblemReader
 
 
 def check_rows(recipe: AnyRecipe, *, trains: bool = True) -> Iterator[str]:
@@ -64,12 +64,12 @@ def _loads_weights(recipe: AnyRecipe, trains: bool) -> bool:
     """Return True if the model is loaded in this process."""
     if isinstance(recipe, SftRecipe | DpoRecipe) or (trains and isinstance(recipe, TrainRecipe)):
         return True
-    return isinstance(recipe.engine, LocalEngineSection)
+    return isinstance(recipe.engine, LocalEngineConfig)
 
 
 def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:
+    from ramify.assemble.examples import open_examples
     from ramify.assemble.tools import show_tools
-    from ramify.train.examples import open_examples
 
     _, reader = open_examples(recipe, show_tools(recipe.tools, recipe.environment), lambda _: None)
     count = sum(1 for _ in reader)
@@ -79,8 +79,9 @@ def _count_examples(recipe: SftRecipe | DpoRecipe) -> int:
 
 def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) -> tuple[Problem, ...]:
     from ramify.assemble.reward import build_own_parts
-    from ramify.assemble.tools import ShownTools, show_tools
-    from ramify.sampler.task_files import read_task
+    from ramify.assemble.task import read_task
+    from ramify.assemble.tools import show_tools
+    from ramify.sampler.task import ShownTools
 
     build_own_parts(recipe.reward)
     judge = recipe.reward.judge if not isinstance(recipe.reward, LengthRewardConfig) else None
@@ -98,10 +99,10 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
     computes = isinstance(recipe, TrainRecipe) or recipe.engine.computes_here
     files = read_task(recipe, shown, _reader(recipe, notes), lambda _: None, computes=computes)
     if isinstance(recipe, SynthRecipe):
-        from ramify.synth.run import read_hints
+        from ramify.assemble.synthesis import read_hints
 
         read_hints(recipe, [spec.name for spec in shown.specs], shown.opens, lambda _: None)
-    if isinstance(recipe.engine, ScriptedEngineSection):
+    if isinstance(recipe.engine, ScriptedEngineConfig):
         from ramify.engines.scripted import load_script
 
         load_script(recipe.engine.script, files.renderer.result_end)
@@ -111,7 +112,7 @@ def _read_problems(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[s
 def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) -> "ProblemReader":
     """Return the reader of the run; what is on the hub is left out, since nothing is fetched here."""
     if isinstance(recipe, TrainRecipe):
-        from ramify.sampler.task_files import training_problems
+        from ramify.assemble.task import training_problems
 
         here = tuple(source for source in recipe.data.exclude if not source.startswith(HUB_PREFIX))
         if len(here) < len(recipe.data.exclude):
@@ -120,14 +121,14 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
             recipe.model_copy(update={"data": recipe.data.model_copy(update={"exclude": here})})
         )
     if isinstance(recipe, EvalRecipe):
-        from ramify.eval.run import evaluation_problems
+        from ramify.assemble.evaluation import evaluation_problems
 
         named = parse_dataset(recipe.data.test)
         if named is None or not named[1].startswith(HUB_PREFIX):
             return evaluation_problems(recipe)
         notes.append("data.test: the rows of the hub were not read")
         return lambda *_: ((), ())
-    from ramify.synth.run import synthesis_questions
+    from ramify.assemble.synthesis import synthesis_questions
 
     return synthesis_questions(recipe, [])
 

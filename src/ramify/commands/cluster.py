@@ -9,29 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ramify.commands.estimate import (
-    GIB,
-    Memory,
-    Shapes,
-    in_bytes,
-    loads_weights,
-    memory_by_sizes,
-)
-from ramify.commands.pace import (
-    DATA_SHEETS,
-    RATES,
-    WRITING,
-    in_time,
-    learning_operations,
-    whole_run,
-)
+from ramify.commands.estimate import GIB, Memory, Shapes, in_bytes, loads_weights, memory_by_sizes
+from ramify.commands.pace import DATA_SHEETS, RATES, WRITING, in_time, learning_operations, whole_run
 from ramify.commands.work import AnyRecipe, Work, work_of
 from ramify.config.schema_eval import EvalRecipe
-from ramify.config.schema_parts import LocalEngineSection
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, DataError, MachineError
+from ramify.engines.configs import LocalEngineConfig, VllmEngineConfig
 from ramify.modeling.hub import fetch_model, is_fetched
 from ramify.modeling.memory_plan import KEPT, Job, MemoryPlan, choose
 from ramify.modeling.published_sizes import dense_shapes, published_config
@@ -145,7 +130,7 @@ def _knob(recipe: AnyRecipe, memory: Memory, room: int) -> str:
     """What to change so that it fits."""
     job, least = memory.job, memory.plan(0)
     engine = getattr(recipe, "engine", None)
-    slots = engine.slots if isinstance(engine, LocalEngineSection) else 0
+    slots = engine.slots if isinstance(engine, LocalEngineConfig) else 0
     state = least.total - least.row - slots * memory.slot
     if slots and (fitting := (room - state - least.row) // memory.slot) > 0:
         return f"engine.slots = {fitting} would fit"
@@ -192,7 +177,7 @@ def _while_it_writes(
         MachineError: They ask for more than is left, or their weights and one sequence do not fit into what they ask for.
     """
     engine, job = getattr(recipe, "engine", None), memory.job
-    if not (isinstance(engine, VllmEngineSection) and engine.sleep and job.trains):
+    if not (isinstance(engine, VllmEngineConfig) and engine.sleep and job.trains):
         return
     kept = sum(plan.parts.get(name, 0) for name in KEPT)
     most = _USABLE - kept / (gigabytes * GIB)
@@ -232,7 +217,7 @@ def _time(recipe: AnyRecipe, work: Work, memory: Memory, plan: MemoryPlan) -> It
     job, dtype = memory.job, recipe.model.dtype
     pace = RATES[job.number_bytes]
     engine = getattr(recipe, "engine", None)
-    engines = len(engine.urls or engine.gpus) if isinstance(engine, VllmEngineSection) else 1
+    engines = len(engine.urls or engine.gpus) if isinstance(engine, VllmEngineConfig) else 1
     slots = getattr(engine, "slots", work.per_step)
     seconds = pace.seconds(work, memory, slots, recomputes=plan.recompute, engines=engines)
     tokens, parameters = work.per_step * work.tokens, job.size.base

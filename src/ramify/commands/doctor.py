@@ -157,18 +157,19 @@ def _check_folder(recipe: "AnyRecipe") -> None:
     Raises:
         ConfigError: It holds something else, or a run of another recipe.
     """
+    from ramify.config.other_runs import record_of
     from ramify.config.schema_eval import EvalRecipe
     from ramify.config.schema_synth import SynthRecipe
     from ramify.eval.results import check_eval_folder
+    from ramify.runs.run_folder import check_run_folder
     from ramify.synth.folder import check_synth_folder
-    from ramify.train.run_folder import check_run_folder
 
     if isinstance(recipe, EvalRecipe):
         check_eval_folder(recipe.run.dir, resume=True)
     elif isinstance(recipe, SynthRecipe):
         check_synth_folder(recipe.run.dir, resume=True)
     else:
-        check_run_folder(recipe.run.dir, recipe, resume=True)
+        check_run_folder(recipe.run.dir, record_of(recipe), resume=True)
 
 
 async def _open(task: _Task) -> None:
@@ -221,9 +222,10 @@ def _read(path: Path, overrides: list[str]) -> "tuple[str, AnyRecipe]":
 def _load(path: Path, overrides: list[str]) -> _Plan:
     """Check a recipe of any kind and look for its files and its engine's key."""
     from ramify.commands import check_files
-    from ramify.config.schema_eval import EvalRecipe, OpenAIEngineSection
+    from ramify.config.schema_eval import EvalRecipe
     from ramify.config.schema_synth import SynthRecipe
     from ramify.config.schema_train import TrainRecipe
+    from ramify.engines.configs import OpenAIEngineConfig
     from ramify.net.secrets import read_key
 
     command, recipe = _read(path, overrides)
@@ -233,7 +235,7 @@ def _load(path: Path, overrides: list[str]) -> _Plan:
         else:
             check_files.check_synth_files(recipe, fetch=False)
         engine = recipe.engine
-        if isinstance(engine, OpenAIEngineSection) and engine.key_variable is not None:
+        if isinstance(engine, OpenAIEngineConfig) and engine.key_variable is not None:
             read_key(engine.key_variable)
     elif isinstance(recipe, TrainRecipe):
         check_files.check_train_files(recipe, fetch=False)

@@ -11,18 +11,12 @@ from typing import Any, TypeAlias
 from ramify.commands.work import AnyRecipe, Work
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_parts import (
-    LocalEngineSection,
-    LoraSection,
-    ModelSection,
-    TrainedModelSection,
-    TrainingEngineSection,
-)
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.config.sizes import largest_row
+from ramify.engines.configs import LocalEngineConfig, TrainingEngineConfig, VllmEngineConfig
+from ramify.modeling.configs import AdapterConfig, ModelConfig, TrainedModelConfig
 from ramify.modeling.hub import is_fetched
 from ramify.modeling.memory_plan import HEAD, ROW, Job, MemoryPlan, ModelSize, choose, plan_of
 from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
@@ -39,7 +33,7 @@ _OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def device_of(model: ModelSection) -> tuple[str, str]:
+def device_of(model: ModelConfig) -> tuple[str, str]:
     """Where a model would run, "cpu" or "cuda", and why, without asking torch."""
     if model.device != "auto":
         return model.device, f'model.device = "{model.device}"'
@@ -104,7 +98,7 @@ def in_bytes(size: int) -> str:
 def loads_weights(recipe: AnyRecipe, work: Work) -> bool:
     """Whether a model is in this process; it may be at a service."""
     engine = None if isinstance(recipe, SftRecipe | DpoRecipe) else recipe.engine
-    return work.trains or isinstance(engine, LocalEngineSection)
+    return work.trains or isinstance(engine, LocalEngineConfig)
 
 
 def memory_of(recipe: AnyRecipe, work: Work, device: str, processes: int = 1) -> Memory | None:
@@ -159,12 +153,12 @@ def memory_by_sizes(
 def _beside(recipe: AnyRecipe, job: Job, slot: int) -> Mapping[str, int]:
     """What the engine takes on the learner's GPU; of several GPUs a local engine has the first."""
     engine = None if isinstance(recipe, SftRecipe | DpoRecipe) else recipe.engine
-    if isinstance(engine, VllmEngineSection) and engine.sleep and job.trains:
+    if isinstance(engine, VllmEngineConfig) and engine.sleep and job.trains:
         return {"the engine's server, asleep (assumed)": ASLEEP}
-    if not isinstance(engine, LocalEngineSection):
+    if not isinstance(engine, LocalEngineConfig):
         return {}
     weights = job.number_bytes * (job.size.base + job.size.adapter)
-    copies = job.is_split or (isinstance(engine, TrainingEngineSection) and engine.weights == "copy")
+    copies = job.is_split or (isinstance(engine, TrainingEngineConfig) and engine.weights == "copy")
     is_ordered = job.device == "cpu" and job.number_bytes == _FLOAT
     return {
         "the engine's copy of the weights": weights * (job.trains and copies),
@@ -173,7 +167,7 @@ def _beside(recipe: AnyRecipe, job: Job, slot: int) -> Mapping[str, int]:
     }
 
 
-def number_bytes(model: ModelSection) -> int:
+def number_bytes(model: ModelConfig) -> int:
     """Bytes of a number that a model computes with."""
     return _FLOAT if model.dtype == "float32" else 2
 
@@ -191,20 +185,20 @@ def _sizes(record: dict[str, Any]) -> SimpleNamespace | None:
     return config
 
 
-def _adapter(model: ModelSection, shapes: Shapes) -> int:
+def _adapter(model: ModelConfig, shapes: Shapes) -> int:
     """Parameters of the adapter that is trained; 0 if there is none."""
     if _is_adapter(model):
         return sum(prod(tensor.shape) for tensor in stored_tensors(model.folder).values())
-    section = model.lora if isinstance(model, TrainedModelSection) else None
+    section = model.lora if isinstance(model, TrainedModelConfig) else None
     return 0 if section is None else adapter_parameters(section, shapes)
 
 
-def _is_adapter(model: ModelSection) -> bool:
+def _is_adapter(model: ModelConfig) -> bool:
     """Whether the model's path names an adapter that is here."""
     return is_fetched(model.path, weights=False) and is_adapter_folder(model.folder)
 
 
-def adapter_parameters(section: LoraSection, shapes: Shapes) -> int:
+def adapter_parameters(section: AdapterConfig, shapes: Shapes) -> int:
     """Parameters of a new adapter beside a model of these tensors."""
     found = 0
     for name, shape in shapes.items():

@@ -64,8 +64,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     if options.dry_run:
         dry_run(recipe, options)
         return
+    from ramify.assemble.evaluation import run_eval
     from ramify.eval.evaluation import repair_table, tool_table
-    from ramify.eval.run import run_eval
     from ramify.obs.console import RunConsole
 
     console = RunConsole()

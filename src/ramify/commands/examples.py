@@ -35,6 +35,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _show_mask(options: argparse.Namespace) -> None:
+    from ramify.assemble.examples import open_examples
+    from ramify.assemble.tools import show_tools
     from ramify.commands.check_files import check_example_files
     from ramify.config.load import load_recipe
     from ramify.config.schema_examples import DpoRecipe, SftRecipe
@@ -44,4 +46,7 @@ def _show_mask(options: argparse.Namespace) -> None:
     schema = DpoRecipe if options.command == "dpo" else SftRecipe
     recipe = load_recipe(schema, options.recipe, options.overrides)
     check_example_files(recipe, weights=False)
-    show_mask(recipe, RunConsole(), options.show_mask)
+    console = RunConsole()
+    tools = show_tools(recipe.tools, recipe.environment)
+    renderers, reader = open_examples(recipe, tools, console.note)
+    show_mask(recipe.data.train, renderers, reader, console, options.show_mask)

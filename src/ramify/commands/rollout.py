@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     from ramify.commands.dry_run import dry_run, require_dry_run
     from ramify.config.load import load_recipe
     from ramify.config.schema_train import TrainRecipe
-    from ramify.train.run_folder import ROLLOUT
+    from ramify.runs.run_folder import ROLLOUT
 
     require_dry_run(options)
     recipe = load_recipe(TrainRecipe, options.recipe, options.overrides)
@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> None:
     if options.dry_run:
         dry_run(recipe, options, options.problems or recipe.rollout.problems_per_step)
         return
+    from ramify.assemble.training import run_rollout
     from ramify.obs.console import RunConsole
-    from ramify.train.rollout import run_rollout
 
     console = RunConsole()
     found = run_rollout(recipe, console, options.problems, options.start)

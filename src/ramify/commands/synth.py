@@ -28,8 +28,8 @@ def run(options: argparse.Namespace) -> None:
     if options.dry_run:
         dry_run(recipe, options)
         return
+    from ramify.assemble.synthesis import run_synth
     from ramify.obs.console import RunConsole
-    from ramify.synth.run import run_synth
 
     console = RunConsole()
     summary = run_synth(recipe, console, resume=options.resume)

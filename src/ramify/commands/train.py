@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from ramify.commands.dry_run import dry_run, require_dry_run
-    from ramify.train.run_folder import check_run_folder
+    from ramify.config.other_runs import record_of
+    from ramify.runs.run_folder import check_run_folder
 
     require_dry_run(options)
     rank = launched(os.environ)
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         return
     recipe = _read(options)
     if not rank.is_supervised or options.dry_run:
-        check_run_folder(recipe.run.dir, recipe, options.resume)
+        check_run_folder(recipe.run.dir, record_of(recipe), options.resume)
     if options.dry_run:
         dry_run(recipe, options)
         return
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
         with together(rank, _alike(recipe) if rank.size > 1 else {}, options.secret) as ranks:
             # Processes that torchrun started again go on with what those before them saved.
             resume = options.resume or ranks.has_begun
-            check_run_folder(recipe.run.dir, recipe, resume)
+            check_run_folder(recipe.run.dir, record_of(recipe), resume)
             path = _train(recipe, console, ranks, _layout(recipe, rank, console), resume, options.max_steps)
     except Interrupted as stopped:
         if not rank.is_supervised:
@@ -163,17 +164,17 @@ def _train(
     from ramify.config.schema_train import TrainRecipe
 
     if isinstance(recipe, SelfCriticRecipe):
-        from ramify.train.selfcritic import run_selfcritic
+        from ramify.assemble.selfcritic import run_selfcritic
 
         return run_selfcritic(recipe, console, ranks, layout=layout, resume=resume)
     if isinstance(recipe, TrainRecipe):
-        from ramify.train.rl import run_rl
+        from ramify.assemble.training import run_rl
 
         return run_rl(recipe, console, ranks, layout=layout, resume=resume, max_steps=max_steps)
     if isinstance(recipe, DpoRecipe):
-        from ramify.train.dpo import run_dpo
+        from ramify.assemble.examples import run_dpo
 
         return run_dpo(recipe, console, ranks, layout=layout, resume=resume, max_steps=max_steps)
-    from ramify.train.sft import run_sft
+    from ramify.assemble.examples import run_sft
 
     return run_sft(recipe, console, ranks, layout=layout, resume=resume, max_steps=max_steps)

@@ -1,5 +1,7 @@
 """What a recipe has to do with the folder of another run: that of an interrupted run to resume, a rate, training data."""
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,12 +9,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ramify.config.load import read_toml, resolved
-from ramify.config.schema_parts import ModelSection
-from ramify.config.schema_vllm import SERVER_KEYS
+from ramify.config.load import resolved
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Problem
-from ramify.runs.manifest import MANIFEST, Difference, differences
+from ramify.engines.configs import SERVER_KEYS
+from ramify.modeling.configs import ModelConfig
+from ramify.runs.manifest import MANIFEST
+from ramify.runs.recipe import RecipeRecord
 
 MAY_CHANGE = frozenset(
     {
@@ -39,43 +42,30 @@ MAY_CHANGE = frozenset(
 _ROUNDS = frozenset({"run.threads", "engine.slots", "learner.token_budget", "learner.copies", "model.device"})
 """Keys of these that change the last bits of results, so a deterministic run must keep them."""
 
-_WITH_VALUES = 8
-"""Number of differences shown with both values; the folder of another run may have dozens."""
-
-
 _MAX_PARENTS = 3
 """Depth of a model inside the folder of its run, at most: RUN/checkpoints/step-000010/."""
 
 
-def changes(record: Path, recipe: BaseModel) -> tuple[Difference, ...]:
-    """The keys in which `recipe` differs from the recipe that a run was started with, `record`.
-
-    Raises:
-        ConfigError: A key differs that must not change, named with both values; or the run's recipe cannot be read.
-    """
-    before, now = read_toml(record), tomllib.loads(resolved(recipe))
-    found = tuple(differences(before, now))
-    allowed = MAY_CHANGE - _ROUNDS if now.get("run", {}).get("deterministic") else MAY_CHANGE
-    if refused := [difference for difference in found if difference.key not in allowed]:
-        told = "; ".join(map(str, refused[:_WITH_VALUES]))
-        if rest := [difference.key for difference in refused[_WITH_VALUES:]]:
-            told += f"; and so do {', '.join(rest)}"
-        raise ConfigError(
-            f"run.dir: {record} differs from the recipe given: {told}; put "
-            f"{'it' if len(refused) == 1 else 'them'} back, or name a new folder (a run that goes on may change "
-            f"{', '.join(sorted(allowed - {'run.dir'}))})"
-        )
-    return found
+def record_of(recipe: BaseModel) -> RecipeRecord:
+    """Return the recipe as the folder of its run records it."""
+    table = recipe.model_dump(mode="json")
+    fixed = json.dumps(_lasting(table), sort_keys=True)
+    deterministic = table.get("run", {}).get("deterministic")
+    return RecipeRecord(
+        text=resolved(recipe),
+        fingerprint=hashlib.sha256(fixed.encode()).hexdigest()[:16],
+        may_change=MAY_CHANGE - _ROUNDS if deterministic else MAY_CHANGE,
+    )
 
 
-def lasting(table: dict[str, Any]) -> dict[str, Any]:
-    """A recipe's table without `[run]` and without the keys that may change."""
-    kept = {name: value for name, value in table.items() if name != "run"}
+def _lasting(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe's table without `[run]` and without the keys that may change."""
+    fixed = {name: value for name, value in table.items() if name != "run"}
     for key in MAY_CHANGE:
         section, _, name = key.partition(".")
-        if isinstance(kept.get(section), dict):
-            kept[section] = {inner: value for inner, value in kept[section].items() if inner != name}
-    return kept
+        if isinstance(fixed.get(section), dict):
+            fixed[section] = {inner: value for inner, value in fixed[section].items() if inner != name}
+    return fixed
 
 
 def read_rate(run_dir: Path) -> float:
@@ -130,7 +120,7 @@ def trained_dialect(model: Path) -> str | None:
     return dialect if isinstance(dialect, str) else None
 
 
-def dialect_notes(model: ModelSection) -> tuple[str, ...]:
+def dialect_notes(model: ModelConfig) -> tuple[str, ...]:
     """A note if the run that made the model taught it another dialect than the recipe's."""
     trained = trained_dialect(model.folder)
     if trained in (None, model.dialect):

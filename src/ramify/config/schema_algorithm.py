@@ -19,10 +19,7 @@ from ramify.algos.configs import (
 from ramify.algos.corrections import ImportanceCorrection
 from ramify.config.schema_parts import Section
 from ramify.config.schema_rollout import RolloutSection
-from ramify.core.config import (
-    PositiveWeight,
-    Tokens,
-)
+from ramify.core.config import PositiveWeight, Tokens
 
 EstimatorSection = Annotated[
     GroupConfig | ReinforcePlusPlusConfig | TreeGrpoConfig | NodeValueConfig | TurnLevelConfig,

@@ -7,17 +7,13 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ramify.config.schema_parts import (
     LimitsSection,
-    LocalEngineSection,
-    ModelSection,
     Rewriters,
-    RunSection,
-    ScriptedEngineSection,
     Section,
     refuse_all,
     refuse_clocks,
     refuse_unrepeatable,
 )
-from ramify.config.schema_repair import RepairSection, refuse_idle_repairs
+from ramify.config.schema_repair import refuse_idle_repairs
 from ramify.config.schema_reward import RewardSection, refuse_absent_environment, refuse_compat_reward
 from ramify.config.schema_tools import (
     EnvironmentSection,
@@ -26,19 +22,24 @@ from ramify.config.schema_tools import (
     refuse_idle_sandbox,
     refuse_tools_beside,
 )
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.config import (
-    Name,
+    Config,
     PositiveFraction,
     PositiveInt,
     Reserved,
-    ServiceUrl,
     Switch,
     Tokens,
-    Variable,
-    Weight,
 )
-from ramify.net.configs import HttpConfig
+from ramify.engines.configs import (
+    LocalEngineConfig,
+    OpenAIEngineConfig,
+    ScriptedEngineConfig,
+    VllmEngineConfig,
+)
+from ramify.modeling.configs import ModelConfig
+from ramify.obs.token_counts import PriceConfig
+from ramify.runs.configs import RunConfig
+from ramify.sampler.configs import RepairConfig
 
 
 def _as_text(value: object) -> object:
@@ -87,36 +88,17 @@ class SamplingSection(LimitsSection):
         return self
 
 
-class OpenAIEngineSection(Section):
-    """An endpoint in OpenAI's format (vLLM has them too): text in, text out, so for evaluation only.
-
-    `api` is what it has: `completions` goes on from the rendered context, `chat` takes messages. `model.path` is then a folder with the model's tokenizer, which renders prompts and counts tokens. `key_variable` is
-    the environment variable with the service's key, if it needs one. `slots` trajectories run concurrently.
-    """
-
-    computes_here: ClassVar[bool] = False
-    repeats: ClassVar[bool] = False
-    """A service does not answer the same way twice."""
-    name: Literal["openai"]
-    url: ServiceUrl
-    model: Name
-    api: Literal["completions", "chat"] = "completions"
-    key_variable: Variable | None = None
-    slots: Reserved = 64
-    http: HttpConfig = HttpConfig(timeout_seconds=600.0, in_flight=256)
-
-
 EvalEngineSection = Annotated[
-    LocalEngineSection | ScriptedEngineSection | OpenAIEngineSection | VllmEngineSection,
+    LocalEngineConfig | ScriptedEngineConfig | OpenAIEngineConfig | VllmEngineConfig,
     Field(discriminator="name"),
 ]
 
 
 def refuse_rewriting_chats(
-    engine: Section, rewriters: Rewriters, repair: RepairSection | None, *, hints: bool = False
+    engine: Config, rewriters: Rewriters, repair: RepairConfig | None, *, hints: bool = False
 ) -> None:
     """Refuse what goes on inside a turn, with an endpoint that writes whole turns (ValueError)."""
-    if not isinstance(engine, OpenAIEngineSection) or engine.api != "chat":
+    if not isinstance(engine, OpenAIEngineConfig) or engine.api != "chat":
         return
     asked = ["sampling.rewriters"] if rewriters else []
     asked += [
@@ -130,32 +112,22 @@ def refuse_rewriting_chats(
         )
 
 
-class PriceSection(Section):
-    """Price of a million tokens, in any currency.
-
-    `input`: tokens sent, which is the context of every turn; `output`: tokens that the model writes.
-    """
-
-    input: Weight
-    output: Weight
-
-
 class EvalRecipe(Section):
     """A whole evaluation."""
 
     command: ClassVar[str] = "eval"
 
-    model: ModelSection
+    model: ModelConfig
     data: EvalDataSection
-    run: RunSection
+    run: RunConfig
     sampling: SamplingSection
     engine: EvalEngineSection
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None
     sandbox: SandboxSection = SandboxSection()
-    repair: RepairSection | None = None
+    repair: RepairConfig | None = None
     reward: RewardSection
-    price: PriceSection | None = None
+    price: PriceConfig | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "EvalRecipe":

@@ -1,31 +1,15 @@
 """The schemas of recipes that learn from examples: demonstrations (`ramify sft`) and pairs (`ramify dpo`)."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import model_validator
 
-from ramify.config.schema_parts import (
-    OptimizerSection,
-    Section,
-    TrainedModelSection,
-    TrainingRunSection,
-    refuse_idle_rates,
-)
+from ramify.config.schema_parts import OptimizerSection, Section, refuse_idle_rates
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection, refuse_tools_beside
-from ramify.core.config import PositiveInt, PositiveWeight, Tokens, UserPath
-
-
-class ExampleDataSection(Section):
-    """A file of examples in one of the formats of `data/example_formats.py`, or in several.
-
-    `max_tokens` limits the prompt together with what follows it; of a pair, with either side. Longer examples are left out. Rows
-    that cannot be used end the run, or are left out, too.
-    """
-
-    train: UserPath
-    epochs: PositiveInt = 1
-    max_tokens: Tokens
-    malformed: Literal["refuse", "drop"] = "refuse"
+from ramify.core.config import PositiveInt, PositiveWeight, Tokens
+from ramify.data.configs import ExampleDataConfig
+from ramify.modeling.configs import TrainedModelConfig
+from ramify.runs.configs import TrainingRunConfig
 
 
 class SftLearnerSection(Section):
@@ -48,9 +32,9 @@ class SftRecipe(Section):
 
     command: ClassVar[str] = "sft"
 
-    model: TrainedModelSection
-    data: ExampleDataSection
-    run: TrainingRunSection
+    model: TrainedModelConfig
+    data: ExampleDataConfig
+    run: TrainingRunConfig
     learner: SftLearnerSection
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None

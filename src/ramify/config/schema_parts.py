@@ -4,15 +4,12 @@ A required field has no default; an unknown key is refused. Paths are relative t
 """
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
-    Field,
     model_validator,
 )
 
@@ -24,18 +21,13 @@ from ramify.core.config import (
     LearningRate,
     Magnitude,
     PositiveInt,
-    Reserved,
     Seconds,
-    Seed,
-    Switch,
     Temperature,
-    Threads,
     Tokens,
-    UserPath,
     Weight,
 )
-from ramify.modeling.hub import local_folder
 from ramify.rollout.configs import RewriterConfig
+from ramify.runs.configs import RunConfig
 
 
 class Section(BaseModel):
@@ -60,87 +52,6 @@ def refuse_all(*checks: Callable[[], None]) -> None:
             found.append(str(error))
     if found:
         raise ValueError("\n".join(found))
-
-
-Dialect = Literal["tags", "hermes"]
-"""How the policy writes calls and answers: the papers' tags, or JSON calls as Qwen and Hermes models write them."""
-
-
-class ModelSection(Section):
-    """Which model: a Hugging Face folder, or an id of the hub ("org/name", "org/name@revision"), which is downloaded.
-
-    `device = "auto"` uses a GPU if there is one, else the CPU. `dtype` is the type that the model computes in. Training
-    keeps weights in float32 beside it, because at the papers' learning rates most updates are too small for bfloat16; only
-    a base below an adapter is kept in `dtype`. `dialect` is how the model writes calls and answers.
-    """
-
-    path: UserPath
-    dialect: Dialect = "tags"
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-
-    @property
-    def folder(self) -> Path:
-        """The model's folder on this machine.
-
-        Raises:
-            MachineError: The path is an id of the hub that has not been downloaded.
-        """
-        return local_folder(self.path)
-
-
-def _one_target(value: Any) -> Any:  # noqa: ANN401 - any TOML value
-    """`targets = "q_proj"` is short for `targets = ["q_proj"]`."""
-    return (value,) if isinstance(value, str) and value != "all-linear" else value
-
-
-class LoraSection(Section):
-    """Train an adapter (LoRA, arXiv 2106.09685) and keep the model frozen; the adapter is scaled by alpha / rank.
-
-    `targets` are names of modules such as "q_proj"; "all-linear" means all linear layers except the head.
-    """
-
-    rank: Reserved = 16
-    alpha: Magnitude = 32.0
-    targets: Annotated[
-        Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)], BeforeValidator(_one_target)
-    ] = "all-linear"
-
-
-class TrainedModelSection(ModelSection):
-    """The model to train, or to add an adapter to; if `path` is an adapter's folder, it is trained further."""
-
-    lora: LoraSection | None = None
-
-
-class LocalEngineSection(Section):
-    """The engine in this process; it generates up to `slots` sequences at once."""
-
-    computes_here: ClassVar[bool] = True
-    """The model runs in this process, with exact entropies."""
-    repeats: ClassVar[bool] = True
-    name: Literal["local"]
-    slots: Reserved = 128
-
-
-class TrainingEngineSection(LocalEngineSection):
-    """The engine of a training run in this process.
-
-    Its `weights` are the learner's own ("shared"), or those of a model of its own, into which the learner's are copied
-    after each step and compared on a fixed prompt ("copy"). Without this key they are shared where they can be: in one
-    process that computes in float32.
-    """
-
-    weights: Literal["shared", "copy"] | None = None
-
-
-class ScriptedEngineSection(Section):
-    """An engine that plays the turns of a script file (see engines/scripted.py)."""
-
-    computes_here: ClassVar[bool] = False
-    repeats: ClassVar[bool] = True
-    name: Literal["scripted"]
-    script: UserPath
 
 
 class LimitsSection(Section):
@@ -199,28 +110,7 @@ class OptimizerSection(Section):
         return self
 
 
-class RunSection(Section):
-    """The folder of a run, and what makes it reproducible."""
-
-    dir: UserPath
-    seed: Seed = 0
-    threads: Threads | None = None
-    deterministic: Switch = False
-
-
-class TrainingRunSection(RunSection):
-    """A training run: its number of steps, and which checkpoints are kept: the last ones and the best ones.
-
-    Without `steps` a run ends after `data.epochs`. The learning-rate schedule covers the whole run in either case.
-    """
-
-    steps: PositiveInt | None = None
-    save_every: PositiveInt = 5
-    keep_last: PositiveInt = 2
-    keep_best: Count = 1
-
-
-def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:
+def refuse_clocks(run: RunConfig, limits: LimitsSection, name: str) -> None:
     """Refuse deadlines in a deterministic run, because what they cut off differs from run to run (ValueError)."""
     for key in ("trajectory_seconds", "step_seconds"):
         if run.deterministic and getattr(limits, key) is not None:
@@ -229,7 +119,7 @@ def refuse_clocks(run: RunSection, limits: LimitsSection, name: str) -> None:
             )
 
 
-def refuse_unrepeatable(run: RunSection, repeats: bool) -> None:
+def refuse_unrepeatable(run: RunConfig, repeats: bool) -> None:
     """Refuse a deterministic run of an engine that does not answer the same way twice (ValueError)."""
     if run.deterministic and not repeats:
         raise ValueError("run.deterministic: expected false, a service does not answer the same way twice")

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ramify.config.schema_parts import ModelSection
 from ramify.config.schema_tools import EnvironmentSection, ToolsSection
+from ramify.modeling.configs import ModelConfig
 from ramify.rewards.configs import (
     AnswerRewardConfig,
     CompatRewardConfig,
@@ -26,7 +26,7 @@ RewardSection = Annotated[
 ]
 
 
-def refuse_compat_reward(model: ModelSection, reward: RewardSection) -> None:
+def refuse_compat_reward(model: ModelConfig, reward: RewardSection) -> None:
     """Refuse the reward of the papers' code for a dialect that it cannot read (ValueError)."""
     if reward.reads_tags_only and model.dialect != "tags":
         raise ValueError(

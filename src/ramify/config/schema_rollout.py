@@ -8,13 +8,9 @@ from ramify.algos.branch_aepo import BalancedConfig
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig, RandomConfig
 from ramify.algos.branch_seed_compat import ReleasedAepoConfig, ReleasedArpoConfig
-from ramify.config.schema_parts import LimitsSection, Rewriters, Section
-from ramify.core.config import (
-    PositiveInt,
-    Rounds,
-    SignedWeight,
-    Trajectories,
-)
+from ramify.config.schema_parts import LimitsSection, Rewriters
+from ramify.core.config import PositiveInt, SignedWeight, Trajectories
+from ramify.sampler.configs import DynamicSamplingConfig
 
 _PAPER = TypeAdapter(tuple[SignedWeight, SignedWeight, SignedWeight])
 """The paper's alpha, beta and tau."""
@@ -61,16 +57,6 @@ BranchingSection = Annotated[
 ]
 
 
-class DynamicSamplingSection(Section):
-    """DAPO (arXiv 2503.14476, section 3.2): learn only from problems with both right and wrong answers.
-
-    Other problems are replaced by the next ones in the data's order, in at most `max_attempts` rounds of rollouts.
-    After that the step continues with the problems it has. `step_seconds` applies to each round.
-    """
-
-    max_attempts: Rounds = 3
-
-
 class RolloutSection(LimitsSection):
     """The trees of a step: n trajectories per problem, m of them from the prompt (leave m out if the rule computes it).
 
@@ -85,7 +71,7 @@ class RolloutSection(LimitsSection):
     m: Trajectories | None = None
     branching: BranchingSection
     branch_at: Literal["before_probe", "after_probe"] = "before_probe"
-    dynamic_sampling: DynamicSamplingSection | None = None
+    dynamic_sampling: DynamicSamplingConfig | None = None
     rewriters: Rewriters = ()
 
     @model_validator(mode="after")

@@ -5,10 +5,11 @@ from typing import ClassVar
 from pydantic import model_validator
 
 from ramify.config.schema_examples import DpoLearnerSection
-from ramify.config.schema_parts import LoraSection, Section, refuse_all, refuse_idle_rates
+from ramify.config.schema_parts import Section, refuse_all, refuse_idle_rates
 from ramify.config.schema_train import TrainRecipe
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.config import PositiveInt, Tokens
+from ramify.engines.configs import VllmEngineConfig
+from ramify.modeling.configs import AdapterConfig
 
 
 class SelfCriticSection(Section):
@@ -31,7 +32,7 @@ class CycleDpoSection(DpoLearnerSection):
 
     epochs: PositiveInt = 1
     max_tokens: Tokens
-    lora: LoraSection | None = None
+    lora: AdapterConfig | None = None
 
 
 class SelfCriticRecipe(TrainRecipe):
@@ -78,7 +79,7 @@ class SelfCriticRecipe(TrainRecipe):
             raise ValueError("environments: DPO shows the tools of one only. Use [environment].")
 
     def _own_servers(self) -> None:
-        if isinstance(self.engine, VllmEngineSection) and self.engine.urls:
+        if isinstance(self.engine, VllmEngineConfig) and self.engine.urls:
             raise ValueError(
                 "engine.urls: each phase starts servers of its own, with the model of that time; set engine.launch = true in "
                 "its place"

@@ -1,21 +1,19 @@
 """The schema of a synthesis recipe (`ramify synth`): Tool-Star's data (arXiv 2505.16410, section 3)."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import model_validator
 
-from ramify.config.schema_eval import EvalEngineSection, PriceSection, refuse_rewriting_chats
+from ramify.config.schema_eval import EvalEngineSection, refuse_rewriting_chats
 from ramify.config.schema_parts import (
     LimitsSection,
-    ModelSection,
     Rewriters,
-    RunSection,
     Section,
     refuse_all,
     refuse_clocks,
     refuse_unrepeatable,
 )
-from ramify.config.schema_repair import RepairSection, refuse_idle_repairs
+from ramify.config.schema_repair import refuse_idle_repairs
 from ramify.config.schema_reward import RewardSection, refuse_absent_environment, refuse_compat_reward
 from ramify.config.schema_tools import (
     EnvironmentSection,
@@ -24,7 +22,12 @@ from ramify.config.schema_tools import (
     refuse_idle_sandbox,
     refuse_tools_beside,
 )
-from ramify.core.config import Count, PositiveFraction, PositiveInt, Switch, Tokens, UserPath, Within
+from ramify.core.config import PositiveInt, Switch, Tokens, UserPath, Within
+from ramify.modeling.configs import ModelConfig
+from ramify.obs.token_counts import PriceConfig
+from ramify.runs.configs import RunConfig
+from ramify.sampler.configs import RepairConfig
+from ramify.synth.configs import HintsConfig, QualityConfig
 
 Samples = Annotated[int, Within(ge=4, le=4096)]
 """Samples of a question under one prompt: with fewer than four its difficulty cannot be told."""
@@ -54,49 +57,24 @@ class SynthSamplingSection(LimitsSection):
     rewriters: Rewriters = ()
 
 
-class HintsSection(Section):
-    """Answers that go on from inside earlier ones, after a hint (START, arXiv 2503.04625): at most `per_question`, one behind each.
-
-    `after` says which answers: those without tools, as in the paper, or those with them. `library` is a file of hints; without
-    it the one that ramify ships is used.
-    """
-
-    per_question: PositiveInt = 2
-    after: Literal["direct", "tools"] = "direct"
-    library: UserPath | None = None
-
-
-class QualitySection(Section):
-    """What a row needs: at most `max_calls` calls (beta), and the tokens of a demonstration within `max_tokens`.
-
-    A question counts as answered, with or without tools, from a share of `right_at` on; it gives at most `rows_per_question`
-    rows.
-    """
-
-    max_calls: Count = 5
-    max_tokens: Tokens = 15_000
-    right_at: PositiveFraction = 0.5
-    rows_per_question: PositiveInt = 1
-
-
 class SynthRecipe(Section):
     """A whole synthesis."""
 
     command: ClassVar[str] = "synth"
 
-    model: ModelSection
+    model: ModelConfig
     data: SynthDataSection
-    run: RunSection
+    run: RunConfig
     sampling: SynthSamplingSection
-    hints: HintsSection | None = None
-    quality: QualitySection = QualitySection()
+    hints: HintsConfig | None = None
+    quality: QualityConfig = QualityConfig()
     engine: EvalEngineSection
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None
     sandbox: SandboxSection = SandboxSection()
-    repair: RepairSection | None = None
+    repair: RepairConfig | None = None
     reward: RewardSection
-    price: PriceSection | None = None
+    price: PriceConfig | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "SynthRecipe":

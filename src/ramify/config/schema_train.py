@@ -7,17 +7,13 @@ from pydantic import AfterValidator, Field, model_validator
 from ramify.config.schema_algorithm import AlgorithmSection
 from ramify.config.schema_parts import (
     OptimizerSection,
-    ScriptedEngineSection,
     Section,
-    TrainedModelSection,
-    TrainingEngineSection,
-    TrainingRunSection,
     refuse_all,
     refuse_clocks,
     refuse_idle_rates,
     refuse_unrepeatable,
 )
-from ramify.config.schema_repair import RepairSection, refuse_idle_repairs
+from ramify.config.schema_repair import refuse_idle_repairs
 from ramify.config.schema_reward import (
     RewardSection,
     refuse_absent_environment,
@@ -34,12 +30,16 @@ from ramify.config.schema_tools import (
     refuse_tools_beside,
     refuse_two_kinds,
 )
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.config import PositiveInt, Switch, Tokens, UserPath
+from ramify.engines.configs import ScriptedEngineConfig, TrainingEngineConfig, VllmEngineConfig
 from ramify.learner.guard import DEFAULT_GUARD, GuardConfig
+from ramify.modeling.configs import TrainedModelConfig
+from ramify.runs.configs import TrainingRunConfig
+from ramify.sampler.configs import RepairConfig
+from ramify.train.configs import PreflightConfig
 
 TrainingEngine = Annotated[
-    TrainingEngineSection | ScriptedEngineSection | VllmEngineSection, Field(discriminator="name")
+    TrainingEngineConfig | ScriptedEngineConfig | VllmEngineConfig, Field(discriminator="name")
 ]
 
 
@@ -76,17 +76,6 @@ class LearnerSection(Section):
     optimizer: OptimizerSection
 
 
-class PreflightSection(Section):
-    """Grow trees for the first `problems` with the untrained model, report on them, and stop if rewards never differ.
-
-    With `allow_zero_variance` the run starts even then. Without the table there is no preflight.
-    """
-
-    enabled: Switch = True
-    problems: PositiveInt = 8
-    allow_zero_variance: Switch = False
-
-
 class TrainRecipe(Section):
     """A whole reinforcement-learning run."""
 
@@ -94,21 +83,21 @@ class TrainRecipe(Section):
     sets_steps: ClassVar[bool] = True
     """True if `run.steps` may say how long the run is."""
 
-    model: TrainedModelSection
+    model: TrainedModelConfig
     data: TrainDataSection
-    run: TrainingRunSection
+    run: TrainingRunConfig
     rollout: RolloutSection
     engine: TrainingEngine
     tools: ToolsSection = ToolsSection()
     environment: EnvironmentSection | None = None
     environments: Environments = Field(default_factory=dict)
     sandbox: SandboxSection = SandboxSection()
-    repair: RepairSection | None = None
+    repair: RepairConfig | None = None
     reward: RewardSection
     algorithm: AlgorithmSection
     learner: LearnerSection
     guard: GuardConfig = DEFAULT_GUARD
-    preflight: PreflightSection = PreflightSection(enabled=False)
+    preflight: PreflightConfig = PreflightConfig(enabled=False)
 
     @model_validator(mode="before")
     @classmethod

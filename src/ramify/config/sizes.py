@@ -3,12 +3,13 @@
 import math
 
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_parts import OptimizerSection, TrainingRunSection
+from ramify.config.schema_parts import OptimizerSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
+from ramify.runs.configs import TrainingRunConfig
 
 
-def num_steps(run: TrainingRunSection, epochs: int, examples: int, per_step: int) -> int:
+def num_steps(run: TrainingRunConfig, epochs: int, examples: int, per_step: int) -> int:
     """Number of steps of a whole run: `run.steps`, or else as many as `epochs` over all `examples` need."""
     return run.steps or math.ceil(examples * epochs / per_step)
 

@@ -10,6 +10,10 @@ from ramify.core.tool_schema import plain_schema
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
+Dialect: TypeAlias = Literal["tags", "hermes"]
+"""Forms of calls and answers: the papers' tags, or JSON calls as Qwen and Hermes models write them."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextPart:
     """A piece of text in a message; other kinds of part (images) would be siblings of this class."""

@@ -403,6 +403,11 @@ class Brancher(Protocol):
         ...
 
     @property
+    def looks_at_entropy(self) -> bool:
+        """Whether entropies can change a decision."""
+        ...
+
+    @property
     def keeps_slot_order(self) -> bool:
         """Whether the first root is served first, as the papers' released code does; else the order is drawn."""
         ...

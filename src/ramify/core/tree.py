@@ -15,16 +15,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ramify.core.messages import (
-    Calls,
-    Final,
-    Malformed,
-    Message,
-    ParsedTurn,
-    Problem,
-    ToolCall,
-    ToolResult,
-)
+from ramify.core.messages import Calls, Final, Malformed, Message, ParsedTurn, Problem, ToolCall, ToolResult
 
 NodePath: TypeAlias = tuple[int, ...]
 

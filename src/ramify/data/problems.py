@@ -252,3 +252,14 @@ def _record(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{key!r} must be a record, got {type(value).__name__}")
     return value
+
+
+def control_notes(place: Path | str, found: Sequence[str | None]) -> tuple[str, ...]:
+    """A note on the rows of a data set that spell a control token; `found` has one of them, or None, for each row."""
+    spelt = [token for token in found if token is not None]
+    if not spelt:
+        return ()
+    return (
+        f"{place}: {len(spelt)} of {len(found)} rows spell a token that only the chat template may write, such as "
+        f"{spelt[0]!r}; it is read as ordinary text",
+    )

@@ -5,18 +5,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from ramify.core.json_types import (
-    Reader,
-    count,
-    each,
-    mapping,
-    member,
-    number,
-    one_of,
-    record,
-    text,
-    truth,
-)
+from ramify.core.json_types import Reader, count, each, mapping, member, number, one_of, record, text, truth
 from ramify.core.messages import Problem, ToolCall, ToolStatus
 from ramify.core.records import Reward
 from ramify.core.tree import StopReason, Trajectory, Tree

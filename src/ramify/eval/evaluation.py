@@ -16,6 +16,7 @@ from ramify.core.tree import StopReason
 from ramify.eval.attempts import GROUPS, AttemptRecord, Outcome
 from ramify.eval.results import AttemptTimes, TimedCall
 from ramify.eval.statistics import Interval, judge_agreement, mean_interval, pass_at_k
+from ramify.obs.token_counts import PriceConfig
 from ramify.rewards.answer_scores import same_answer
 from ramify.runtime.call_clock import HeldUp
 
@@ -148,18 +149,10 @@ def majority(attempts: Sequence[AttemptRecord]) -> bool:
     return any(attempt.correct for attempt in voters if groups[attempt.answer] == winner)
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Price of a million tokens, in any currency: of tokens sent to the model, and of tokens that it writes."""
-
-    input: float
-    output: float
-
-
 def summarise(
     evaluation: Evaluation,
     ks: Sequence[int],
-    price: Price | None,
+    price: PriceConfig | None,
     *,
     judged: bool = False,
     helper: TokenUsage | None = None,
@@ -346,7 +339,7 @@ def _tokens(attempts: Sequence[AttemptRecord]) -> dict[str, Any]:
     return {"total": totals, "mean": {name: total / len(attempts) for name, total in totals.items()}}
 
 
-def _cost(evaluation: Evaluation, price: Price) -> dict[str, float]:
+def _cost(evaluation: Evaluation, price: PriceConfig) -> dict[str, float]:
     attempts = evaluation.attempts
     total = (
         sum(price.input * attempt.tokens.sent + price.output * attempt.tokens.written for attempt in attempts)

@@ -3,39 +3,22 @@
 With it a user can repeat an evaluation, and ramify refuses to mix the attempts of two.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramify.config.schema_eval import EvalRecipe
 from ramify.core.json_types import count, each, optional, part, text, whole
 from ramify.runs import manifest
-from ramify.sampler.identity import agent_identity, without_reach, without_transport
-from ramify.sampler.sampler import Task
+from ramify.sampler.identity import without_reach, without_transport
 
 
-def make_manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
-    """The manifest: `scores` (all that the scores depend on), `notes` (about the problems), and `made_with`.
+def make_manifest(scores: Mapping[str, Any], notes: Sequence[str], device: str) -> dict[str, Any]:
+    """Return the manifest: `scores` (all that the scores depend on), `notes` (about the problems), and `made_with`.
 
-    Of the recipe's `[run]`, only `seed` and `deterministic` go into `scores`. `made_with` is a list of versions of the code
-    and packages: one entry for the first session that made attempts, and one for each later session with other versions.
-
-    Raises:
-        DataError: The model's weights cannot be read.
+    `made_with` is a list of versions of the code and packages: one entry for the first session that made attempts, and one for
+    each later session with other versions. `device` is the name of the device that computes.
     """
-    made_from, device = agent_identity(recipe.model, recipe.engine, task)
-    table = recipe.model_dump(mode="json", exclude={"run"})
-    scores = {
-        **table,
-        "seed": recipe.run.seed,
-        "deterministic": recipe.run.deterministic,
-        **made_from,
-    }
-    return {
-        "scores": scores,
-        "notes": list(task.notes),
-        "made_with": [manifest.made_with(device)],
-    }
+    return {"scores": dict(scores), "notes": list(notes), "made_with": [manifest.made_with(device)]}
 
 
 def answered_by(scores: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,16 +5,9 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ramify.algos.branch_rules import FlatBrancher
-from ramify.assemble.agent import build_agent, build_limits
-from ramify.assemble.model import build_model
-from ramify.assemble.problems import Shown, build_eval_problems
-from ramify.assemble.reward import build_reward
-from ramify.config.load import resolved
-from ramify.config.schema_eval import EvalRecipe
-from ramify.core.errors import ConfigError, DataError, Interrupted, ServiceDownError
+from ramify.core.errors import ConfigError, DataError, ServiceDownError
 from ramify.core.messages import Problem
 from ramify.core.protocols import Event
 from ramify.core.records import ScoredTree
@@ -22,18 +15,16 @@ from ramify.core.tree import Tree, TreeKey
 from ramify.eval.attempts import AttemptRecord, record_attempt
 from ramify.eval.evaluation import (
     Evaluation,
-    Price,
     make_evaluation,
     not_compared,
     summarise,
     summarise_times,
     to_csv,
 )
-from ramify.eval.manifest import answered_by, make_manifest, read_manifest, refuse_other
+from ramify.eval.manifest import answered_by, read_manifest, refuse_other
 from ramify.eval.page import write_page
 from ramify.eval.results import (
     EVALUATION,
-    check_eval_folder,
     read_records,
     read_times,
     results_lines,
@@ -43,50 +34,73 @@ from ramify.eval.results import (
 from ramify.files.durable import RECIPE, replace_file
 from ramify.obs.console import Phase, RunConsole
 from ramify.obs.metrics import TimingLog
+from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, parse_tree, tree_record
 from ramify.rewards.configs import ScoreName
 from ramify.rollout.plan import Planned
 from ramify.runs.keyed_lines import Key
 from ramify.runs.manifest import MANIFEST, note_session, write_manifest
-from ramify.runtime.agent_loop import StopOnSignal, agent_loop
+from ramify.runs.recipe import RecipeRecord
 from ramify.runtime.call_clock import HeldUp
-from ramify.sampler.groups import done_of, group_size, grow_in_groups, in_groups, line_key
-from ramify.sampler.sampler import Sampler, Task, open_task
+from ramify.sampler.groups import done_of, grow_in_groups, in_groups, line_key
+from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
-from ramify.sampler.task_files import ProblemReader
+from ramify.sampler.session import sampling
+from ramify.sampler.task import Task
 
 
-def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
-    """Evaluate and write the results into `run.dir`; `resume` continues an evaluation in that folder.
+@dataclass(frozen=True, slots=True)
+class EvalPlan:
+    """All that an evaluation is made from.
+
+    Attributes:
+        folder: Where its results go.
+        recipe: The recipe, for the folder.
+        manifest: What the scores depend on.
+        task: Problems, tools and reward.
+        open_sampler: Makes the agent; its argument receives notes of the engine about its service.
+        attempts: Independent attempts at each problem.
+        k: The k of the pass@k that are reported.
+        right_by: What makes an attempt right: the reward's own score, or the judge's verdict.
+        seed: Seed of the run.
+        price: Price of a million tokens; None: no cost is given.
+        group_size: Attempts that must be made together; None: each can be made alone.
+    """
+
+    folder: Path
+    recipe: RecipeRecord
+    manifest: Mapping[str, Any]
+    task: Task
+    open_sampler: Callable[[Callable[[str], None]], Sampler]
+    attempts: int
+    k: tuple[int, ...]
+    right_by: Literal["score", "judge"]
+    seed: int
+    price: PriceConfig | None = None
+    group_size: int | None = None
+
+
+def evaluate_plan(plan: EvalPlan, console: RunConsole, *, resume: bool = False) -> Evaluation:
+    """Make the attempts of a plan and write the results into its folder; `resume` continues an evaluation there.
 
     Raises:
-        UserError: The recipe, the data, the machine or the folder is wrong.
+        UserError: The folder is of another evaluation, or damaged; no problem worked; the judge gave no verdict.
         Interrupted: Ctrl-C or SIGTERM; finished attempts are saved.
     """
-    if recipe.engine.computes_here:
-        # Torch takes seconds to import, and only a local model needs it.
-        from ramify.modeling.numerics import set_numerics
-
-        set_numerics(recipe.run.threads, recipe.run.deterministic)
-    folder = recipe.run.dir
-    with EVALUATION.claim(folder, lambda: check_eval_folder(folder, resume)):
-        run = _Run.opened(recipe, console, resume)
-        held_up = run.attempt_all()
-        if held_up.is_noticeable:
-            console.note(
-                f"the event loop was blocked for up to {held_up.longest:.2f} s at a time (times.json)"
-            )
-        evaluation = make_evaluation(
-            read_records(folder), [p.id for p in run.task.problems], recipe.sampling.attempts, recipe.run.seed
+    run = _Run.opened(plan, console, resume)
+    held_up = run.attempt_all()
+    if held_up.is_noticeable:
+        console.note(f"the event loop was blocked for up to {held_up.longest:.2f} s at a time (times.json)")
+    problems = [problem.id for problem in plan.task.problems]
+    evaluation = make_evaluation(read_records(plan.folder), problems, plan.attempts, plan.seed)
+    run.note_missing_verdicts(evaluation)
+    counts = not_compared(evaluation.attempts)
+    if any(counts.values()):
+        console.note(
+            f"answers that count as wrong: {counts['unread']} could not be read as mathematics, the comparison of "
+            f"{counts['timeout']} ran out of CPU time"
         )
-        run.note_missing_verdicts(evaluation)
-        counts = not_compared(evaluation.attempts)
-        if any(counts.values()):
-            console.note(
-                f"answers that count as wrong: {counts['unread']} could not be read as mathematics, the comparison of "
-                f"{counts['timeout']} ran out of CPU time"
-            )
-        run.write(evaluation, held_up)
+    run.write(evaluation, held_up)
     return evaluation
 
 
@@ -96,10 +110,8 @@ REPORTED: tuple[ScoreName, ...] = ("em", "f1", "lenient", "acc", "math_equal")
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    recipe: EvalRecipe
+    plan: EvalPlan
     console: RunConsole
-    folder: Path
-    task: Task
     groups: tuple[tuple[Planned, ...], ...]
     """All attempts, in groups; the attempts of a group run concurrently."""
     done: frozenset[Key]
@@ -108,25 +120,21 @@ class _Run:
     engine_notes: list[str] = field(default_factory=list)
     """Notes of the engine about its service."""
 
-    @classmethod
-    def opened(cls, recipe: EvalRecipe, console: RunConsole, resume: bool) -> "_Run":
-        """Build everything but the engine, and read the attempts of earlier sessions."""
-        folder, data = recipe.run.dir, recipe.data
-        computes = recipe.engine.computes_here
-        if computes:
-            from ramify.runs.checkpoint import check_model_folder
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        return self.plan.folder
 
-            check_model_folder(recipe.model.folder)
-        task = open_task(
-            recipe,
-            build_reward(recipe.reward, REPORTED),
-            data.max_prompt_tokens + recipe.sampling.max_tokens,
-            evaluation_problems(recipe),
-            console,
-            computes=computes,
-        )
-        manifest = make_manifest(recipe, task)
-        groups = in_groups(_attempts(recipe, task.problems), _group_size(recipe))
+    @property
+    def task(self) -> Task:
+        """Problems, tools and reward."""
+        return self.plan.task
+
+    @classmethod
+    def opened(cls, plan: EvalPlan, console: RunConsole, resume: bool) -> "_Run":
+        """Read the attempts of earlier sessions, and make the folder one of this evaluation."""
+        folder, task = plan.folder, plan.task
+        groups = in_groups(_attempts(task.problems, plan.attempts), plan.group_size)
         records: tuple[AttemptRecord, ...] = ()
         unjudged: frozenset[Key] = frozenset()
         if not EVALUATION.has_begun(folder):
@@ -141,7 +149,7 @@ class _Run:
                 "folder, or bring the manifest back"
             )
         else:
-            records = _take_up(recipe, manifest, groups, console)
+            records = _take_up(plan, groups, console)
             unjudged = frozenset(
                 (record.problem, record.attempt)
                 for record in records
@@ -151,10 +159,10 @@ class _Run:
             total = sum(map(len, groups))
             console.note(f"going on in {folder}: {len(records)} of {total} attempts are done{again}")
         done = frozenset((record.problem, record.attempt) for record in records)
-        replace_file(folder / RECIPE, resolved(recipe).encode())
+        replace_file(folder / RECIPE, plan.recipe.text.encode())
         if not done:
-            write_manifest(folder, manifest)
-        return cls(recipe, console, folder, task, groups, done, unjudged)
+            write_manifest(folder, plan.manifest)
+        return cls(plan, console, groups, done, unjudged)
 
     def attempt_all(self) -> HeldUp:
         """Make all attempts that are not done; returns how long the event loop was blocked meanwhile.
@@ -167,25 +175,22 @@ class _Run:
             for group in self.groups
             if (left := [one for one in group if line_key(one) not in self.done])
         ]
-        with agent_loop() as loop, StopOnSignal(loop) as stop:
-            sampler: Sampler | None = None
-            try:
-                sampler = self._sampler() if groups else None
-                loop.settle()
-                stop.run(self._attempt(sampler, groups))
-                return loop.delays.take()
-            except Interrupted as stopped:
-                after = f"the attempts that have ended are in {self.folder}, go on with --resume"
-                raise Interrupted(stopped.number, after) from None
-            finally:
-                loop.run((sampler or self.task).close())
+
+        def open_sampler() -> Sampler | Task:
+            return self.plan.open_sampler(self._note_of_engine) if groups else self.task
+
+        after = f"the attempts that have ended are in {self.folder}, go on with --resume"
+        with sampling(self.task, open_sampler, after) as session:
+            sampler = session.sampler if isinstance(session.sampler, Sampler) else None
+            session.stop.run(self._attempt(sampler, groups))
+            return session.loop.delays.take()
 
     async def _attempt(self, sampler: Sampler | None, groups: Sequence[Sequence[Planned]]) -> None:
         if self.unjudged:
             await self._judge_again()
         if sampler is not None:
             with self.console.phase("evaluation", sum(map(len, groups))) as phase:
-                whole = _group_size(self.recipe) is not None
+                whole = self.plan.group_size is not None
                 await grow_in_groups(sampler, groups, self._recorder(sampler, phase), phase, whole=whole)
             for note in sampler.timing.failure_notes():
                 self.console.note(note)
@@ -244,27 +249,9 @@ class _Run:
         results_lines(self.folder).update({key: self._record(s).to_json() for key, s in judged.items()})
 
     def _record(self, scored: ScoredTree) -> AttemptRecord:
-        decides = {"score": "correct", "judge": "judge"}[self.recipe.sampling.right_by]
+        decides = {"score": "correct", "judge": "judge"}[self.plan.right_by]
         (reward,) = scored.rewards
         return record_attempt(scored.tree, reward, decides)
-
-    def _sampler(self) -> Sampler:
-        sampling, timing = self.recipe.sampling, TimingLog()
-        agent = build_agent(
-            engine=self.recipe.engine,
-            run=self.recipe.run,
-            toolbox=self.task.toolbox,
-            renderer=self.task.renderer,
-            model=lambda: build_model(self.recipe.model, self.task.context_tokens),
-            context_tokens=self.task.context_tokens,
-            brancher=FlatBrancher(probe_tokens=0),
-            limits=build_limits(sampling, 1, sampling.top_p),
-            events=timing,
-            rewriters=self.task.rewriters,
-            repairs=self.task.repairs,
-            note=self._note_of_engine,
-        )
-        return Sampler(self.task, agent, timing, Scoring(self.task.reward.fn, timing))
 
     def _note_of_engine(self, note: str) -> None:
         self.console.note(note)
@@ -278,7 +265,7 @@ class _Run:
         """
         attempts = evaluation.attempts
         missing = sum("judge" not in attempt.parts for attempt in attempts)
-        if self.recipe.sampling.right_by != "judge" or not missing:
+        if self.plan.right_by != "judge" or not missing:
             return
         if missing == len(attempts):
             assert self.task.reward.judge is not None
@@ -295,12 +282,11 @@ class _Run:
 
         Each file appears whole or not at all, so a folder with a summary is a finished evaluation.
         """
-        price = self.recipe.price
         manifest = read_manifest(self.folder)
         figures = summarise(
             evaluation,
-            self.recipe.sampling.k,
-            None if price is None else Price(price.input, price.output),
+            self.plan.k,
+            self.plan.price,
             judged=self.task.reward.judge is not None,
             helper=None if self.task.repairs is None else self.task.repairs.usage,
             notes=(*self.task.notes, *self.engine_notes),
@@ -318,30 +304,17 @@ class _Run:
         replace_file(self.folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
-def evaluation_problems(recipe: EvalRecipe) -> ProblemReader:
-    """Return the reader of an evaluation's problems."""
-
-    def read(shown: Mapping[str, Shown]) -> tuple[Sequence[Problem], Sequence[str]]:
-        return build_eval_problems(recipe.data, shown[""].renderer, shown[""].tools, recipe.model)
-
-    return read
-
-
-def _attempts(recipe: EvalRecipe, problems: Sequence[Problem]) -> tuple[Planned, ...]:
+def _attempts(problems: Sequence[Problem], attempts: int) -> tuple[Planned, ...]:
     """All attempts; those at one problem are adjacent, so that the engine can reuse the prompt's cache."""
     return tuple(
         Planned(problem, TreeKey(step=number, slot=slot))
         for slot, problem in enumerate(problems)
-        for number in range(recipe.sampling.attempts)
+        for number in range(attempts)
     )
 
 
-def _group_size(recipe: EvalRecipe) -> int | None:
-    return group_size(recipe.run, recipe.engine, leaves=1)
-
-
 def _take_up(
-    recipe: EvalRecipe, manifest: Mapping[str, Any], groups: Sequence[Sequence[Planned]], console: RunConsole
+    plan: EvalPlan, groups: Sequence[Sequence[Planned]], console: RunConsole
 ) -> tuple[AttemptRecord, ...]:
     """The attempts of earlier sessions that count as done; drops all other lines from the files.
 
@@ -353,9 +326,9 @@ def _take_up(
         DataError: A file is damaged (not only at its end), or has an attempt twice or one that is not of this
             evaluation.
     """
-    folder = recipe.run.dir
+    folder = plan.folder
     before = read_manifest(folder)
-    refuse_other(folder, before, manifest)
+    refuse_other(folder, before, plan.manifest)
     records = {(record.problem, record.attempt): record for record in read_records(folder)}
     known = frozenset(line_key(one) for group in groups for one in group)
     for problem, number in sorted(records.keys() - known):
@@ -363,7 +336,7 @@ def _take_up(
             f"{results_lines(folder).path}: attempt {number} at problem {problem!r} is not of this evaluation; delete "
             "its line"
         )
-    done = done_of(groups, records.keys(), _group_size(recipe))
+    done = done_of(groups, records.keys(), plan.group_size)
     for lines in (results_lines(folder), times_lines(folder), tree_lines(folder)):
         lines.keep(done)
     if len(done) < len(records):
@@ -374,5 +347,5 @@ def _take_up(
     if traced := len(done - tree_lines(folder).keys()):
         console.note(f"warning: {tree_lines(folder).path} lacks {traced} attempts that are done")
     if done:
-        note_session(folder, before, manifest["made_with"][-1], console.note)
+        note_session(folder, before, plan.manifest["made_with"][-1], console.note)
     return tuple(record for key, record in records.items() if key in done)

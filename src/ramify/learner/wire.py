@@ -28,6 +28,7 @@ from ramify.learner.forward import PassSettings
 from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.report import Totals
 from ramify.learner.worker import RowGradients
+from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
 from ramify.modeling.memory_plan import Layout
 
 TOKEN_LOSSES = (
@@ -37,6 +38,7 @@ RECORDS: Mapping[str, type] = {
     record.__name__: record
     for record in (
         PackedRow, SegmentSpan, WrittenSpan, PassSettings, RowGradients, Totals, AdamWSettings, MuonSettings, Layout,
+        AdapterConfig, TrainedModelConfig,
         *TOKEN_LOSSES,
     )
 }  # fmt: skip

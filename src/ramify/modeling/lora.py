@@ -8,9 +8,9 @@ computed once.
 import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from peft import LoraConfig
@@ -18,31 +18,15 @@ from peft.tuners import lora
 from transformers import PreTrainedModel
 
 from ramify.core.errors import ConfigError
+from ramify.modeling.configs import AdapterConfig, Targets
 from ramify.modeling.weight_checksums import weights_checksum
-
-Targets: TypeAlias = Literal["all-linear"] | tuple[str, ...]
 
 _ADAPTER = "default"
 PREFIX = "base_model.model."
 """peft's prefix of the base model's module names."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoraSettings:
-    """Which modules get an adapter, and how large.
-
-    Attributes:
-        rank: Number of columns of B.
-        alpha: The product B A is multiplied by alpha / rank.
-        targets: "all-linear" (all linear layers except the head), or names of modules such as "q_proj".
-    """
-
-    rank: int
-    alpha: float
-    targets: Targets = "all-linear"
-
-
-def add_lora(model: PreTrainedModel, settings: LoraSettings, seed: int) -> None:
+def add_lora(model: PreTrainedModel, settings: AdapterConfig, seed: int) -> None:
     """Add a fresh adapter to `model`, in place, and freeze everything else.
 
     A depends only on `seed` and the shapes; the global random state does not change.
@@ -82,21 +66,23 @@ def has_adapters(model: PreTrainedModel) -> bool:
     return next(_layers(model), None) is not None
 
 
-def adapter_settings(model: PreTrainedModel) -> LoraSettings | None:
+def adapter_settings(model: PreTrainedModel) -> AdapterConfig | None:
     """The settings of `model`'s adapter, with targets as names; None if it has no adapter."""
     if not has_adapters(model):
         return None
     config = adapter_config(model)
-    return LoraSettings(config.r, config.lora_alpha, tuple(sorted(config.target_modules or ())))
+    return AdapterConfig(
+        rank=config.r, alpha=config.lora_alpha, targets=tuple(sorted(config.target_modules or ()))
+    )
 
 
-def spelt_out(model: PreTrainedModel, settings: LoraSettings) -> LoraSettings:
+def spelt_out(model: PreTrainedModel, settings: AdapterConfig) -> AdapterConfig:
     """The same settings with "all-linear" replaced by the names of the layers.
 
     Raises:
         ConfigError: A target is not a linear layer inside the decoder.
     """
-    return LoraSettings(settings.rank, settings.alpha, _target_names(model, settings.targets))
+    return replace(settings, targets=_target_names(model, settings.targets))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ramify.core.config import Config, Weight
 from ramify.core.tree import Source, Trajectory
 
 
@@ -37,3 +38,14 @@ def count_tokens(trajectory: Trajectory, given: Collection[str] = ()) -> TokenCo
         turn_open = is_policy
         sizes[node.source] += len(node.token_ids)
     return TokenCounts(sizes[Source.PROMPT], sizes[Source.POLICY], sizes[Source.TOOL], sent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceConfig(Config):
+    """Price of a million tokens, in any currency.
+
+    `input`: tokens sent, which is the context of every turn; `output`: tokens that the model writes.
+    """
+
+    input: Weight
+    output: Weight

@@ -106,7 +106,7 @@ def main() -> None:
     with Stops("evaluation", owns_process=True):
         try:
             asked = json.load(sys.stdin)
-            from ramify.eval.run import run_eval
+            from ramify.assemble.evaluation import run_eval
 
             for title, recipe in asked.items():
                 evaluation = run_eval(EvalRecipe.model_validate(recipe), RunConsole(io.StringIO()))

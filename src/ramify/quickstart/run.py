@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from ramify.assemble.examples import run_sft
+from ramify.assemble.training import run_rl
 from ramify.core.rank import Rank
 from ramify.eval.evaluation import Evaluation
 from ramify.learner.parallel import Ranks
@@ -13,8 +15,6 @@ from ramify.quickstart.evaluations import evaluate
 from ramify.quickstart.example import Example, ExampleData, eval_recipe, rl_recipe, sft_recipe
 from ramify.quickstart.summary import Evaluations, make_curves, make_report, tree_to_draw
 from ramify.sandbox.levels import FIRST_GUARDED, detect_level
-from ramify.train.rl import run_rl
-from ramify.train.sft import run_sft
 
 
 def run_quickstart(example: Example, out: Path, seed: int, console: RunConsole) -> Report:

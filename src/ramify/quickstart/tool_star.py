@@ -10,10 +10,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ramify.assemble.examples import run_sft
+from ramify.assemble.selfcritic import run_selfcritic
+from ramify.assemble.synthesis import run_synth
 from ramify.config.load import Recipe
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import SftRecipe
-from ramify.config.schema_repair import RepairSection
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.core.json_types import part
@@ -38,10 +40,8 @@ from ramify.quickstart.world import FULL, SMOKE, write_base
 from ramify.quickstart.world_files import WorldFiles, WorldSettings, build_world
 from ramify.quickstart.world_logs import write_logs
 from ramify.runs.checkpoint import latest_checkpoint
+from ramify.sampler.configs import RepairConfig
 from ramify.sandbox.levels import detect_level
-from ramify.synth.run import run_synth
-from ramify.train.selfcritic import run_selfcritic
-from ramify.train.sft import run_sft
 
 FLAWS = Flaws(wrong_tool=0.0, mental_after_search=1.0, slip=0.5)
 """A demonstrator that uses one tool at most: it guesses sums of numbers that it searched for, and half of its programs fail."""
@@ -249,10 +249,9 @@ class _Run:
         return filled_recipe(schema, f"{example}_{kind}.toml", whole)
 
 
-def _only(section: RepairSection | None, tools: tuple[str, ...]) -> RepairSection | None:
+def _only(section: RepairConfig | None, tools: tuple[str, ...]) -> RepairConfig | None:
     """The table with these repair tools alone."""
     if section is None or not tools:
         return None
-    table = section.model_dump(exclude_none=True)
-    kept = {*tools, *(["helper"] if {"debugger", "refiner"} & set(tools) else [])}
-    return RepairSection.model_validate({key: table[key] for key in kept})
+    names = {*tools, *(["helper"] if {"debugger", "refiner"} & set(tools) else [])}
+    return RepairConfig(**{name: getattr(section, name) for name in names})

@@ -12,15 +12,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from ramify.rewards.math_forms import (
-    Equation,
-    Form,
-    Formula,
-    Items,
-    Named,
-    Text,
-    read_form,
-)
+from ramify.rewards.math_forms import Equation, Form, Formula, Items, Named, Text, read_form
 from ramify.rewards.math_terms import MINUS_ONE, Number, Power, Product, Sum, Symbol, Term
 from ramify.rewards.math_text import Unit, clean
 from ramify.rewards.math_values import exact_value, same_up_to_factor, same_value, symbols_of

@@ -13,13 +13,7 @@ from transformers import PreTrainedModel
 
 from ramify.core.errors import DataError, TrainingError
 from ramify.core.protocols import Json
-from ramify.runs.checkpoint_files import (
-    STATE,
-    first_line,
-    partial_of,
-    remove,
-    write_record,
-)
+from ramify.runs.checkpoint_files import STATE, first_line, partial_of, remove, write_record
 from ramify.files.durable import sync, sync_folder
 from ramify.learner.optimizer_files import state_name
 from ramify.learner.sharding import is_sharded

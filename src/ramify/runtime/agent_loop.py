@@ -183,7 +183,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopOnSignal:
-    """While this is entered, SIGINT and SIGTERM ask the run to stop; a coroutine under `run` is cancelled at once."""
+    """While this is entered, SIGINT and SIGTERM ask the run to stop; a coroutine under `run` is cancelled at once.
+
+    Off the main thread the handlers stay as they are: Python lets only the main thread set them.
+    """
 
     def __init__(self, loop: AgentLoop | None = None) -> None:
         """`loop` is the loop in which `run` runs coroutines."""
@@ -193,7 +196,8 @@ class StopOnSignal:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopOnSignal":
-        self._previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         return self
 
     def __exit__(

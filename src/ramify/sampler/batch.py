@@ -1,14 +1,15 @@
 """Which problems a step learns from: the next ones in data order, or only those with differing rewards (DAPO)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ramify.config.schema_rollout import RolloutSection
+from ramify.core.protocols import Json
 from ramify.core.records import Reward, ScoredTree
 from ramify.core.tree import Source, TreeKey
 from ramify.data.order import DataCursor, ProblemOrder
 from ramify.obs.console import Phase
 from ramify.rollout.plan import planned_step
+from ramify.sampler.configs import DynamicSamplingConfig
 from ramify.sampler.sampler import Sampler
 
 
@@ -21,12 +22,16 @@ class Batch:
         refused: Keys of those that the step does not learn from: problems that failed, and what dynamic sampling refuses.
         attempts: Number of rounds of growing.
         cursor: Place in the data after the last problem taken, whether kept or refused.
+        branching: State of the branching rule after the last tree.
+        policy_version: Version of the weights that the engine had when the step began.
     """
 
     trees: tuple[ScoredTree, ...]
     refused: frozenset[TreeKey]
     attempts: int
     cursor: DataCursor
+    branching: Mapping[str, Json] = field(default_factory=dict)
+    policy_version: int = 0
 
     @property
     def kept(self) -> tuple[ScoredTree, ...]:
@@ -51,21 +56,21 @@ class Batch:
 async def take_batch(
     sampler: Sampler,
     order: ProblemOrder,
-    settings: RolloutSection,
+    size: int,
+    dynamic: DynamicSamplingConfig | None,
     cursor: DataCursor,
     step: int,
     phase: Phase,
 ) -> Batch:
     """Grow the trees of one step.
 
-    Without dynamic sampling, of the next problems in data order.
+    Without `dynamic`, of the next `size` problems in data order.
 
-    With it, until `problems_per_step` trees hold both right and wrong answers (DAPO, arXiv 2503.14476, equation 11). Each
+    With `dynamic`, until `size` trees hold both right and wrong answers (DAPO, arXiv 2503.14476, equation 11). Each
     round takes as many problems as are missing, so none is started for nothing, and waits for all of them. So the order of
     the data decides what is kept, not which tree was ready first. After `max_attempts` rounds the batch stays as it is. A
     tree's key holds its place among the problems of the step and its round.
     """
-    size, dynamic = settings.problems_per_step, settings.dynamic_sampling
     trees: list[ScoredTree] = []
     refused: set[TreeKey] = set()
     attempts = 0
@@ -83,7 +88,8 @@ async def take_batch(
             if scored.tree.has_failed or (dynamic is not None and not is_mixed(scored.rewards))
         )
         attempts += 1
-    return Batch(tuple(trees), frozenset(refused), attempts, cursor)
+    rule = sampler.agent.brancher.state()
+    return Batch(tuple(trees), frozenset(refused), attempts, cursor, rule, policy_version=step)
 
 
 def is_mixed(rewards: Sequence[Reward]) -> bool:

@@ -2,24 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 
-from ramify.config.schema_eval import EvalEngineSection
-from ramify.config.schema_parts import LocalEngineSection, RunSection
 from ramify.core.records import ScoredTree
 from ramify.obs.console import Phase
 from ramify.rollout.plan import Planned
 from ramify.runs.keyed_lines import Key
 from ramify.sampler.sampler import Sampler
-
-
-def group_size(run: RunSection, engine: EvalEngineSection, leaves: int) -> int | None:
-    """Number of trees with so many leaves that must be grown together; None if each can be grown alone.
-
-    The draws of a tree depend on its key only. In a deterministic run on a local engine a group fills the engine's slots and is
-    always grown as a whole: the last bits of logprobs depend on which sequences share a step of the engine.
-    """
-    if not run.deterministic or not isinstance(engine, LocalEngineSection):
-        return None
-    return max(1, engine.slots // leaves)
 
 
 def in_groups(planned: Sequence[Planned], size: int | None) -> tuple[tuple[Planned, ...], ...]:

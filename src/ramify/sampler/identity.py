@@ -3,14 +3,13 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from ramify.config.schema_eval import EvalEngineSection
-from ramify.config.schema_parts import ModelSection, ScriptedEngineSection
-from ramify.config.schema_vllm import SERVER_KEYS, VllmEngineSection
 from ramify.core.messages import Problem
+from ramify.engines.configs import SERVER_KEYS
 from ramify.runs import manifest
-from ramify.sampler.sampler import Task
+from ramify.sampler.task import Task
 
 _TRANSPORT = (
     *("url", "http", "slots", "key_variable", "in_flight", "cache", "failures_to_stop"),
@@ -18,27 +17,24 @@ _TRANSPORT = (
 )
 
 
-def agent_identity(model: ModelSection, engine: EvalEngineSection, task: Task) -> tuple[dict[str, Any], str]:
-    """The checksums by name, and the name of the device that computes.
+def agent_identity(
+    task: Task, model_folder: Path, weights: Mapping[str, str] | None, script: str | None
+) -> dict[str, Any]:
+    """Return the checksums by name.
+
+    Args:
+        task: The task.
+        model_folder: Holds the tokenizer, and the weights if the model computes here or ramify starts its servers.
+        weights: Checksums of the weights; None: a service or a script answers.
+        script: SHA-256 of a scripted engine's file.
 
     Raises:
         DataError: A file cannot be read.
     """
     prompts = [task.renderer.prompt_text(problem) for problem in task.problems]
-    weights, device = None, "none"
-    if engine.computes_here:
-        # Only a local model needs torch.
-        from ramify.modeling.adapter_files import checksums
-        from ramify.modeling.numerics import device_name
-
-        weights, device = checksums(model.folder), device_name(model.device)
-    elif isinstance(engine, VllmEngineSection) and engine.launch:
-        from ramify.modeling.adapter_files import checksums
-
-        weights = checksums(model.folder)
-    found: dict[str, Any] = {
+    return {
         "weights": weights,
-        "model_files": manifest.model_files(model.folder),
+        "model_files": manifest.model_files(model_folder),
         "tokenizer": task.renderer.fingerprint,
         "problems": {"count": len(task.problems), "sha256": problems_sha256(task.problems)},
         "prompts": {"first": prompts[0], "sha256": _sha256("\0".join(prompts))},
@@ -46,9 +42,8 @@ def agent_identity(model: ModelSection, engine: EvalEngineSection, task: Task) -
         "reward_identities": dict(task.reward.identities),
         "rewriters": dict(task.rewriter_files),
         "helper": None if task.repairs is None else task.repairs.sha256,
-        "script_sha256": script_sha256(engine),
+        "script_sha256": script,
     }
-    return found, device
 
 
 def without_reach(made_from: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,15 +69,6 @@ def problems_sha256(problems: Sequence[Problem]) -> str:
         for problem in problems
     ]
     return _sha256(json.dumps(told, ensure_ascii=True))
-
-
-def script_sha256(engine: EvalEngineSection) -> str | None:
-    """SHA-256 of a scripted engine's file; None for other engines.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    return manifest.file_sha256(engine.script) if isinstance(engine, ScriptedEngineSection) else None
 
 
 def _sha256(text: str) -> str:

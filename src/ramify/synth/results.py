@@ -23,16 +23,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.schema_eval import PriceSection
-from ramify.config.schema_synth import QualitySection
 from ramify.core.draws import stream
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem
 from ramify.files.durable import dump_line, replace_file, replacing
-from ramify.obs.token_counts import TokenCounts, count_tokens
+from ramify.obs.token_counts import PriceConfig, TokenCounts, count_tokens
 from ramify.obs.trace import TracedTree
 from ramify.rollout.repair import repairs_of
 from ramify.runs.manifest import file_sha256
+from ramify.synth.configs import QualityConfig
 from ramify.synth.folder import STAGES, Stage, read_stage
 from ramify.synth.rows import Answer, completion_of, is_right, refused
 
@@ -93,7 +92,7 @@ class StageTotals:
         self.repairs.update(repairs_of(answer.trajectory, answer.given))
         self.tokens.update({"written": counts.written, "sent": counts.sent})
 
-    def as_json(self, price: PriceSection | None) -> dict[str, Any]:
+    def as_json(self, price: PriceConfig | None) -> dict[str, Any]:
         """For summary.json; with a price, what the tokens cost."""
         paid = {}
         if price is not None:
@@ -122,7 +121,7 @@ class Sorter:
     """
 
     renderer: ChatRenderer
-    quality: QualitySection
+    quality: QualityConfig
     seed: int
 
     def rows_of(
@@ -163,7 +162,7 @@ def write_results(
     folder: Path,
     problems: Sequence[Problem],
     sorter: Sorter,
-    price: PriceSection | None,
+    price: PriceConfig | None,
 ) -> dict[str, Any]:
     """Read the recorded answers, write all results, and return the summary.
 
@@ -209,7 +208,7 @@ def write_results(
     summary = {
         "schema": 1,
         "questions": len(problems),
-        "quality": sorter.quality.model_dump(),
+        "quality": sorter.quality.values(),
         "classes": {name: classes[name] for name in _ROWS_FROM},
         "rows": {name: rows[name] for name, stages in _ROWS_FROM.items() if stages},
         "questions_without_rows": dict(sorted(without_rows.items())),

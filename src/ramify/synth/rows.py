@@ -6,11 +6,11 @@ from typing import Any
 from ramify.chat.conversation import Parts, Said
 from ramify.chat.demonstrations import check, demonstrate, split
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.schema_synth import QualitySection
 from ramify.core.errors import RowError
 from ramify.core.messages import Problem, ToolCall
 from ramify.core.records import Reward
 from ramify.core.tree import Source, StopReason, Trajectory, TreeKey
+from ramify.synth.configs import QualityConfig
 from ramify.synth.folder import Stage
 from ramify.synth.hints import read_hint
 from ramify.tools.search import normalise
@@ -86,7 +86,7 @@ def _said(renderer: ChatRenderer, ids: list[int]) -> Parts:
     return ((Source.POLICY, text),) if text.strip() else ()
 
 
-def refused(answer: Answer, quality: QualitySection) -> str | None:
+def refused(answer: Answer, quality: QualityConfig) -> str | None:
     """Why an answer gives no row, as far as its text does not matter; None if it may give one."""
     stop = answer.trajectory.stop
     if stop.truncated:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.schema_synth import HintsSection
 from ramify.core.draws import stream
 from ramify.core.messages import Problem
 from ramify.core.protocols import Engine
@@ -13,6 +12,7 @@ from ramify.core.tree import TreeKey
 from ramify.rollout.plan import Planned
 from ramify.rollout.tool_set import ToolSet
 from ramify.sampler.sampler import Sampler
+from ramify.synth.configs import HintsConfig
 from ramify.synth.folder import read_stage
 from ramify.synth.hints import HintLibrary, places_for, planned_hint
 from ramify.synth.rows import is_right
@@ -43,7 +43,7 @@ def planned_answers(problems: Sequence[Problem], attempt: int) -> Iterator[Plann
 
 def planned_hints(
     folder: Path,
-    section: HintsSection,
+    section: HintsConfig,
     library: HintLibrary,
     sampler: Sampler,
     problems: Sequence[Problem],

@@ -1,51 +1,21 @@
 """Direct preference optimization: pairs as trees with two leaves, on the one learner."""
 
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
 from ramify.algos.dpo import PREFERENCE, DpoLoss, pair, preferred
 from ramify.algos.losses import Objective
-from ramify.config.schema_examples import DpoRecipe
 from ramify.core.records import ScoredTree
 from ramify.core.tree import Tree, TreeKey
 from ramify.learner.annotate import Wanted, annotate
-from ramify.learner.parallel import Ranks
 from ramify.learner.report import UpdateReport
 from ramify.learner.update import Learner
-from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
-from ramify.obs.console import RunConsole
 from ramify.train.examples import Rendered, RowRenderers
-from ramify.train.supervised import SupervisedTask, Update, train_on_examples
+from ramify.train.supervised import SupervisedTask, Update
 
 
-def run_dpo(
-    recipe: DpoRecipe,
-    console: RunConsole,
-    ranks: Ranks,
-    *,
-    layout: Layout = GATHERED_ONCE,
-    resume: bool = False,
-    max_steps: int | None = None,
-) -> Path:
-    """Train to the end of the recipe on `ranks`; returns the last checkpoint.
+def dpo_task(beta: float, renderers: RowRenderers, pairs: Sequence[Rendered]) -> SupervisedTask:
+    """Return the task of learning from preference pairs: a tree with two leaves each. `beta` keeps the policy near its start."""
 
-    Raises:
-        UserError: The recipe, the data or the run folder is wrong.
-        Interrupted: Ctrl-C or SIGTERM; the state was saved.
-    """
-    return train_on_examples(
-        recipe,
-        console,
-        partial(_task, recipe),
-        ranks,
-        layout,
-        resume=resume,
-        max_steps=max_steps,
-    )
-
-
-def _task(recipe: DpoRecipe, renderers: RowRenderers, pairs: Sequence[Rendered]) -> SupervisedTask:
     def make_update(learner: Learner) -> Update:
         def update(indices: Sequence[int], step: int) -> UpdateReport:
             sides = [renderers.trees(pairs[index], TreeKey(step, slot)) for slot, index in enumerate(indices)]
@@ -56,7 +26,7 @@ def _task(recipe: DpoRecipe, renderers: RowRenderers, pairs: Sequence[Rendered])
     return SupervisedTask(
         title="DPO",
         num_examples=len(pairs),
-        objective=Objective(DpoLoss(recipe.learner.beta)),
+        objective=Objective(DpoLoss(beta)),
         make_update=make_update,
         metrics=lambda report: report.metrics,
         # The reference is the recipe's model, not the checkpoint that a resumed run starts from.

@@ -1,25 +1,22 @@
 """The examples of a recipe that can be trained on: read, rendered and checked row by row, and what is left out is counted."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ramify.assemble.agent import build_renderer
-from ramify.assemble.model import build_tokenizer
-from ramify.assemble.problems import control_notes
-from ramify.assemble.tools import ShownTools
 from ramify.chat.conversation import Parts
 from ramify.chat.demonstrations import begin_alike, check, demonstrate, fewest_tokens, most_tokens, split
 from ramify.chat.renderer import ChatRenderer
+from ramify.chat.renderers import renderer_for
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.core.errors import DataError, RowError, RowTooLargeError, UserError
-from ramify.core.messages import Problem
+from ramify.core.messages import Dialect, Problem, ToolSpec
 from ramify.core.tree import Tree, TreeKey
+from ramify.data.configs import ExampleDataConfig
 from ramify.data.example_formats import COMPLETION, PAIR
 from ramify.data.examples import Example, RefusedRows, read_examples
-from ramify.data.problems import listed
+from ramify.data.problems import control_notes, listed
 from ramify.data.recorded_pairs import RecordedPair, check_tokenizer
 from ramify.data.row_files import PARQUET_COUNTING
 from ramify.data.row_tools import tool_specs
@@ -56,11 +53,11 @@ class Rendered:
 class RowRenderers:
     """The renderer of each example: with the recipe's tools, or, if the recipe names none, with the row's own."""
 
-    def __init__(self, recipe: SftRecipe | DpoRecipe, tokenizer: ChatTokenizer, tools: ShownTools) -> None:
-        self._dialect, self._tokenizer = recipe.model.dialect, tokenizer
-        self._own = build_renderer(self._dialect, tokenizer, tools.specs)
+    def __init__(self, dialect: Dialect, tokenizer: ChatTokenizer, tools: Sequence[ToolSpec]) -> None:
+        self._dialect, self._tokenizer = dialect, tokenizer
+        self._own = renderer_for(dialect, tokenizer, tools)
         self._with_tools = lru_cache(_RENDERERS)(self._build)
-        self._names_tools = bool(tools.specs)
+        self._names_tools = bool(tools)
 
     def of(self, tools: str) -> ChatRenderer:
         """The renderer for a row with these tools.
@@ -72,7 +69,7 @@ class RowRenderers:
 
     def _build(self, tools: str) -> ChatRenderer:
         try:
-            return build_renderer(self._dialect, self._tokenizer, tool_specs(tools))
+            return renderer_for(self._dialect, self._tokenizer, tool_specs(tools))
         except UserError as error:
             raise RowError("its tools cannot be shown", str(error)) from None
 
@@ -82,18 +79,6 @@ class RowRenderers:
             return item.recorded.trees(item.problem, key)
         renderer = self.of(item.tools)
         return tuple(demonstrate(renderer, item.problem, parts, key) for parts in item.sides)
-
-
-def open_examples(
-    recipe: SftRecipe | DpoRecipe, tools: ShownTools, note: Callable[[str], None]
-) -> "tuple[RowRenderers, ExampleReader]":
-    """Read the tokenizer; returns the renderers of the examples and the reader that goes over them.
-
-    Raises:
-        UserError: The tokenizer or its chat template cannot be used.
-    """
-    renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder, note), tools)
-    return renderers, ExampleReader(recipe, renderers, note)
 
 
 class ExampleReader:
@@ -106,11 +91,26 @@ class ExampleReader:
     """
 
     def __init__(
-        self, recipe: SftRecipe | DpoRecipe, renderers: RowRenderers, note: Callable[[str], None]
+        self,
+        data: ExampleDataConfig,
+        renderers: RowRenderers,
+        note: Callable[[str], None],
+        *,
+        pairs: bool,
+        may_end_in_call: bool,
     ) -> None:
-        self._data, self._renderers, self._note = recipe.data, renderers, note
-        self._names = PAIR if isinstance(recipe, DpoRecipe) else COMPLETION
-        self._may_end_in_call = recipe.environment is not None
+        """Read nothing yet.
+
+        Args:
+            data: The file, and what is done with rows that cannot be used.
+            renderers: The renderers of the rows.
+            note: Gets notes on how far the file is read.
+            pairs: Rows are preference pairs, not demonstrations.
+            may_end_in_call: A demonstration may end in a call, since its environment may end there.
+        """
+        self._data, self._renderers, self._note = data, renderers, note
+        self._names = PAIR if pairs else COMPLETION
+        self._may_end_in_call = may_end_in_call
         self._rows, self._read_all = 0, False
         self._refused = RefusedRows()
         self._too_large: dict[str, list[int]] = {}

@@ -8,17 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ramify.config.schema_parts import TrainedModelSection
-from ramify.config.schema_train import TrainRecipe
 from ramify.modeling.adapter_files import checksums
+from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.numerics import device_name
 from ramify.runs.manifest import file_sha256, made_with, model_files
-from ramify.sampler.identity import problems_sha256, script_sha256
-from ramify.sampler.sampler import Task
+from ramify.sampler.identity import problems_sha256
+from ramify.sampler.task import Task
 
 
 def make_manifest(
-    model: TrainedModelSection, data: Path | None, tokenizer: str, own: Mapping[str, Any] | None = None
+    model: TrainedModelConfig, data: Path | None, tokenizer: str, own: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """`made_from` and `made_with`.
 
@@ -41,7 +40,9 @@ def make_manifest(
     return {"made_from": made_from, "made_with": [made_with(device_name(model.device))]}
 
 
-def task_manifest(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, Any]:
+def task_manifest(
+    model: TrainedModelConfig, data: Path | None, task: Task, tokenizer: str, script: str | None
+) -> dict[str, Any]:
     """`make_manifest` with the problems that are used, the tools, the rewards and the script.
 
     The sandbox level is noted, not compared: a run may continue on another machine.
@@ -56,7 +57,7 @@ def task_manifest(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, 
         "rewards": dict(task.reward.identities),
         "rewriters": dict(task.rewriter_files),
         "helper": None if task.repairs is None else task.repairs.sha256,
-        "script": script_sha256(recipe.engine),
+        "script": script,
     }
-    manifest = make_manifest(recipe.model, recipe.data.train, tokenizer, own)
+    manifest = make_manifest(model, data, tokenizer, own)
     return {**manifest, "made_with": [{**manifest["made_with"][-1], **levels}]}

@@ -1,36 +1,33 @@
 """Which tokens of examples carry a loss: the packed rows of training, for people to look at."""
 
 from itertools import groupby, islice
+from pathlib import Path
 
 from ramify.algos.sft import counted_once
-from ramify.assemble.tools import show_tools
 from ramify.chat.renderer import ChatRenderer
-from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.core.tree import Tree, TreeKey
 from ramify.learner.pack import pack
 from ramify.obs.console import RunConsole
-from ramify.train.examples import open_examples
+from ramify.train.examples import ExampleReader, RowRenderers
 
 _SIDES = ("chosen side", "rejected side")
 
 
-def show_mask(recipe: SftRecipe | DpoRecipe, console: RunConsole, count: int) -> None:
-    """Print the first `count` examples as the model sees them, and how many of their tokens are trained.
+def show_mask(
+    path: Path, renderers: RowRenderers, reader: ExampleReader, console: RunConsole, count: int
+) -> None:
+    """Print the first `count` examples of the file `path` as the model sees them, and how many of their tokens are trained.
 
     Raises:
         UserError: The data are wrong, or no example can be used.
     """
-    tools = show_tools(recipe.tools, recipe.environment)
-    renderers, reader = open_examples(recipe, tools, console.note)
     sizes = []
     for item in islice(reader, count):
         trees = renderers.trees(item, TreeKey(0, 0))
         for tree, side in zip(trees, _SIDES if len(trees) > 1 else ("",), strict=True):
             trained = trained_tokens(tree)
             sizes.append((len(trained), sum(on for _, on in trained)))
-            console.result(
-                f"{recipe.data.train} row {item.row}{f', {side}' if side else ''}: {_shares(*sizes[-1])}"
-            )
+            console.result(f"{path} row {item.row}{f', {side}' if side else ''}: {_shares(*sizes[-1])}")
             console.masked(_pieces(renderers.of(item.tools), trained))
     reader.require_usable()
     for note in reader.notes:

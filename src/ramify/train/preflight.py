@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ramify.config.schema_train import PreflightSection
 from ramify.core.errors import ConfigError
 from ramify.core.outcomes import counted_trees
 from ramify.core.records import Reward, ScoredTree
@@ -15,9 +14,10 @@ from ramify.files.durable import replace_file
 from ramify.obs.console import RunConsole
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.rollout.plan import planned_step
-from ramify.runtime.agent_loop import AgentLoop, StopOnSignal
+from ramify.runs.run_folder import RunFolder
 from ramify.sampler.sampler import Sampler
-from ramify.train.run_folder import RunFolder
+from ramify.sampler.session import SamplingSession
+from ramify.train.configs import PreflightConfig
 
 ATTEMPT = 1_000_000
 """Larger than any attempt of a step, so that the preflight shares no random draw with training."""
@@ -81,13 +81,11 @@ class PreflightReport:
 
 
 def run_preflight(
-    sampler: Sampler,
+    session: SamplingSession[Sampler],
     order: ProblemOrder,
-    section: PreflightSection,
+    config: PreflightConfig,
     folder: RunFolder,
     console: RunConsole,
-    loop: AgentLoop,
-    stop: StopOnSignal,
 ) -> PreflightReport:
     """Grow the trees, report the result, and write `preflight/` into the run's folder.
 
@@ -96,19 +94,20 @@ def run_preflight(
         DataError: No problem worked.
         Interrupted: A stop was asked for.
     """
+    sampler = session.sampler
     problems = sampler.task.problems
-    indices, _ = order.take(DataCursor(), min(section.problems, len(problems)))
+    indices, _ = order.take(DataCursor(), min(config.problems, len(problems)))
     planned = planned_step([problems[index] for index in indices], 0, attempt=ATTEMPT)
     remembered = sampler.agent.brancher.state()
     with console.phase("preflight", len(indices)) as phase:
-        batch = stop.run(sampler.grow(planned, phase))
+        batch = session.stop.run(sampler.grow(planned, phase))
         phase.advance(len(indices), waiting="")
     sampler.scoring.require_success()
     # A rule that learns from candidates must start training as if there had been no preflight.
     sampler.agent.brancher.restore(remembered)
     where = folder.preflight
     write_trees(where / "trees.jsonl", [TracedTree(s.tree, s.rewards) for s in batch])
-    sampler.timing.flush(where / "timing.jsonl", loop.delays.take())
+    sampler.timing.flush(where / "timing.jsonl", session.loop.delays.take())
     if not counted_trees(batch):
         raise ConfigError(
             "preflight: no trajectory counts, since the environment failed, time ran out, or the judge gave no verdict; see "
@@ -117,7 +116,7 @@ def run_preflight(
     report = make_report(batch)
     console.note(f"preflight: {report.in_words}")
     replace_file(where / "report.json", (json.dumps(asdict(report), indent=2) + "\n").encode())
-    if report.never_differ and not section.allow_zero_variance:
+    if report.never_differ and not config.allow_zero_variance:
         raise ConfigError(
             f"preflight: there is nothing to learn from, the rewards never differ ({report.in_words}); teach the model the "
             "form first (ramify sft), take easier problems or another reward, or set preflight.allow_zero_variance = true; "

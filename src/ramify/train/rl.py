@@ -3,60 +3,42 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import Interrupted
-from ramify.learner.parallel import Ranks
-from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
-from ramify.obs.console import Phase, RunConsole
+from ramify.obs.console import Phase
 from ramify.obs.tree_metrics import tree_metrics
-from ramify.runtime.agent_loop import StopOnSignal, agent_loop
+from ramify.runs.state import LoopState
 from ramify.sampler.batch import take_batch
+from ramify.sampler.sampler import Sampler
+from ramify.sampler.session import SamplingSession, sampling
 from ramify.train.preflight import run_preflight
-from ramify.train.rl_parts import RlRun, build_rl
-from ramify.train.run_folder import claim_run_folder
-from ramify.train.state import LoopState
+from ramify.train.rl_run import RlRun
 from ramify.train.step import after_step, closing_notes, follow, learn, record, watched
 
 
-def run_rl(
-    recipe: TrainRecipe,
-    console: RunConsole,
-    ranks: Ranks,
-    *,
-    layout: Layout = GATHERED_ONCE,
-    resume: bool = False,
-    max_steps: int | None = None,
-) -> Path:
-    """Train to the end of the recipe on `ranks`; returns the last checkpoint.
+def run_to_end(run: RlRun, state: LoopState, max_steps: int | None = None) -> Path:
+    """Train from `state` to the end of the run, or to `max_steps`; returns the last checkpoint. Closes the sampler.
 
     Raises:
-        UserError: The recipe, the data, the machine or the run folder is wrong, or no problem of a new run worked.
+        UserError: The preflight refuses the run, or no problem of a new run worked.
         Interrupted: Ctrl-C or SIGTERM; the state was saved.
         TrainingError: Training cannot go on; the message says why.
     """
-    with claim_run_folder(recipe.run.dir, recipe, resume) as folder:
-        with agent_loop() as loop:
-            run, state = build_rl(recipe, console, folder, loop, ranks, layout)
-            loop.settle()
-            last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
-            try:
-                with StopOnSignal(loop) as stop:
-                    if run.is_new:
-                        state = start_new(run, state, stop)
-                    state = train(run, state, last, stop)
-            finally:
-                loop.run(run.sampler.close())
-        for line in closing_notes(run):
-            console.note(line)
-        if note := run.saver.best_note(state):
-            console.note(note)
-        saved = run.saver.save(state)
+    last = run.total_steps if max_steps is None else min(run.total_steps, max_steps)
+    with sampling(run.sampler, lambda: run.sampler) as session:
         if run.is_new:
-            run.sampler.scoring.require_success()
-        return saved
+            state = start_new(run, state, session)
+        state = train(run, state, last, session)
+    for line in closing_notes(run):
+        run.console.note(line)
+    if note := run.saver.best_note(state):
+        run.console.note(note)
+    saved = run.saver.save(state)
+    if run.is_new:
+        run.sampler.scoring.require_success()
+    return saved
 
 
-def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
+def start_new(run: RlRun, state: LoopState, session: SamplingSession[Sampler]) -> LoopState:
     """Run the preflight, then save the checkpoint of step 0 that a guard can always fall back to.
 
     If the preflight refuses or a kill comes in between, there is no checkpoint, so the next start repeats all of this.
@@ -65,16 +47,16 @@ def start_new(run: RlRun, state: LoopState, stop: StopOnSignal) -> LoopState:
         UserError: The rewards never differ, or the engine's servers cannot be used.
         Interrupted: A stop was asked for.
     """
-    if run.recipe.preflight.enabled:
-        stop.run(run.publisher.publish(state.step))
-        run_preflight(run.sampler, run.order, run.recipe.preflight, run.folder, run.console, run.loop, stop)
+    if run.preflight.enabled:
+        session.stop.run(run.publisher.publish(state.step))
+        run_preflight(session, run.order, run.preflight, run.folder, run.console)
     if run.guard is None:
         return state
     guarded = replace(state, guard=run.guard.start())
-    return run.saver.keep(guarded) if run.recipe.guard.keep_good else guarded
+    return run.saver.keep(guarded) if run.guard.config.keep_good else guarded
 
 
-def train(run: RlRun, state: LoopState, last: int, stop: StopOnSignal) -> LoopState:
+def train(run: RlRun, state: LoopState, last: int, session: SamplingSession[Sampler]) -> LoopState:
     """Run steps up to and including `last`.
 
     Raises:
@@ -83,25 +65,27 @@ def train(run: RlRun, state: LoopState, last: int, stop: StopOnSignal) -> LoopSt
     with run.console.phase("RL", last, state.step) as phase:
         try:
             while state.step < last:
-                stop.check()
-                state = run.saver.keep(rl_step(run, state, stop, phase))
+                session.stop.check()
+                state = run.saver.keep(rl_step(run, state, session, phase))
         except Interrupted as stopped:
             saved = run.saver.save(state)
             raise Interrupted(stopped.number, f"state saved in {saved}, go on with --resume") from None
     return state
 
 
-def rl_step(run: RlRun, state: LoopState, stop: StopOnSignal, phase: Phase) -> LoopState:
+def rl_step(run: RlRun, state: LoopState, session: SamplingSession[Sampler], phase: Phase) -> LoopState:
     """One step of the run: from a batch of problems to updated weights and a written record.
 
     Raises:
         TrainingError: The guard stops the run.
     """
+    stop = session.stop
     stop.run(run.publisher.publish(state.step))
-    batch = stop.run(take_batch(run.sampler, run.order, run.recipe.rollout, state.cursor, state.step, phase))
+    size, dynamic = run.problems_per_step, run.dynamic_sampling
+    batch = stop.run(take_batch(run.sampler, run.order, size, dynamic, state.cursor, state.step, phase))
     stop.run(run.sampler.agent.engine.sleep())
     state, grown = watched(state, batch, tree_metrics(batch.trees))
     learned = learn(run, state, batch, grown)
     state, action = after_step(run, state, batch, grown, learned)
-    record(run, state, batch, grown, learned, phase)
+    record(run, state, batch, grown, learned, session.loop.delays.take(), phase)
     return follow(run, state, learned.violation, action)

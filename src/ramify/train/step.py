@@ -15,9 +15,10 @@ from ramify.obs.console import Phase
 from ramify.obs.metrics import MetricsRow, finite, read_metrics
 from ramify.obs.trace import TracedTree, write_trees
 from ramify.runs.checkpoint import checkpoint_folder
+from ramify.runs.state import LoopState
+from ramify.runtime.call_clock import HeldUp
 from ramify.sampler.batch import Batch
-from ramify.train.rl_parts import RlRun
-from ramify.train.state import LoopState
+from ramify.train.rl_run import RlRun
 
 NOTHING_COUNTS = (
     "no trajectory counted, since the environment failed, time ran out, or the judge gave no verdict"
@@ -85,9 +86,7 @@ def after_step(
 ) -> tuple[LoopState, Action]:
     """The state after the step, and what the guard decides."""
     run.learning.end_step(state.step + 1)
-    state = replace(
-        state.after_step(batch.cursor, grown.get("reward/mean")), branching=run.sampler.agent.brancher.state()
-    )
+    state = replace(state.after_step(batch.cursor, grown.get("reward/mean")), branching=batch.branching)
     if run.guard is None or state.guard is None:
         return state, Action.GO_ON
     remembered = run.guard.passed(state.guard, grown)
@@ -96,7 +95,13 @@ def after_step(
 
 
 def record(
-    run: RlRun, state: LoopState, batch: Batch, grown: Mapping[str, float], learned: Learned, phase: Phase
+    run: RlRun,
+    state: LoopState,
+    batch: Batch,
+    grown: Mapping[str, float],
+    learned: Learned,
+    held_up: HeldUp,
+    phase: Phase,
 ) -> None:
     """Write the trace, the timing and the metrics of the step that led to `state`, and show its progress."""
     trained = {tree.tree.key: tree for tree in learned.trees}
@@ -105,7 +110,6 @@ def record(
         for scored in batch.trees
     ]
     write_trees(run.folder.trees(state.step), traced)
-    held_up = run.loop.delays.take()
     run.sampler.timing.flush(run.folder.timing(state.step), held_up)
     updated = update_metrics(learned.reports)
     guarded = {}
@@ -115,7 +119,7 @@ def record(
             "guard/in_a_row": float(state.guard.in_a_row),
             "guard/fallbacks": float(state.guard.fallbacks),
         }
-    sampling = batch.metrics if run.recipe.rollout.dynamic_sampling is not None else {}
+    sampling = batch.metrics if run.dynamic_sampling is not None else {}
     run.saver.settle()
     run.folder.metrics.append(state.step, {**grown, **updated, **guarded, **sampling})
     norm = updated["update/grad_norm"]
@@ -223,7 +227,7 @@ def _why_no_step(row: MetricsRow) -> str:
 def closing_notes(run: RlRun) -> Iterator[str]:
     """What branching, entropy and updates did over the whole run, where it is worth a line."""
     history = read_metrics(run.folder.root / "metrics.jsonl")
-    looks = run.recipe.rollout.branching.looks_at_entropy
+    looks = run.sampler.agent.brancher.looks_at_entropy
     yield from branch_notes(history, looks_at_entropy=looks)
     yield from entropy_warnings(history, looks_at_entropy=looks)
     yield from update_warnings(history)

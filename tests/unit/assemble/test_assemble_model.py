@@ -2,19 +2,22 @@ import json
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from transformers import AutoTokenizer
 
 from model_folders import write_model
 from ramify.assemble.model import build_model, build_tokenizer
 from ramify.assemble.worker import WorkerPlan
-from ramify.config.schema_parts import LoraSection, ModelSection, TrainedModelSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.rank import Rank
 from ramify.core.records import SegmentSpan
 from ramify.learner.optimizer import AdamWSettings
 from ramify.learner.tree_attention import TreeAttention
+from ramify.modeling.configs import AdapterConfig, ModelConfig, TrainedModelConfig
 from ramify.modeling.load import save_model
 from ramify.modeling.lora import adapter_settings, has_adapters
+
+CHECKED = TypeAdapter(TrainedModelConfig)
 
 
 def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(tmp_path):
@@ -45,7 +48,7 @@ def folder(tmp_path):
 
 
 def with_lora(path, **changes):
-    return TrainedModelSection(path=path, lora={"rank": 4, "alpha": 8, **changes})
+    return CHECKED.validate_python({"path": path, "lora": {"rank": 4, "alpha": 8, **changes}})
 
 
 def drawn(model):
@@ -53,7 +56,7 @@ def drawn(model):
 
 
 def test_a_fresh_adapter_where_the_recipe_asks_for_one(folder):
-    assert not has_adapters(build_model(TrainedModelSection(path=folder), 100))
+    assert not has_adapters(build_model(TrainedModelConfig(path=folder), 100))
     model = build_model(with_lora(folder, targets=["q_proj", "o_proj"]), 100, seed=5)
     assert adapter_settings(model).targets == ("o_proj", "q_proj")
     assert drawn(model) == drawn(build_model(with_lora(folder, targets=["q_proj", "o_proj"]), 100, seed=5))
@@ -63,7 +66,7 @@ def test_a_fresh_adapter_where_the_recipe_asks_for_one(folder):
 def test_an_adapters_folder_opens_as_it_is_or_under_the_same_settings(folder, tmp_path):
     model = build_model(with_lora(folder), 100, seed=5)
     save_model(model, tmp_path / "adapter")
-    for section in (with_lora(tmp_path / "adapter"), ModelSection(path=tmp_path / "adapter")):
+    for section in (with_lora(tmp_path / "adapter"), ModelConfig(path=tmp_path / "adapter")):
         assert drawn(build_model(section, 100, seed=9)) == drawn(model)
     with pytest.raises(ConfigError, match=r"model\.lora: expected the settings of the adapter at .*rank = 4"):
         build_model(with_lora(tmp_path / "adapter", rank=8), 100)
@@ -71,7 +74,7 @@ def test_an_adapters_folder_opens_as_it_is_or_under_the_same_settings(folder, tm
 
 @pytest.mark.parametrize("start", ["whole", "fresh adapter", "adapter trained further"])
 def test_the_reference_is_the_recipes_model_whatever_has_been_trained_since(folder, tmp_path, start):
-    section = TrainedModelSection(path=folder) if start == "whole" else with_lora(folder)
+    section = TrainedModelConfig(path=folder) if start == "whole" else with_lora(folder)
     if start == "adapter trained further":
         moved(before := build_model(section, 100))
         save_model(before, tmp_path / "adapter")
@@ -115,12 +118,12 @@ def test_the_tokenizer_beside_an_adapter_is_held_against_its_base(folder, tmp_pa
 @pytest.mark.parametrize("wrong", [{"rank": 0}, {"alpha": 0.0}, {"targets": []}, {"targets": 3}])
 def test_senseless_sizes_of_an_adapter(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        LoraSection(**({"rank": 4, "alpha": 8.0} | wrong))
+        TypeAdapter(AdapterConfig).validate_python({"rank": 4, "alpha": 8.0} | wrong)
 
 
 def test_one_target_may_stand_by_itself():
-    assert LoraSection(rank=2, alpha=4.0, targets="q_proj").targets == ("q_proj",)
-    assert LoraSection(rank=2, alpha=4.0).targets == "all-linear"
+    assert TypeAdapter(AdapterConfig).validate_python({"targets": "q_proj"}).targets == ("q_proj",)
+    assert AdapterConfig(rank=2, alpha=4.0).targets == "all-linear"
 
 
 def test_an_adapter_of_a_higher_rank_than_every_target_is_refused_with_a_size(folder):
@@ -135,7 +138,7 @@ def test_an_adapter_of_a_higher_rank_than_every_target_is_refused_with_a_size(fo
 
 
 def test_an_empty_table_asks_for_an_adapter_with_defaults(folder):
-    section = TrainedModelSection(path=folder, lora={})
+    section = CHECKED.validate_python({"path": folder, "lora": {}})
     assert (section.lora.rank, section.lora.alpha, section.lora.targets) == (16, 32.0, "all-linear")
     settings = adapter_settings(build_model(section, 100))
     assert (settings.rank, settings.alpha) == (16, 32.0)

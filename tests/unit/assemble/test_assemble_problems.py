@@ -3,7 +3,6 @@ import tomllib
 
 import pytest
 from pydantic import ValidationError
-from train_recipes import RECIPE
 
 from ramify.assemble.model import build_tokenizer
 from ramify.assemble.problems import Shown, build_problems
@@ -11,6 +10,7 @@ from ramify.chat.tag_renderer import TagRenderer
 from ramify.commands.check_files import require_excluded
 from ramify.config.schema_train import TrainDataSection, TrainRecipe
 from ramify.core.errors import ConfigError, DataError
+from train_recipes import RECIPE
 
 
 @pytest.fixture

@@ -5,19 +5,22 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+from pydantic import TypeAdapter
 
 from ramify.algos.branch_rules import FlatBrancher
 from ramify.assemble.agent import build_agent
-from ramify.assemble.repair import RepairKit, build_repairs, open_repairs
+from ramify.assemble.repair import build_repairs, open_repairs
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_parts import RunSection, ScriptedEngineSection
-from ramify.config.schema_repair import RepairSection
 from ramify.core.records import TokenUsage
 from ramify.engines.chat_models import PolicyChat
+from ramify.engines.configs import ScriptedEngineConfig
 from ramify.engines.scripted import ScriptedEngine, ScriptedTurn
 from ramify.rollout.settings import RolloutLimits
 from ramify.rollout.tool_set import ToolSet
+from ramify.runs.configs import RunConfig
+from ramify.sampler.configs import RepairConfig
+from ramify.sampler.task import RepairKit
 
 HELPER = {"name": "file", "path": "helper.py", "function": "helper"}
 LIMITS = RolloutLimits(n=1, max_tokens=100, max_calls=1, temperature=0.0)
@@ -39,7 +42,7 @@ class Keeps:
 def built(folder, model=None, **table):
     tokenizer = ChatTokenizer(folder)
     engine = ScriptedEngine(tokenizer, lambda context, seed: ScriptedTurn("42", ends=True))
-    kit = RepairKit(RepairSection.model_validate(table), model, None)
+    kit = RepairKit(TypeAdapter(RepairConfig).validate_python(table), model, None)
     environment, rewriters = build_repairs(kit, ToolSet({}), engine, TagRenderer(tokenizer, ()), LIMITS, 5)
     return kit, environment, rewriters
 
@@ -88,7 +91,7 @@ def test_a_function_of_another_file_is_another_helper(tmp_path):
         path.write_text(f"def helper(messages, word=''):\n    {text}\n")
         for args in ({}, {"word": "x"}):
             table = {"debugger": {}, "helper": {**HELPER, "path": path, "args": args}}
-            names.append(open_repairs(RepairSection.model_validate(table)).model.name)
+            names.append(open_repairs(TypeAdapter(RepairConfig).validate_python(table)).model.name)
     assert len(set(names)) == 6
 
 
@@ -98,8 +101,8 @@ def test_the_users_own_rewriters_are_asked_after_the_repair_tools(tokenizer_fold
     own = SimpleNamespace(name="own", budget=1)
     table = {"backtracer": {}, "refiner": {}}
     agent = build_agent(
-        engine=ScriptedEngineSection(name="scripted", script=script),
-        run=RunSection(dir=tmp_path),
+        engine=ScriptedEngineConfig(name="scripted", script=script),
+        run=RunConfig(dir=tmp_path),
         toolbox=SimpleNamespace(environment=ToolSet({})),
         renderer=TagRenderer(ChatTokenizer(tokenizer_folder), ()),
         model=None,
@@ -108,7 +111,7 @@ def test_the_users_own_rewriters_are_asked_after_the_repair_tools(tokenizer_fold
         limits=LIMITS,
         events=None,
         rewriters=(own,),
-        repairs=RepairKit(RepairSection.model_validate(table), None, None),
+        repairs=RepairKit(TypeAdapter(RepairConfig).validate_python(table), None, None),
     )
     assert [rewriter.name for rewriter in agent.rewriters] == ["backtracer", "refiner", "own"]
 
@@ -116,6 +119,6 @@ def test_the_users_own_rewriters_are_asked_after_the_repair_tools(tokenizer_fold
 @pytest.mark.parametrize("key", [{"cache": {"path": "c"}}, {"timeout_seconds": 5.0}])
 def test_the_policys_answers_have_no_cache_and_no_clock(key):
     with pytest.raises(ValueError, match="acts with helper only") as refused:
-        RepairSection.model_validate({"debugger": {}, **key})
+        TypeAdapter(RepairConfig).validate_python({"debugger": {}, **key})
     assert next(iter(key)) in str(refused.value)
-    RepairSection.model_validate({"debugger": {}, "helper": HELPER, **key})
+    TypeAdapter(RepairConfig).validate_python({"debugger": {}, "helper": HELPER, **key})

@@ -11,10 +11,10 @@ from ramify.assemble.algorithm import build_objective
 from ramify.assemble.worker import WorkerPlan
 from ramify.config.load import load_recipe
 from ramify.config.schema_algorithm import LossSection
-from ramify.config.schema_parts import LoraSection, TrainedModelSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.wire import TOKEN_LOSSES, decode, encode
+from ramify.modeling.configs import AdapterConfig, TrainedModelConfig
 from ramify.modeling.memory_plan import Layout
 
 RECIPES = [
@@ -24,7 +24,7 @@ RECIPES = [
     and "[rollout]" in path.read_text()
     and "[selfcritic]" not in path.read_text()
 ]
-MODEL = TrainedModelSection(path=Path("models/one"), dtype="bfloat16", device="cpu")
+MODEL = TrainedModelConfig(path=Path("models/one"), dtype="bfloat16", device="cpu")
 PLAN = WorkerPlan(
     MODEL, Path("/runs/a/step-2"), 300, -3, AdamWSettings(0.1, (0.9, 0.95)), with_reference=True
 )
@@ -35,8 +35,8 @@ PLAN = WorkerPlan(
     [
         PLAN,
         replace(PLAN, optimizer=MuonSettings(0.02, 4e-3, 1e-3), copies=2, layout=Layout("by_layer", True), threads=3),
-        replace(PLAN, model=MODEL.model_copy(update={"lora": LoraSection(rank=4, targets=("q_proj", "v_proj"))})),
-        replace(PLAN, model=MODEL.model_copy(update={"lora": LoraSection()}), deterministic=True),
+        replace(PLAN, model=replace(MODEL, lora=AdapterConfig(rank=4, targets=("q_proj", "v_proj")))),
+        replace(PLAN, model=replace(MODEL, lora=AdapterConfig()), deterministic=True),
     ],
     ids=["AdamW", "Muon, layers", "LoRA on names", "LoRA"],
 )  # fmt: skip

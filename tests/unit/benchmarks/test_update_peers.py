@@ -9,13 +9,7 @@ from benchmarks.update.tree_side import Layout, fastest_layout, layouts
 from benchmarks.update.trees import sizes
 
 from ramify.algos.grpo import GroupRelative
-from ramify.core.records import (
-    NO_ANNOTATIONS,
-    AnnotatedTree,
-    Reward,
-    TrainingTree,
-    behavior_annotations,
-)
+from ramify.core.records import NO_ANNOTATIONS, AnnotatedTree, Reward, TrainingTree, behavior_annotations
 from ramify.core.tree import Source
 
 CU_Q, PATHS = (0, 3, 5, 6, 10), ((0, 1, 2), (0, 1, 2, 3, 4), (0, 1, 2, 5), (6, 7, 8, 9))

@@ -5,15 +5,16 @@ import pytest
 from model_folders import write_model
 from ramify.commands.check_files import require_model
 from ramify.core.errors import ConfigError
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model, save_model
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.lora import add_lora
 
 
 @pytest.fixture
 def adapter(tmp_path):
     base = write_model(tmp_path / "base")
     model = load_model(base)
-    add_lora(model, LoraSettings(2, 2), seed=0)
+    add_lora(model, AdapterConfig(rank=2, alpha=2), seed=0)
     save_model(model, tmp_path / "adapter")
     (tmp_path / "adapter" / "tokenizer.json").write_bytes((base / "tokenizer.json").read_bytes())
     return tmp_path / "adapter"

@@ -12,11 +12,11 @@ from ramify.commands.pace import Pace
 from ramify.commands.work import Work, work_of
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_parts import ModelSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row
+from ramify.modeling.configs import AdapterConfig, ModelConfig
 from ramify.modeling.load import load_model, parameter_shapes
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.lora import add_lora
 from ramify.modeling.memory_plan import Job, ModelSize
 
 
@@ -57,7 +57,7 @@ def test_memory_is_that_of_the_models_tensors(table, model_folder, schema, lora)
     if lora is not None:
         add_lora(
             model,
-            LoraSettings(lora["rank"], lora["alpha"], tuple(lora.get("targets", ())) or "all-linear"),
+            AdapterConfig(lora["rank"], lora["alpha"], tuple(lora.get("targets", ())) or "all-linear"),
             0,
         )
     everything = sum(prod(parameter.shape) for parameter in model.parameters())
@@ -82,8 +82,8 @@ def test_an_engine_at_a_service_takes_no_memory_here(table):
 
 
 def test_the_device_is_the_one_that_torch_would_take(model_folder):
-    assert device_of(ModelSection(path=model_folder, device="cpu"))[0] == "cpu"
-    assert device_of(ModelSection(path=model_folder))[0] == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert device_of(ModelConfig(path=model_folder, device="cpu"))[0] == "cpu"
+    assert device_of(ModelConfig(path=model_folder))[0] == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def train_table(table, budget=900):
@@ -129,7 +129,7 @@ def test_an_engine_with_a_copy_of_the_weights_takes_a_second_model(table, model_
     copied = check_recipe(TrainRecipe, table, "r")
     model = load_model(model_folder)
     if lora is not None:
-        add_lora(model, LoraSettings(4, 8.0), 0)
+        add_lora(model, AdapterConfig(rank=4, alpha=8.0), 0)
     more = 4 * sum(
         prod(parameter.shape)
         for parameter in build_engine_model(copied.engine, model, pytest.fail).parameters()

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from train_recipes import load, refusal
 
 from ramify.algos.branch_arpo import BernoulliConfig, ThresholdConfig
 from ramify.algos.branch_rules import FlatConfig
@@ -14,12 +13,13 @@ from ramify.config.load import check_recipe, command_of, load_recipe, read_toml,
 from ramify.config.mistakes import annotations_of, schemas_in
 from ramify.config.schema_eval import EvalRecipe
 from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_parts import ScriptedEngineSection
 from ramify.config.schema_selfcritic import SelfCriticRecipe
 from ramify.config.schema_synth import SynthRecipe
 from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError
+from ramify.engines.configs import ScriptedEngineConfig
 from ramify.rewards.configs import LengthRewardConfig
+from train_recipes import load, refusal
 
 SCHEMAS = {
     schema.command: schema
@@ -488,7 +488,7 @@ def test_another_name_drops_what_only_the_old_form_knows(recipe):
     recipe.write_text(TRAIN.replace('name = "local"', 'name = "local"\nslots = 7'))
     assert load(recipe, "engine.name=local").engine.slots == 7
     engine = load(recipe, "engine.name=scripted", "engine.script=turns.toml").engine
-    assert engine == ScriptedEngineSection(name="scripted", script=Path("turns.toml"))
+    assert engine == ScriptedEngineConfig(name="scripted", script=Path("turns.toml"))
     branching = load(recipe, "rollout.branching.name=none", "rollout.m=8").rollout.branching
     assert branching == FlatConfig(name="none")
     recipe.write_text(TRAIN.replace('name = "length"', 'name = "compat"\nsystem = "arpo"'))

@@ -8,8 +8,8 @@ from damaged_folders import damages
 from model_folders import write_model
 from ramify.assemble.model import build_model, build_tokenizer
 from ramify.commands.check_files import require_model
-from ramify.config.schema_parts import ModelSection
 from ramify.core.errors import UserError
+from ramify.modeling.configs import ModelConfig
 
 COUNT = 200
 
@@ -29,7 +29,7 @@ def read(folder):
     """As a run does: a look at the files, then the tokenizer, then the weights."""
     require_model(folder)
     build_tokenizer(folder)
-    return build_model(ModelSection(path=folder, device="cpu"), 100)
+    return build_model(ModelConfig(path=folder, device="cpu"), 100)
 
 
 def test_the_good_folder_is_read(good):

@@ -4,8 +4,8 @@ import pytest
 
 from ramify.config.load import toml_text
 from ramify.config.other_runs import dialect_notes, trained_dialect, training_overlap_notes
-from ramify.config.schema_parts import ModelSection
 from ramify.core.messages import Message, Problem
+from ramify.modeling.configs import ModelConfig
 
 PROBLEMS = [Problem(text, (Message.of("user", text),), ("A",)) for text in ("Who?", "Where?", "When?")]
 
@@ -60,6 +60,6 @@ def test_a_model_that_was_taught_another_dialect_is_told(run):
     model = run / "checkpoints" / "step-000002"
     assert (trained_dialect(model), trained_dialect(run.parent)) == (None, None)
     (run / "recipe.toml").write_text(toml_text({"model": {"dialect": "hermes"}}))
-    (note,) = dialect_notes(ModelSection(path=model))
+    (note,) = dialect_notes(ModelConfig(path=model))
     assert note.startswith(f'model.dialect = "tags", but the run that made {model} taught it "hermes"')
-    assert dialect_notes(ModelSection(path=model, dialect="hermes")) == ()
+    assert dialect_notes(ModelConfig(path=model, dialect="hermes")) == ()

@@ -12,8 +12,9 @@ from ramify.engines.decoder import Decoder
 from ramify.engines.model_step import Bucket, ModelStep, StaticStep, bucket_for, cache_shape
 from ramify.engines.slot_attention import DecodeRows, PrefillChunk, PrefixGroup
 from ramify.engines.slots import CacheShape, SlotTable
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.lora import add_lora
 
 PROMPT = [5, 9, 33, 60, 81, 12, 7, 7, 40]
 TAILS = [[101], [102, 90, 4], [103, 8], [104, 17, 17, 22]]
@@ -46,7 +47,7 @@ def assert_as_exact_as_the_model(model, logits, contexts):
 
 def give_adapter(model):
     with torch.inference_mode(False):
-        add_lora(model, LoraSettings(4, 8), seed=0)
+        add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:

@@ -16,9 +16,9 @@ from loopback import Reply, as_json, serve
 from model_folders import write_model
 from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, EngineError, MachineError, ServiceDownError
 from ramify.core.records import Finish, Request, version_folder
+from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm import replica
 from ramify.learner.served_weights import write_weights
 from ramify.modeling.load import load_model
@@ -50,7 +50,7 @@ def engine_of(folder, *servers, notes=None, hands_over=False, context=300, **sec
         "start_seconds": 5.0,
     }
     return build_vllm(
-        VllmEngineSection(**{**settings, **section}),
+        VllmEngineConfig(**{**settings, **section}),
         ChatTokenizer(folder),
         context,
         folder.parent / "run",

@@ -12,8 +12,8 @@ from model_folders import write_model
 from other_user import refuses_another_user
 from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.records import Request, version_folder
+from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm.replica import ServerState
 from ramify.learner.served_weights import write_weights
 from ramify.modeling.load import load_model
@@ -35,7 +35,7 @@ def launch(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("JUDGE_API_KEY", "of-another-service")
     notes = []
-    section = VllmEngineSection(
+    section = VllmEngineConfig(
         name="vllm",
         launch=True,
         python=Path(sys.executable),

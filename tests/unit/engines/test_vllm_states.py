@@ -12,9 +12,9 @@ from loopback import Reply, as_json
 from model_folders import write_model
 from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.records import Request, version_folder
+from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm import replica
 from ramify.engines.vllm.replica import ServerState
 from ramify.learner.served_weights import write_weights
@@ -48,7 +48,7 @@ def engine_of(folder, *servers, notes=None, **section):
         "sleep": True,
     }
     return build_vllm(
-        VllmEngineSection(name="vllm", **{**settings, **section}),
+        VllmEngineConfig(name="vllm", **{**settings, **section}),
         ChatTokenizer(folder),
         300,
         folder.parent / "run",

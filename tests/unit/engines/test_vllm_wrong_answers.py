@@ -14,9 +14,9 @@ from loopback import as_json
 from model_folders import write_model
 from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import RamifyError
 from ramify.core.records import Request
+from ramify.engines.configs import VllmEngineConfig
 from ramify.engines.vllm import replica
 from vllm_stand_in import sent, stand_in
 from wrong_answers import wrong
@@ -60,7 +60,7 @@ def quick(monkeypatch):
 
 
 def engine_of(folder, *servers, hands_over=False):
-    section = VllmEngineSection(
+    section = VllmEngineConfig(
         name="vllm",
         urls=tuple(s.url for s in servers),
         dtype="float32",

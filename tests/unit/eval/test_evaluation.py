@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.errors import DataError
-from ramify.eval.evaluation import Price, majority, make_evaluation, summarise, to_csv
+from ramify.eval.evaluation import PriceConfig, majority, make_evaluation, summarise, to_csv
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=5), st.integers(1, 4))
@@ -105,7 +105,7 @@ def test_calls_are_told_apart():
 
 
 def test_groups_tokens_and_cost():
-    summary = summarise(graded(), [1], Price(input=2.0, output=10.0))
+    summary = summarise(graded(), [1], PriceConfig(input=2.0, output=10.0))
     by_level = {level: group["pass_at"]["1"]["value"] for level, group in summary["groups"]["level"].items()}
     assert by_level == {"1": 1.0, "2": 0.0}
     assert summary["groups"]["kind"]["math"]["pass_at"]["1"]["n"] == 2

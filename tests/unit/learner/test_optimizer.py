@@ -1,12 +1,13 @@
 import pytest
 import torch
-from model_makers import tiny
 from transformers import get_cosine_schedule_with_warmup
 
+from model_makers import tiny
 from ramify.core.errors import DataError
 from ramify.learner.optimizer import AdamWSettings, MuonSettings, Optimizers, Schedule
 from ramify.learner.optimizer_files import StoredState, held_state, write_state_tensors
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.configs import AdapterConfig
+from ramify.modeling.lora import add_lora
 
 MUON = MuonSettings(matrix_lr=0.006, vector_lr=4e-3, embedding_lr=1e-3)
 
@@ -126,7 +127,7 @@ def test_the_size_of_the_state_is_known_before_there_is_any(settings):
 @pytest.mark.parametrize("settings", [AdamWSettings(lr=0.01, weight_decay=0.0), MUON])
 def test_adapters_are_trained_and_nothing_else(settings):
     model = tiny()
-    add_lora(model, LoraSettings(4, 8), seed=0)
+    add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizers = Optimizers(model, settings)
     ids = torch.arange(2, 30)[None]

@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM
 
 from model_folders import write_model
 from ramify.core.errors import ConfigError, DataError
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model, save_model
 from ramify.modeling.lora import (
-    LoraSettings,
     adapter_settings,
     adapters_off,
     add_lora,
@@ -23,7 +23,7 @@ from ramify.modeling.model_config import read_model_config
 from ramify.modeling.weight_checksums import weights_checksum
 
 IDS = torch.arange(3, 40)[None]
-SETTINGS = LoraSettings(rank=4, alpha=6)
+SETTINGS = AdapterConfig(rank=4, alpha=6)
 
 
 @pytest.fixture(params=["qwen2", "qwen3", "llama"])
@@ -164,9 +164,11 @@ def test_saving_again_writes_the_same_bytes(tmp_path):
 
 
 def test_some_targets_only(tmp_path):
-    model = trained(write_model(tmp_path / "base"), LoraSettings(2, 2, ("v_proj", "q_proj")))
+    model = trained(
+        write_model(tmp_path / "base"), AdapterConfig(rank=2, alpha=2, targets=("v_proj", "q_proj"))
+    )
     assert sum(p.requires_grad for p in model.parameters()) == 2 * 2 * 2
-    assert adapter_settings(model) == LoraSettings(2, 2, ("q_proj", "v_proj"))
+    assert adapter_settings(model) == AdapterConfig(rank=2, alpha=2, targets=("q_proj", "v_proj"))
     save_model(model, tmp_path / "adapter")
     assert torch.equal(logits(load_model(tmp_path / "adapter")), logits(model))
 
@@ -189,7 +191,7 @@ def test_an_adapter_of_peft_is_opened(tmp_path):
 def test_targets_that_are_no_linear_map_of_the_decoder(tmp_path, target):
     model = load_model(write_model(tmp_path / "base", "llama"))
     with pytest.raises(ConfigError, match=rf"model\.lora\.targets: '{target}' is not a linear layer"):
-        add_lora(model, LoraSettings(4, 4, ("q_proj", target)), 0)
+        add_lora(model, AdapterConfig(rank=4, alpha=4, targets=("q_proj", target)), 0)
     assert not has_adapters(model)
 
 

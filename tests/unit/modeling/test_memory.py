@@ -8,8 +8,9 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 from model_folders import write_model
 from ramify.modeling.attention import grouped_sdpa
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.lora import add_lora
 from ramify.modeling.memory import available_bytes, needs_checkpointing, set_checkpointing
 from ramify.modeling.recompute import recompute_activations
 from ramify.modeling.row_bytes import row_bytes
@@ -91,7 +92,7 @@ def gradients(model, spans, on):
 def test_gradients_of_a_packed_tree_are_the_same_with_recomputing(folder, with_adapter):
     model = load_model(folder)
     if with_adapter:
-        add_lora(model, LoraSettings(4, 8), seed=0)
+        add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
     spans = tree(80)
     plain, again, off = (gradients(model, spans, on) for on in (False, True, False))
     assert len(plain) == (28 if with_adapter else len(list(model.parameters())))

@@ -20,8 +20,9 @@ from ramify.core.errors import ConfigError
 from ramify.core.tree import Source
 from ramify.learner.forward import PassSettings, forward_row
 from ramify.learner.pack import pack
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model, packs_trees, save_model
-from ramify.modeling.lora import LoraSettings, add_lora, has_adapters
+from ramify.modeling.lora import add_lora, has_adapters
 from random_trees import credited, node, supervised_credit, tree_of
 
 SIZES = {
@@ -116,7 +117,7 @@ def test_gradients_reach_every_weight_and_a_saved_model_is_the_same(folder, tmp_
 
 def test_adapters_can_be_trained_on_them(folder, tmp_path):
     model = load_model(folder)
-    add_lora(model, LoraSettings(2, 4, ("q_proj", "v_proj")), 0)
+    add_lora(model, AdapterConfig(rank=2, alpha=4, targets=("q_proj", "v_proj")), 0)
     save_model(model, tmp_path / "adapter")
     again = load_model(tmp_path / "adapter")
     assert has_adapters(again)
@@ -139,4 +140,4 @@ def test_mistral_without_a_window_packs_trees(tmp_path):
 def test_adapters_on_routed_experts_are_refused(tmp_path):
     qwen3_next().save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="name modules of the attention only"):
-        add_lora(load_model(tmp_path), LoraSettings(2, 4), 0)
+        add_lora(load_model(tmp_path), AdapterConfig(rank=2, alpha=4), 0)

@@ -17,24 +17,14 @@ from model_folders import write_model
 from ramify.algos.credit import denominator
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
 from ramify.core.errors import DataError, MachineError, TrainingError
-from ramify.runs.checkpoint import (
-    advice_on_damaged,
-    check_model_folder,
-    check_saving,
-    checkpoint_folder,
-    companion_files,
-    latest_checkpoint,
-    load_state,
-    load_weights,
-    prune_checkpoints,
-    read_state,
-)
+from ramify.runs.checkpoint import advice_on_damaged, check_model_folder, check_saving, checkpoint_folder, companion_files, latest_checkpoint, load_state, load_weights, prune_checkpoints, read_state
 from ramify.runs.checkpoint_files import write_record
 from ramify.runs.checkpoint_writer import save_checkpoint
 from ramify.learner.optimizer import AdamWSettings, MuonSettings
 from ramify.learner.pack import pack
 from ramify.modeling.load import load_model
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.lora import add_lora
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.tensor_files import read_heads, read_rows, write_tensors
 from ramify.modeling.tiny import make_tiny_qwen3
 from random_trees import credited, random_tree, supervised_credit
@@ -473,7 +463,7 @@ def test_room_for_one_checkpoint_is_looked_for(tmp_path, model_folder, monkeypat
 
 def test_of_an_adapter_the_adapter_alone_has_to_fit(tmp_path, monkeypatch):
     model = load_model(write_model(tmp_path / "base"))
-    add_lora(model, LoraSettings(2, 4.0), seed=0)
+    add_lora(model, AdapterConfig(rank=2, alpha=4.0), seed=0)
     learner = learner_for(model, NegativeLogLikelihood())
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))

@@ -12,14 +12,7 @@ from model_makers import learner_for, tiny
 
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
-from ramify.runs.checkpoint import (
-    checkpoint_folder,
-    companion_files,
-    latest_checkpoint,
-    load_state,
-    prune_checkpoints,
-    read_state,
-)
+from ramify.runs.checkpoint import checkpoint_folder, companion_files, latest_checkpoint, load_state, prune_checkpoints, read_state
 from ramify.runs.checkpoint_writer import save_checkpoint
 from ramify.modeling.load import load_model
 

@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -7,7 +8,7 @@ import time
 
 import pytest
 
-from ramify.runtime.agent_loop import NOTICEABLE_SECONDS, agent_loop, seconds_held_up
+from ramify.runtime.agent_loop import NOTICEABLE_SECONDS, StopOnSignal, agent_loop, seconds_held_up
 
 
 def compute(seconds):
@@ -116,3 +117,19 @@ def test_what_was_built_before_is_not_walked_through_by_the_collector():
         agent.settle()
         assert gc.get_freeze_count() > 1000
     assert gc.get_freeze_count() == 0
+
+
+def test_signals_are_left_alone_off_the_main_thread():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    inside = []
+
+    def work():
+        with agent_loop() as agent, StopOnSignal(agent) as stop:
+            inside.extend(signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM))
+            inside.append(stop.run(asyncio.sleep(0, "done")))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert inside == [*before, "done"]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -3,9 +3,6 @@
 import pytest
 
 from ramify.algos.branch_arpo import ThresholdBrancher
-from ramify.assemble.reward import BuiltReward
-from ramify.assemble.tools import Toolbox
-from ramify.config.schema_rollout import RolloutSection
 from ramify.core.draws import uniform
 from ramify.core.errors import DataError
 from ramify.core.records import Reward
@@ -18,8 +15,10 @@ from ramify.obs.metrics import TimingLog
 from ramify.rewards.configs import AnswerRewardConfig
 from ramify.rewards.trajectory_rewards import AnswerReward, LengthReward
 from ramify.sampler.batch import is_mixed, take_batch
-from ramify.sampler.sampler import Sampler, Task
+from ramify.sampler.configs import DynamicSamplingConfig
+from ramify.sampler.sampler import Sampler
 from ramify.sampler.scoring import Scoring
+from ramify.sampler.task import BuiltReward, Task, Toolbox
 from scripted_agents import agent, problem, with_latencies
 
 NUM_PROBLEMS = 11
@@ -60,17 +59,9 @@ def rollout_of(folder, latency_seed=0):
 
 
 def taken(rollout, *, size=4, max_attempts=3, cursor=START):
-    settings = RolloutSection(
-        problems_per_step=size,
-        n=6,
-        m=2,
-        max_tokens=400,
-        max_calls=3,
-        branching={"name": "threshold"},
-        dynamic_sampling=max_attempts and {"max_attempts": max_attempts},
-    )
+    dynamic = DynamicSamplingConfig(max_attempts=max_attempts) if max_attempts else None
     phase = Phase("RL", 1, lambda _: None)
-    batch, _ = run_virtual(take_batch(rollout, ORDER, settings, cursor, 0, phase))
+    batch, _ = run_virtual(take_batch(rollout, ORDER, size, dynamic, cursor, 0, phase))
     return batch
 
 

@@ -15,13 +15,14 @@ from model_folders import write_model
 from ramify.algos.sft import demonstrated
 from ramify.assemble.vllm import build_vllm
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_vllm import VllmEngineSection
 from ramify.core.errors import EngineError
 from ramify.core.records import version_folder
+from ramify.engines.configs import VllmEngineConfig
 from ramify.learner.served_weights import write_weights
 from ramify.modeling import plain_folder
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.lora import add_lora
 from ramify.sampler.publisher import FolderPublisher
 from random_trees import random_tree
 from vllm_stand_in import stand_in
@@ -40,7 +41,7 @@ def folder(request, tmp_path_factory):
 def learner_of(folder, lora=False):
     model = load_model(folder)
     if lora:
-        add_lora(model, LoraSettings(4, 8), seed=0)
+        add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
     return learner_with(model)
 
 
@@ -53,7 +54,7 @@ def publishing(folder, server, work, learner):
     """Run `work` with a publisher and its engine."""
 
     async def main():
-        section = VllmEngineSection(name="vllm", urls=(server.url,), dtype="float32", start_seconds=5.0)
+        section = VllmEngineConfig(name="vllm", urls=(server.url,), dtype="float32", start_seconds=5.0)
         tokenizer = ChatTokenizer(folder)
         engine = build_vllm(section, tokenizer, 200, Path("nowhere"), [].append, hands_over=True)
         try:
@@ -136,7 +137,7 @@ def test_the_folder_holds_the_whole_model_under_its_own_names(folder, tmp_path, 
     monkeypatch.setattr(plain_folder, "FILE_BYTES", largest)
     model = load_model(folder)
     if lora:
-        add_lora(model, LoraSettings(4, 8), seed=0)
+        add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if "lora_B" in name:

@@ -1,25 +1,15 @@
 """Which trees are grown together, and which of them count as done after an interruption."""
 
-from ramify.config.schema_parts import LocalEngineSection, RunSection, ScriptedEngineSection
 from ramify.core.messages import Message, Problem
 from ramify.core.tree import TreeKey
 from ramify.rollout.plan import Planned
-from ramify.sampler.groups import done_of, group_size, in_groups, line_key
+from ramify.sampler.groups import done_of, in_groups, line_key
 
 TREES = [
     Planned(Problem(f"p{n}", (Message.of("user", "?"),), ("1",)), TreeKey(attempt, n, 0))
     for n in range(3)
     for attempt in range(2)
 ]
-
-
-def test_only_a_deterministic_run_on_a_local_engine_grows_whole_groups():
-    local = LocalEngineSection(name="local", slots=12)
-    certain = RunSection(dir="run", deterministic=True)
-    assert group_size(certain, local, leaves=4) == 3
-    assert group_size(certain, local, leaves=100) == 1
-    assert group_size(RunSection(dir="run"), local, leaves=4) is None
-    assert group_size(certain, ScriptedEngineSection(name="scripted", script="s.toml"), leaves=4) is None
 
 
 def test_groups_hold_every_tree_once_in_order():

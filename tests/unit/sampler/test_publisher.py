@@ -13,18 +13,19 @@ from model_folders import write_model
 from ramify.algos.sft import demonstrated
 from ramify.assemble.worker import build_engine_model
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_parts import TrainingEngineSection
 from ramify.core.errors import EngineError
 from ramify.core.records import Request
+from ramify.engines.configs import TrainingEngineConfig
 from ramify.engines.local import LocalEngine
 from ramify.engines.scripted import ScriptedEngine
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.lora import add_lora
 from ramify.sampler.publisher import CopyPublisher, SharedPublisher
 from random_trees import random_tree
 from scripted_agents import script
 
-COPY = TrainingEngineSection(name="local", slots=4, weights="copy")
+COPY = TrainingEngineConfig(name="local", slots=4, weights="copy")
 PROBE = tuple(range(3, 51))
 
 
@@ -37,7 +38,7 @@ def folder(request, tmp_path_factory):
 def learner_of(folder, lora=False):
     model = load_model(folder)
     if lora:
-        add_lora(model, LoraSettings(4, 8), seed=0)
+        add_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
     return learner_with(model)
 
 
@@ -149,5 +150,5 @@ def test_an_engine_that_cannot_score_is_refused(folder):
 
 def test_shared_weights_are_one_model(folder):
     learner = learner_of(folder)
-    section = TrainingEngineSection(name="local", slots=4)
+    section = TrainingEngineConfig(name="local", slots=4)
     assert build_engine_model(section, learner.model, pytest.fail) is learner.model

@@ -8,27 +8,20 @@ import pytest
 from synth_agents import RIGHT, WRONG, grow, question, sampler_of
 
 from ramify.chat.tag_renderer import TagRenderer
-from ramify.config.schema_eval import PriceSection
-from ramify.config.schema_synth import HintsSection, QualitySection
 from ramify.core.tree import Source, TreeKey
 from ramify.data.example_formats import COMPLETION
 from ramify.data.examples import Example, read_examples
 from ramify.data.problems import load_problems
 from ramify.files.durable import dump_line, replace_lines
+from ramify.obs.token_counts import PriceConfig
 from ramify.obs.trace import TracedTree, tree_record
 from ramify.rollout.plan import Planned
+from ramify.synth.configs import HintsConfig, QualityConfig
 from ramify.synth.folder import STAGES, read_stage
 from ramify.synth.hints import load_hints
 from ramify.synth.results import PassRates, Sorter, StageTotals, _rates, write_results
 from ramify.synth.rows import Answer, refused
-from ramify.synth.sampling import (
-    DIRECT,
-    TOOLS,
-    planned_answers,
-    planned_hints,
-    with_samples,
-    without_tools,
-)
+from ramify.synth.sampling import DIRECT, TOOLS, planned_answers, planned_hints, with_samples, without_tools
 
 CALL = "<think> I add</think><python> print(12 + 30) </python>"
 DONE = f"<think> done</think>{RIGHT}"
@@ -78,11 +71,11 @@ def synthesis(folder, tmp_path, names, hints=False, quality=None, price=None, di
     if hints:
         asked = frozenset(s.tree.problem.id for s in alone if s.rewards[0].parts["correct"] < 1)
         planned = planned_hints(
-            run, HintsSection(), load_hints(None), with_samples(sampler, 1), problems, asked
+            run, HintsConfig(), load_hints(None), with_samples(sampler, 1), problems, asked
         )
         stages["hints"] = grow(with_samples(sampler, 1), planned)
         record(run, "hints", stages["hints"])
-    quality = quality or QualitySection()
+    quality = quality or QualityConfig()
     summary = write_results(run, problems, Sorter(sampler.agent.renderer, quality, 3), price)
     files = ("sft", "rl", "rejected", "questions")
     rows = {
@@ -147,7 +140,7 @@ def test_each_class_goes_where_the_paper_sends_it(tokenizer_folder, tmp_path):
 
 
 def test_what_is_refused_keeps_its_reason(tokenizer_folder, tmp_path):
-    quality = QualitySection(max_calls=2)
+    quality = QualityConfig(max_calls=2)
     summary, rows, _ = synthesis(tokenizer_folder, tmp_path, ["many", "twice", "hard"], quality=quality)
     reasons = {row["id"]: row["reason"] for row in rows["rejected"] if row["stage"] == "tools"}
     assert reasons == {"many": "more than 2 calls", "twice": "a call is repeated", "hard": "wrong"}
@@ -164,7 +157,7 @@ def test_what_is_refused_keeps_its_reason(tokenizer_folder, tmp_path):
 
 
 def test_right_answers_that_give_no_row_are_kept_too(tokenizer_folder, tmp_path):
-    quality = QualitySection(right_at=1.0)
+    quality = QualityConfig(right_at=1.0)
     _, rows, _ = synthesis(tokenizer_folder, tmp_path, ["often", "easy"], quality=quality)
     reasons = Counter((row["id"], row["stage"], row["reason"]) for row in rows["rejected"])
     assert reasons["often", "tools", "not for a question of the class hard"] >= 1
@@ -193,7 +186,7 @@ def test_answers_that_a_failure_ended_do_not_count(tokenizer_folder, tmp_path):
     ]
     assert _rates(answers) == PassRates(1.0, 1.0, None)
     assert _rates(answers[1:]) == PassRates(None, 1.0, None)
-    assert [refused(answer, QualitySection()) for answer in answers[:2]] == [None, "no verdict"]
+    assert [refused(answer, QualityConfig()) for answer in answers[:2]] == [None, "no verdict"]
     totals = StageTotals()
     for answer in answers:
         totals.add(answer)
@@ -224,7 +217,7 @@ def test_calls_are_the_same_where_only_blanks_or_case_differ(tokenizer_folder, t
     (trajectory,) = scored.tree.trajectories
     answer = Answer(scored.tree.problem, "tools", scored.tree.key, trajectory, True, True, frozenset())
     assert len(answer.calls) == 2
-    assert (refused(answer, QualitySection()) == "a call is repeated") is same
+    assert (refused(answer, QualityConfig()) == "a call is repeated") is same
 
 
 def test_tags_have_one_spelling(tokenizer_folder, tmp_path):
@@ -235,14 +228,14 @@ def test_tags_have_one_spelling(tokenizer_folder, tmp_path):
 
 
 def test_rows_that_are_too_long_or_the_same_are_refused(tokenizer_folder, tmp_path):
-    quality = QualitySection(rows_per_question=3)
+    quality = QualityConfig(rows_per_question=3)
     summary, rows, _ = synthesis(tokenizer_folder, tmp_path, ["easy"], quality=quality)
     assert len(rows["sft"]) == 1
     assert summary["rejected"] == {
         "not for a question of the class direct": 4,
         "the same as another row": 3,
     }
-    quality = QualitySection(max_tokens=5)
+    quality = QualityConfig(max_tokens=5)
     summary, rows, _ = synthesis(tokenizer_folder, tmp_path / "short", ["easy"], quality=quality)
     assert summary["rejected"] == {"more than 5 tokens": 8}
 
@@ -263,7 +256,7 @@ def test_a_hint_makes_rows_that_say_which_one(tokenizer_folder, tmp_path):
 def test_several_rows_of_a_question_have_ids_of_their_own_and_are_drawn_by_the_seed(
     tokenizer_folder, tmp_path
 ):
-    quality = QualitySection(rows_per_question=2)
+    quality = QualityConfig(rows_per_question=2)
     _, rows, run = synthesis(tokenizer_folder, tmp_path, ["hint", "tool"], hints=True, quality=quality)
     ids = [row["id"] for row in rows["sft"]]
     assert len(set(ids)) == len(ids)
@@ -276,7 +269,7 @@ def test_several_rows_of_a_question_have_ids_of_their_own_and_are_drawn_by_the_s
 
 
 def test_costs_are_told_where_there_is_a_price(tokenizer_folder, tmp_path):
-    summary, _, _ = synthesis(tokenizer_folder, tmp_path, ["tool"], price=PriceSection(input=1.0, output=2.0))
+    summary, _, _ = synthesis(tokenizer_folder, tmp_path, ["tool"], price=PriceConfig(input=1.0, output=2.0))
     tools = summary["stages"]["tools"]
     assert tools["cost"] == (tools["tokens"]["sent"] + 2 * tools["tokens"]["written"]) / 1e6 > 0
     assert tools["calls"] == 4

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hermes_folders import FAMILIES, write_hermes_tokenizer
+from ramify.assemble.examples import open_examples
 from ramify.assemble.model import build_tokenizer
 from ramify.assemble.tools import show_tools
 from ramify.config.load import check_recipe
@@ -14,7 +15,6 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.core.errors import DataError
 from ramify.core.tree import Source, TreeKey
 from ramify.train import examples
-from ramify.train.examples import ExampleReader, RowRenderers
 
 USER = {"role": "user", "content": "Which is older?"}
 ANSWER = "<answer> 4 </answer>"
@@ -69,8 +69,7 @@ def read(tmp_path, tokenizer_folder):
             table["environment"] = environment
         recipe = check_recipe(schema, table, "recipe")
         shown = show_tools(recipe.tools, recipe.environment)
-        renderers = RowRenderers(recipe, build_tokenizer(recipe.model.folder), shown)
-        reader = ExampleReader(recipe, renderers, note)
+        renderers, reader = open_examples(recipe, shown, note)
         return tuple(reader), reader, renderers
 
     return reads

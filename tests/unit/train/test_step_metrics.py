@@ -10,8 +10,8 @@ from ramify.learner.guard import GuardState
 from ramify.learner.report import UpdateReport
 from ramify.obs.metrics import MetricsLog, read_metrics
 from ramify.obs.tree_metrics import tree_metrics
+from ramify.runs.state import LoopState
 from ramify.sampler.batch import Batch
-from ramify.train.state import LoopState
 from ramify.train.step import update_metrics, update_warnings, watched
 from ramify.train.supervised import step_metrics
 from random_trees import PROBLEM, node

@@ -3,6 +3,7 @@ import copy
 import io
 import json
 import shutil
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -10,13 +11,13 @@ import pytest
 from hermes_folders import QWEN25, template
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood, demonstrated
-from ramify.assemble.agent import build_renderer
+from ramify.assemble.examples import run_sft
 from ramify.assemble.model import build_model, build_tokenizer
 from ramify.assemble.tools import build_tools, show_tools
+from ramify.chat.renderers import renderer_for
 from ramify.chat.tag_renderer import TagRenderer
 from ramify.config.load import check_recipe
 from ramify.config.schema_examples import SftRecipe
-from ramify.config.schema_parts import Dialect
 from ramify.config.schema_tools import SandboxSection, ToolsSection
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.messages import Message, Problem
@@ -25,10 +26,10 @@ from ramify.core.tree import TreeKey
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.parallel import Ranks, alone
 from ramify.learner.update import Learner
+from ramify.modeling.configs import Dialect
 from ramify.modeling.load import load_model
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
-from ramify.train.sft import run_sft
 from said import tree_of
 
 CALL = "<python> print(42) </python> <result>\n42\n</result>"
@@ -145,7 +146,7 @@ def test_a_run_goes_on_from_its_checkpoint(recipe, tmp_path):
     last = run_sft(made, console(), Ranks(Rank()), resume=True)
     assert last.name == "step-000003"
     assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
-    assert build_model(made.model.model_copy(update={"path": last}), 200).config.vocab_size == 600
+    assert build_model(replace(made.model, path=last), 200).config.vocab_size == 600
 
 
 @pytest.fixture
@@ -171,7 +172,7 @@ def test_prompts_show_the_tools_as_in_rl(recipe, own_tool, model_folder, tmp_pat
     toolbox = build_tools(ToolsSection.model_validate(tools), SandboxSection(min_level=0))
     asyncio.run(toolbox.close())
     assert_shown_alike(show_tools(ToolsSection.model_validate(tools)).specs, toolbox.specs)
-    renderer = build_renderer(dialect, build_tokenizer(model_folder), toolbox.specs)
+    renderer = renderer_for(dialect, build_tokenizer(model_folder), toolbox.specs)
     (row,) = rows([1])
     completion = row["completion"] if dialect == "tags" else "<think>\nadd\n</think>\n\n\\boxed{42}"
     problem = Problem("p", (Message.of("user", row["prompt"][0]["content"]),), ())

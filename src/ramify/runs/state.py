@@ -8,20 +8,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ramify.config.schema_parts import TrainingRunSection
 from ramify.core.errors import TrainingError
 from ramify.data.order import DataCursor
 from ramify.learner.guard import GuardState
 from ramify.learner.update import Learner
-from ramify.runs.checkpoint import (
-    checkpoint_folder,
-    load_state,
-    load_weights,
-    prune_checkpoints,
-    read_state,
-)
+from ramify.runs.checkpoint import checkpoint_folder, load_state, load_weights, prune_checkpoints, read_state
 from ramify.runs.checkpoint_writer import begin_checkpoint, save_checkpoint
-from ramify.train.run_folder import RunFolder, RunIdentity
+from ramify.runs.configs import TrainingRunConfig
+from ramify.runs.run_folder import RunFolder, RunIdentity
 
 NaturalNumber = Annotated[int, Field(ge=0, lt=1 << 63)]
 Score = Annotated[float, Field(ge=-1e100, le=1e100)]
@@ -127,7 +121,7 @@ class Saver:
     companions: Mapping[str, bytes]
     tokenizer: str
     identity: RunIdentity
-    run: TrainingRunSection
+    run: TrainingRunConfig
     total_steps: int
     in_background: bool = False
     _pending: _Pending = field(default_factory=_Pending)

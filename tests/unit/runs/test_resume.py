@@ -7,6 +7,8 @@ import shutil
 import pytest
 
 from model_folders import write_model, write_tokenizer
+from ramify.config.other_runs import record_of
+from ramify.assemble.training import training_setup
 from ramify.algos.losses import Objective
 from ramify.algos.sft import NegativeLogLikelihood
 from ramify.config.schema_examples import SftRecipe
@@ -16,15 +18,16 @@ from ramify.learner.guard import GuardState
 from ramify.learner.optimizer import AdamWSettings, Schedule
 from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
+from ramify.modeling.configs import AdapterConfig
 from ramify.modeling.load import load_model
-from ramify.modeling.lora import LoraSettings, add_lora
+from ramify.modeling.lora import add_lora
 from ramify.obs.console import RunConsole
 from ramify.obs.metrics import read_metrics
 from ramify.runs.checkpoint import companion_files
 from ramify.runs.checkpoint_files import write_record
-from ramify.train.resume import restore, starting_point
-from ramify.train.run_folder import RunFolder
-from ramify.train.state import Judged, LoopState, Saver
+from ramify.runs.resume import restore, starting_point
+from ramify.runs.run_folder import RunFolder
+from ramify.runs.state import Judged, LoopState, Saver
 
 STATE = LoopState(
     7,
@@ -40,7 +43,7 @@ STATE = LoopState(
 def learner(folder, lora=False):
     model = load_model(folder)
     if lora:
-        add_lora(model, LoraSettings(2, 4.0), seed=0)
+        add_lora(model, AdapterConfig(rank=2, alpha=4.0), seed=0)
     return Learner(
         alone(model, AdamWSettings(0.01)),
         schedule=Schedule(),
@@ -68,7 +71,7 @@ def save(root, model_path, of, **changes):
     of.step, of.skipped_in_a_row = 28, 3
     for step in range(1, STATE.step + 1):
         folder.metrics.append(step, {"loss": 1.0})
-    identity = folder.begin(made, {"made_from": {}, "made_with": [{}]})
+    identity = folder.begin(record_of(made), {"made_from": {}, "made_with": [{}]})
     Saver(folder, of, companion_files(model_path), start.tokenizer, identity, made.run, 100).save(STATE)
     return root
 
@@ -86,7 +89,7 @@ def recipe(root, model_path, rate=0.01, **changes):
 
 def begin(root, model_path, *, resume=False, stream=None, **changes):
     console = RunConsole(stream or io.StringIO(), stamp=str)
-    return starting_point(RunFolder(root, resume), recipe(root, model_path, **changes), console)
+    return starting_point(RunFolder(root, resume), training_setup(recipe(root, model_path, **changes)), console)
 
 
 def test_everything_comes_back(saved, model_folder):

@@ -6,19 +6,14 @@ import shutil
 import pytest
 from pydantic import BaseModel
 
+from ramify.config.other_runs import record_of
 from ramify.core.errors import ConfigError, DataError
 from ramify.eval.results import EVALUATION
 from ramify.files.durable import LOCK, replace_lines
 from ramify.obs.metrics import read_metrics
 from ramify.runs.manifest import read_manifest, write_manifest
 from ramify.synth.folder import SYNTHESIS
-from ramify.train.run_folder import (
-    ROLLOUT,
-    RunFolder,
-    check_run_folder,
-    claim_run_folder,
-    recipe_fingerprint,
-)
+from ramify.runs.run_folder import ROLLOUT, RunFolder, check_run_folder, claim_run_folder
 
 MADE = {"made_from": {"data": {"sha256": "a"}}, "made_with": [{"commit": "1"}]}
 
@@ -45,8 +40,12 @@ def test_what_a_kill_left_of_later_steps_is_forgotten(tmp_path):
         assert {path.name for path in (tmp_path / name).iterdir()} == {"000001.jsonl", *mine}
 
 
-class Recipe(BaseModel):
+class Table(BaseModel):
     name: str = "a"
+
+
+def recipe_record(**keys):
+    return record_of(Table(**keys))
 
 
 def begun(path, recipe):
@@ -60,24 +59,24 @@ def begun(path, recipe):
 def test_a_run_folder_belongs_to_one_process_at_a_time(tmp_path):
     path = tmp_path / "run"
     with (
-        claim_run_folder(path, Recipe(), resume=False),
+        claim_run_folder(path, recipe_record(), resume=False),
         pytest.raises(ConfigError, match="in use by another process"),
-        claim_run_folder(path, Recipe(), resume=False),
+        claim_run_folder(path, recipe_record(), resume=False),
     ):
         pass
     assert not path.exists()
-    with claim_run_folder(path, Recipe(), resume=False) as folder:
-        folder.create(Recipe())
+    with claim_run_folder(path, recipe_record(), resume=False) as folder:
+        folder.create(recipe_record())
         folder.metrics.append(1, {"loss": 0.5})
     with pytest.raises(ConfigError, match="go on with --resume"):
-        check_run_folder(path, Recipe(), resume=False)
-    with claim_run_folder(path, Recipe(), resume=True):
+        check_run_folder(path, recipe_record(), resume=False)
+    with claim_run_folder(path, recipe_record(), resume=True):
         pass
     with pytest.raises(ConfigError, match="differs from the recipe"):
-        check_run_folder(path, Recipe(name="b"), resume=True)
+        check_run_folder(path, recipe_record(name="b"), resume=True)
     (path / "recipe.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"recipe\.toml: expected TOML"):
-        check_run_folder(path, Recipe(), resume=True)
+        check_run_folder(path, recipe_record(), resume=True)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +87,11 @@ def test_what_a_kill_left_of_a_start_does_not_block_the_next(tmp_path, left):
     path.mkdir()
     (path / left).write_bytes(b"{")
     for resume in (False, True):
-        check_run_folder(path, Recipe(), resume)
-    with claim_run_folder(path, Recipe(), resume=False) as folder:
-        folder.begin(Recipe(), MADE)
+        check_run_folder(path, recipe_record(), resume)
+    with claim_run_folder(path, recipe_record(), resume=False) as folder:
+        folder.begin(recipe_record(), MADE)
         folder.metrics.append(1, {"loss": 0.5})
-    with claim_run_folder(path, Recipe(), resume=True) as folder:
+    with claim_run_folder(path, recipe_record(), resume=True) as folder:
         assert folder.name() is not None
 
 
@@ -100,7 +99,7 @@ def test_what_a_failed_start_left_belongs_to_the_next_whatever_its_recipe(tmp_pa
     path = tmp_path / "run"
     for name in ("a", "b", "c"):
         for resume in (False, True):
-            recipe = Recipe(name=name)
+            recipe = recipe_record(name=name)
             with claim_run_folder(path, recipe, resume) as folder:
                 folder.take_up(recipe, MADE | {"made_from": {"data": name}}, pytest.fail)
                 folder.begin(recipe, MADE)
@@ -108,18 +107,18 @@ def test_what_a_failed_start_left_belongs_to_the_next_whatever_its_recipe(tmp_pa
                 (path / "engine" / "server-0.log").write_text("no GPU")
                 (path / "cache.sqlite").write_text("")
             assert (path / "engine" / "server-0.log").read_text() == "no GPU"
-    with claim_run_folder(path, Recipe(name="d"), resume=False) as folder:
-        folder.begin(Recipe(name="d"), MADE)
+    with claim_run_folder(path, recipe_record(name="d"), resume=False) as folder:
+        folder.begin(recipe_record(name="d"), MADE)
         folder.metrics.append(1, {"loss": 0.5})
     with pytest.raises(ConfigError, match="holds a run; go on with --resume"):
-        check_run_folder(path, Recipe(name="d"), resume=False)
+        check_run_folder(path, recipe_record(name="d"), resume=False)
     with pytest.raises(ConfigError, match="differs from the recipe given"):
-        check_run_folder(path, Recipe(name="a"), resume=True)
+        check_run_folder(path, recipe_record(name="a"), resume=True)
 
 
 def test_a_start_that_failed_before_it_made_anything_leaves_nothing(tmp_path):
-    with claim_run_folder(tmp_path / "run", Recipe(), resume=False) as folder:
-        folder.begin(Recipe(), MADE)
+    with claim_run_folder(tmp_path / "run", recipe_record(), resume=False) as folder:
+        folder.begin(recipe_record(), MADE)
     assert not (tmp_path / "run").exists()
 
 
@@ -130,7 +129,7 @@ def test_a_folder_of_another_command_or_of_a_stranger_is_not_taken(tmp_path, kin
     with kind.claim(path, lambda: kind.check(path, resume=False)):
         (path / "engine").mkdir()
     with pytest.raises(ConfigError, match="exists and is not empty"):
-        check_run_folder(path, Recipe(), resume)
+        check_run_folder(path, recipe_record(), resume)
     (path / LOCK).unlink()
     with pytest.raises(ConfigError, match="exists and is not empty"):
         kind.check(path, resume)
@@ -142,37 +141,37 @@ def test_a_folder_of_another_command_or_of_a_stranger_is_not_taken(tmp_path, kin
 def test_results_without_a_recipe_are_refused(tmp_path, name):
     """The recipe was lost: to start anew would delete the results."""
     path = tmp_path / "run"
-    with claim_run_folder(path, Recipe(), resume=False):
+    with claim_run_folder(path, recipe_record(), resume=False):
         (path / name).parent.mkdir(parents=True)
         (path / name).write_text("x")
     for resume in (False, True):
         with pytest.raises(ConfigError, match=r"holds a run without its recipe\.toml"):
-            check_run_folder(path, Recipe(), resume)
+            check_run_folder(path, recipe_record(), resume)
 
 
 def test_a_run_goes_on_from_what_it_was_made_from(tmp_path):
-    folder, said = begun(tmp_path, Recipe()), []
-    folder.take_up(Recipe(), MADE, said.append)
+    folder, said = begun(tmp_path, recipe_record()), []
+    folder.take_up(recipe_record(), MADE, said.append)
     assert said == []
-    folder.take_up(Recipe(), MADE | {"made_with": [{"commit": "2"}]}, said.append)
+    folder.take_up(recipe_record(), MADE | {"made_with": [{"commit": "2"}]}, said.append)
     assert len(said) == 1
     assert [session["commit"] for session in read_manifest(tmp_path)["made_with"]] == ["1", "2"]
     with pytest.raises(ConfigError, match=r'holds a run with data\.sha256 = "a", now it is "b"'):
-        folder.take_up(Recipe(), MADE | {"made_from": {"data": {"sha256": "b"}}}, said.append)
+        folder.take_up(recipe_record(), MADE | {"made_from": {"data": {"sha256": "b"}}}, said.append)
     write_manifest(tmp_path, MADE)
     with pytest.raises(DataError, match=r"manifest\.json: lacks the field 'name'"):
-        folder.take_up(Recipe(), MADE, said.append)
+        folder.take_up(recipe_record(), MADE, said.append)
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(DataError, match=r"manifest\.json: expected a JSON object"):
-        folder.take_up(Recipe(), MADE, said.append)
+        folder.take_up(recipe_record(), MADE, said.append)
 
 
 def test_the_key_of_the_recipe_that_differs_is_named(tmp_path):
-    begun(tmp_path, Recipe())
+    begun(tmp_path, recipe_record())
     with pytest.raises(
         ConfigError, match=r'recipe\.toml differs from the recipe given: name = "a", now it is "b"; '
     ):
-        check_run_folder(tmp_path, Recipe(name="b"), resume=True)
+        check_run_folder(tmp_path, recipe_record(name="b"), resume=True)
 
 
 class RunPart(BaseModel):
@@ -188,8 +187,8 @@ class Parts(BaseModel):
 
 
 def test_a_run_that_goes_on_may_be_longer_and_says_so(tmp_path):
-    begun(tmp_path, Parts())
-    longer, said = Parts(run=RunPart(steps=20, threads=2)), []
+    begun(tmp_path, record_of(Parts()))
+    longer, said = record_of(Parts(run=RunPart(steps=20, threads=2))), []
     with claim_run_folder(tmp_path, longer, resume=True) as folder:
         folder.take_up(longer, MADE, said.append)
         identity = folder.begin(longer, MADE)
@@ -197,13 +196,13 @@ def test_a_run_that_goes_on_may_be_longer_and_says_so(tmp_path):
         "goes on with run.steps = 20, it was not set",
         "goes on with run.threads = 2, it was 1",
     ]
-    assert identity.recipe == recipe_fingerprint(Parts())
+    assert identity.recipe == record_of(Parts()).fingerprint
     check_run_folder(tmp_path, longer, resume=True)
 
 
 def test_every_key_that_must_not_change_is_named(tmp_path):
-    begun(tmp_path, Parts(run=RunPart(deterministic=True)))
-    other = Parts(name="b", run=RunPart(seed=1, threads=2, steps=3, deterministic=True))
+    begun(tmp_path, record_of(Parts(run=RunPart(deterministic=True))))
+    other = record_of(Parts(name="b", run=RunPart(seed=1, threads=2, steps=3, deterministic=True)))
     with pytest.raises(ConfigError) as caught:
         check_run_folder(tmp_path, other, resume=True)
     told = str(caught.value)
@@ -222,11 +221,11 @@ def test_of_many_differences_the_rest_is_named_without_values(tmp_path):
     class Many(BaseModel):
         keys: dict[str, int]
 
-    begun(tmp_path, Many(keys={f"k{i}": 0 for i in range(10)}))
+    begun(tmp_path, record_of(Many(keys={f"k{i}": 0 for i in range(10)})))
     with pytest.raises(
         ConfigError, match=r"keys\.k7 = 0, now it is 1; and so do keys\.k8, keys\.k9; put them back"
     ):
-        check_run_folder(tmp_path, Many(keys={f"k{i}": 1 for i in range(10)}), resume=True)
+        check_run_folder(tmp_path, record_of(Many(keys={f"k{i}": 1 for i in range(10)})), resume=True)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +234,7 @@ def test_of_many_differences_the_rest_is_named_without_values(tmp_path):
 @pytest.mark.parametrize("kind", ["link", "pipe", "other"])
 def test_what_is_not_a_runs_own_is_refused_before_it_is_touched(tmp_path, place, kind):
     path, outside = tmp_path / "run", tmp_path / "outside"
-    begun(path, Recipe())
+    begun(path, recipe_record())
     replace_lines(RunFolder(path).trees(1), ["{}"])
     outside.mkdir()
     (outside / "000009.jsonl").write_text("mine")
@@ -249,5 +248,5 @@ def test_what_is_not_a_runs_own_is_refused_before_it_is_touched(tmp_path, place,
     else:
         (path / place).write_text("")
     with pytest.raises(ConfigError, match=rf"run\.dir: .*{place} is (a link|neither|no file|no folder)"):
-        check_run_folder(path, Recipe(), resume=True)
+        check_run_folder(path, recipe_record(), resume=True)
     assert (outside / "000009.jsonl").read_text() == "mine"

@@ -5,8 +5,6 @@ RUN/manifest.json  recipe.toml  metrics.jsonl  trees/STEP.jsonl  timing/STEP.jso
 A run has begun once it has a step or a checkpoint. Until then its folder is free for the next start, with any recipe.
 """
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,23 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
-from ramify.config.load import resolved
-from ramify.config.other_runs import changes, lasting
 from ramify.core.errors import ConfigError, DataError
 from ramify.core.json_types import part, text
 from ramify.files.durable import RECIPE, make_folder, read_record, replace_file
 from ramify.obs.metrics import MetricsLog
 from ramify.runs.claims import RunKind
-from ramify.runs.manifest import (
-    MANIFEST,
-    note_session,
-    read_manifest,
-    refuse_other,
-    shown,
-    write_manifest,
-)
+from ramify.runs.recipe import RecipeRecord
+from ramify.runs.manifest import MANIFEST, note_session, read_manifest, refuse_other, shown, write_manifest
 
 _METRICS, _PREFLIGHT = "metrics.jsonl", "preflight"
 _FOLDERS = ("checkpoints", "trees", "timing", _PREFLIGHT)
@@ -105,7 +93,7 @@ class RunFolder:
                 if found and int(found[1]) > step:
                     path.unlink()
 
-    def take_up(self, recipe: BaseModel, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
+    def take_up(self, recipe: RecipeRecord, manifest: Mapping[str, Any], note: Callable[[str], None]) -> None:
         """Check that a run that has begun continues with what it was made from.
 
         Notes another code version or device, and keys of the recipe that have changed.
@@ -118,11 +106,11 @@ class RunFolder:
             before = read_manifest(self.root, made_from=part(), name=text)
             refuse_other(self.root, "a run", before["made_from"], manifest["made_from"])
             note_session(self.root, before, manifest["made_with"][-1], note)
-            for change in changes(self.root / RECIPE, recipe):
+            for change in recipe.changes(self.root / RECIPE):
                 if change.key != "run.dir":
                     note(f"goes on with {change.key} = {shown(change.now)}, it was {shown(change.before)}")
 
-    def begin(self, recipe: BaseModel, manifest: Mapping[str, Any]) -> RunIdentity:
+    def begin(self, recipe: RecipeRecord, manifest: Mapping[str, Any]) -> RunIdentity:
         """Make the folder a run, unless it is one that has begun; call it after all other checks. Returns the run's identity.
 
         Raises:
@@ -131,20 +119,20 @@ class RunFolder:
         if not (_has_begun(self.root) and (self.root / MANIFEST).exists()):
             self.create(recipe)
             write_manifest(self.root, {"name": os.urandom(8).hex(), **manifest})
-        elif changes(self.root / RECIPE, recipe):
+        elif recipe.changes(self.root / RECIPE):
             self.create(recipe)
         name = self.name()
         assert name is not None
-        return RunIdentity(name, recipe_fingerprint(recipe))
+        return RunIdentity(name, recipe.fingerprint)
 
-    def create(self, recipe: BaseModel) -> None:
+    def create(self, recipe: RecipeRecord) -> None:
         """Put the recipe into the folder.
 
         Raises:
             ConfigError: The folder cannot be written.
         """
         make_folder("run.dir", self.root)
-        replace_file(self.root / RECIPE, resolved(recipe).encode())
+        replace_file(self.root / RECIPE, recipe.text.encode())
 
     def name(self) -> str | None:
         """The name that the run drew when it began; None without a readable manifest."""
@@ -157,13 +145,7 @@ class RunFolder:
 ROLLOUT = RunKind("rollout", "trees", lambda path: RunFolder(path).trees(1).exists(), can_resume=False)
 
 
-def recipe_fingerprint(recipe: BaseModel) -> str:
-    """Fingerprint of the keys of a recipe that a run which continues must not change."""
-    table = lasting(recipe.model_dump(mode="json"))
-    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
+def check_run_folder(path: Path, recipe: RecipeRecord, resume: bool) -> None:
     """Check that a run may use the folder; writes nothing.
 
     Raises:
@@ -177,11 +159,11 @@ def check_run_folder(path: Path, recipe: BaseModel, resume: bool) -> None:
                     f"run.dir: {path / name} is no {kind}; put it back from a copy, or remove it"
                 )
     if _has_begun(path):
-        changes(path / RECIPE, recipe)
+        recipe.changes(path / RECIPE)
 
 
 @contextmanager
-def claim_run_folder(path: Path, recipe: BaseModel, resume: bool) -> Iterator[RunFolder]:
+def claim_run_folder(path: Path, recipe: RecipeRecord, resume: bool) -> Iterator[RunFolder]:
     """Open or create the folder of a run, and hold it for this process alone while the block runs.
 
     Raises:

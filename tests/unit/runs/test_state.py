@@ -7,7 +7,6 @@ import torch
 from ramify.algos.credit import denominator
 from ramify.algos.losses import Objective
 from ramify.algos.sft import SUPERVISED, NegativeLogLikelihood
-from ramify.config.schema_parts import TrainingRunSection
 from ramify.core.errors import DataError, TrainingError
 from ramify.data.order import DataCursor
 from ramify.learner.guard import GuardState
@@ -17,8 +16,9 @@ from ramify.learner.parallel import alone
 from ramify.learner.update import Learner
 from ramify.modeling.load import load_model
 from ramify.runs.checkpoint import companion_files, latest_checkpoint, read_state
-from ramify.train.run_folder import RunFolder, RunIdentity
-from ramify.train.state import Judged, LoopState, Saver
+from ramify.runs.configs import TrainingRunConfig
+from ramify.runs.run_folder import RunFolder, RunIdentity
+from ramify.runs.state import Judged, LoopState, Saver
 from random_trees import credited, random_tree, supervised_credit
 
 
@@ -38,7 +38,7 @@ def learner(model_folder):
 @pytest.fixture
 def saver(tmp_path, model_folder, learner):
     def make(total_steps=99, **settings):
-        run = TrainingRunSection(dir=tmp_path, **settings)
+        run = TrainingRunConfig(dir=tmp_path, **settings)
         identity = RunIdentity("a", "b")
         return Saver(
             RunFolder(tmp_path), learner, companion_files(model_folder), "t", identity, run, total_steps

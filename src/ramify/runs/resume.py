@@ -4,37 +4,24 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from ramify.chat.tokenizer import ChatTokenizer
-from ramify.config.schema_examples import DpoRecipe, SftRecipe
-from ramify.config.schema_parts import TrainedModelSection
-from ramify.config.schema_train import TrainRecipe
 from ramify.core.errors import ConfigError, DataError
 from ramify.learner.update import Learner
+from ramify.modeling.configs import TrainedModelConfig
 from ramify.modeling.model_config import is_adapter_folder, read_model_config, whole_folder
 from ramify.modeling.numerics import compute_device
 from ramify.obs.console import RunConsole
-from ramify.runs.checkpoint import (
-    advice_on_damaged,
-    check_model_folder,
-    check_saving,
-    checkpoint_folder,
-    companion_files,
-    latest_checkpoint,
-    load_state,
-    prune_checkpoints,
-    read_state,
-)
+from ramify.runs.checkpoint import advice_on_damaged, check_model_folder, check_saving, checkpoint_folder, companion_files, latest_checkpoint, load_state, prune_checkpoints, read_state
 from ramify.runs.checkpoint_files import RECORD
 from ramify.runs.manifest import MANIFEST
-from ramify.train.run_folder import RunFolder, recipe_fingerprint
-from ramify.train.state import LoopState, RunRecord, Saver
-
-TrainingRecipe: TypeAlias = TrainRecipe | SftRecipe | DpoRecipe
-"""A recipe of a command that takes --resume."""
+from ramify.runs.configs import TrainingRunConfig
+from ramify.runs.recipe import RecipeRecord
+from ramify.runs.run_folder import RunFolder
+from ramify.runs.state import LoopState, RunRecord, Saver
 
 _SIZES = (
     "model_type",
@@ -53,6 +40,15 @@ _RECORD = TypeAdapter(RunRecord)
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingSetup:
+    """The parts of a training recipe that decide where its run starts and what it saves."""
+
+    recipe: RecipeRecord
+    run: TrainingRunConfig
+    model: TrainedModelConfig
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """Where a run starts: the model folder to load, and the record beside it if that is a checkpoint of the run."""
 
@@ -61,7 +57,7 @@ class Start:
     record: RunRecord | None
 
 
-def starting_point(folder: RunFolder, recipe: TrainingRecipe, console: RunConsole) -> Start:
+def starting_point(folder: RunFolder, setup: TrainingSetup, console: RunConsole) -> Start:
     """The run's latest checkpoint, or the recipe's model if there is none; prints which.
 
     Raises:
@@ -69,20 +65,20 @@ def starting_point(folder: RunFolder, recipe: TrainingRecipe, console: RunConsol
             the run should have one by now; or the recipe's model is itself a checkpoint and damaged.
     """
     path = latest_checkpoint(folder.root)
-    tokenizer = ChatTokenizer(recipe.model.folder).fingerprint
+    tokenizer = ChatTokenizer(setup.model.folder).fingerprint
     if folder.metrics.is_cut_off():
         console.note(
             f"{folder.root / 'metrics.jsonl'}: the last line was cut off by a crash and is dropped; a step that has "
             "no checkpoint is done again"
         )
     if path is None:
-        _require_no_progress(folder, recipe.run.save_every)
-        check_model_folder(recipe.model.folder)
+        _require_no_progress(folder, setup.run.save_every)
+        check_model_folder(setup.model.folder)
         if folder.resume:
             console.note(f"nothing to resume in {folder.root}: starting from step 0")
-        return Start(recipe.model.folder, tokenizer, None)
+        return Start(setup.model.folder, tokenizer, None)
     record = _read_record(path)
-    _require_own(path, record, folder, recipe, tokenizer)
+    _require_own(path, record, folder, setup, tokenizer)
     if missing := folder.metrics.missing(record.loop.step):
         console.note(
             f"warning: {folder.root / 'metrics.jsonl'} has no line for {len(missing)} of {record.loop.step} "
@@ -114,24 +110,24 @@ def _read_record(path: Path) -> RunRecord:
 
 
 def _require_own(
-    path: Path, record: RunRecord, folder: RunFolder, recipe: TrainingRecipe, tokenizer: str
+    path: Path, record: RunRecord, folder: RunFolder, setup: TrainingSetup, tokenizer: str
 ) -> None:
     """Check that a checkpoint belongs to this run, for which equal shapes are not enough.
 
     Raises:
         DataError: It belongs to another run, or the recipe was changed.
     """
-    if record.seed != recipe.run.seed:
+    if record.seed != setup.run.seed:
         raise DataError(
-            f"{path}: of a run with seed {record.seed}, but the recipe's run.seed is {recipe.run.seed}; put back the seed "
+            f"{path}: of a run with seed {record.seed}, but the recipe's run.seed is {setup.run.seed}; put back the seed "
             "that the run began with"
         )
     if record.tokenizer != tokenizer:
         raise DataError(
-            f"{path}: of a run with tokenizer {record.tokenizer}, that of model.path = {recipe.model.path} is "
+            f"{path}: of a run with tokenizer {record.tokenizer}, that of model.path = {setup.model.path} is "
             f"{tokenizer}; put back the tokenizer that the run began with"
         )
-    _require_same_model(path, recipe.model)
+    _require_same_model(path, setup.model)
     name = folder.name()
     if name is None:
         raise DataError(
@@ -143,7 +139,7 @@ def _require_own(
             f"{path}: of run {record.run.name}, this is run {name} ({folder.root / MANIFEST}); move it out of this folder, "
             "or name a new run.dir with it as model.path"
         )
-    if record.run.recipe != recipe_fingerprint(recipe):
+    if record.run.recipe != setup.recipe.fingerprint:
         raise DataError(
             f"{path}: written under another recipe than {folder.root / 'recipe.toml'}; put the recipe back, or name a "
             "new run.dir with this checkpoint as model.path"
@@ -167,7 +163,7 @@ def restore(start: Start, make_learner: Callable[[], Learner]) -> tuple[Learner,
 
 def begin_run(
     folder: RunFolder,
-    recipe: TrainingRecipe,
+    setup: TrainingSetup,
     start: Start,
     state: LoopState,
     learner: Learner,
@@ -181,20 +177,20 @@ def begin_run(
         TrainingError: Nothing can be written to the disk.
     """
     if state.step > total_steps:
-        key = "data.epochs" if recipe.run.steps is None else "run.steps"
+        key = "data.epochs" if setup.run.steps is None else "run.steps"
         raise ConfigError(
             f"{key}: expected at least {state.step} steps, which {folder.root} has taken, got {total_steps}"
         )
-    companions = companion_files(recipe.model.folder)
+    companions = companion_files(setup.model.folder)
     # A partial checkpoint that a kill left behind can take as much space as a whole one.
-    prune_checkpoints(folder.root, recipe.run.keep_last, state.kept)
+    prune_checkpoints(folder.root, setup.run.keep_last, state.kept)
     check_saving(folder.root, learner, companions)
     learner.ranks.begin()
-    identity = folder.begin(recipe, manifest)
+    identity = folder.begin(setup.recipe, manifest)
     folder.rewind(state.step)
     on_gpu = compute_device(learner.model).type != "cpu"
     return Saver(
-        folder, learner, companions, start.tokenizer, identity, recipe.run, total_steps, in_background=on_gpu
+        folder, learner, companions, start.tokenizer, identity, setup.run, total_steps, in_background=on_gpu
     )
 
 
@@ -213,7 +209,7 @@ def _require_no_progress(folder: RunFolder, save_every: int) -> None:
         )
 
 
-def _require_same_model(checkpoint: Path, model: TrainedModelSection) -> None:
+def _require_same_model(checkpoint: Path, model: TrainedModelConfig) -> None:
     """Compare the model configurations, and whether an adapter is trained.
 
     Raises:

@@ -1,0 +1,120 @@
+"""Builds evaluations from recipes and runs them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ramify.algos.branch_rules import FlatBrancher
+from ramify.assemble.agent import build_agent, build_limits
+from ramify.assemble.identity import answering_identity, group_size
+from ramify.assemble.model import build_model
+from ramify.assemble.problems import Shown, build_eval_problems
+from ramify.assemble.reward import build_reward
+from ramify.assemble.task import ProblemReader, open_task
+from ramify.config.other_runs import record_of
+from ramify.config.schema_eval import EvalRecipe
+from ramify.core.messages import Problem
+from ramify.eval.evaluation import Evaluation
+from ramify.eval.manifest import make_manifest
+from ramify.eval.results import EVALUATION, check_eval_folder
+from ramify.eval.run import EvalPlan, evaluate_plan
+from ramify.obs.console import RunConsole
+from ramify.obs.metrics import TimingLog
+from ramify.rewards.configs import ScoreName
+from ramify.sampler.sampler import Sampler
+from ramify.sampler.scoring import Scoring
+from ramify.sampler.task import Task
+
+REPORTED: tuple[ScoreName, ...] = ("em", "f1", "lenient", "acc", "math_equal")
+"""Scores that every evaluation reports, whichever of them decides."""
+
+
+def run_eval(recipe: EvalRecipe, console: RunConsole, *, resume: bool = False) -> Evaluation:
+    """Evaluate and write the results into `run.dir`; `resume` continues an evaluation in that folder.
+
+    Raises:
+        UserError: The recipe, the data, the machine or the folder is wrong.
+        Interrupted: Ctrl-C or SIGTERM; finished attempts are saved.
+    """
+    if recipe.engine.computes_here:
+        # Torch takes seconds to import, and only a local model needs it.
+        from ramify.modeling.numerics import set_numerics
+
+        set_numerics(recipe.run.threads, recipe.run.deterministic)
+    folder = recipe.run.dir
+    with EVALUATION.claim(folder, lambda: check_eval_folder(folder, resume)):
+        return evaluate_plan(build_evaluation(recipe, console), console, resume=resume)
+
+
+def build_evaluation(recipe: EvalRecipe, console: RunConsole) -> EvalPlan:
+    """Open the task of an evaluation; its engine is built once there is something to do.
+
+    Raises:
+        UserError: The recipe, the data or the machine is wrong.
+    """
+    computes = recipe.engine.computes_here
+    if computes:
+        from ramify.runs.checkpoint import check_model_folder
+
+        check_model_folder(recipe.model.folder)
+    task = open_task(
+        recipe,
+        build_reward(recipe.reward, REPORTED),
+        recipe.data.max_prompt_tokens + recipe.sampling.max_tokens,
+        evaluation_problems(recipe),
+        console,
+        computes=computes,
+    )
+    sampling = recipe.sampling
+    return EvalPlan(
+        folder=recipe.run.dir,
+        recipe=record_of(recipe),
+        manifest=_manifest(recipe, task),
+        task=task,
+        open_sampler=lambda note: _sampler(recipe, task, note),
+        attempts=sampling.attempts,
+        k=sampling.k,
+        right_by=sampling.right_by,
+        seed=recipe.run.seed,
+        price=recipe.price,
+        group_size=group_size(recipe.run, recipe.engine),
+    )
+
+
+def evaluation_problems(recipe: EvalRecipe) -> ProblemReader:
+    """Return the reader of an evaluation's problems."""
+
+    def read(shown: Mapping[str, Shown]) -> tuple[Sequence[Problem], Sequence[str]]:
+        return build_eval_problems(recipe.data, shown[""].renderer, shown[""].tools, recipe.model)
+
+    return read
+
+
+def _manifest(recipe: EvalRecipe, task: Task) -> dict[str, Any]:
+    """Return the manifest; of `[run]` only `seed` and `deterministic` can change a score."""
+    identity, device = answering_identity(recipe.model, recipe.engine, task)
+    scores = {
+        **recipe.model_dump(mode="json", exclude={"run"}),
+        "seed": recipe.run.seed,
+        "deterministic": recipe.run.deterministic,
+        **identity,
+    }
+    return make_manifest(scores, task.notes, device)
+
+
+def _sampler(recipe: EvalRecipe, task: Task, note: Callable[[str], None]) -> Sampler:
+    timing = TimingLog()
+    agent = build_agent(
+        engine=recipe.engine,
+        run=recipe.run,
+        toolbox=task.toolbox,
+        renderer=task.renderer,
+        model=lambda: build_model(recipe.model, task.context_tokens),
+        context_tokens=task.context_tokens,
+        brancher=FlatBrancher(probe_tokens=0),
+        limits=build_limits(recipe.sampling, 1, recipe.sampling.top_p),
+        events=timing,
+        rewriters=task.rewriters,
+        repairs=task.repairs,
+        note=note,
+    )
+    return Sampler(task, agent, timing, Scoring(task.reward.fn, timing))

@@ -1,0 +1,187 @@
+"""Builds training on files of examples from recipes and runs it: SFT and DPO."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ramify.assemble.algorithm import build_optimizer
+from ramify.assemble.model import build_tokenizer
+from ramify.assemble.tools import show_tools
+from ramify.assemble.training import training_setup
+from ramify.assemble.worker import WorkerPlan
+from ramify.config.other_runs import dialect_notes
+from ramify.config.schema_examples import DpoRecipe, SftRecipe
+from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
+from ramify.data.order import ProblemOrder
+from ramify.learner.parallel import Ranks
+from ramify.learner.update import Learner
+from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
+from ramify.modeling.numerics import set_numerics
+from ramify.obs.console import RunConsole
+from ramify.runs.resume import Start, begin_run, restore, starting_point
+from ramify.runs.run_folder import RunFolder, claim_run_folder
+from ramify.runs.state import LoopState
+from ramify.sampler.task import ShownTools
+from ramify.train.dpo import dpo_task
+from ramify.train.examples import ExampleReader, Rendered, RowRenderers
+from ramify.train.manifest import make_manifest
+from ramify.train.row_memory import prepare_rows
+from ramify.train.sft import sft_task
+from ramify.train.supervised import SupervisedRun, SupervisedTask, train_on_examples
+
+_LARGE_FILE = 10_000_000
+"""Bytes of a file that takes seconds to read."""
+
+
+def run_sft(
+    recipe: SftRecipe,
+    console: RunConsole,
+    ranks: Ranks,
+    *,
+    layout: Layout = GATHERED_ONCE,
+    resume: bool = False,
+    max_steps: int | None = None,
+) -> Path:
+    """Train on demonstrations to the end of the recipe, or to `max_steps`; returns the last checkpoint.
+
+    Args:
+        recipe: What to run.
+        console: Shows the progress.
+        ranks: The processes that compute.
+        layout: How weights lie that are split over them.
+        resume: Continue from the last checkpoint.
+        max_steps: Stop after this many steps of the run.
+
+    Raises:
+        UserError: The data are wrong, the model does not fit the recipe, or the run cannot be resumed.
+        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+    """
+    return run_examples(recipe, console, sft_task, ranks, layout, resume=resume, max_steps=max_steps)
+
+
+def run_dpo(
+    recipe: DpoRecipe,
+    console: RunConsole,
+    ranks: Ranks,
+    *,
+    layout: Layout = GATHERED_ONCE,
+    resume: bool = False,
+    max_steps: int | None = None,
+) -> Path:
+    """Train on preference pairs; arguments and errors as for `run_sft`."""
+    task = partial(dpo_task, recipe.learner.beta)
+    return run_examples(recipe, console, task, ranks, layout, resume=resume, max_steps=max_steps)
+
+
+def open_examples(
+    recipe: SftRecipe | DpoRecipe, tools: ShownTools, note: Callable[[str], None]
+) -> tuple[RowRenderers, ExampleReader]:
+    """Read the tokenizer; returns the renderers of the examples and the reader that goes over them.
+
+    Raises:
+        UserError: The tokenizer or its chat template cannot be used.
+    """
+    tokenizer = build_tokenizer(recipe.model.folder, note)
+    renderers = RowRenderers(recipe.model.dialect, tokenizer, tools.specs)
+    reader = ExampleReader(
+        recipe.data,
+        renderers,
+        note,
+        pairs=isinstance(recipe, DpoRecipe),
+        may_end_in_call=recipe.environment is not None,
+    )
+    return renderers, reader
+
+
+def run_examples(
+    recipe: SftRecipe | DpoRecipe,
+    console: RunConsole,
+    make_task: Callable[[RowRenderers, Sequence[Rendered]], SupervisedTask],
+    ranks: Ranks,
+    layout: Layout = GATHERED_ONCE,
+    *,
+    resume: bool = False,
+    max_steps: int | None = None,
+) -> Path:
+    """Train on the task that `make_task` makes of the examples; other arguments and errors as for `run_sft`."""
+    set_numerics(recipe.run.threads, recipe.run.deterministic)
+    tools = show_tools(recipe.tools, recipe.environment)
+    for note in (*tools.notes, *dialect_notes(recipe.model)):
+        console.note(note)
+    setup = training_setup(recipe)
+    with claim_run_folder(recipe.run.dir, setup.recipe, resume) as folder:
+        start = starting_point(folder, setup, console)
+        own = {"tools": dict(tools.identities)}
+        manifest = make_manifest(recipe.model, recipe.data.train, start.tokenizer, own)
+        folder.take_up(setup.recipe, manifest, console.note)
+        renderers, reader = open_examples(recipe, tools, console.note)
+        size = recipe.data.train.stat().st_size
+        if size >= _LARGE_FILE:
+            console.note(f"reading {recipe.data.train}, {size / 1e6:,.0f} MB")
+        examples = tuple(reader)
+        reader.require_usable()
+        for note in reader.notes:
+            console.note(note)
+        task = make_task(renderers, examples)
+        run, state = _build(recipe, console, folder, start, manifest, task, ranks, layout)
+        return train_on_examples(run, state, max_steps)
+
+
+def _build(
+    recipe: SftRecipe | DpoRecipe,
+    console: RunConsole,
+    folder: RunFolder,
+    start: Start,
+    manifest: Mapping[str, Any],
+    task: SupervisedTask,
+    ranks: Ranks,
+    layout: Layout,
+) -> tuple[SupervisedRun, LoopState]:
+    batch = recipe.learner.batch_size
+    refuse_large_steps("learner.batch_size", batch, task.num_examples)
+    total = num_steps(recipe.run, recipe.data.epochs, task.num_examples, batch)
+    for note in note_long_warmup(recipe.learner.optimizer, total):
+        console.note(note)
+
+    def make_learner() -> Learner:
+        optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+        ranks.build(
+            WorkerPlan(
+                model=recipe.model,
+                source=start.source,
+                context_tokens=recipe.data.max_tokens,
+                seed=recipe.run.seed,
+                optimizer=optimizer,
+                with_reference=task.with_reference,
+                copies=recipe.learner.copies,
+                layout=layout,
+                threads=recipe.run.threads,
+                deterministic=recipe.run.deterministic,
+            )
+        )
+        return Learner(
+            ranks,
+            schedule=schedule,
+            total_steps=total,
+            objective=task.objective,
+            temperature=1.0,
+            max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            token_budget=recipe.learner.token_budget,
+        )
+
+    learner, state = restore(start, make_learner)
+    update = task.make_update(learner)
+    # Now that a reference model has its memory.
+    prepare_rows(learner, largest_row(recipe), recipe.data.max_tokens, console)
+    run = SupervisedRun(
+        task=task,
+        console=console,
+        metrics=folder.metrics,
+        update=update,
+        order=ProblemOrder(task.num_examples, recipe.run.seed),
+        batch_size=batch,
+        saver=begin_run(folder, training_setup(recipe), start, state, learner, total, manifest),
+        total_steps=total,
+    )
+    return run, state

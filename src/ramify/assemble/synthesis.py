@@ -1,0 +1,153 @@
+"""Builds syntheses from recipes and runs them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ramify.algos.branch_rules import FlatBrancher
+from ramify.assemble.agent import build_agent, build_limits, engine_without_tools
+from ramify.assemble.identity import answering_identity, group_size
+from ramify.assemble.model import build_model
+from ramify.assemble.problems import Shown, build_questions
+from ramify.assemble.reward import build_reward
+from ramify.assemble.task import ProblemReader, open_task
+from ramify.chat.renderer import ChatRenderer
+from ramify.chat.renderers import renderer_for
+from ramify.config.other_runs import record_of
+from ramify.config.schema_synth import SynthRecipe
+from ramify.core.errors import ConfigError
+from ramify.core.messages import Problem
+from ramify.obs.console import RunConsole
+from ramify.obs.metrics import TimingLog
+from ramify.sampler.sampler import Sampler
+from ramify.sampler.scoring import Scoring
+from ramify.sampler.task import Task
+from ramify.synth.folder import SYNTHESIS, check_synth_folder
+from ramify.synth.hints import HintLibrary, as_table, load_hints
+from ramify.synth.run import Agents, SynthPlan, synthesize
+
+_SORTING = ("max_calls", "max_tokens", "rows_per_question")
+"""Keys of [quality] that are applied after sampling."""
+
+
+def run_synth(recipe: SynthRecipe, console: RunConsole, *, resume: bool = False) -> dict[str, Any]:
+    """Sample answers, sort the questions, write the rows into `run.dir`; returns the summary.
+
+    Raises:
+        UserError: The recipe, the data, the machine or the folder is wrong.
+        Interrupted: Ctrl-C or SIGTERM; the answers so far are saved.
+    """
+    if recipe.engine.computes_here:
+        # Torch takes seconds to import, and only a local model needs it.
+        from ramify.modeling.numerics import set_numerics
+
+        set_numerics(recipe.run.threads, recipe.run.deterministic)
+    folder = recipe.run.dir
+    with SYNTHESIS.claim(folder, lambda: check_synth_folder(folder, resume)):
+        return synthesize(build_synthesis(recipe, console), console)
+
+
+def build_synthesis(recipe: SynthRecipe, console: RunConsole) -> SynthPlan:
+    """Open the task of a synthesis and its hints.
+
+    Raises:
+        UserError: The recipe, the data or the machine is wrong.
+    """
+    direct: list[Problem] = []
+    task = open_task(
+        recipe,
+        build_reward(recipe.reward),
+        recipe.data.max_prompt_tokens + recipe.sampling.max_tokens,
+        synthesis_questions(recipe, direct),
+        console,
+        computes=recipe.engine.computes_here,
+    )
+    environment = task.toolbox.environment
+    library = read_hints(recipe, tuple(environment.tools), environment.opens, console.note)
+    identity, device = answering_identity(recipe.model, recipe.engine, task)
+    made_from = {
+        # Rows are sorted anew each time; the least share of right answers also says which questions get hints.
+        **recipe.model_dump(mode="json", exclude={"run": True, "quality": set(_SORTING)}),
+        "seed": recipe.run.seed,
+        "deterministic": recipe.run.deterministic,
+        **identity,
+        "hint_library": None if library is None else as_table(library),
+    }
+    plain = _plain(recipe, task.renderer)
+    return SynthPlan(
+        folder=recipe.run.dir,
+        recipe=record_of(recipe),
+        made_from=made_from,
+        device=device,
+        task=task,
+        direct=direct,
+        plain=plain,
+        open_agents=lambda: _agents(recipe, task, plain, console),
+        direct_samples=recipe.sampling.direct,
+        tool_samples=recipe.sampling.tools,
+        quality=recipe.quality,
+        hints=recipe.hints,
+        library=library,
+        seed=recipe.run.seed,
+        price=recipe.price,
+        group_size=group_size(recipe.run, recipe.engine),
+    )
+
+
+def synthesis_questions(recipe: SynthRecipe, direct: list[Problem]) -> ProblemReader:
+    """Return the reader of a synthesis' questions; it fills `direct` with them under the prompt without tools."""
+
+    def read(shown: Mapping[str, Shown]) -> tuple[Sequence[Problem], Sequence[str]]:
+        renderer, tools = shown[""].renderer, shown[""].tools
+        questions = build_questions(
+            recipe.data, renderer, _plain(recipe, renderer), tools, recipe.model.dialect
+        )
+        direct.extend(questions.direct)
+        return questions.with_tools, questions.notes
+
+    return read
+
+
+def read_hints(
+    recipe: SynthRecipe, tools: Sequence[str], opens: bool, note: Callable[[str], None]
+) -> HintLibrary | None:
+    """Read the hints for the recipe's tools; None without `[hints]`. `opens`: its environment begins with an opening.
+
+    Raises:
+        UserError: The library cannot be read or has no hint for these tools, or the hints cannot follow direct answers.
+    """
+    if recipe.hints is None:
+        return None
+    if opens and recipe.hints.after == "direct":
+        raise ConfigError(
+            'hints.after: expected "tools", answers without tools have not seen what the environment says at the start'
+        )
+    whole = load_hints(recipe.hints.library)
+    library = whole.for_tools(tools)
+    if left := [f"{hint.name} ({hint.tool})" for hint in whole.hints if hint not in library.hints]:
+        note(f"hints for tools that the recipe does not have: {', '.join(left)}")
+    return library
+
+
+def _plain(recipe: SynthRecipe, renderer: ChatRenderer) -> ChatRenderer:
+    """The renderer of an agent without tools."""
+    return renderer_for(recipe.model.dialect, renderer.tokenizer, ())
+
+
+def _agents(recipe: SynthRecipe, task: Task, plain: ChatRenderer, console: RunConsole) -> Agents:
+    timing = TimingLog()
+    agent = build_agent(
+        engine=recipe.engine,
+        run=recipe.run,
+        toolbox=task.toolbox,
+        renderer=task.renderer,
+        model=lambda: build_model(recipe.model, task.context_tokens),
+        context_tokens=task.context_tokens,
+        brancher=FlatBrancher(probe_tokens=0),
+        limits=build_limits(recipe.sampling, recipe.sampling.tools),
+        events=timing,
+        rewriters=task.rewriters,
+        repairs=task.repairs,
+        note=console.note,
+    )
+    direct = engine_without_tools(recipe.engine, agent.engine, plain, task.context_tokens, console.note)
+    return Agents(Sampler(task, agent, timing, Scoring(task.reward.fn, timing)), direct)

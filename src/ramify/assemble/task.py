@@ -1,0 +1,216 @@
+"""Builds the task of a checked recipe, and the sampler that grows its trees.
+
+The part that files decide (tokenizer, renderer, rewriters, problems) is read here for runs, `--dry-run --rows` and `doctor` alike:
+what one refuses, all refuse with the same line.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from ramify.assemble.agent import build_agent, build_brancher, build_limits
+from ramify.assemble.algorithm import build_shaping
+from ramify.assemble.model import build_tokenizer
+from ramify.assemble.problems import Shown, build_problems
+from ramify.assemble.repair import open_repairs
+from ramify.assemble.reward import build_reward
+from ramify.assemble.tools import build_tools
+from ramify.chat.renderers import renderer_for
+from ramify.config.other_runs import dialect_notes
+from ramify.config.schema_eval import EvalRecipe
+from ramify.config.schema_synth import SynthRecipe
+from ramify.config.schema_train import TrainRecipe
+from ramify.core.messages import Message, Problem, ToolSpec
+from ramify.core.protocols import ContextRewriter
+from ramify.obs.console import RunConsole
+from ramify.obs.metrics import TimingLog
+from ramify.rollout.rewriting import load_rewriter
+from ramify.sampler.sampler import Sampler
+from ramify.sampler.scoring import Scoring
+from ramify.sampler.task import BuiltReward, ShownTools, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ramify.chat.renderer import ChatRenderer
+
+ProblemReader: TypeAlias = Callable[[Mapping[str, Shown]], tuple[Sequence[Problem], Sequence[str]]]
+"""Reads the problems of a recipe, given what the prompts of each environment show; returns them with notes for the user.
+
+The name of an environment is "" if the recipe does not name any.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """The contents of a task's files.
+
+    Attributes:
+        problems: Those whose prompt fits.
+        renderer: Of the model's dialect, with the tools.
+        rewriters: What may have a trajectory go on from elsewhere.
+        rewriter_files: SHA-256 of the file of each rewriter, by its name.
+        renderers: If there are several environments, the renderer of each, by name.
+        notes: Notes about the user's own files.
+        problem_notes: Notes about the problems, such as what was dropped.
+    """
+
+    problems: Sequence[Problem]
+    renderer: "ChatRenderer"
+    rewriters: tuple[ContextRewriter, ...]
+    rewriter_files: Mapping[str, str]
+    renderers: Mapping[str, "ChatRenderer"]
+    notes: tuple[str, ...]
+    problem_notes: Sequence[str]
+
+
+def read_task(
+    recipe: TrainRecipe | EvalRecipe | SynthRecipe,
+    tools: ShownTools,
+    read: ProblemReader,
+    note: Callable[[str], None],
+    *,
+    computes: bool,
+) -> TaskFiles:
+    """Read the files of a task.
+
+    Args:
+        recipe: The recipe.
+        tools: Its tools.
+        read: Reads the problems.
+        note: Gets a note about the tokenizer.
+        computes: The model runs in this process.
+
+    Raises:
+        UserError: A file cannot be used, or the chat template cannot do what the recipe asks for.
+    """
+    tokenizer = build_tokenizer(recipe.model.folder, note, computes=computes)
+    dialect = recipe.model.dialect
+    renderer = renderer_for(dialect, tokenizer, tools.specs)
+    renderers = {name: renderer_for(dialect, tokenizer, specs) for name, specs in tools.environments.items()}
+    if tools.max_observations:
+        # A chat template in which the user cannot speak again is refused now, not in the first tree.
+        renderer.hear("", (Message.of("user", "?"),))
+    configs = recipe.rollout.rewriters if isinstance(recipe, TrainRecipe) else recipe.sampling.rewriters
+    rewriters = [(config, load_rewriter(config)) for config in configs]
+    shown = {name: Shown(renderers[name], _names(specs)) for name, specs in tools.environments.items()}
+    problems, problem_notes = read(shown or {"": Shown(renderer, _names(tools.specs))})
+    return TaskFiles(
+        problems,
+        renderer,
+        tuple(rewriter for _, (rewriter, _) in rewriters),
+        {rewriter.name: sha256 for _, (rewriter, sha256) in rewriters},
+        renderers,
+        tuple(
+            f"rewriter {rewriter.name}: {config.function} of {config.path}, sha256 {sha256[:16]}"
+            for config, (rewriter, sha256) in rewriters
+        ),
+        problem_notes,
+    )
+
+
+def training_problems(recipe: TrainRecipe) -> ProblemReader:
+    """Return the reader of a training recipe's problems."""
+
+    def read(shown: Mapping[str, Shown]) -> tuple[Sequence[Problem], Sequence[str]]:
+        problems, notes = build_problems(recipe, shown)
+        return problems, (*dialect_notes(recipe.model), *notes)
+
+    return read
+
+
+def _names(specs: Sequence[ToolSpec]) -> tuple[str, ...]:
+    return tuple(spec.name for spec in specs)
+
+
+def open_task(
+    recipe: TrainRecipe | EvalRecipe | SynthRecipe,
+    reward: BuiltReward,
+    context_tokens: int,
+    read: ProblemReader,
+    console: RunConsole,
+    *,
+    computes: bool = True,
+) -> Task:
+    """Open the tools, and read the problems.
+
+    Args:
+        recipe: The recipe.
+        reward: Its reward.
+        context_tokens: Length of the longest context.
+        read: Reads the problems.
+        console: Gets the notes.
+        computes: Whether the model runs in this process.
+
+    Raises:
+        UserError: The recipe, the data or the machine is wrong.
+    """
+    several = recipe.environments if isinstance(recipe, TrainRecipe) else {}
+    toolbox = build_tools(recipe.tools, recipe.sandbox, recipe.environment, console.note, several)
+    repairs = None if recipe.repair is None else open_repairs(recipe.repair)
+    files = read_task(recipe, toolbox.shown, read, console.note, computes=computes)
+    for note in (*toolbox.notes, *reward.notes, *files.notes, *files.problem_notes):
+        console.note(note)
+    return Task(
+        files.problems,
+        toolbox,
+        files.renderer,
+        context_tokens,
+        reward,
+        tuple(files.problem_notes),
+        files.rewriters,
+        files.rewriter_files,
+        repairs,
+        files.renderers,
+    )
+
+
+def build_task(recipe: TrainRecipe, console: RunConsole) -> Task:
+    """Open the tools and the reward of a training recipe, and read its problems.
+
+    Raises:
+        UserError: The recipe, the data or the machine is wrong.
+    """
+    context_tokens = recipe.data.max_prompt_tokens + recipe.rollout.max_tokens
+    return open_task(recipe, build_reward(recipe.reward), context_tokens, training_problems(recipe), console)
+
+
+def build_sampler(
+    recipe: TrainRecipe,
+    task: Task,
+    model: "Callable[[], PreTrainedModel]",
+    console: RunConsole,
+    *,
+    hands_over: bool = False,
+) -> Sampler:
+    """Assemble the agent of a training recipe.
+
+    Args:
+        recipe: The recipe.
+        task: Its task.
+        model: Called only if the engine needs a model of this process.
+        console: Gets what happens to an engine's servers.
+        hands_over: A publisher will give the engine its weights.
+    """
+    timing = TimingLog()
+    entropy = recipe.algorithm.entropy_advantage
+    agent = build_agent(
+        engine=recipe.engine,
+        run=recipe.run,
+        toolbox=task.toolbox,
+        renderer=task.renderer,
+        model=model,
+        context_tokens=task.context_tokens,
+        brancher=build_brancher(recipe.rollout, task.renderer.tokenizer.vocab_size),
+        limits=build_limits(recipe.rollout, recipe.rollout.n),
+        events=timing,
+        branch_at=recipe.rollout.branch_at,
+        rewriters=task.rewriters,
+        repairs=task.repairs,
+        all_entropies=entropy is not None and entropy.source == "behavior",
+        hands_over=hands_over,
+        note=console.note,
+        renderers=task.renderers,
+    )
+    reward = build_shaping(recipe.algorithm, task.reward.fn, recipe.rollout.max_tokens)
+    return Sampler(task, agent, timing, Scoring(reward, timing))

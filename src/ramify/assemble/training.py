@@ -1,0 +1,180 @@
+"""Builds training runs from recipes and runs them: RL, and the trees of its first step."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from ramify.assemble.algorithm import build_learning, build_objective, build_optimizer
+from ramify.assemble.model import build_model
+from ramify.assemble.task import build_sampler, build_task
+from ramify.assemble.worker import WorkerPlan, build_engine_model
+from ramify.config.other_runs import record_of
+from ramify.config.schema_examples import SftRecipe
+from ramify.config.schema_train import TrainRecipe
+from ramify.config.sizes import largest_row, note_long_warmup, num_steps, refuse_large_steps
+from ramify.data.order import ProblemOrder
+from ramify.engines.configs import ScriptedEngineConfig
+from ramify.learner.guard import Guard
+from ramify.learner.parallel import Ranks
+from ramify.learner.update import MAX_SKIPPED_IN_A_ROW, Learner
+from ramify.modeling.memory_plan import GATHERED_ONCE, Layout
+from ramify.modeling.numerics import set_numerics
+from ramify.obs.console import RunConsole
+from ramify.runs.manifest import file_sha256
+from ramify.runs.resume import TrainingSetup, begin_run, restore, starting_point
+from ramify.runs.run_folder import ROLLOUT, RunFolder, claim_run_folder
+from ramify.runs.state import LoopState
+from ramify.sampler.publisher import build_publisher
+from ramify.sampler.task import Task
+from ramify.train.manifest import task_manifest
+from ramify.train.rl import run_to_end
+from ramify.train.rl_run import RlRun
+from ramify.train.rollout import Place, first_step, grow_rollout, recorded_start
+from ramify.train.row_memory import prepare_rows
+
+
+def run_rl(
+    recipe: TrainRecipe,
+    console: RunConsole,
+    ranks: Ranks,
+    *,
+    layout: Layout = GATHERED_ONCE,
+    resume: bool = False,
+    max_steps: int | None = None,
+) -> Path:
+    """Train to the end of the recipe on `ranks`; returns the last checkpoint.
+
+    Raises:
+        UserError: The recipe, the data, the machine or the run folder is wrong, or no problem of a new run worked.
+        Interrupted: Ctrl-C or SIGTERM; the state was saved.
+        TrainingError: Training cannot go on; the message says why.
+    """
+    with claim_run_folder(recipe.run.dir, record_of(recipe), resume) as folder:
+        run, state = build_rl(recipe, console, folder, ranks, layout)
+        return run_to_end(run, state, max_steps)
+
+
+def run_rollout(
+    recipe: TrainRecipe, console: RunConsole, num_problems: int | None = None, start: Place | None = None
+) -> dict[str, float]:
+    """Grow the trees of a run's first step and write `trees/` and `timing/`; returns their metrics.
+
+    If `num_problems` is None, it is `rollout.problems_per_step`. With `start`, one tree is grown that goes on from there.
+    Nothing is trained.
+
+    Raises:
+        UserError: The recipe, the data, the machine or the run folder is wrong, or no problem worked.
+        Interrupted: Ctrl-C or SIGTERM; nothing was written.
+    """
+    set_numerics(recipe.run.threads, recipe.run.deterministic)
+    with ROLLOUT.claim(recipe.run.dir, lambda: ROLLOUT.check(recipe.run.dir, resume=False)):
+        task = build_task(recipe, console)
+        sampler = build_sampler(recipe, task, lambda: build_model(recipe.model, task.context_tokens), console)
+        if start is None:
+            count = num_problems or recipe.rollout.problems_per_step
+            planned = first_step(task.problems, recipe.run.seed, count)
+        else:
+            planned = (recorded_start(start, task.renderer.decode),)
+        return grow_rollout(sampler, planned, RunFolder(recipe.run.dir), record_of(recipe), console)
+
+
+def training_setup(recipe: TrainRecipe | SftRecipe) -> TrainingSetup:
+    """Return the parts of a recipe that decide where its run starts and what it saves."""
+    return TrainingSetup(record_of(recipe), recipe.run, recipe.model)
+
+
+def manifest_of(recipe: TrainRecipe, task: Task, tokenizer: str) -> dict[str, Any]:
+    """Return the manifest of a training run; `tokenizer` is the fingerprint of the model's.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    engine = recipe.engine
+    script = file_sha256(engine.script) if isinstance(engine, ScriptedEngineConfig) else None
+    return task_manifest(recipe.model, recipe.data.train, task, tokenizer, script)
+
+
+def build_rl(
+    recipe: TrainRecipe,
+    console: RunConsole,
+    folder: RunFolder,
+    ranks: Ranks,
+    layout: Layout,
+) -> tuple[RlRun, LoopState]:
+    """Build every part from the recipe, and the state to start from.
+
+    Raises:
+        UserError: The recipe, the data, the machine or the checkpoint is wrong.
+    """
+    set_numerics(recipe.run.threads, recipe.run.deterministic)
+    setup = training_setup(recipe)
+    start = starting_point(folder, setup, console)
+    task = build_task(recipe, console)
+    manifest = manifest_of(recipe, task, start.tokenizer)
+    folder.take_up(setup.recipe, manifest, console.note)
+    rollout = recipe.rollout
+    refuse_large_steps("rollout.problems_per_step", rollout.problems_per_step, len(task.problems))
+    steps = num_steps(recipe.run, recipe.data.epochs, len(task.problems), rollout.problems_per_step)
+    guard = Guard(recipe.guard, rollout.max_tokens) if recipe.guard.enabled else None
+    looks_at_non_finite = guard is not None and recipe.guard.max_non_finite is not None
+    minibatches = math.ceil(rollout.problems_per_step / recipe.learner.problems_per_minibatch)
+    idle = recipe.algorithm.note_idle(
+        rollout.problems_per_step,
+        recipe.learner.problems_per_minibatch,
+        recipe.engine.computes_here,
+    )
+    for note in (*idle, *note_long_warmup(recipe.learner.optimizer, steps * minibatches)):
+        console.note(note)
+
+    optimizer, schedule = build_optimizer(recipe.learner.optimizer)
+    plan = WorkerPlan(
+        model=recipe.model,
+        source=start.source,
+        context_tokens=task.context_tokens,
+        seed=recipe.run.seed,
+        optimizer=optimizer,
+        with_reference=recipe.algorithm.kl is not None,
+        copies=recipe.learner.copies,
+        layout=layout,
+        threads=recipe.run.threads,
+        deterministic=recipe.run.deterministic,
+    )
+
+    def make_learner() -> Learner:
+        ranks.build(plan)
+        return Learner(
+            ranks,
+            schedule=schedule,
+            total_steps=steps * minibatches,
+            objective=build_objective(recipe.algorithm),
+            temperature=rollout.temperature,
+            max_grad_norm=recipe.learner.optimizer.max_grad_norm,
+            token_budget=recipe.learner.token_budget,
+            max_skipped_in_a_row=None if looks_at_non_finite else MAX_SKIPPED_IN_A_ROW,
+        )
+
+    learner, state = restore(start, make_learner)
+    engine_model = build_engine_model(recipe.engine, learner.model, plan.engine_model)
+    sampler = build_sampler(recipe, task, lambda: engine_model, console, hands_over=True)
+    if start.record is not None:
+        sampler.agent.brancher.restore(state.branching)
+    run = RlRun(
+        console=console,
+        folder=folder,
+        sampler=sampler,
+        order=ProblemOrder(len(task.problems), recipe.run.seed),
+        publisher=build_publisher(
+            sampler, learner, engine_model, getattr(recipe.engine, "dtype", recipe.model.dtype)
+        ),
+        learning=build_learning(recipe, learner, minibatches),
+        saver=begin_run(folder, setup, start, state, learner, steps, manifest),
+        guard=guard,
+        total_steps=steps,
+        problems_per_step=rollout.problems_per_step,
+        dynamic_sampling=rollout.dynamic_sampling,
+        preflight=recipe.preflight,
+        is_new=start.record is None,
+    )
+    # Now that the engine's slots and a reference model have their memory.
+    prepare_rows(learner, largest_row(recipe), task.context_tokens, console)
+    return run, state

@@ -1,0 +1,33 @@
+"""Settings of a synthesis: the hints, and what a row needs."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ramify.core.config import Config, Count, PositiveFraction, PositiveInt, Tokens, UserPath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HintsConfig(Config):
+    """Answers that go on from inside earlier ones, after a hint (START, arXiv 2503.04625): at most `per_question`, one behind each.
+
+    `after` says which answers: those without tools, as in the paper, or those with them. `library` is a file of hints; without
+    it the one that ramify ships is used.
+    """
+
+    per_question: PositiveInt = 2
+    after: Literal["direct", "tools"] = "direct"
+    library: UserPath | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityConfig(Config):
+    """What a row needs: at most `max_calls` calls (beta), and the tokens of a demonstration within `max_tokens`.
+
+    A question counts as answered, with or without tools, from a share of `right_at` on; it gives at most `rows_per_question`
+    rows.
+    """
+
+    max_calls: Count = 5
+    max_tokens: Tokens = 15_000
+    right_at: PositiveFraction = 0.5
+    rows_per_question: PositiveInt = 1
