@@ -47,9 +47,10 @@ def build_provider(
     """
     match config:
         case LocalSearchConfig():
-            from ramify.tools.passage_index import LocalSearch, PassageIndex
+            from ramify.tools.index_folder import open_index
+            from ramify.tools.passage_index import LocalSearch
 
-            return LocalSearch(PassageIndex.open(config.corpus, config.index, note=note))
+            return LocalSearch(open_index(config.corpus, config.index, note=note))
         case DenseSearchConfig():
             from ramify.tools.search_dense import DenseSearch, load_embedder
 

@@ -116,7 +116,7 @@ def _require_format(connection: sqlite3.Connection, path: Path) -> None:
         raise DataError(
             f"cache {path} has schema {version}, this ramify reads {SCHEMA}; upgrade ramify or name a new file"
         )
-    if (other := foreign_part(connection, _TABLES)) is not None:
+    if (other := _foreign_part(connection, _TABLES)) is not None:
         raise DataError(
             f"cache {path} holds {other}, which is not a cache's; it is not used, name a new file"
         )
@@ -124,7 +124,7 @@ def _require_format(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"SELECT {root} LIMIT 1").fetchone()
 
 
-def foreign_part(connection: sqlite3.Connection, statements: str) -> str | None:
+def _foreign_part(connection: sqlite3.Connection, statements: str) -> str | None:
     """The first difference between a file's schema and the one that `statements` create; None if they are equal.
 
     A view or a trigger in a file from somebody else would run its own queries whenever we read or write the file.

@@ -136,7 +136,7 @@ def _reader(recipe: TrainRecipe | EvalRecipe | SynthRecipe, notes: list[str]) ->
 def _check_tool_files(tools: ToolsSection) -> None:
     search = tools.search
     if isinstance(search, LocalSearchConfig | DenseSearchConfig):
-        from ramify.tools.passage_index import check_passages
+        from ramify.tools.index_folder import check_passages
 
         check_passages(search.corpus, search.index if isinstance(search, LocalSearchConfig) else None)
     if tools.cache is not None:

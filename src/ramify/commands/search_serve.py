@@ -34,12 +34,12 @@ def run(options: argparse.Namespace) -> None:
         raise ConfigError(f"--threads: expected at least 1, got {options.threads}")
 
     from ramify.obs.console import RunConsole
-    from ramify.tools.passage_index import PassageIndex
+    from ramify.tools.index_folder import open_index
     from ramify.tools.search_service import make_app, serve
 
     console = RunConsole()
     with _listen(options.host, options.port) as listening:
-        index = PassageIndex.open(options.corpus, options.index, note=console.note)
+        index = open_index(options.corpus, options.index, note=console.note)
         host, port = listening.getsockname()[:2]
         if not _is_loopback(host):
             console.note(
@@ -51,7 +51,6 @@ def run(options: argparse.Namespace) -> None:
             listening,
             lambda: console.result(f"{len(index):,} passages of {options.corpus} at {where}; Ctrl-C stops"),
         )
-        index.close()
         console.result("stopped")
 
 

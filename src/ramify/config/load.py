@@ -1,13 +1,13 @@
 """Reads and writes recipes: TOML, `-s a.b=c` overrides, validation that reports all mistakes in one line."""
 
-import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
+import tomli_w
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ramify.config import shipped_recipes
@@ -108,8 +108,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def resolved(recipe: BaseModel) -> str:
-    """The whole recipe with every default, as TOML that loads again."""
-    return toml_text(recipe.model_dump(mode="json"))
+    """Return the whole recipe with every default, as TOML that loads again; keys without a value are left out."""
+    return tomli_w.dumps(_with_values(recipe.model_dump(mode="json")))
 
 
 def _override(schema: type[BaseModel], recipe: dict[str, Any], override: str) -> None:
@@ -156,42 +156,8 @@ def _value(text: str) -> Any:  # noqa: ANN401 - any TOML value
     return text if len(parsed) > 1 or isinstance(value, date | datetime | time) else value
 
 
-def toml_text(table: Mapping[str, Any]) -> str:
-    """A table of plain values (text, numbers, booleans, lists, tables) as TOML; keys without a value (None) are left out."""
-    return "\n".join(_lines(table, "")).strip("\n") + "\n"
-
-
-def _lines(table: Mapping[str, Any], place: str) -> Iterator[str]:
-    below = {key: value for key, value in table.items() if isinstance(value, Mapping) or _has_tables(value)}
-    for key, value in table.items():
-        if key not in below and value is not None:
-            yield f"{_toml_key(key)} = {_toml_value(value)}"
-    for key, value in below.items():
-        name = f"{place}{_toml_key(key)}"
-        if isinstance(value, Mapping):
-            yield from ("", f"[{name}]", *_lines(value, f"{name}."))
-        else:
-            for each in value:
-                yield from ("", f"[[{name}]]", *_lines(each, f"{name}."))
-
-
-def _has_tables(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
-
-
-def _toml_value(value: object) -> str:
-    if isinstance(value, str):
-        # JSON's escapes are valid in TOML; only DEL must be escaped in TOML and is not in JSON.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    if isinstance(value, Mapping):
-        pairs = (f"{_toml_key(key)} = {_toml_value(each)}" for key, each in value.items() if each is not None)
-        return f"{{ {', '.join(pairs)} }}"
-    # Numbers and booleans are written as in JSON.
-    return json.dumps(value)
-
-
-def _toml_key(key: str) -> str:
-    is_bare = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return key if is_bare else _toml_value(key)
+def _with_values(table: Any) -> Any:  # noqa: ANN401 - any TOML value
+    """Return a value without the keys that are None, which TOML cannot write."""
+    if isinstance(table, Mapping):
+        return {key: _with_values(value) for key, value in table.items() if value is not None}
+    return [*map(_with_values, table)] if isinstance(table, list) else table

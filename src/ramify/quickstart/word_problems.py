@@ -1,9 +1,8 @@
 r"""Word problems in English for a small language model, and imperfect demonstrations of how tools solve them.
 
 Three kinds, in equal shares: `story` (a sum told as a story: Python), `fact` (one fact about a country: search),
-`difference` (how much larger one country is than another: two searches, then Python). The facts are from the
-tables of the package `countryinfo` (MIT licence), three a country. The package is the source of every answer, so some facts are
-out of date; a question is about what the table says.
+`difference` (how much larger one country is than another: two searches, then Python). The facts are those of
+`countries.csv`, three a country. The table is the source of every answer, so some facts are out of date.
 
 Held out: every fourth country, person and thing never occurs in a training problem or a demonstration; `test` asks
 about nothing else. `test` does not depend on the run's seed.
@@ -19,13 +18,12 @@ As in the quick start's world (`data.demonstrator`) its flaws are decisions with
 mistake is one that the same model avoids at other times: reinforcement learning has something to choose from.
 """
 
-import re
+import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from typing import Any, Literal, TypeAlias
-
-from countryinfo import all_countries
 
 from ramify.chat.tags import RESULT_CLOSE, RESULT_OPEN
 from ramify.core.draws import StreamPart, stream
@@ -60,7 +58,6 @@ _DIFFERENCES = {
     "area": "How many square kilometres larger is {first} than {second}?",
     "population": "How many more people live in {first} than in {second}?",
 }
-_WORD = re.compile(r"[A-Z][a-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +81,12 @@ class Country:
 
 @cache
 def countries() -> tuple[Country, ...]:
-    """All countries of the package whose name and capital are one word of plain letters each, by name."""
-    found: dict[str, Country] = {}
-    for country in all_countries():
-        facts = country.info()
-        name, capital = str(facts.get("name")), str(facts.get("capital"))
-        area, population = facts.get("area"), facts.get("population")
-        plain = _WORD.fullmatch(name) and _WORD.fullmatch(capital) and name != capital
-        if plain and area and population and float(area).is_integer():
-            found[name] = Country(name, capital, int(area), int(population))
-    return tuple(found[name] for name in sorted(found))
+    """Return the countries of the table, by name; name and capital are one word of plain letters each."""
+    text = (files("ramify.quickstart") / "countries.csv").read_text(encoding="ascii")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return tuple(
+        Country(row["name"], row["capital"], int(row["area"]), int(row["population"])) for row in rows
+    )
 
 
 def passages() -> Iterator[dict[str, str]]:

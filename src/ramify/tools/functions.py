@@ -1,6 +1,6 @@
 """Tools made from Python functions, and from classes of which each trajectory has its own object.
 
-Type hints and a Google-style docstring tell the policy the arguments. A blocking function runs in a thread, a coroutine
+Type hints and a docstring tell the policy the arguments. A blocking function runs in a thread, a coroutine
 function on the agent's event loop. An object is copied when its trajectory branches. A recipe names a user's own tool by
 file and function; the file runs with all rights of the run: it is the user's code, not the model's.
 """

@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ramify.core.json_text import parse_object
-from ramify.tools.passage_index import PassageIndex
+from ramify.tools.passage_index import ENGINE, PassageIndex
 from ramify.tools.passages import Ranked
 
 MAX_BODY_BYTES = 1_000_000
@@ -122,7 +122,7 @@ class _Service:
                 "status": "healthy",
                 "passages": len(self._index),
                 "corpus": self._index.fingerprint,
-                "engine": self._index.engine,
+                "engine": ENGINE,
             }
         )
 

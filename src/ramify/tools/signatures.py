@@ -1,4 +1,4 @@
-"""A Python function as a tool can call it, read from its signature and its Google-style docstring.
+"""A Python function as a tool can call it, read from its signature and its docstring.
 
 The parameters become a JSON schema; a call's arguments are checked and converted, and whatever the function does becomes
 a typed result.
@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import docstring_parser
+from docstring_parser import ParseError, numpydoc, rest
+from docstring_parser.google import GoogleParser, Section, SectionType
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -31,13 +34,26 @@ from ramify.core.messages import ToolCall, ToolResult, ToolStatus
 from ramify.core.tool_schema import plain_schema
 from ramify.files.user_code import one_line
 
-_HEADER = re.compile(r"(?P<name>[A-Z][A-Za-z ]*):")
-_ARGUMENTS = ("Args", "Arguments")
-_SECTIONS = (
-    *_ARGUMENTS, "Attributes", "Example", "Examples", "Note", "Notes", "Raises", "Return", "Returns", "See Also", "Todo",
-    "Warning", "Warnings", "Yields",
+_GOOGLE = GoogleParser(
+    [
+        # Not the library's key for parameters: its way of reading "name (type)" takes cubic time.
+        *(Section(title, "entry", SectionType.MULTIPLE) for title in ("Args", "Arguments")),
+        *(
+            Section(title, "text", SectionType.SINGULAR)
+            for title in (
+                "Attributes", "Example", "Examples", "Note", "Notes", "Raises", "Return", "Returns", "See Also", "Todo",
+                "Warning", "Warnings", "Yields",
+            )
+        ),
+    ]
 )  # fmt: skip
-_ENTRY = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
+_ONLY_ARGUMENTS = re.compile(r"(?:Args|Arguments):\s*\n(?=\S)")
+_EMPTY_SECTION = re.compile(r"^(?:Args|Arguments):\s*(?=^\S|\Z)", re.MULTILINE)
+_ENTRY = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?\s*:(?P<text>.*)", re.DOTALL)
+_BLANKS = re.compile(r"(?<=\S)[^\S\n]+")
+_MOST_ERROR_CHARS = 500
+_MOST_DOCSTRING_CHARS = 100_000
+"""The library's patterns take quadratic time in places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,44 +65,59 @@ class Docstring:
 
 
 def read_docstring(text: str) -> Docstring:
-    """Read a docstring.
+    """Read a docstring, as `inspect.getdoc` gives it, in Google's style; without sections of it, in numpy's or Sphinx's.
 
     Raises:
-        ValueError: A line of the Args section is not an argument.
+        ValueError: It is too long, or an entry of the Args section is not an argument.
     """
-    section = ""
-    sections: dict[str, list[str]] = {"": []}
-    for line in inspect.cleandoc(text).splitlines():
-        header = _HEADER.fullmatch(line.rstrip())
-        if header is not None and header["name"] in _SECTIONS:
-            section = header["name"]
-        else:
-            sections.setdefault(section, []).append(line)
-    arguments: dict[str, str] = {}
-    for name in _ARGUMENTS:
-        arguments |= _entries(sections.get(name, []))
-    return Docstring(" ".join(" ".join(sections[""]).split()), arguments)
+    if len(text) > _MOST_DOCSTRING_CHARS:
+        raise ValueError(
+            f"its docstring has {len(text):,} characters. Expected at most {_MOST_DOCSTRING_CHARS:,}."
+        )
+    if _ONLY_ARGUMENTS.match(text):  # their indentation was cleaned away
+        text = text.replace("\n", "\n    ")
+    # The library cleans indentation once more, and would take all of it from below a first line.
+    text = "\n" + _BLANKS.sub(" ", text)
+    try:
+        parsed = _GOOGLE.parse(_EMPTY_SECTION.sub("", text))
+    except ParseError as error:
+        raise ValueError(f'its Args section: {str(error)[:_MOST_ERROR_CHARS]} Write "name: text".') from None
+    arguments = {}
+    for part in parsed.meta:
+        if part.args[0] == "entry":
+            # The library splits at the first colon, which may be one of the type: "name (:obj:`int`): text".
+            entry = _ENTRY.fullmatch(f"{part.args[1]}:{part.description}")
+            if entry is None:
+                raise ValueError(
+                    f'its Args section: expected "name: text", got {part.args[1][:_MOST_ERROR_CHARS]!r}'
+                )
+            arguments[entry["name"]] = entry["text"]
+    if not parsed.meta:
+        parsed = _other_style(text) or parsed
+        arguments = {
+            name.strip(): part.description
+            for part in parsed.params
+            if part.args[0] != "attribute"
+            for name in part.arg_name.split(",")
+        }
+    return Docstring(
+        _on_one_line(parsed.description), {name: _on_one_line(about) for name, about in arguments.items()}
+    )
 
 
-def _entries(lines: list[str]) -> dict[str, str]:
-    """Entries `name: text` or `name (type): text`; a line with deeper indentation continues the entry before it."""
-    found: dict[str, list[str]] = {}
-    indent = min((_indent(line) for line in lines if line.strip()), default=0)
-    last: list[str] = []
-    for line in filter(str.strip, lines):
-        if _indent(line) > indent:
-            last.append(line.strip())
+def _other_style(text: str) -> docstring_parser.Docstring | None:
+    for style in (numpydoc, rest):
+        try:
+            parsed: docstring_parser.Docstring = style.parse(text)
+        except Exception:  # noqa: BLE001 - any text without sections is a docstring of Google's style
             continue
-        entry = _ENTRY.fullmatch(line.strip())
-        if entry is None:
-            raise ValueError(f'its Args section: expected "name: text", got {line.strip()!r}')
-        last = found.setdefault(entry["name"], [])
-        last.append(entry["text"])
-    return {name: " ".join(" ".join(pieces).split()) for name, pieces in found.items()}
+        if parsed.description and (parsed.params or parsed.raises or parsed.returns):
+            return parsed
+    return None
 
 
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
+def _on_one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -226,9 +257,6 @@ def _untitled(schema: Any) -> Any:  # noqa: ANN401 - a subschema, which may be a
         elif key != "title":
             plain[key] = value
     return plain
-
-
-_MOST_ERROR_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)

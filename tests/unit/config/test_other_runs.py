@@ -1,8 +1,8 @@
 import json
 
 import pytest
+import tomli_w
 
-from ramify.config.load import toml_text
 from ramify.config.other_runs import dialect_notes, trained_dialect, training_overlap_notes
 from ramify.core.messages import Message, Problem
 from ramify.modeling.configs import ModelConfig
@@ -18,7 +18,7 @@ def run(tmp_path):
     )
     folder = tmp_path / "run"
     (folder / "checkpoints" / "step-000002").mkdir(parents=True)
-    (folder / "recipe.toml").write_text(toml_text({"data": {"train": str(train)}}))
+    (folder / "recipe.toml").write_text(tomli_w.dumps({"data": {"train": str(train)}}))
     (folder / "manifest.json").write_text("{}")
     return folder
 
@@ -36,7 +36,7 @@ def test_what_the_run_kept_out_was_not_learnt(run):
     kept_out = run.parent / "kept_out.jsonl"
     kept_out.write_text('{"question": "Who?"}\n')
     recipe = {"data": {"train": str(run.parent / "train.jsonl"), "exclude": [str(kept_out)]}}
-    (run / "recipe.toml").write_text(toml_text(recipe))
+    (run / "recipe.toml").write_text(tomli_w.dumps(recipe))
     assert training_overlap_notes(run, PROBLEMS)[0].startswith("1 of 3 problems are in")
 
 
@@ -59,7 +59,7 @@ def test_a_recipe_of_the_users_above_a_model_is_no_run(run):
 def test_a_model_that_was_taught_another_dialect_is_told(run):
     model = run / "checkpoints" / "step-000002"
     assert (trained_dialect(model), trained_dialect(run.parent)) == (None, None)
-    (run / "recipe.toml").write_text(toml_text({"model": {"dialect": "hermes"}}))
+    (run / "recipe.toml").write_text(tomli_w.dumps({"model": {"dialect": "hermes"}}))
     (note,) = dialect_notes(ModelConfig(path=model))
     assert note.startswith(f'model.dialect = "tags", but the run that made {model} taught it "hermes"')
     assert dialect_notes(ModelConfig(path=model, dialect="hermes")) == ()

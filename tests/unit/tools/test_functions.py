@@ -56,6 +56,53 @@ def lookup(key: str, limit: int = 3, exact: bool = False) -> str:
     return f"{key} {limit} {exact}"
 
 
+def in_numpys_style(key: str, limit: int = 5) -> str:
+    """
+    Looks a key up.
+
+    Parameters
+    ----------
+    key : str
+        What to look for,
+        on two lines.
+    limit : int, optional
+        Most results.
+
+    Returns
+    -------
+    str
+        The results.
+    """
+    return f"{key} {limit}"
+
+
+def in_sphinxs_style(key: str, limit: int = 5) -> str:
+    """Looks a key up.
+
+    :param key: What to look for,
+        on two lines.
+    :param int limit: Most results.
+    :returns: The results.
+    """
+    return f"{key} {limit}"
+
+
+def with_odd_types(key: str, limit: int = 5) -> str:
+    """Looks a key up.
+
+    Note:
+        Not shown.
+
+    Args:
+        key (:obj:`str`): What to look for,
+            on two lines.
+        limit (int): Most results.
+
+    Todo:
+    """
+    return f"{key} {limit}"
+
+
 async def fetch(query: str) -> str:
     """Fetches."""
     await asyncio.sleep(0)
@@ -73,6 +120,41 @@ def ask(tool, arguments, malformed=None):
 def documented(function, text="Does something."):
     function.__doc__ = text
     return function
+
+
+@pytest.mark.parametrize("function", [in_numpys_style, in_sphinxs_style, with_odd_types])
+def test_other_styles_of_docstrings(function):
+    spec = tool_from(function).spec
+    assert spec.description == "Looks a key up."
+    assert {name: about["description"] for name, about in spec.parameters["properties"].items()} == {
+        "key": "What to look for, on two lines.",
+        "limit": "Most results.",
+    }
+
+
+class Doubler:
+    """Doubles."""
+
+    def __call__(self, n: int) -> int:
+        """Args:
+        n: A number.
+        """
+        return 2 * n
+
+
+def test_a_docstring_may_have_arguments_alone():
+    spec = tool_from(Doubler).spec
+    assert spec.description == "Doubles."
+    assert spec.parameters["properties"]["n"]["description"] == "A number."
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Does.\n\nArgs:\n\nReturns:\n    It.", "Does.\n\n:", "Does.\n\n: : it", "Does.\n\n:param a b c d: it"],
+)
+def test_text_that_is_nearly_a_section_is_no_mistake(text):
+    spec = tool_from(documented(lambda: "", text), name="does").spec
+    assert spec.description.startswith("Does.")
 
 
 def test_hints_and_docstring_are_the_schema():
@@ -390,6 +472,22 @@ def wrong_section(a: str) -> str:
     return a
 
 
+def wrong_name(a: str) -> str:
+    """Bad.
+
+    Args:
+        a whatever: Text.
+    """
+    return a
+
+
+def endless(a: str) -> str:
+    return a
+
+
+endless.__doc__ = "Bad. " * 2_000_000
+
+
 def yields(a: str):
     """Bad."""
     yield a
@@ -406,7 +504,9 @@ def yields(a: str):
         (by_place, {}, "by_place: parameter 'a: str' is positional-only"),
         (undocumented, {}, "undocumented: expected a docstring"),
         (wrong_argument, {}, "wrong_argument: its docstring describes 'b', which is no parameter"),
-        (wrong_section, {}, "wrong_section: its Args section: expected \"name: text\", got 'a whatever'"),
+        (wrong_section, {}, "wrong_section: its Args section: Expected a colon in 'a whatever'"),
+        (wrong_name, {}, "wrong_name: its Args section: expected \"name: text\", got 'a whatever'"),
+        (endless, {}, "endless: its docstring has 10,000,000 characters"),
         (yields, {}, "yields: it yields"),
         (3, {}, "int: expected a function or a class, got int"),
         (lookup, {"args": {"size": 3}}, "lookup: args: no parameter 'size'; it takes key, limit, exact"),

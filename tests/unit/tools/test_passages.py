@@ -1,7 +1,5 @@
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,25 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.core.errors import DataError
-from ramify.tools.index_sqlite import SqliteIndex
-from ramify.tools.index_tantivy import TantivyIndex
+from ramify.tools.index_folder import open_index
 from ramify.tools.passage_index import PassageIndex
 
 Build = Callable[[Path, list[dict]], PassageIndex]
-WAYS = [(TantivyIndex, False), (TantivyIndex, True), (SqliteIndex, False), (SqliteIndex, True)]
 
 
-@pytest.fixture(params=WAYS, ids=["tantivy", "tantivy-folder", "sqlite", "sqlite-folder"], scope="module")
+@pytest.fixture(params=["memory", "folder"], scope="module")
 def build(request: pytest.FixtureRequest) -> Build:
-    engine, in_folder = request.param
-
     def make(tmp_path: Path, rows: list[dict]) -> PassageIndex:
         path = tmp_path / "passages.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        if not in_folder:
-            return PassageIndex.build(path, engine)
-        PassageIndex.open(path, tmp_path / "index", engine=engine).close()
-        return PassageIndex.open(path, tmp_path / "index", engine=engine)
+        if request.param == "memory":
+            return PassageIndex.build(path)
+        open_index(path, tmp_path / "index")
+        return open_index(path, tmp_path / "index")
 
     return make
 
@@ -182,27 +176,12 @@ def test_missing_and_empty_files(tmp_path: Path) -> None:
         PassageIndex.build(tmp_path / "empty.jsonl")
 
 
-def test_without_tantivy_sqlite_answers(tmp_path: Path) -> None:
-    path = tmp_path / "passages.jsonl"
-    path.write_text('{"id": "a", "text": "Paris is in France."}\n{"id": "b", "text": "Rome is in Italy."}\n')
-    program = (
-        "import sys, pathlib\n"
-        "sys.modules['tantivy'] = None\n"
-        "from ramify.tools.passage_index import PassageIndex\n"
-        "index = PassageIndex.build(pathlib.Path(sys.argv[1]))\n"
-        "print(index.engine, [p.id for p in index.search('is Rome', 5)])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
-    assert done.stdout == "sqlite ['b', 'a']\n"
-
-
 def test_a_collection_that_is_no_text_holds_nothing(tmp_path: Path) -> None:
     path = tmp_path / "passages.jsonl"
     path.write_text('{"text": "some words", "collection": "c"}\n')
-    for engine in (TantivyIndex, SqliteIndex):
-        index = PassageIndex.build(path, engine)
-        assert index.search("words", 3, "\ud800") == ()
-        assert len(index.search("words \ud800", 3, "c")) == 1
+    index = PassageIndex.build(path)
+    assert index.search("words", 3, "\ud800") == ()
+    assert len(index.search("words \ud800", 3, "c")) == 1
 
 
 def test_small_files_stay_in_memory_unless_a_folder_is_named(
@@ -210,10 +189,10 @@ def test_small_files_stay_in_memory_unless_a_folder_is_named(
 ) -> None:
     path = tmp_path / "passages.jsonl"
     path.write_text('{"text": "some words"}\n')
-    PassageIndex.open(path)
+    open_index(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["passages.jsonl"]
-    PassageIndex.open(path, tmp_path / "named")
+    open_index(path, tmp_path / "named")
     assert (tmp_path / "named" / "manifest.json").is_file()
-    monkeypatch.setattr("ramify.tools.passage_index.MEMORY_BYTES", 10)
-    PassageIndex.open(path)
+    monkeypatch.setattr("ramify.tools.index_folder.MEMORY_BYTES", 10)
+    open_index(path)
     assert (tmp_path / "passages.jsonl.index" / "manifest.json").is_file()

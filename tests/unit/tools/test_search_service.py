@@ -15,6 +15,7 @@ from ramify.core.protocols import Hit
 from ramify.net.client import HttpClient, HttpSettings
 from ramify.net.failures import FailureKind, RequestFailedError
 from ramify.tools.configs import RetrieverSearchConfig
+from ramify.tools.index_folder import open_index
 from ramify.tools.passage_index import LocalSearch, PassageIndex
 from ramify.tools.search_retriever import RetrieverSearch
 from ramify.tools.search_service import MAX_BODY_BYTES, make_app
@@ -33,7 +34,7 @@ P1, P2 = ({"id": row["id"], "contents": row["contents"]} for row in ROWS[:2])
 def index(tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
     path = tmp_path_factory.mktemp("service") / "passages.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return PassageIndex.open(path, path.with_name("index"))
+    return open_index(path, path.with_name("index"))
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,15 @@ import json
 import multiprocessing
 import os
 import random
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from ramify.core.errors import DataError
-from ramify.tools import index_tantivy
-from ramify.tools.index_sqlite import SqliteIndex
-from ramify.tools.index_tantivy import TantivyIndex
+from ramify.tools import index_folder
+from ramify.tools.index_folder import open_index
 from ramify.tools.passage_index import PassageIndex
-from ramify.tools.passages import RankedIndex
 
-ENGINES = [TantivyIndex, SqliteIndex]
 WORDS = [f"w{i}" for i in range(40)]
 QUERIES = [*WORDS, *(" ".join(WORDS[i : i + 1 + i % 5]) for i in range(35))]
 
@@ -30,22 +26,20 @@ def lines(numbers: range) -> str:
 class Case:
     """A file of passages, its index, and what was said while opening it."""
 
-    def __init__(self, folder: Path, engine: type[RankedIndex]) -> None:
-        self.corpus, self.folder, self.engine = folder / "corpus.jsonl", folder / "index", engine
+    def __init__(self, folder: Path) -> None:
+        self.corpus, self.folder = folder / "corpus.jsonl", folder / "index"
         self.notes: list[str] = []
 
     def open(self) -> PassageIndex:
         self.notes.clear()
-        return PassageIndex.open(self.corpus, self.folder, note=self.notes.append, engine=self.engine)
+        return open_index(self.corpus, self.folder, note=self.notes.append)
 
     def answers(self) -> list[list[str]]:
         index = self.open()
-        found = [[p.id for p in index.search(word, 30)] for word in QUERIES]
-        index.close()
-        return found
+        return [[p.id for p in index.search(word, 30)] for word in QUERIES]
 
     def fresh(self) -> list[list[str]]:
-        index = PassageIndex.build(self.corpus, self.engine)
+        index = PassageIndex.build(self.corpus)
         return [[p.id for p in index.search(word, 30)] for word in QUERIES]
 
     def data(self) -> Path:
@@ -53,11 +47,11 @@ class Case:
         return folder
 
 
-@pytest.fixture(params=ENGINES, ids=["tantivy", "sqlite"])
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    made = Case(tmp_path, request.param)
-    made.corpus.write_text(lines(range(300)))
-    return made
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    fresh = Case(tmp_path)
+    fresh.corpus.write_text(lines(range(300)))
+    return fresh
 
 
 def test_it_is_built_once(case: Case) -> None:
@@ -79,13 +73,13 @@ def test_appended_lines_are_added(case: Case) -> None:
         assert [note.split(": ")[1].split(";")[0] for note in case.notes] == ["has grown"]
     index = case.open()
     assert len(index) == 420
-    assert index.fingerprint == PassageIndex.build(case.corpus, case.engine).fingerprint
+    assert index.fingerprint == PassageIndex.build(case.corpus).fingerprint
     assert case.notes == []
 
 
 def test_ties_over_several_additions_keep_file_order(case: Case) -> None:
     case.corpus.write_text('{"text": "same words"}\n' * 20)
-    case.open().close()
+    case.open()
     for _ in range(12):
         with case.corpus.open("a") as file:
             file.write('{"text": "same words"}\n' * 7)
@@ -93,13 +87,12 @@ def test_ties_over_several_additions_keep_file_order(case: Case) -> None:
         for top_k in (1, 10, 19, 25, 200):
             found = [int(p.id) for p in index.search("words", top_k)]
             assert found == list(range(1, min(top_k, len(index)) + 1))
-        index.close()
 
 
 @pytest.mark.parametrize("more", ['\n{"text": "w2"}\n', '\n\n\n{"text": "w2"}', "\n"])
 def test_a_last_line_without_a_break_may_get_one(case: Case, more: str) -> None:
     case.corpus.write_text('{"text": "w1"}\n{"text": "w1"}')
-    case.open().close()
+    case.open()
     with case.corpus.open("a") as file:
         file.write(more)
     assert case.answers() == case.fresh()
@@ -111,7 +104,7 @@ def test_a_last_line_that_goes_on_is_read_again(case: Case) -> None:
     with pytest.raises(DataError, match="row 2"):
         case.open()
     case.corpus.write_text('{"text": "w1"}\n{"text": "w2"}')
-    case.open().close()
+    case.open()
     with case.corpus.open("a") as file:
         file.write('{"text": "w3"}')
     with pytest.raises(DataError, match="row 2"):
@@ -175,7 +168,7 @@ def test_an_index_that_does_not_fit_is_built_anew_with_a_note(case: Case, change
 
 
 def test_a_newer_index_is_refused(case: Case) -> None:
-    case.open().close()
+    case.open()
     edit_manifest(case, schema=99)
     with pytest.raises(DataError, match="schema 99, this ramify reads up to 1"):
         case.open()
@@ -214,7 +207,7 @@ def test_damaged_files_are_replaced(case: Case, harm: str) -> None:
     ],
 )
 def test_a_manifest_that_leads_elsewhere_is_replaced(case: Case, changes: dict[str, object]) -> None:
-    case.open().close()
+    case.open()
     manifest = case.folder / "manifest.json"
     elsewhere = case.folder.parent / "elsewhere"
     case.data().rename(elsewhere)
@@ -227,22 +220,27 @@ def test_a_manifest_that_leads_elsewhere_is_replaced(case: Case, changes: dict[s
     assert sorted(path.name for path in elsewhere.iterdir()) == before
 
 
-def test_a_view_in_an_index_from_somebody_else_is_never_asked(tmp_path: Path) -> None:
-    case = Case(tmp_path, SqliteIndex)
-    case.corpus.write_text(lines(range(300)))
-    case.open().close()
-    file = case.data() / "passages.sqlite"
-    with sqlite3.connect(file) as other:
-        other.executescript(
-            "DROP TABLE passages; CREATE VIEW passages AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
-            "SELECT i AS number, 'x' AS id, 'x' AS shown, NULL AS collection FROM n"
-        )
-    other.close()
-    manifest = case.folder / "manifest.json"
-    record = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**record, "files": {file.name: file.stat().st_size}}))
+def test_an_index_of_sqlite_is_built_anew(case: Case) -> None:
+    (case.folder / "index-old").mkdir(parents=True)
+    (case.folder / "index-old" / "passages.sqlite").write_text("x")
+    record = {
+        "schema": 1,
+        "engine": ["sqlite", "3.46.0", "15.0.0"],
+        "folder": "index-old",
+        "files": {"passages.sqlite": 1},
+    }
+    rest = {
+        "fingerprint": "f",
+        "bytes": 1,
+        "lines": 300,
+        "passages": 300,
+        "ends_line": True,
+        "stamp": [1, 1, 1],
+    }
+    (case.folder / "manifest.json").write_text(json.dumps({**record, **rest}))
     assert case.answers() == case.fresh()
-    assert "it is damaged (it holds the view 'passages')" in case.notes[0]
+    assert case.notes[0].endswith(" anew: it was made with sqlite 3.46.0")
+    assert case.data().name != "index-old"
 
 
 def test_a_folder_with_other_things_is_refused_and_left_alone(case: Case) -> None:
@@ -271,8 +269,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(case: Case, monkeypatch: pytes
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index_tantivy, "_add", full)
-    monkeypatch.setattr("ramify.tools.index_sqlite._add", full)
+    monkeypatch.setattr(index_folder, "add_rows", full)
     with pytest.raises(DataError, match=r"cannot be written .*No space left"):
         case.open()
     assert list(case.folder.glob("index-*")) == []
@@ -292,14 +289,14 @@ def test_an_index_that_is_in_use_goes_on_while_another_takes_its_place(case: Cas
     before = [p.id for p in index.search("w1 w2", 50)]
     with case.corpus.open("a") as file:
         file.write(lines(range(300, 400)))
-    case.open().close()
+    case.open()
     assert [p.id for p in index.search("w1 w2", 50)] == before
 
 
-def open_and_count(corpus: Path, folder: Path, engine: type[RankedIndex], start: object, out: object) -> None:
+def open_and_count(corpus: Path, folder: Path, start: object, out: object) -> None:
     start.wait()
     notes: list[str] = []
-    index = PassageIndex.open(corpus, folder, note=notes.append, engine=engine)
+    index = open_index(corpus, folder, note=notes.append)
     out.put((len(index), len(notes), [p.id for p in index.search("w1", 20)]))
 
 
@@ -307,7 +304,7 @@ def open_and_count(corpus: Path, folder: Path, engine: type[RankedIndex], start:
 def test_processes_that_start_together_build_it_once(case: Case) -> None:
     context = multiprocessing.get_context("spawn")
     start, out = context.Event(), context.Queue()
-    arguments = (case.corpus, case.folder, case.engine, start, out)
+    arguments = (case.corpus, case.folder, start, out)
     processes = [context.Process(target=open_and_count, args=arguments) for _ in range(4)]
     for process in processes:
         process.start()

@@ -1,0 +1,264 @@
+"""Passage indexes in folders: built once, fast to open, and extended when the file of passages grows.
+
+    lock            held by the process that builds or extends the index
+    manifest.json   what is indexed, and in which index folder; replacing this file makes a change take effect
+    index-NAME/     files of the index, never changed once the manifest names them
+
+So an interrupted or concurrent build leaves either the old index or the new one.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import unicodedata
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import tantivy
+
+from ramify.core.errors import DataError
+from ramify.tools.passage_index import BROKEN, ENGINE, VERSION, PassageIndex, add_rows, new_index
+from ramify.tools.passages import PassageReader, require_passages
+
+MEMORY_BYTES = 32_000_000
+"""Files up to this size are indexed in memory, which takes seconds, unless a folder is named."""
+SCHEMA = 1
+_MADE_WITH = (ENGINE, VERSION, unicodedata.unidata_version)
+_MANIFEST, _LOCK, _PREFIX = "manifest.json", "lock", "index-"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What an index contains, and how it was built.
+
+    Attributes:
+        schema: Version of this record and of the index.
+        engine: Name and version of the search engine, and the Unicode version used to split words.
+        folder: Name of the folder with the index's files.
+        files: Their sizes in bytes, by name.
+        fingerprint: Fingerprint of the indexed bytes.
+        bytes, lines, passages, ends_line: See `PassageReader`.
+        stamp: Size and times of the file of passages when its bytes were last compared.
+    """
+
+    schema: int
+    engine: tuple[str, str, str]
+    folder: str
+    files: dict[str, int]
+    fingerprint: str
+    bytes: int
+    lines: int
+    passages: int
+    ends_line: bool
+    stamp: tuple[int, int, int]
+
+
+def open_index(
+    path: Path, folder: Path | None = None, *, note: Callable[[str], None] = lambda _: None
+) -> PassageIndex:
+    """Open the index of `path` in a folder, building or updating it if needed; a small file is indexed in memory.
+
+    Args:
+        path: As for `PassageIndex.build`.
+        folder: A folder for this index alone, created if it is missing; None: in memory up to `MEMORY_BYTES`, else
+            "PATH.index".
+        note: Called with a line for people when something is built.
+
+    Raises:
+        DataError: As in `PassageIndex.build`; or the folder holds something else, a newer ramify's index, or cannot be
+            written.
+    """
+    require_passages(path)
+    folder = folder or _default_folder(path)
+    if folder is None:
+        return PassageIndex.build(path)
+    manifest, _ = _read_manifest(folder)
+    if manifest is not None and manifest.stamp == _stamp(path):
+        index, _ = _open(folder, manifest)
+        if index is not None:
+            return index
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            return _bring_up_to_date(path, folder, note)
+    except BROKEN as error:
+        raise DataError(
+            f"{folder}: the index cannot be written ({error}); expected a folder with room for it"
+        ) from None
+
+
+def check_passages(path: Path, folder: Path | None) -> None:
+    """Read the passages that `open_index` would index, and build nothing; an index that is up to date is trusted.
+
+    Raises:
+        DataError: As for `open_index`.
+    """
+    require_passages(path)
+    folder = folder or _default_folder(path)
+    if folder is not None:
+        manifest, _ = _read_manifest(folder)
+        if manifest is not None and manifest.stamp == _stamp(path):
+            return
+    if not sum(1 for _ in PassageReader(path).rows()):
+        raise DataError(f"{path}: empty; expected one passage a line")
+
+
+def _default_folder(path: Path) -> Path | None:
+    return path.with_name(path.name + ".index") if path.stat().st_size > MEMORY_BYTES else None
+
+
+def _bring_up_to_date(path: Path, folder: Path, note: Callable[[str], None]) -> PassageIndex:
+    """Build or update while holding the lock; another process may have done the work in the meantime."""
+    stamp = _stamp(path)
+    manifest, why = _read_manifest(folder)
+    index: PassageIndex | None = None
+    if manifest is not None:
+        index, why = _open(folder, manifest)
+    if index is None or manifest is None:
+        note(f"{path}: building a search index in {folder}{why}")
+        return _write(PassageReader(path), folder, None, stamp)
+    if manifest.stamp == stamp:
+        return index
+    reader = PassageReader(path)
+    reader.skip(manifest.bytes, manifest.lines, manifest.passages)
+    if reader.fingerprint != manifest.fingerprint or not reader.continues():
+        note(f"{path}: has changed; building its search index in {folder} anew")
+        return _write(PassageReader(path), folder, None, stamp)
+    if reader.bytes == stamp[0]:
+        _write_manifest(folder, replace(manifest, stamp=stamp))
+        return index
+    note(f"{path}: has grown; adding to its search index in {folder}")
+    return _write(reader, folder, folder / manifest.folder, stamp)
+
+
+def _write(
+    reader: PassageReader, folder: Path, old: Path | None, stamp: tuple[int, int, int]
+) -> PassageIndex:
+    """Index the remaining rows of `reader` in a new folder (on top of a copy of `old`, if given), and switch to it."""
+    for left in folder.glob(f"{_PREFIX}*"):
+        if left != old:
+            shutil.rmtree(left)
+    new = folder / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
+    rest = stamp[0] - reader.bytes
+    try:
+        if old is None:
+            new.mkdir()
+            files = new_index(new)
+        else:
+            shutil.copytree(old, new, copy_function=_copy_file)
+            files = tantivy.Index.open(str(new))
+        add_rows(files, reader.rows(), rest)
+        index = PassageIndex.of_rows(files, reader)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    manifest = Manifest(
+        SCHEMA,
+        _MADE_WITH,
+        new.name,
+        {file.name: file.stat().st_size for file in new.iterdir() if not file.name.endswith(".lock")},
+        reader.fingerprint,
+        reader.bytes,
+        reader.lines,
+        reader.passages,
+        reader.ends_line,
+        stamp,
+    )
+    _write_manifest(folder, manifest)
+    if old is not None:
+        shutil.rmtree(old)
+    return index
+
+
+def _copy_file(source: str, target: str) -> str:
+    """Hard-link a segment's file, which never changes; copy tantivy's own lists, and everything if links fail."""
+    if not source.endswith((".json", ".lock")):
+        try:
+            os.link(source, target)
+        except OSError:
+            pass
+        else:
+            return target
+    return shutil.copyfile(source, target)
+
+
+def _open(folder: Path, manifest: Manifest) -> tuple[PassageIndex | None, str]:
+    """Return (index that the manifest names, ""), or (None, the reason why it must be rebuilt)."""
+    files = folder / manifest.folder
+    try:
+        for name, size in manifest.files.items():
+            if (files / name).stat().st_size != size:
+                return None, f" anew: {name} in it was cut or changed"
+        index = PassageIndex(tantivy.Index.open(str(files)), manifest.fingerprint)
+    except BROKEN as error:
+        return None, f" anew: it is damaged ({error})"
+    if len(index) != manifest.passages:
+        return None, f" anew: {len(index)} of {manifest.passages} passages are in it"
+    return index, ""
+
+
+def _read_manifest(folder: Path) -> tuple[Manifest | None, str]:
+    """Return (manifest of a usable index, ""), or (None, the reason why it must be rebuilt).
+
+    Raises:
+        DataError: The folder holds something else, or the index of a newer ramify.
+    """
+    try:
+        record = json.loads((folder / _MANIFEST).read_bytes())
+        schema = record["schema"]
+    except FileNotFoundError:
+        _refuse_foreign(folder)
+        return None, ""
+    except NotADirectoryError:
+        raise DataError(f"{folder}: expected a folder for a search index, found a file") from None
+    except Exception:  # noqa: BLE001 - anyone may have written the file
+        return None, f" anew: {_MANIFEST} in it is damaged"
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise DataError(
+            f"{folder}: a search index with schema {schema}, this ramify reads up to {SCHEMA}; "
+            "update ramify, or delete the folder"
+        )
+    if schema != SCHEMA:
+        return None, f" anew: it has schema {schema}, this ramify writes {SCHEMA}"
+    try:
+        manifest = Manifest(**{**record, "engine": tuple(record["engine"]), "stamp": tuple(record["stamp"])})
+        names = (manifest.folder.removeprefix(_PREFIX), *manifest.files)
+        if not manifest.folder.startswith(_PREFIX) or any(Path(name).name != name for name in names):
+            raise ValueError("names that lead elsewhere")
+    except Exception:  # noqa: BLE001 - as above
+        return None, f" anew: {_MANIFEST} in it is damaged"
+    if manifest.engine != _MADE_WITH:
+        return None, f" anew: it was made with {' '.join(manifest.engine[:2])}"
+    return manifest, ""
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if folder.is_dir():
+        for entry in folder.iterdir():
+            if entry.name != _LOCK and not entry.name.startswith((_PREFIX, _MANIFEST)):
+                raise DataError(f"{folder}: holds {entry.name}; expected a search index or an empty folder")
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    unfinished = folder / f"{_MANIFEST}.part"
+    with unfinished.open("w", encoding="ascii") as file:
+        json.dump(asdict(manifest), file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(folder / _MANIFEST)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / _LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
