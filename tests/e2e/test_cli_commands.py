@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -257,6 +258,7 @@ def test_doctor_refuses_what_does_not_fit_into_memory(tmp_path, model_folder, ca
     assert main(["doctor", str(recipe), *large]) == 2
     told = capsys.readouterr()
     assert "takes at least" in told.err
+    assert re.search(r"engine.slots = [\d]+ would fit$", told.err.strip())
     assert "can run here" not in told.out
 
 

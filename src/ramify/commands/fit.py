@@ -131,7 +131,7 @@ def _advice(recipe: AnyRecipe, job: Job, room: int) -> str:
     """Return what to change so that it fits."""
     least = choose(job, 0)
     engine = getattr(recipe, "engine", None)
-    slots = engine.slots if isinstance(engine, LocalEngineSection) else 0
+    slots = engine.slots if isinstance(engine, LocalEngineSection) and job.sequence_bytes else 0
     without_slots = least.total - slots * job.sequence_bytes
     if slots and (fitting := (room - without_slots) // job.sequence_bytes) > 0:
         return f"engine.slots = {fitting} would fit"
@@ -149,7 +149,8 @@ def _advice(recipe: AnyRecipe, job: Job, room: int) -> str:
         advice.append("train an adapter (-s model.lora={})")
     if isinstance(recipe, EvalRecipe) and recipe.model.dtype == "float32":
         advice.append("set -s model.dtype=bfloat16")
-    return "; or ".join([*advice, "take a smaller model or a larger GPU"])
+    larger = "a larger GPU" if job.device == "cuda" else "more memory"
+    return "; or ".join([*advice, f"take a smaller model or {larger}"])
 
 
 def _fits(job: Job, room: int) -> bool:

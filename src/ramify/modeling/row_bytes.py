@@ -43,10 +43,6 @@ class RowBytes:
         """Of a row whose layers are not computed again."""
         return self.layers + self.head
 
-    def recomputes(self, free: int, device_type: str) -> bool:
-        """Whether layers are computed again where `free` bytes are left for the row."""
-        return self.kept > SHARES[device_type] * free
-
 
 def row_bytes(
     config: Config, tokens: int, size: int, device_type: str = "cpu", *, adapter: bool = False

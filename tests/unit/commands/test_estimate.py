@@ -1,11 +1,14 @@
 """What a recipe asks for, held against sums by hand and against the tensors of the model itself."""
 
+import json
 from math import prod
+from shutil import copytree
 
 import pytest
 import torch
 
 from ramify.commands.estimate import device_of, job_here, job_of
+from ramify.commands.fit import memory_fit
 from ramify.commands.work import work_of
 from ramify.config.build_worker import build_engine_model
 from ramify.config.load import check_recipe
@@ -13,6 +16,7 @@ from ramify.config.schema_examples import DpoRecipe, SftRecipe
 from ramify.config.schema_parts import ModelSection
 from ramify.config.schema_train import TrainRecipe
 from ramify.config.sizes import largest_row
+from ramify.core.errors import MachineError
 from ramify.modeling.load import load_model, parameter_shapes
 from ramify.modeling.lora import LoraSettings, add_lora
 from ramify.modeling.memory_plan import choose
@@ -71,6 +75,19 @@ def test_memory_is_that_of_the_models_tensors(table, model_folder, schema, lora)
     assert (wide.recompute, narrow.recompute, wide.layout.gather) == (False, True, "once")
     shapes, config = parameter_shapes(model_folder)
     assert choose(job_of(recipe, shapes, config, "cpu"), 0) == narrow
+
+
+def test_a_configuration_that_leaves_sizes_out_still_counts_weights(table, model_folder, tmp_path):
+    folder = copytree(model_folder, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    del config["intermediate_size"]
+    (folder / "config.json").write_text(json.dumps(config))
+    train_table(table)["model"]["path"] = str(folder)
+    recipe = check_recipe(TrainRecipe, table, "r")
+    job = job_here(recipe, "cpu")
+    assert (job.config, job.sequence_bytes) == (None, 0)
+    with pytest.raises(MachineError, match=r"take a smaller model or more memory$"):
+        list(memory_fit("r", recipe, job, 1000))
 
 
 def test_an_engine_at_a_service_takes_no_memory_here(table):
